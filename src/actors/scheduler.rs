@@ -1,0 +1,254 @@
+//! The scheduler's shell.
+//!
+//! What can wake it (a closed list), in the order in which it looks:
+//!
+//! | what | from | bound, and what happens when it is full |
+//! |---|---|---|
+//! | `Answer` | cache | [`ASKED_MAX`]; never full: no more messages are out than answers fit |
+//! | `Outcome` | device thread | one per work under way; never full |
+//! | `Submit` | `Engine::submit` | the mailbox, [`MAILBOX_MAX`]; the caller awaits |
+//! | `Stop` | sequences, dropped streams | the mailbox; sequences await, a dropped stream is also seen by its cancel word |
+//! | `Abort` | `Engine::shutdown` | the mailbox; the caller awaits |
+
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+
+use kameo::Actor;
+use kameo::actor::{ActorRef, WeakActorRef};
+use kameo::error::SendError;
+use kameo::mailbox::{MailboxReceiver, Signal};
+use kameo::message::{Context, Message};
+use tokio::sync::mpsc;
+
+use super::cache::{Answer, CacheActor};
+use super::sequence::{News, Sequence};
+use crate::SequenceId;
+use crate::cache;
+use crate::device::{Device, Outcome};
+use crate::scheduler::{Effect, Event, SchedulerCore, Submission};
+use crate::shared::cancel::CancelWord;
+use crate::sync::Arc;
+use crate::telemetry::Telemetry;
+
+/// Messages that callers and sequences may have waiting for the scheduler.
+pub(crate) const MAILBOX_MAX: usize = 1024;
+
+/// Messages that the cache may have to answer at once. More wait in the shell.
+pub(crate) const ASKED_MAX: usize = 256;
+
+/// The actor. Owns the core, the device's near end and the way to each sequence.
+pub(crate) struct Scheduler {
+    core: SchedulerCore,
+    device: Device,
+    device_gone: bool,
+    cache: ActorRef<CacheActor>,
+    answers: mpsc::Receiver<Answer>,
+    asked: usize,
+    /// Messages to the cache beyond [`ASKED_MAX`]; as many as sequences can cause.
+    unasked: VecDeque<cache::Message>,
+    links: BTreeMap<SequenceId, Link>,
+    telemetry: Arc<Telemetry>,
+}
+
+/// What the scheduler starts with.
+pub(crate) struct SchedulerArgs {
+    pub(crate) core: SchedulerCore,
+    pub(crate) device: Device,
+    pub(crate) cache: ActorRef<CacheActor>,
+    pub(crate) answers: mpsc::Receiver<Answer>,
+    pub(crate) telemetry: Arc<Telemetry>,
+}
+
+/// The way to one sequence and its caller.
+pub(crate) struct Link {
+    pub(crate) actor: ActorRef<Sequence>,
+    pub(crate) cancel: Arc<CancelWord>,
+    /// News that found the mailbox full; delivered with the next.
+    pub(crate) undelivered: Vec<News>,
+}
+
+/// A new sequence, and the way to it.
+pub(crate) struct Submit {
+    pub(crate) submission: Submission,
+    pub(crate) actor: ActorRef<Sequence>,
+    pub(crate) cancel: Arc<CancelWord>,
+}
+
+/// A sequence is to stop.
+pub(crate) struct Stop(pub(crate) SequenceId);
+
+/// All sequences end now.
+pub(crate) struct Abort;
+
+impl Actor for Scheduler {
+    type Args = SchedulerArgs;
+    type Error = Infallible;
+
+    async fn on_start(args: Self::Args, _actor_ref: ActorRef<Self>) -> Result<Self, Self::Error> {
+        Ok(Self {
+            core: args.core,
+            device: args.device,
+            device_gone: false,
+            cache: args.cache,
+            answers: args.answers,
+            asked: 0,
+            unasked: VecDeque::new(),
+            links: BTreeMap::new(),
+            telemetry: args.telemetry,
+        })
+    }
+
+    /// Serves answers and outcomes until a mailbox signal is due.
+    async fn next(
+        &mut self,
+        _actor_ref: WeakActorRef<Self>,
+        mailbox: &mut MailboxReceiver<Self>,
+    ) -> Result<Option<Signal<Self>>, Self::Error> {
+        loop {
+            tokio::select! {
+                biased;
+                Some(answer) = self.answers.recv() => self.on_answer(answer),
+                outcome = self.device.outcomes.recv(), if !self.device_gone => {
+                    self.on_outcome(outcome);
+                }
+                signal = mailbox.recv() => return Ok(signal),
+            }
+        }
+    }
+}
+
+impl Message<Submit> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, submit: Submit, _ctx: &mut Context<Self, Self::Reply>) {
+        let link = Link {
+            actor: submit.actor,
+            cancel: submit.cancel,
+            undelivered: Vec::new(),
+        };
+        self.links.insert(submit.submission.sequence, link);
+        self.feed(Event::Submit(submit.submission));
+    }
+}
+
+impl Message<Stop> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, Stop(sequence): Stop, _ctx: &mut Context<Self, Self::Reply>) {
+        self.feed(Event::Stop(sequence));
+    }
+}
+
+impl Message<Abort> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, _abort: Abort, _ctx: &mut Context<Self, Self::Reply>) {
+        self.feed(Event::Abort);
+    }
+}
+
+impl Scheduler {
+    fn on_answer(&mut self, answer: Answer) {
+        self.asked -= 1;
+        self.telemetry.cache(answer.stats);
+        self.feed(Event::Cache(answer.effects));
+    }
+
+    fn on_outcome(&mut self, outcome: Option<Outcome>) {
+        // A stop takes effect at the step boundary, and this is one.
+        let left: Vec<SequenceId> = self
+            .links
+            .iter()
+            .filter(|(_, link)| link.cancel.is_cancelled())
+            .map(|(sequence, _)| *sequence)
+            .collect();
+        for sequence in left {
+            self.feed(Event::Stop(sequence));
+        }
+        match outcome {
+            Some(outcome) => {
+                self.telemetry.outcome(&outcome);
+                self.feed(Event::Outcome(outcome));
+            }
+            None => {
+                self.device_gone = true;
+                self.telemetry.device_gone();
+                self.feed(Event::DeviceGone);
+            }
+        }
+    }
+
+    /// Feeds the core and carries out what follows.
+    fn feed(&mut self, event: Event) {
+        for effect in self.core.handle(event) {
+            match effect {
+                Effect::Cache(message) => self.unasked.push_back(message),
+                Effect::Work(work) => {
+                    self.telemetry.work(&work);
+                    // A thread that is gone says so by closing its outcomes.
+                    let _sent = self.device.send(work);
+                }
+                Effect::Token(sequence, token) => self.tell(sequence, News::Token(token)),
+                Effect::Started {
+                    sequence,
+                    cached_tokens,
+                } => {
+                    self.tell(sequence, News::Started { cached_tokens });
+                }
+                Effect::Finished(sequence, reason) => {
+                    self.part(sequence, News::Finished(reason));
+                }
+                Effect::Failed(sequence, error) => self.part(sequence, News::Failed(error)),
+            }
+        }
+        self.ask_cache();
+        self.telemetry.scheduler(self.core.stats());
+    }
+
+    fn ask_cache(&mut self) {
+        while self.asked < ASKED_MAX
+            && let Some(message) = self.unasked.pop_front()
+        {
+            match self.cache.tell(message).try_send() {
+                Ok(()) => self.asked += 1,
+                Err(SendError::MailboxFull(message)) => {
+                    // Its mailbox also holds kameo's own signals; an answer is due.
+                    self.unasked.push_front(message);
+                    return;
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Brings news to a sequence. A full mailbox keeps it for the next time; a
+    /// sequence that is gone is stopped.
+    fn tell(&mut self, sequence: SequenceId, news: News) {
+        let Some(link) = self.links.get_mut(&sequence) else {
+            return;
+        };
+        link.undelivered.push(news);
+        let batch = std::mem::take(&mut link.undelivered);
+        match link.actor.tell(batch).try_send() {
+            Ok(()) => {}
+            Err(SendError::MailboxFull(batch)) => link.undelivered = batch,
+            Err(_) => {
+                link.cancel.cancel();
+            }
+        }
+    }
+
+    /// Brings the last news to a sequence and forgets the way to it.
+    fn part(&mut self, sequence: SequenceId, news: News) {
+        let Some(mut link) = self.links.remove(&sequence) else {
+            return;
+        };
+        link.cancel.finish();
+        link.undelivered.push(news);
+        let batch = std::mem::take(&mut link.undelivered);
+        if let Err(SendError::MailboxFull(batch)) = link.actor.tell(batch).try_send() {
+            // Rare, and the last word to this sequence: a task of its own waits.
+            tokio::spawn(async move { link.actor.tell(batch).send().await.ok() });
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The errors that a caller of the engine meets.
+
+use std::time::Duration;
+
+use crate::config::ConfigError;
+use crate::model::ModelError;
+use crate::request::Request;
+use crate::text::TextError;
+
+/// Why an engine did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A setting cannot work.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The model could not be loaded.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The tokenizer or chat template could not be loaded.
+    #[error(transparent)]
+    Text(#[from] TextError),
+}
+
+/// Why a request was not taken in. Nothing was spent on it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// A field of the request makes no sense.
+    #[error("request field `{field}` is {found}; expected {expected}")]
+    Field {
+        /// The field, as [`Request`] spells it.
+        field: &'static str,
+        /// What was found there.
+        found: String,
+        /// What would be accepted.
+        expected: String,
+    },
+    /// The text could not be turned into tokens.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// The request needs text, and the engine was built without a tokenizer.
+    #[error("request field `{field}` needs a tokenizer; expected an engine built with one")]
+    NoTokenizer {
+        /// The field that needs it.
+        field: &'static str,
+    },
+    /// The request's cached state could never fit on the device.
+    #[error(
+        "the request may need {needed_bytes} bytes of cached state; `cache.device_bytes_max` is {budget_bytes}"
+    )]
+    TooLarge {
+        /// Bytes for prompt and longest output.
+        needed_bytes: usize,
+        /// Bytes that there are in all.
+        budget_bytes: usize,
+    },
+    /// As many requests are inside as there may be.
+    #[error("the queue is full; try again in {retry_after:?}")]
+    QueueFull {
+        /// When a place is likely to be free.
+        retry_after: Duration,
+        /// The request, given back.
+        request: Box<Request>,
+    },
+    /// The engine takes no new requests: it is draining or has stopped.
+    #[error("the engine is draining and takes no new requests")]
+    Draining,
+}
+
+/// Why a sequence that was taken in ended without its output.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GenerateError {
+    /// The device failed on this sequence each time it was tried.
+    #[error("the device failed on this sequence {attempts} times: {reason}")]
+    Device {
+        /// How often it was tried.
+        attempts: u32,
+        /// What the device said last.
+        reason: String,
+    },
+    /// The cached state does not fit on the device, even alone.
+    #[error("the sequence's cached state does not fit on the device")]
+    OutOfMemory,
+    /// A token could not be turned into text.
+    #[error("a token could not be turned into text: {0}")]
+    Text(String),
+    /// The engine was shut down before the sequence was done.
+    #[error("the engine was shut down")]
+    Shutdown,
+    /// The sequence's actor is gone.
+    #[error("the sequence was lost inside the engine")]
+    Lost,
+}

@@ -1,0 +1,422 @@
+//! The scheduler: who runs in the next step.
+//!
+//! [`SchedulerCore`] is a plain state machine. Events only change its queues; then
+//! [`advance`](SchedulerCore::handle) starts what may start and, when no work is
+//! under way on the device, asks [`plan`](mod@plan) for the next step.
+//!
+//! ```text
+//!  Submit → queued → starting → running ──────────────→ finished
+//!              ↑        │ (cache: no room)   │
+//!              └────────┴────────────────────┘ (a step failed: history is kept)
+//! ```
+//!
+//! | file | what happens there |
+//! |---|---|
+//! | [`mod@plan`] | the policy of a step, one pure function |
+//! | `entry.rs` | one sequence: its history and how far it is |
+//! | `outcome.rs` | what a step has brought, or cost |
+
+mod entry;
+mod outcome;
+pub mod plan;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::cache;
+use crate::config::SchedulerConfig;
+use crate::device::{Edit, Outcome, PlannedSpan, Work};
+use crate::error::GenerateError;
+use crate::model::sampling::{Draw, Sampling};
+use crate::model::{ModelSpec, Want};
+use crate::request::FinishReason;
+use crate::sync::Arc;
+use crate::{SequenceId, TokenId};
+use entry::{Entry, Phase};
+use plan::{Candidate, Share};
+
+/// Everything that can happen to the scheduler.
+#[derive(Debug)]
+pub enum Event {
+    /// A new sequence.
+    Submit(Submission),
+    /// The sequence is to stop: its caller has left, or has all the text it wants.
+    Stop(SequenceId),
+    /// What the cache answered.
+    Cache(Vec<cache::Effect>),
+    /// What the device answered.
+    Outcome(Outcome),
+    /// The device thread is gone.
+    DeviceGone,
+    /// All sequences end now.
+    Abort,
+}
+
+/// A new sequence, as the scheduler sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Submission {
+    /// Its name.
+    pub sequence: SequenceId,
+    /// The prompt; at least one token.
+    pub prompt: Arc<[TokenId]>,
+    /// How many tokens it may generate; at least 1.
+    pub output_tokens_max: usize,
+    /// How its tokens are drawn.
+    pub sampling: Sampling,
+    /// Whether the model's end tokens do not end it.
+    pub ignore_end_tokens: bool,
+}
+
+/// What follows from an event.
+#[derive(Debug, PartialEq)]
+pub enum Effect {
+    /// To the cache.
+    Cache(cache::Message),
+    /// To the device.
+    Work(Work),
+    /// The sequence has a new token.
+    Token(SequenceId, TokenId),
+    /// The sequence has its first slot.
+    Started {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Prompt tokens that need not be computed.
+        cached_tokens: usize,
+    },
+    /// The sequence is over.
+    Finished(SequenceId, FinishReason),
+    /// The sequence is over without its output.
+    Failed(SequenceId, GenerateError),
+}
+
+/// Sums that anyone may look at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SchedulerStats {
+    /// Sequences with a slot.
+    pub running: usize,
+    /// Sequences without one.
+    pub waiting: usize,
+}
+
+/// The scheduler's state machine. See the module's documentation.
+#[derive(Debug)]
+pub struct SchedulerCore {
+    config: SchedulerConfig,
+    spec: ModelSpec,
+    entries: BTreeMap<SequenceId, Entry>,
+    queue: VecDeque<SequenceId>,
+    /// Sequences with a slot, in order of arrival.
+    running: Vec<SequenceId>,
+    starting: usize,
+    /// The cache said that the head of the queue does not fit until one ends.
+    room_awaited: bool,
+    /// Edits for the next work, in the cache's order.
+    edits: Vec<Edit>,
+    /// The work under way, if any: who is in the step, and how many tokens each.
+    in_flight: Option<Vec<(SequenceId, usize)>>,
+    /// Messages that the cache has not answered yet; it answers each, in order.
+    unanswered: usize,
+    /// The next answers that speak of what a reset has wiped out.
+    stale_answers: usize,
+    device_gone: bool,
+}
+
+impl SchedulerCore {
+    /// A scheduler with nothing to do.
+    #[must_use]
+    pub fn new(spec: ModelSpec, config: SchedulerConfig) -> Self {
+        Self {
+            config,
+            spec,
+            entries: BTreeMap::new(),
+            queue: VecDeque::new(),
+            running: Vec::new(),
+            starting: 0,
+            room_awaited: false,
+            edits: Vec::new(),
+            in_flight: None,
+            unanswered: 0,
+            stale_answers: 0,
+            device_gone: false,
+        }
+    }
+
+    /// Takes in one event and says what follows, in order.
+    pub fn handle(&mut self, event: Event) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        match event {
+            Event::Submit(submission) => self.submit(submission, &mut effects),
+            Event::Stop(sequence) => self.stop(sequence, &mut effects),
+            Event::Cache(answers) => self.answered(answers, &mut effects),
+            Event::Outcome(outcome) => self.outcome(outcome, &mut effects),
+            Event::DeviceGone => {
+                self.device_gone = true;
+                self.fail_all(&GenerateError::Lost, &mut effects);
+            }
+            Event::Abort => self.fail_all(&GenerateError::Shutdown, &mut effects),
+        }
+        self.start_queued(&mut effects);
+        self.plan_step(&mut effects);
+        let asked = |effect: &&Effect| matches!(effect, Effect::Cache(_));
+        self.unanswered += effects.iter().filter(asked).count();
+        effects
+    }
+
+    /// Sums that anyone may look at.
+    #[must_use]
+    pub fn stats(&self) -> SchedulerStats {
+        SchedulerStats {
+            running: self.running.len(),
+            waiting: self.entries.len() - self.running.len(),
+        }
+    }
+
+    /// Whether no sequence is left and no work is under way.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.entries.is_empty() && self.in_flight.is_none() && self.edits.is_empty()
+    }
+
+    /// Panics unless queues, phases and the step under way agree.
+    pub fn check_integrity(&self) {
+        let count =
+            |wanted: fn(&Phase) -> bool| self.entries.values().filter(|e| wanted(&e.phase)).count();
+        assert_eq!(
+            count(|p| matches!(p, Phase::Queued)),
+            self.queue.len(),
+            "the queue holds the queued"
+        );
+        assert_eq!(
+            count(|p| matches!(p, Phase::Starting)),
+            self.starting,
+            "the starting are counted"
+        );
+        assert_eq!(
+            count(|p| matches!(p, Phase::Running(_))),
+            self.running.len(),
+            "the running are listed"
+        );
+        for sequence in &self.running {
+            assert!(
+                self.entries[sequence].pending() >= 1,
+                "a running sequence has work to do"
+            );
+        }
+        for (sequence, _) in self.in_flight.iter().flatten() {
+            assert!(self.running.contains(sequence), "who is in the step runs");
+        }
+    }
+
+    fn submit(&mut self, submission: Submission, effects: &mut Vec<Effect>) {
+        let sequence = submission.sequence;
+        if self.device_gone {
+            effects.push(Effect::Failed(sequence, GenerateError::Lost));
+            return;
+        }
+        self.entries.insert(sequence, Entry::new(submission));
+        self.queue.push_back(sequence);
+    }
+
+    /// Ends a sequence; one that is in the step ends with the step.
+    fn stop(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
+        let in_step = self.in_step(sequence);
+        let Some(entry) = self.entries.get_mut(&sequence) else {
+            return;
+        };
+        match in_step {
+            true => entry.stopped = true,
+            false => self.finish(sequence, FinishReason::Cancelled, effects),
+        }
+    }
+
+    /// The cache's answer to the oldest unanswered message.
+    fn answered(&mut self, answers: Vec<cache::Effect>, effects: &mut Vec<Effect>) {
+        self.unanswered -= 1;
+        if self.stale_answers > 0 {
+            self.stale_answers -= 1;
+            return;
+        }
+        for answer in answers {
+            self.cached(answer, effects);
+        }
+    }
+
+    fn cached(&mut self, answer: cache::Effect, effects: &mut Vec<Effect>) {
+        match answer {
+            cache::Effect::Edit(edit) => self.edits.push(edit),
+            cache::Effect::Begun {
+                sequence,
+                slot,
+                cached_tokens,
+            } => {
+                // A sequence that ended meanwhile has told the cache so.
+                if let Some(entry) = self.entries.get_mut(&sequence) {
+                    entry.begun(slot, cached_tokens);
+                    self.starting -= 1;
+                    self.running.push(sequence);
+                    if entry.failures == 0 {
+                        effects.push(Effect::Started {
+                            sequence,
+                            cached_tokens,
+                        });
+                    }
+                }
+            }
+            cache::Effect::NoRoom { sequence } => self.no_room(sequence, effects),
+            cache::Effect::Checkpoint { sequence, at } => {
+                let in_step = self.in_step(sequence);
+                let Some(entry) = self.entries.get_mut(&sequence) else {
+                    return;
+                };
+                if let Phase::Running(running) = &mut entry.phase {
+                    running.checkpoints.push(at);
+                    if !in_step {
+                        self.report_checkpoints(sequence, effects);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The sequence goes back to the head of the queue until another has ended.
+    fn no_room(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
+        let Some(entry) = self.entries.get_mut(&sequence) else {
+            return;
+        };
+        entry.phase = Phase::Queued;
+        self.starting -= 1;
+        self.queue.push_front(sequence);
+        // What was sent since may have made room: then it is tried again at once.
+        self.room_awaited = self.unanswered == 0;
+        if self.room_awaited && self.running.is_empty() {
+            self.fail(sequence, GenerateError::OutOfMemory, effects);
+        }
+    }
+
+    /// Tells the cache of a checkpoint that the sequence has reached.
+    fn report_checkpoints(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
+        let entry = self
+            .entries
+            .get_mut(&sequence)
+            .expect("a running sequence has an entry");
+        if let Phase::Running(running) = &mut entry.phase {
+            let computed = running.computed;
+            let before = running.checkpoints.len();
+            running.checkpoints.retain(|at| *at > computed);
+            if running.checkpoints.len() < before {
+                effects.push(Effect::Cache(cache::Message::Reached {
+                    sequence,
+                    computed,
+                }));
+            }
+        }
+    }
+
+    /// Asks the cache for slots, first come first served.
+    fn start_queued(&mut self, effects: &mut Vec<Effect>) {
+        while !self.room_awaited
+            && self.running.len() + self.starting < self.config.sequences_max
+            && let Some(sequence) = self.queue.pop_front()
+        {
+            let entry = self
+                .entries
+                .get_mut(&sequence)
+                .expect("the queued have entries");
+            entry.phase = Phase::Starting;
+            self.starting += 1;
+            effects.push(Effect::Cache(cache::Message::Begin(entry.begin(sequence))));
+        }
+    }
+
+    /// Sends the next work, unless some is under way or there is nothing to do.
+    fn plan_step(&mut self, effects: &mut Vec<Effect>) {
+        if self.in_flight.is_some() || self.device_gone {
+            return;
+        }
+        let candidates: Vec<Candidate> = self
+            .running
+            .iter()
+            .map(|sequence| self.entries[sequence].candidate())
+            .collect();
+        let shares = plan::plan(&candidates, self.config.step_tokens_max);
+        if shares.is_empty() && self.edits.is_empty() {
+            return;
+        }
+        let spans = shares.iter().map(|share| self.span(share)).collect();
+        self.in_flight = Some(
+            shares
+                .iter()
+                .map(|share| (self.running[share.candidate], share.tokens))
+                .collect(),
+        );
+        let edits = std::mem::take(&mut self.edits);
+        effects.push(Effect::Work(Work { edits, spans }));
+    }
+
+    fn span(&self, share: &Share) -> PlannedSpan {
+        let entry = &self.entries[&self.running[share.candidate]];
+        let (slot, tokens) = entry.next_tokens(share.tokens);
+        let want = match entry.pending() == share.tokens {
+            true => Want::Token(Draw {
+                sampling: entry.sampling,
+                index: entry.generated.len() as u64,
+            }),
+            false => Want::Nothing,
+        };
+        PlannedSpan { slot, tokens, want }
+    }
+
+    fn in_step(&self, sequence: SequenceId) -> bool {
+        self.in_flight
+            .iter()
+            .flatten()
+            .any(|(stepped, _)| *stepped == sequence)
+    }
+
+    /// Takes a sequence out of every list. Its slot, if it has one, is still open.
+    fn remove(&mut self, sequence: SequenceId) -> Option<Entry> {
+        let entry = self.entries.remove(&sequence)?;
+        match entry.phase {
+            Phase::Queued => self.queue.retain(|queued| *queued != sequence),
+            Phase::Starting => self.starting -= 1,
+            Phase::Running(_) => self.running.retain(|running| *running != sequence),
+        }
+        Some(entry)
+    }
+
+    /// Ends a sequence and lets the cache publish what it computed.
+    fn finish(&mut self, sequence: SequenceId, reason: FinishReason, effects: &mut Vec<Effect>) {
+        let Some(mut entry) = self.remove(sequence) else {
+            return;
+        };
+        match &entry.phase {
+            Phase::Queued => {}
+            Phase::Starting => effects.push(Effect::Cache(cache::Message::Discard { sequence })),
+            Phase::Running(running) => effects.push(Effect::Cache(cache::Message::Close {
+                sequence,
+                computed: running.computed,
+                generated: entry.generated.split_off(entry.restarted_at),
+            })),
+        }
+        self.room_awaited = false;
+        effects.push(Effect::Finished(sequence, reason));
+    }
+
+    /// Ends a sequence whose state is worthless.
+    fn fail(&mut self, sequence: SequenceId, error: GenerateError, effects: &mut Vec<Effect>) {
+        let Some(entry) = self.remove(sequence) else {
+            return;
+        };
+        if !matches!(entry.phase, Phase::Queued) {
+            effects.push(Effect::Cache(cache::Message::Discard { sequence }));
+        }
+        self.room_awaited = false;
+        effects.push(Effect::Failed(sequence, error));
+    }
+
+    fn fail_all(&mut self, error: &GenerateError, effects: &mut Vec<Effect>) {
+        let all: Vec<SequenceId> = self.entries.keys().copied().collect();
+        for sequence in all {
+            self.fail(sequence, error.clone(), effects);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What a step has brought, or cost.
+//!
+//! Histories live here, with the sequences, so work that the device lost is done
+//! again: each sequence of a failed step goes back to the head of the queue and
+//! must prove itself alone, so that whoever cannot be run fails by itself.
+
+use super::entry::Phase;
+use super::{Effect, SchedulerCore};
+use crate::cache;
+use crate::device::{Failure, Outcome};
+use crate::error::GenerateError;
+use crate::model::Readout;
+use crate::request::FinishReason;
+use crate::{SequenceId, TokenId};
+
+impl SchedulerCore {
+    pub(super) fn outcome(&mut self, outcome: Outcome, effects: &mut Vec<Effect>) {
+        let stepped = self
+            .in_flight
+            .take()
+            .expect("an outcome answers work under way");
+        match outcome.result {
+            Ok(readouts) => {
+                for ((sequence, tokens), readout) in stepped.into_iter().zip(readouts) {
+                    self.stepped(sequence, tokens, readout, effects);
+                }
+            }
+            Err(Failure::Step(error)) => {
+                let lost: Vec<_> = stepped.into_iter().map(|(sequence, _)| sequence).collect();
+                for sequence in &lost {
+                    let sequence = *sequence;
+                    effects.push(Effect::Cache(cache::Message::Discard { sequence }));
+                }
+                self.restart(&lost, &lost, &error.to_string(), effects);
+            }
+            Err(Failure::Reset(reason)) => {
+                let blamed: Vec<_> = stepped.into_iter().map(|(sequence, _)| sequence).collect();
+                let lost: Vec<_> = self
+                    .entries
+                    .iter()
+                    .filter(|(_, entry)| !matches!(entry.phase, Phase::Queued))
+                    .map(|(sequence, _)| *sequence)
+                    .collect();
+                self.edits.clear();
+                self.stale_answers = self.unanswered;
+                effects.push(Effect::Cache(cache::Message::Reset));
+                self.restart(&lost, &blamed, &reason, effects);
+            }
+        }
+    }
+
+    /// The device has state for `tokens` more tokens of the sequence.
+    fn stepped(
+        &mut self,
+        sequence: SequenceId,
+        tokens: usize,
+        readout: Readout,
+        effects: &mut Vec<Effect>,
+    ) {
+        let entry = self.entries.get_mut(&sequence);
+        let entry = entry.expect("a sequence in the step ends with the step");
+        if let Phase::Running(running) = &mut entry.phase {
+            running.computed += tokens;
+        }
+        if entry.stopped {
+            self.finish(sequence, FinishReason::Cancelled, effects);
+            return;
+        }
+        self.report_checkpoints(sequence, effects);
+        if let Readout::Token(token) = readout {
+            self.drawn(sequence, token, effects);
+        }
+    }
+
+    /// The sequence has drawn a token.
+    fn drawn(&mut self, sequence: SequenceId, token: TokenId, effects: &mut Vec<Effect>) {
+        let is_end = self.spec.end_tokens.contains(&token);
+        let entry = self
+            .entries
+            .get_mut(&sequence)
+            .expect("a drawing sequence is alive");
+        entry.suspect = false;
+        if is_end && !entry.ignore_end_tokens {
+            self.finish(sequence, FinishReason::EndToken, effects);
+            return;
+        }
+        entry.generated.push(token);
+        let full = entry.generated.len() == entry.output_tokens_max;
+        effects.push(Effect::Token(sequence, token));
+        if full {
+            self.finish(sequence, FinishReason::Length, effects);
+        }
+    }
+
+    /// Sends sequences whose state is lost back to the head of the queue; those to
+    /// blame only as often as the configuration allows.
+    fn restart(
+        &mut self,
+        lost: &[SequenceId],
+        blamed: &[SequenceId],
+        reason: &str,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.room_awaited = false;
+        for sequence in lost.iter().rev() {
+            let Some(mut entry) = self.remove(*sequence) else {
+                continue;
+            };
+            if blamed.contains(sequence) {
+                entry.failures += 1;
+                entry.suspect = true;
+            }
+            if entry.stopped {
+                effects.push(Effect::Finished(*sequence, FinishReason::Cancelled));
+            } else if entry.failures > self.config.step_retries_max {
+                let error = GenerateError::Device {
+                    attempts: entry.failures,
+                    reason: reason.to_string(),
+                };
+                effects.push(Effect::Failed(*sequence, error));
+            } else {
+                entry.restart();
+                self.entries.insert(*sequence, entry);
+                self.queue.push_front(*sequence);
+            }
+        }
+    }
+}

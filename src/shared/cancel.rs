@@ -1,0 +1,57 @@
+//! Who ended a sequence: its caller by leaving, or the scheduler by finishing.
+//!
+//! Both may try at the same moment, from different threads; exactly one wins.
+//! When the caller wins, the scheduler stops the sequence at the next step
+//! boundary; when the scheduler wins, a later drop of the stream is no news.
+
+use crate::sync::{Arc, AtomicU8, Ordering};
+
+const LIVE: u8 = 0;
+const CANCELLED: u8 = 1;
+const FINISHED: u8 = 2;
+
+/// The word that a caller's stream and the scheduler share.
+#[derive(Debug)]
+pub struct CancelWord {
+    state: AtomicU8,
+}
+
+impl CancelWord {
+    /// The word of a sequence that nobody has ended.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            state: AtomicU8::new(LIVE),
+        })
+    }
+
+    /// The caller leaves. True when that ended the sequence.
+    pub fn cancel(&self) -> bool {
+        self.end(CANCELLED)
+    }
+
+    /// The scheduler is done. True when that ended the sequence; false when the
+    /// caller had left before.
+    pub fn finish(&self) -> bool {
+        self.end(FINISHED)
+    }
+
+    /// Whether the caller left first.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.state.load(Ordering::Acquire) == CANCELLED
+    }
+
+    fn end(&self, end: u8) -> bool {
+        if cfg!(motet_planted_bug) {
+            let won = self.state.load(Ordering::Acquire) == LIVE;
+            if won {
+                self.state.store(end, Ordering::Release);
+            }
+            return won;
+        }
+        self.state
+            .compare_exchange(LIVE, end, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+}

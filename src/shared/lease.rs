@@ -1,0 +1,123 @@
+//! Who still uses a segment: a count of handles that an eviction must beat.
+//!
+//! The word is the number of live [`Lease`]s, or `EVICTED`. A lease is RAII: an
+//! actor that dies drops its leases with it. A segment is evicted only by winning
+//! a compare-and-swap from "no leases", after which no lease can be taken.
+
+use std::fmt;
+
+use crate::SegmentId;
+use crate::sync::{Arc, AtomicUsize, Ordering};
+
+const EVICTED: usize = usize::MAX;
+
+/// The word that all leases of one segment share. Its owner is the cache.
+pub struct LeaseWord {
+    segment: SegmentId,
+    leases: AtomicUsize,
+}
+
+impl LeaseWord {
+    /// The word of a segment that nobody uses yet.
+    #[must_use]
+    pub fn new(segment: SegmentId) -> Arc<Self> {
+        Arc::new(Self {
+            segment,
+            leases: AtomicUsize::new(0),
+        })
+    }
+
+    /// The segment.
+    #[must_use]
+    pub fn segment(&self) -> SegmentId {
+        self.segment
+    }
+
+    /// Leases alive at some moment during this call; 0 once evicted.
+    #[must_use]
+    pub fn leases(&self) -> usize {
+        match self.leases.load(Ordering::Acquire) {
+            EVICTED => 0,
+            leases => leases,
+        }
+    }
+
+    /// Takes a lease, unless the segment has been evicted.
+    #[must_use]
+    pub fn lease(self: &Arc<Self>) -> Option<Lease> {
+        let mut seen = self.leases.load(Ordering::Relaxed);
+        loop {
+            if seen == EVICTED {
+                return None;
+            }
+            assert!(
+                seen < EVICTED - 1,
+                "a segment has fewer leases than addresses"
+            );
+            match self.leases.compare_exchange_weak(
+                seen,
+                seen + 1,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => {
+                    return Some(Lease {
+                        word: Arc::clone(self),
+                    });
+                }
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Evicts the segment if nobody holds a lease. True once, for the winner.
+    #[must_use]
+    pub fn try_evict(&self) -> bool {
+        if cfg!(motet_planted_bug) {
+            // Looks before it leaps, but not in one step: a lease slips between.
+            let free = self.leases.load(Ordering::Acquire) == 0;
+            if free {
+                self.leases.store(EVICTED, Ordering::Release);
+            }
+            return free;
+        }
+        self.leases
+            .compare_exchange(0, EVICTED, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+}
+
+impl fmt::Debug for LeaseWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LeaseWord({:?}, {} leases)", self.segment, self.leases())
+    }
+}
+
+/// The right to use a segment; while it lives, the segment is not evicted.
+pub struct Lease {
+    word: Arc<LeaseWord>,
+}
+
+impl Lease {
+    /// The segment.
+    #[must_use]
+    pub fn segment(&self) -> SegmentId {
+        self.word.segment
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let before = self.word.leases.fetch_sub(1, Ordering::Release);
+        debug_assert!(
+            before != 0 && before != EVICTED,
+            "a lease is given back once, and before eviction"
+        );
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lease({:?})", self.word.segment)
+    }
+}

@@ -1,0 +1,125 @@
+//! The caller's end of a sequence.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures_core::Stream;
+use kameo::actor::WeakActorRef;
+use tokio::sync::mpsc;
+
+use crate::SequenceId;
+use crate::actors::scheduler::{Scheduler, Stop};
+use crate::actors::sequence::Output;
+use crate::error::GenerateError;
+use crate::request::{Completion, Finish, Piece};
+use crate::shared::cancel::CancelWord;
+use crate::sync::Arc;
+
+/// The tokens of one sequence as they come, with their text.
+///
+/// Dropping it cancels the sequence: by the next step boundary it runs no more and
+/// everything it held is given back. What it computed may still serve others.
+///
+/// It is also a [`Stream`] of the same items as [`next`](TokenStream::next).
+#[derive(Debug)]
+pub struct TokenStream {
+    pub(crate) sequence: SequenceId,
+    pub(crate) prompt_tokens: usize,
+    pub(crate) output: mpsc::Receiver<Output>,
+    pub(crate) cancel: Arc<CancelWord>,
+    pub(crate) scheduler: WeakActorRef<Scheduler>,
+    pub(crate) finish: Option<Finish>,
+    pub(crate) over: bool,
+}
+
+impl TokenStream {
+    /// The sequence's name, unique within the engine.
+    #[must_use]
+    pub fn sequence(&self) -> SequenceId {
+        self.sequence
+    }
+
+    /// Tokens of the prompt, after templates and tokenising.
+    #[must_use]
+    pub fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
+    }
+
+    /// The next piece; none when the sequence is over, and then
+    /// [`finish`](TokenStream::finish) says how it ended.
+    ///
+    /// # Errors
+    ///
+    /// [`GenerateError`] when it ends without its whole output; it is the last item.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a piece is either returned or stays for the next call.
+    pub async fn next(&mut self) -> Option<Result<Piece, GenerateError>> {
+        std::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
+    }
+
+    /// How the sequence ended; none before [`next`](TokenStream::next) has
+    /// returned none, or when it ended in an error.
+    #[must_use]
+    pub fn finish(&self) -> Option<&Finish> {
+        self.finish.as_ref()
+    }
+
+    /// Waits for the whole output.
+    ///
+    /// # Errors
+    ///
+    /// [`GenerateError`] when the sequence ends without its whole output.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the stream, and so cancels the sequence.
+    pub async fn collect(mut self) -> Result<Completion, GenerateError> {
+        let (mut tokens, mut text) = (Vec::new(), String::new());
+        while let Some(piece) = self.next().await {
+            let piece = piece?;
+            tokens.extend(piece.token);
+            text.push_str(&piece.text);
+        }
+        let finish = self.finish.ok_or(GenerateError::Lost)?;
+        Ok(Completion {
+            tokens,
+            text,
+            finish,
+        })
+    }
+}
+
+impl Stream for TokenStream {
+    type Item = Result<Piece, GenerateError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.over {
+            return Poll::Ready(None);
+        }
+        let item = match ready!(self.output.poll_recv(cx)) {
+            Some(Output::Piece(piece)) => return Poll::Ready(Some(Ok(piece))),
+            Some(Output::Finish(finish)) => {
+                self.finish = Some(finish);
+                None
+            }
+            Some(Output::Failed(error)) => Some(Err(error)),
+            None => Some(Err(GenerateError::Lost)),
+        };
+        self.over = true;
+        Poll::Ready(item)
+    }
+}
+
+impl Drop for TokenStream {
+    fn drop(&mut self) {
+        if self.cancel.cancel()
+            && let Some(scheduler) = self.scheduler.upgrade()
+        {
+            // A full mailbox means that the scheduler is awake, and it looks at the
+            // word at every step boundary.
+            scheduler.tell(Stop(self.sequence)).try_send().ok();
+        }
+    }
+}
