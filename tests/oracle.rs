@@ -1,6 +1,7 @@
 //! The oracle against its own truth, and each way to get its cache wrong.
 
 mod oracle {
+    mod conformance;
     mod faults;
     mod mixups;
     mod random;
