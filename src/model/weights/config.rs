@@ -14,7 +14,8 @@ pub(super) const LAYERS_MAX: usize = 1 << 12;
 /// Longest context that a model may claim to have, in tokens.
 pub(super) const CONTEXT_TOKENS_MAX: usize = 1 << 30;
 
-/// What defaults to what: Transformers' and llama.cpp's, which are the same.
+/// The base of rotary embeddings where a file has none: Transformers' default and
+/// llama.cpp's.
 pub(super) const ROPE_THETA_DEFAULT: f32 = 10_000.0;
 
 /// Shape and constants of a Llama-family model, the same whichever container

@@ -1,5 +1,6 @@
 //! The table of tensors.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::super::ModelError;
@@ -89,16 +90,7 @@ impl<'a> Entry<'a> {
             .map_err(|_| self.too_large(file))?;
         let format = format(self.kind);
         let range = match format {
-            Ok(format) => {
-                let start = data_start.checked_add(self.offset);
-                let end = start.and_then(|start| start.checked_add(self.bytes(format)?));
-                match (start, end) {
-                    (Some(start), Some(end)) if end <= file.bytes().len() as u64 => {
-                        start as usize..end as usize
-                    }
-                    _ => return Err(self.too_large(file)),
-                }
-            }
+            Ok(format) => self.range(file, data_start, format)?,
             Err(_) => 0..0,
         };
         Ok(Stored {
@@ -109,32 +101,50 @@ impl<'a> Entry<'a> {
         })
     }
 
-    /// Bytes of the tensor in `format`; `None` when they are too many to count,
-    /// or rows are not whole blocks.
-    fn bytes(&self, format: Format) -> Option<u64> {
-        let (elements, bytes) = format.block();
-        let (row, rows) = self.shape.split_last()?;
+    /// Where the tensor's bytes are, if its shape and the file make sense.
+    fn range(
+        &self,
+        file: &MappedFile,
+        data_start: u64,
+        format: Format,
+    ) -> Result<Range<usize>, ModelError> {
+        let (elements, block_bytes) = format.block();
+        let (row, rows) = self.shape.split_last().expect("1 dimension or more");
         if !row.is_multiple_of(elements as u64) {
-            return None;
+            return Err(file.damaged(
+                format!(
+                    "tensor `{}` has rows of {row} elements in {}",
+                    self.name,
+                    format.name()
+                ),
+                format!("a multiple of {elements}"),
+            ));
         }
-        rows.iter()
-            .try_fold(row / elements as u64, |product, size| {
-                product.checked_mul(*size)
-            })?
-            .checked_mul(bytes as u64)
+        let bytes = rows
+            .iter()
+            .try_fold(row / elements as u64, |blocks, size| {
+                blocks.checked_mul(*size)
+            })
+            .and_then(|blocks| blocks.checked_mul(block_bytes as u64));
+        let start = data_start.checked_add(self.offset);
+        let end = start
+            .zip(bytes)
+            .and_then(|(start, bytes)| start.checked_add(bytes));
+        match start.zip(end) {
+            Some((start, end)) if end <= file.bytes().len() as u64 => {
+                Ok(start as usize..end as usize)
+            }
+            _ => Err(self.too_large(file)),
+        }
     }
 
     fn too_large(&self, file: &MappedFile) -> ModelError {
         file.damaged(
             format!(
-                "tensor `{}` of shape {:?} in {} at {} is not within its {} bytes",
-                self.name,
-                self.shape,
-                format(self.kind).map_or_else(unsupported, |format| format.name().to_owned()),
-                self.offset,
-                file.bytes().len(),
+                "tensor `{}` of shape {:?} reaches beyond its end",
+                self.name, self.shape
             ),
-            "whole blocks up to the end of every tensor",
+            "every tensor within the file",
         )
     }
 }
