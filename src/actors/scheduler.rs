@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use kameo::Actor;
 use kameo::actor::{ActorRef, WeakActorRef};
@@ -27,7 +28,6 @@ use crate::cache;
 use crate::device::{Device, Outcome};
 use crate::scheduler::{Effect, Event, SchedulerCore, Submission};
 use crate::shared::cancel::CancelWord;
-use crate::sync::Arc;
 use crate::telemetry::Telemetry;
 
 /// Messages that callers and sequences may have waiting for the scheduler.
@@ -62,7 +62,7 @@ pub(crate) struct SchedulerArgs {
 /// The way to one sequence and its caller.
 pub(crate) struct Link {
     pub(crate) actor: ActorRef<Sequence>,
-    pub(crate) cancel: Arc<CancelWord>,
+    pub(crate) cancel: CancelWord,
     /// News that found the mailbox full; delivered with the next.
     pub(crate) undelivered: Vec<News>,
 }
@@ -71,7 +71,7 @@ pub(crate) struct Link {
 pub(crate) struct Submit {
     pub(crate) submission: Submission,
     pub(crate) actor: ActorRef<Sequence>,
-    pub(crate) cancel: Arc<CancelWord>,
+    pub(crate) cancel: CancelWord,
 }
 
 /// A sequence is to stop.

@@ -1,12 +1,13 @@
 //! One sequence: its history, and how far the device is with it.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::Submission;
 use super::plan::Candidate;
 use crate::cache::Begin;
 use crate::model::sampling::Sampling;
-use crate::sync::Arc;
 use crate::{SequenceId, SlotId, TokenId};
 
 /// A sequence that has not ended.
@@ -34,8 +35,8 @@ pub(super) struct Entry {
 pub(super) enum Phase {
     /// In the queue.
     Queued,
-    /// The cache was asked for a slot.
-    Starting,
+    /// The cache was asked for a slot, with this message.
+    Starting { asked: u64 },
     /// It has a slot.
     Running(Running),
 }
@@ -130,7 +131,7 @@ impl Entry {
     fn computed(&self) -> usize {
         match &self.phase {
             Phase::Running(running) => running.computed,
-            Phase::Queued | Phase::Starting => 0,
+            Phase::Queued | Phase::Starting { .. } => 0,
         }
     }
 }
