@@ -180,7 +180,10 @@ impl Scheduler {
 
     /// Feeds the core and carries out what follows.
     fn feed(&mut self, event: Event) {
-        for effect in self.core.handle(event) {
+        let effects = self.core.handle(event);
+        // Before anyone is told of an end, so that the sums include it.
+        self.telemetry.scheduler(self.core.stats());
+        for effect in effects {
             match effect {
                 Effect::Cache(message) => self.unasked.push_back(message),
                 Effect::Work(work) => {
@@ -202,7 +205,6 @@ impl Scheduler {
             }
         }
         self.ask_cache();
-        self.telemetry.scheduler(self.core.stats());
     }
 
     fn ask_cache(&mut self) {

@@ -145,8 +145,8 @@ impl Sequence {
 
     fn end(&mut self, reason: FinishReason) {
         let usage = self.usage;
+        self.args.telemetry.finished(reason);
         self.send(Output::Finish(Finish { reason, usage }));
-        self.args.telemetry.finished(reason, &usage);
         self.done = true;
     }
 

@@ -22,9 +22,11 @@ pub(super) struct Entry {
     pub(super) output_tokens_max: usize,
     pub(super) sampling: Sampling,
     pub(super) ignore_end_tokens: bool,
-    /// Failed steps that it was part of.
+    /// Whether it has had a slot before.
+    pub(super) started: bool,
+    /// Failed steps that it was part of since its last token.
     pub(super) failures: u32,
-    /// It was part of a failed step and has produced nothing since.
+    /// The last step that it was part of failed: it must prove itself alone.
     pub(super) suspect: bool,
     /// It ends with the step under way.
     pub(super) stopped: bool,
@@ -61,6 +63,7 @@ impl Entry {
             output_tokens_max: submission.output_tokens_max,
             sampling: submission.sampling,
             ignore_end_tokens: submission.ignore_end_tokens,
+            started: false,
             failures: 0,
             suspect: false,
             stopped: false,

@@ -278,7 +278,7 @@ impl SchedulerCore {
                     self.starting -= 1;
                     let place = self.running.partition_point(|other| *other < sequence);
                     self.running.insert(place, sequence);
-                    if entry.failures == 0 {
+                    if !std::mem::replace(&mut entry.started, true) {
                         effects.push(Effect::Started {
                             sequence,
                             cached_tokens,

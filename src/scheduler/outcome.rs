@@ -81,6 +81,7 @@ impl SchedulerCore {
             .get_mut(&sequence)
             .expect("a drawing sequence is alive");
         entry.suspect = false;
+        entry.failures = 0;
         if is_end && !entry.ignore_end_tokens {
             self.finish(sequence, FinishReason::EndToken, effects);
             return;
