@@ -3,7 +3,7 @@
 //! With `--cfg motet_loom` each test runs under loom in every interleaving that
 //! its bounds allow, counts them and prints the count; without it the same tests
 //! run once, as plain tests. With `--cfg motet_planted_bug` as well, every
-//! primitive is wrong in one way and every test here must fail.
+//! primitive is wrong in one way, and every test here must find that.
 
 mod admission;
 mod cancel;

@@ -170,7 +170,7 @@ async fn bad_requests_are_named_and_harm_nobody() {
     let error = engine.submit(Request::text("hello")).await.unwrap_err();
     assert!(matches!(error, SubmitError::NoTokenizer { .. }), "{error}");
     let error = engine
-        .submit(Request::tokens([1]).stop("x"))
+        .submit(Request::tokens([1]).output_tokens_max(4).stop("x"))
         .await
         .unwrap_err();
     assert!(matches!(error, SubmitError::NoTokenizer { .. }), "{error}");

@@ -49,6 +49,8 @@ const STAGES: &[Stage] = &[
         cargo: &["test", "--features", "mlx"] },
     Stage { name: "loom", quick: false, environment: &[("RUSTFLAGS", "--cfg motet_loom"), ("LOOM_MAX_PREEMPTIONS", "3")],
         cargo: &["test", "--profile", "loom", "--target-dir", "target/loom", "--test", "loom"] },
+    Stage { name: "loom, planted bugs", quick: false, environment: &[("RUSTFLAGS", "--cfg motet_loom --cfg motet_planted_bug"), ("LOOM_MAX_PREEMPTIONS", "3")],
+        cargo: &["test", "--profile", "loom", "--target-dir", "target/loom-planted", "--test", "loom"] },
     Stage { name: "quickstart", quick: false, environment: &[],
         cargo: &["run", "--features", "mlx", "--example", "quickstart"] },
     Stage { name: "load generator, oracle", quick: false, environment: &[],
