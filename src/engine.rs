@@ -22,7 +22,7 @@ use crate::shared::cancel::CancelWord;
 use crate::stream::TokenStream;
 use crate::sync::{AtomicUsize, Ordering};
 use crate::telemetry::{EngineStats, Telemetry};
-use crate::text::TextCodec;
+use crate::text::{TextCodec, TextOutput};
 use crate::{SequenceId, TokenId};
 
 /// How long a caller is asked to wait at least when the queue is full.
@@ -100,7 +100,7 @@ impl Engine {
         let prompt = self.prompt_tokens(&request.prompt)?;
         let output_tokens_max = self.output_tokens_max(&prompt, &request)?;
         let text = match &self.text {
-            Some(text) => Some(text.output(&request.stop_strings)?),
+            Some(text) => Some(TextOutput::new(text, &request.stop_strings)?),
             None if request.stop_strings.is_empty() => None,
             None => {
                 return Err(SubmitError::NoTokenizer {

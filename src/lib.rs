@@ -1,4 +1,48 @@
-//! Many voices, one forward pass.
+//! Many voices, one forward pass: an actor-based scheduler that lets many token
+//! sequences share one language model.
+//!
+//! Motet is the batching core of a server. It batches the tokens of many sequences
+//! into each forward pass, computes what their prompts have in common once, and
+//! survives a failing device. It brings a backend for the Llama family on MLX
+//! (feature `mlx`) and an [oracle](model::oracle) to test with; other models plug
+//! in behind the [`Model`](model::Model) trait.
+//!
+//! ```
+//! use motet::model::oracle::{Oracle, OracleConfig};
+//! use motet::{Engine, Request};
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // With feature `mlx`: `Engine::open("model.gguf")?` for a real model.
+//! let oracle = || Ok(Oracle::new(OracleConfig::default()).expect("a valid oracle"));
+//! let engine = Engine::builder(oracle).start().await?;
+//!
+//! let mut stream = engine
+//!     .submit(Request::tokens([1, 2, 3]).output_tokens_max(8))
+//!     .await?;
+//! while let Some(piece) = stream.next().await {
+//!     println!("{:?}", piece?.token);
+//! }
+//! println!("{:?}", stream.finish());
+//! engine.shutdown().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Map
+//!
+//! | room | what happens there |
+//! |---|---|
+//! | [`Engine`], [`Request`], [`TokenStream`] | all that an embedder must know |
+//! | [`config`], [`error`] | settings with advice; errors that say what to do |
+//! | [`scheduler`] | who runs in the next step: a pure core, and its policy [`plan`](mod@scheduler::plan) |
+//! | [`cache`] | which tokens are cached where: the prefix trie and the slots |
+//! | [`device`] | the thread that owns the model and every array |
+//! | [`model`] | the trait that models implement; oracle, weights, MLX |
+//! | [`text`] | tokenizer, chat template, detokenising, stop strings |
+//! | [`shared`] | the few words that threads share, each model-checked |
+//!
+//! The design, with a picture of the house, is in `docs/architecture.md`.
 
 mod actors;
 pub mod cache;
@@ -8,6 +52,7 @@ mod engine;
 pub mod error;
 mod ids;
 pub mod model;
+mod open;
 pub mod request;
 pub mod scheduler;
 pub mod shared;
@@ -18,6 +63,7 @@ pub mod text;
 
 pub use engine::{Engine, EngineBuilder};
 pub use ids::{SegmentId, SequenceId, SlotId, TokenId};
+pub use open::text_of;
 pub use request::Request;
 pub use stream::TokenStream;
 pub use telemetry::EngineStats;

@@ -110,10 +110,6 @@ impl Telemetry {
         self.stats.borrow().clone()
     }
 
-    pub(crate) fn device_alive(&self) -> bool {
-        self.stats.borrow().device_alive
-    }
-
     pub(crate) fn finish_interval(&self) -> Duration {
         self.stats.borrow().finish_interval
     }

@@ -14,6 +14,7 @@ use kameo::message::{Context, Message};
 use tokio::sync::mpsc;
 
 use super::scheduler::{Scheduler, Stop};
+use crate::engine::Guest;
 use crate::error::GenerateError;
 use crate::request::{Finish, FinishReason, Piece, Usage};
 use crate::shared::cancel::CancelWord;
@@ -62,7 +63,8 @@ pub(crate) struct SequenceArgs {
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) submitted_at: Instant,
     /// Its place in the house; given back when the actor is gone.
-    pub(crate) guest: crate::engine::Guest,
+    #[expect(dead_code, reason = "held for its drop")]
+    pub(crate) guest: Guest,
 }
 
 impl Actor for Sequence {

@@ -1,0 +1,88 @@
+//! From a model's files to what an engine needs of them.
+
+#[cfg(feature = "mlx")]
+use std::path::Path;
+
+use crate::TokenId;
+use crate::error::StartError;
+use crate::model::ModelError;
+use crate::model::weights::{GgufMetadata, ModelFiles, TokenizerSource};
+use crate::text::{GgufVocabulary, TextCodec};
+
+/// The tokenizer and chat template that come with a model's weights.
+///
+/// # Errors
+///
+/// [`StartError`] naming the file and the field.
+pub fn text_of(files: &ModelFiles) -> Result<TextCodec, StartError> {
+    Ok(match files.tokenizer_source() {
+        TokenizerSource::HuggingFace { folder } => TextCodec::from_folder(folder)?,
+        TokenizerSource::Gguf(metadata) => TextCodec::from_gguf(&vocabulary(metadata)?)?,
+    })
+}
+
+#[cfg(feature = "mlx")]
+impl crate::Engine {
+    /// Sets up an engine for the model at `path`, on MLX: a GGUF file, or a Hugging
+    /// Face folder with `config.json` and safetensors. Tokenizer and chat template
+    /// come with it.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), motet::error::StartError> {
+    /// let engine = motet::Engine::open("smollm2-135m-instruct.gguf")?.start().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`] when a file is missing, damaged or of an unknown kind. The
+    /// weights themselves are read by [`start`](crate::EngineBuilder::start).
+    pub fn open(
+        path: impl AsRef<Path>,
+    ) -> Result<
+        crate::EngineBuilder<
+            impl FnOnce() -> Result<crate::model::mlx::MlxModel, ModelError> + Send + 'static,
+        >,
+        StartError,
+    > {
+        use crate::model::mlx::{MlxModel, MlxOptions};
+
+        let files = ModelFiles::open(path.as_ref())?;
+        let text = text_of(&files)?;
+        let load = move || MlxModel::load(&files, MlxOptions::default());
+        Ok(crate::Engine::builder(load).text(text))
+    }
+}
+
+fn vocabulary(metadata: &GgufMetadata) -> Result<GgufVocabulary, ModelError> {
+    let strings = |key| -> Result<Vec<String>, ModelError> {
+        let strings = metadata.get_strings(key)?.unwrap_or_default();
+        Ok(strings.into_iter().map(str::to_owned).collect())
+    };
+    let token = |key| -> Result<Option<TokenId>, ModelError> { metadata.get_u32(key) };
+    let string = |key| -> Result<Option<String>, ModelError> {
+        Ok(metadata.get_str(key)?.map(str::to_owned))
+    };
+    Ok(GgufVocabulary {
+        model: string("tokenizer.ggml.model")?.unwrap_or_default(),
+        pre: string("tokenizer.ggml.pre")?,
+        tokens: strings("tokenizer.ggml.tokens")?,
+        merges: strings("tokenizer.ggml.merges")?,
+        scores: metadata
+            .get_f32s("tokenizer.ggml.scores")?
+            .unwrap_or_default(),
+        token_types: metadata
+            .get_i32s("tokenizer.ggml.token_type")?
+            .unwrap_or_default(),
+        begin: token("tokenizer.ggml.bos_token_id")?,
+        end: token("tokenizer.ggml.eos_token_id")?,
+        end_of_turn: token("tokenizer.ggml.eot_token_id")?,
+        unknown: token("tokenizer.ggml.unknown_token_id")?,
+        padding: token("tokenizer.ggml.padding_token_id")?,
+        add_begin: metadata.get_bool("tokenizer.ggml.add_bos_token")?,
+        add_end: metadata.get_bool("tokenizer.ggml.add_eos_token")?,
+        add_space_prefix: metadata.get_bool("tokenizer.ggml.add_space_prefix")?,
+        chat_template: string("tokenizer.chat_template")?,
+    })
+}

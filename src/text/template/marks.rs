@@ -1,0 +1,49 @@
+//! The `generation` block of `transformers`.
+
+/// `source` with every `{% generation %}` turned into `{% if true %}`.
+///
+/// The block marks what the assistant said, for training; it changes no text. A
+/// condition that always holds keeps the tags' effect on whitespace.
+pub(super) fn without_generation_marks(source: &str) -> String {
+    let mut kept = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        let (before, tag) = rest.split_at(start + 2);
+        kept.push_str(before);
+        let end = tag.find("%}").unwrap_or(tag.len());
+        let (tag, after) = tag.split_at(end);
+        let name = tag.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
+        let replacement = match name {
+            "generation" => "if true",
+            "endgeneration" => "endif",
+            _ => name,
+        };
+        kept.push_str(&tag.replacen(name, replacement, 1));
+        rest = after;
+    }
+    kept.push_str(rest);
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(source: &str, expected: &str) {
+        assert_eq!(without_generation_marks(source), expected);
+    }
+
+    #[test]
+    fn only_the_marks_change() {
+        check(
+            "a{%- generation -%} {{ x }}{% endgeneration %}b",
+            "a{%- if true -%} {{ x }}{% endif %}b",
+        );
+        check(
+            "{% if add_generation_prompt %}generation{% endif %}",
+            "{% if add_generation_prompt %}generation{% endif %}",
+        );
+        check("{%%}{% x = '%}' %}{% torn", "{%%}{% x = '%}' %}{% torn");
+        check("no tags", "no tags");
+    }
+}

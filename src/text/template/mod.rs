@@ -1,0 +1,283 @@
+//! Chat templates: how a model wants a conversation spelled.
+//!
+//! Templates are Jinja programs written for the environment that Hugging Face's
+//! `transformers` gives them, which this one follows: `trim_blocks` and
+//! `lstrip_blocks`, Python's methods on strings, lists and dictionaries,
+//! `raise_exception`, `strftime_now`, `tojson`, `break` and `continue`, and the
+//! `generation` block (which only marks text, and is passed through).
+//!
+//! A template is a program that comes with the model. It can reach no file and no
+//! other template, and one rendering may run [`FUEL`] instructions and write
+//! [`OUTPUT_BYTES_MAX`] bytes, so that one that never ends is stopped. Its values
+//! are not weighed: a template written to exhaust memory or the stack can do so.
+
+mod functions;
+mod marks;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Value;
+use minijinja::{AutoEscape, Environment, context};
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+
+use super::error::field_error;
+use super::folder::{TokenizerConfig, read_optional};
+use super::gguf::METADATA;
+use super::{GgufVocabulary, TextError};
+
+/// Instructions of one rendering: a fraction of a second. A message costs some
+/// dozens.
+const FUEL: u64 = 1_000_000;
+
+/// Bytes of one rendering: more than any context holds.
+const OUTPUT_BYTES_MAX: usize = 64 << 20;
+
+/// The name under which the environment keeps the one template.
+const NAME: &str = "chat";
+
+/// One message of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// Who speaks: `system`, `user`, `assistant`, or what else the template knows.
+    pub role: String,
+    /// What was said.
+    pub content: String,
+}
+
+impl Message {
+    /// A message of any role.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self {
+            role: role.into(),
+            content: content.into(),
+        }
+    }
+
+    /// What the model is told before the conversation.
+    pub fn system(content: impl Into<String>) -> Self {
+        Self::new("system", content)
+    }
+
+    /// What a person says.
+    pub fn user(content: impl Into<String>) -> Self {
+        Self::new("user", content)
+    }
+
+    /// What the model has said.
+    pub fn assistant(content: impl Into<String>) -> Self {
+        Self::new("assistant", content)
+    }
+}
+
+/// A model's chat template, compiled. Cheap to clone.
+#[derive(Clone)]
+pub struct ChatTemplate(Arc<Compiled>);
+
+struct Compiled {
+    environment: Environment<'static>,
+    /// The template's special tokens, such as `bos_token`.
+    special_tokens: Value,
+}
+
+impl ChatTemplate {
+    /// Compiles a template. `special_tokens` are variables that it may use, by
+    /// name: `bos_token`, `eos_token` and so on.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::TemplateSyntax`].
+    pub fn new<'a>(
+        source: &str,
+        special_tokens: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, TextError> {
+        Self::compile("the given source", source, special_tokens)
+    }
+
+    /// The template of a model folder, if it has one: `chat_template.jinja`, else
+    /// `chat_template` in `tokenizer_config.json`, which is one template or a
+    /// list of named ones, of which `default` is taken.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError`] naming the file, and the field where there is one.
+    pub fn from_folder(folder: &Path) -> Result<Option<Self>, TextError> {
+        let config = TokenizerConfig::read(folder)?;
+        let special_tokens = config.special_tokens();
+        let path = folder.join("chat_template.jinja");
+        if let Some(bytes) = read_optional(&path)? {
+            let source = String::from_utf8(bytes).map_err(|error| TextError::Damaged {
+                path: path.clone(),
+                what: error.to_string(),
+                expected: "a Jinja template in UTF-8",
+            })?;
+            let file = path.display().to_string();
+            return Self::compile(&file, &source, special_tokens).map(Some);
+        }
+        let file = config.path.display().to_string();
+        let Some(source) = config_template(&file, &config.value["chat_template"])? else {
+            return Ok(None);
+        };
+        Self::compile(&file, source, special_tokens).map(Some)
+    }
+
+    /// The template in a GGUF file's metadata, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::TemplateSyntax`].
+    pub fn from_gguf(vocabulary: &GgufVocabulary) -> Result<Option<Self>, TextError> {
+        let Some(source) = &vocabulary.chat_template else {
+            return Ok(None);
+        };
+        let special_tokens = [
+            ("bos_token", vocabulary.begin),
+            ("eos_token", vocabulary.end),
+            ("unk_token", vocabulary.unknown),
+            ("pad_token", vocabulary.padding),
+        ];
+        let special_tokens = special_tokens
+            .into_iter()
+            .filter_map(|(name, id)| Some((name, vocabulary.token(id)?)));
+        let file = format!("{METADATA}, tokenizer.chat_template");
+        Self::compile(&file, source, special_tokens).map(Some)
+    }
+
+    /// Spells a conversation. With `add_generation_prompt` it ends where the
+    /// assistant is to speak.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::Template`] when the template refuses the messages, with its
+    /// own words, or needs more than it may use.
+    pub fn render(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+    ) -> Result<String, TextError> {
+        let messages = messages.iter().map(|message| {
+            context! { role => message.role.as_str(), content => message.content.as_str() }
+        });
+        let variables = context! {
+            messages => messages.collect::<Value>(),
+            add_generation_prompt => add_generation_prompt,
+            tools => (),
+            documents => (),
+            ..self.0.special_tokens.clone()
+        };
+        let template = self.0.environment.get_template(NAME);
+        let template = template.expect("compiled when the environment was made");
+        let mut output = Bounded(Vec::new());
+        template
+            .render_captured_to(variables, &mut output)
+            .map_err(|error| TextError::Template {
+                what: reason(&error),
+            })?;
+        Ok(String::from_utf8(output.0).expect("the template engine writes UTF-8"))
+    }
+
+    fn compile<'a>(
+        file: &str,
+        source: &str,
+        special_tokens: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, TextError> {
+        let mut environment = environment();
+        let source = marks::without_generation_marks(source);
+        environment
+            .add_template_owned(NAME, source)
+            .map_err(|error| TextError::TemplateSyntax {
+                file: file.to_owned(),
+                what: reason(&error),
+            })?;
+        let special_tokens = special_tokens.into_iter();
+        let special_tokens: BTreeMap<String, Value> = special_tokens
+            .map(|(name, text)| (name.to_owned(), Value::from(text)))
+            .collect();
+        Ok(Self(Arc::new(Compiled {
+            environment,
+            special_tokens: Value::from(special_tokens),
+        })))
+    }
+}
+
+/// The environment that `transformers` renders in.
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    let syntax = SyntaxConfig::builder()
+        .trim_blocks(true)
+        .lstrip_blocks(true)
+        .build()
+        .expect("the usual delimiters do not clash");
+    environment.set_syntax(syntax);
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_fuel(Some(FUEL));
+    environment.add_filter("tojson", functions::to_json);
+    environment.add_function("raise_exception", functions::raise_exception);
+    environment.add_function("strftime_now", functions::strftime_now);
+    environment
+}
+
+/// The template in `chat_template` of `tokenizer_config.json`.
+fn config_template<'a>(file: &str, value: &'a Json) -> Result<Option<&'a str>, TextError> {
+    let refuse =
+        |what: String, expected: &str| Err(field_error(file, "chat_template", what, expected));
+    match value {
+        Json::Null => Ok(None),
+        Json::String(source) => Ok(Some(source)),
+        Json::Array(named) => {
+            let default = named.iter().find(|entry| entry["name"] == "default");
+            match default.and_then(|entry| entry["template"].as_str()) {
+                Some(source) => Ok(Some(source)),
+                None => refuse(format!("{} templates", named.len()), "one named `default`"),
+            }
+        }
+        other => refuse(other.to_string(), "a template or a list of named templates"),
+    }
+}
+
+/// What went wrong and on which line, without the engine's own categories.
+fn reason(error: &minijinja::Error) -> String {
+    let mut what = match error.detail() {
+        Some(detail) => detail.to_owned(),
+        None => error.kind().to_string(),
+    };
+    if let Some(line) = error.line() {
+        what.push_str(&format!(" (line {line})"));
+    }
+    if let Some(source) = std::error::Error::source(error) {
+        what.push_str(&format!(": {source}"));
+    }
+    what
+}
+
+/// Text up to [`OUTPUT_BYTES_MAX`].
+struct Bounded(Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > OUTPUT_BYTES_MAX {
+            let what = format!("more than {OUTPUT_BYTES_MAX} bytes of output");
+            return Err(io::Error::other(what));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl fmt::Debug for ChatTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChatTemplate")
+            .field("special_tokens", &self.0.special_tokens)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,586 @@
+//! The text part on tokenizers small enough to write down.
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use motet::text::{
+    ChatTemplate, Detokenizer, GgufVocabulary, Message, SpecialTokens, TextCodec, TextError,
+    Tokenizer,
+};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+
+const CHAT_ML: &str = "{{ bos_token }}{% for message in messages %}
+    {{- '<|im_start|>' + message['role'] + '\n' + message.content + '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+const SPECIAL: [&str; 3] = ["<s>", "<|im_start|>", "<|im_end|>"];
+
+/// Words that are one token each, and every beginning of them too: there are
+/// tokens that end inside a character.
+const WORDS: [&str; 7] = [" the", "hello", " world", "世界", "🦙", " \u{301}", "\n\n"];
+
+/// A byte-level BPE vocabulary: special tokens, bytes, words.
+fn byte_level() -> GgufVocabulary {
+    let mut tokens: Vec<String> = SPECIAL.map(str::to_owned).to_vec();
+    let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
+    alphabet.sort_unstable();
+    tokens.extend(alphabet.iter().map(char::to_string));
+    let mut merges = Vec::new();
+    for word in WORDS {
+        let mut left = String::new();
+        for byte in word.bytes() {
+            let right = spell(byte);
+            if !left.is_empty() {
+                merges.push(format!("{left} {right}"));
+                tokens.push(format!("{left}{right}"));
+            }
+            left.push(right);
+        }
+    }
+    tokens.push("<|tool|>".into());
+    let mut token_types = vec![1; tokens.len()];
+    token_types[..3].fill(3);
+    *token_types.last_mut().expect("not empty") = 4;
+    GgufVocabulary {
+        model: "gpt2".into(),
+        pre: Some("gpt-2".into()),
+        tokens,
+        merges,
+        token_types,
+        begin: Some(0),
+        end: Some(2),
+        chat_template: Some(CHAT_ML.into()),
+        ..GgufVocabulary::default()
+    }
+}
+
+/// The character that stands for a byte in GPT-2's alphabet, by its definition.
+fn spell(byte: u8) -> char {
+    let printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    if printable(byte) {
+        return char::from(byte);
+    }
+    let before = (0..byte).filter(|byte| !printable(*byte)).count();
+    char::from_u32(0x100 + before as u32).expect("a letter of Latin Extended-A")
+}
+
+/// Pieces of a SentencePiece vocabulary with byte fallback.
+fn sentence_piece() -> GgufVocabulary {
+    let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(str::to_owned).to_vec();
+    tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
+    let mut token_types = vec![2, 3, 3];
+    token_types.resize(tokens.len(), 6);
+    let mut scores = vec![0.0; tokens.len()];
+    for (rank, text) in ["▁a", "▁b", "ab", "▁ab", "▁", "a", "b"].iter().enumerate() {
+        tokens.push((*text).into());
+        token_types.push(1);
+        scores.push(-(rank as f32));
+    }
+    GgufVocabulary {
+        model: "llama".into(),
+        tokens,
+        scores,
+        token_types,
+        begin: Some(1),
+        end: Some(2),
+        unknown: Some(0),
+        ..GgufVocabulary::default()
+    }
+}
+
+fn tokenizer() -> Tokenizer {
+    static SHARED: LazyLock<Tokenizer> =
+        LazyLock::new(|| Tokenizer::from_gguf(&byte_level()).expect("a whole vocabulary"));
+    SHARED.clone()
+}
+
+/// A folder of its own under the system's, removed with this value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str, files: &[(&str, String)]) -> Self {
+        let path = std::env::temp_dir().join(format!("motet-text-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("the system's folder can be written");
+        for (name, text) in files {
+            std::fs::write(path.join(name), text).expect("the folder can be written");
+        }
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// The same vocabulary as `tokenizer.json`.
+fn tokenizer_json() -> Value {
+    let vocabulary = byte_level();
+    let added = |id: usize, text: &str, special: bool| {
+        json!({"id": id, "content": text, "single_word": false, "lstrip": false,
+               "rstrip": false, "normalized": false, "special": special})
+    };
+    let vocab: serde_json::Map<String, Value> = (vocabulary.tokens.iter().cloned())
+        .zip((0..).map(|id: u32| json!(id)))
+        .collect();
+    let mut tokens: Vec<Value> = (0..3).map(|id| added(id, SPECIAL[id], id > 0)).collect();
+    tokens.push(added(vocab.len() - 1, "<|tool|>", false));
+    json!({
+        "version": "1.0",
+        "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
+        "added_tokens": tokens,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "post_processor": {"type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [], "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}}},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+        "model": {"type": "BPE", "vocab": vocab, "merges": vocabulary.merges}
+    })
+}
+
+/// Text of the kinds that tear: long characters, marks, spaces at the front.
+fn any_text() -> impl Strategy<Value = String> {
+    let word = prop_oneof![
+        proptest::sample::select(WORDS.to_vec()).prop_map(str::to_owned),
+        "[ -~]{0,5}",
+        "[ \t\r\n]{1,3}",
+        "[\u{300}-\u{36f}]{1,2}",
+        "[一-龥]{1,3}",
+        "[🌀-🙏]{1,2}",
+        ".{0,3}",
+    ];
+    proptest::collection::vec(word, 0..8).prop_map(|words| words.concat())
+}
+
+proptest! {
+    #[test]
+    fn text_survives_its_tokens(text in any_text()) {
+        let tokenizer = tokenizer();
+        let tokens = tokenizer.encode(&text, false).expect("every byte has a token");
+        prop_assert_eq!(tokenizer.decode(&tokens).expect("known tokens"), text);
+    }
+
+    #[test]
+    fn pieces_joined_are_the_whole(
+        tokens in proptest::collection::vec(0..tokenizer().vocab_size() as u32, 0..40)
+    ) {
+        let tokenizer = tokenizer();
+        for special in [SpecialTokens::Keep, SpecialTokens::Skip] {
+            let seen: Vec<u32> = (tokens.iter().copied())
+                .filter(|id| special == SpecialTokens::Keep || !tokenizer.is_special(*id))
+                .collect();
+            let bytes = seen.iter().flat_map(|id| tokenizer.token_bytes(*id).expect("known"));
+            let bytes: Vec<u8> = bytes.copied().collect();
+            let mut detokenizer = Detokenizer::new(&tokenizer, special);
+            let mut text = String::new();
+            for token in &tokens {
+                text.push_str(detokenizer.push(*token).expect("known"));
+            }
+            text.push_str(detokenizer.finish());
+            prop_assert_eq!(&text, &String::from_utf8_lossy(&bytes));
+            prop_assert_eq!(text, tokenizer.decode(&seen).expect("known"));
+        }
+    }
+}
+
+#[test]
+fn decoding_is_that_of_the_tokenizers_crate() {
+    let reference = tokenizers::Tokenizer::from_bytes(tokenizer_json().to_string()).expect("valid");
+    let tokenizer = tokenizer();
+    let texts = [
+        "hello the 世界 \u{301}🦙\n\n",
+        "<s>hi<|tool|><|im_end|>",
+        "世",
+    ];
+    for text in texts {
+        let tokens = tokenizer
+            .encode(text, false)
+            .expect("every byte has a token");
+        for end in 0..=tokens.len() {
+            let expected = reference.decode(&tokens[..end], false).expect("known");
+            assert_eq!(tokenizer.decode(&tokens[..end]).expect("known"), expected);
+        }
+    }
+}
+
+#[test]
+fn special_tokens_are_recognised_and_never_doubled() {
+    let check = |vocabulary: GgufVocabulary, text: &str, special: bool, expected: &[&str]| {
+        let tokenizer = Tokenizer::from_gguf(&vocabulary).expect("whole");
+        let tokens = tokenizer
+            .encode(text, special)
+            .expect("every byte has a token");
+        let id = |token: &&str| tokenizer.token_id(token).expect("in the vocabulary");
+        assert_eq!(
+            tokens,
+            expected.iter().map(id).collect::<Vec<_>>(),
+            "{text}"
+        );
+    };
+    let both = || GgufVocabulary {
+        add_begin: Some(true),
+        add_end: Some(true),
+        ..byte_level()
+    };
+    check(byte_level(), "hello", true, &["hello"]);
+    check(both(), "hello", false, &["hello"]);
+    check(both(), "hello", true, &["<s>", "hello", "<|im_end|>"]);
+    check(both(), "<s>hello", true, &["<s>", "hello", "<|im_end|>"]);
+    check(both(), "", true, &["<s>", "<|im_end|>"]);
+    check(
+        byte_level(),
+        "a<|im_start|>b<|tool|>",
+        false,
+        &["a", "<|im_start|>", "b", "<|tool|>"],
+    );
+    let unmerged = |pre: &str| GgufVocabulary {
+        pre: Some(pre.into()),
+        merges: vec![],
+        ..byte_level()
+    };
+    check(unmerged("llama-bpe"), "hello", true, &["<s>", "hello"]);
+    check(unmerged("qwen2"), "hello", true, &["h", "e", "l", "l", "o"]);
+    check(sentence_piece(), "ab", true, &["<s>", "▁ab"]);
+    check(sentence_piece(), "a b", false, &["▁a", "▁b"]);
+    check(sentence_piece(), "é", false, &["▁", "<0xC3>", "<0xA9>"]);
+
+    let tokenizer = tokenizer();
+    assert_eq!(
+        (tokenizer.begin_token(), tokenizer.end_tokens()),
+        (Some(0), &[2][..])
+    );
+    let special = (0..tokenizer.vocab_size() as u32).filter(|id| tokenizer.is_special(*id));
+    assert_eq!(special.collect::<Vec<_>>(), [0, 1, 2]);
+    assert!(!tokenizer.is_special(u32::MAX));
+    assert!(format!("{tokenizer:?}").len() < 200);
+}
+
+#[test]
+fn sentence_piece_gives_back_its_leading_space() {
+    let tokenizer = Tokenizer::from_gguf(&sentence_piece()).expect("whole");
+    let text = |mut detokenizer: Detokenizer, tokens: &[u32]| {
+        let pieces = tokens
+            .iter()
+            .map(|id| detokenizer.push(*id).expect("known").to_owned());
+        pieces.collect::<Vec<_>>()
+    };
+    let tokens = tokenizer.encode("a é", true).expect("bytes fall back");
+    let new = Detokenizer::new(&tokenizer, SpecialTokens::Skip);
+    assert_eq!(text(new, &tokens), ["", "a", " ", "", "é"]);
+    let continuing = Detokenizer::continuing(&tokenizer, SpecialTokens::Skip);
+    assert_eq!(text(continuing, &tokens[1..]), [" a", " ", "", "é"]);
+    assert_eq!(tokenizer.decode(&tokens).expect("known"), "<s> a é");
+}
+
+#[test]
+fn an_unknown_token_is_refused_and_harms_nothing() {
+    let tokenizer = tokenizer();
+    let size = tokenizer.vocab_size();
+    let mut detokenizer = Detokenizer::new(&tokenizer, SpecialTokens::Keep);
+    let world = tokenizer
+        .encode("世", false)
+        .expect("every byte has a token");
+    let torn = tokenizer
+        .token_id(&spell(0xe4).to_string())
+        .expect("a byte");
+    assert_eq!(detokenizer.push(torn).expect("known"), "");
+    for token in [size as u32, u32::MAX] {
+        let error = detokenizer.push(token).expect_err("not in the vocabulary");
+        assert!(matches!(error, TextError::UnknownToken { vocab_size, .. } if vocab_size == size));
+    }
+    assert_eq!(detokenizer.push(world[0]).expect("known"), "\u{fffd}世");
+    assert_eq!(detokenizer.finish(), "");
+}
+
+#[test]
+fn a_folder_gives_the_same_tokens() {
+    let folder = Folder::new("same", &[
+        ("tokenizer.json", tokenizer_json().to_string()),
+        ("tokenizer_config.json", json!({
+            "bos_token": "<s>", "eos_token": {"content": "<|im_end|>"}, "pad_token": null,
+            "chat_template": [{"name": "tool_use", "template": "no"}, {"name": "default", "template": CHAT_ML}],
+        }).to_string()),
+        ("generation_config.json", json!({"eos_token_id": [2, 1]}).to_string()),
+    ]);
+    let read = TextCodec::from_folder(&folder.0).expect("a whole folder");
+    let built = TextCodec::from_gguf(&byte_level()).expect("whole");
+    assert_eq!(read.tokenizer().end_tokens(), [2, 1]);
+    assert!(read.tokenizer().is_special(0), "named as bos_token");
+    let text = "hello the 世界, <|im_start|> longer than its truncation";
+    let tokens = built.encode_prompt(text).expect("spelled");
+    assert_eq!(
+        read.encode_prompt(text).expect("spelled"),
+        [&[0], &tokens[..]].concat()
+    );
+    assert_eq!(
+        read.encode_prompt(&format!("<s>{text}")).expect("spelled"),
+        [&[0], &tokens[..]].concat()
+    );
+    assert_eq!(read.tokenizer().decode(&tokens).expect("known"), text);
+    let chat = [Message::system("the"), Message::user("hello")];
+    let tokens = read
+        .encode_chat(&chat)
+        .expect("the template takes any roles");
+    assert_eq!(tokens, built.encode_chat(&chat).expect("the same template"));
+    assert_eq!(
+        tokens.iter().filter(|id| **id == 0).count(),
+        1,
+        "one begin token"
+    );
+}
+
+#[test]
+fn a_broken_folder_is_refused_by_name() {
+    let check = |name: &str, files: &[(&str, String)], needles: &[&str]| {
+        let folder = Folder::new(name, files);
+        let error = TextCodec::from_folder(&folder.0).expect_err("broken");
+        let message = error.to_string();
+        for needle in needles {
+            assert!(message.contains(needle), "{message} should say {needle}");
+        }
+    };
+    let whole = || ("tokenizer.json", tokenizer_json().to_string());
+    let config = |value: Value| ("tokenizer_config.json", value.to_string());
+    check("empty", &[], &["tokenizer.json does not exist"]);
+    check(
+        "torn",
+        &[("tokenizer.json", "{".into())],
+        &["tokenizer.json is damaged"],
+    );
+    let mut decoder = tokenizer_json();
+    decoder["decoder"] = json!({"type": "WordPiece", "prefix": "##", "cleanup": true});
+    check(
+        "decoder",
+        &[("tokenizer.json", decoder.to_string())],
+        &["`decoder`", "WordPiece"],
+    );
+    let mut huge = tokenizer_json();
+    huge["model"]["vocab"]["huge"] = json!(4_000_000_000u32);
+    check(
+        "huge",
+        &[("tokenizer.json", huge.to_string())],
+        &["model.vocab", "4000000000"],
+    );
+    check(
+        "config",
+        &[whole(), ("tokenizer_config.json", "[".into())],
+        &["tokenizer_config.json is damaged"],
+    );
+    check(
+        "special",
+        &[whole(), config(json!({"eos_token": "</end>"}))],
+        &["`eos_token`", "</end>"],
+    );
+    check(
+        "template",
+        &[whole(), config(json!({"chat_template": 7}))],
+        &["`chat_template`", "7"],
+    );
+    check(
+        "default",
+        &[whole(), config(json!({"chat_template": [{"name": "x"}]}))],
+        &["named `default`"],
+    );
+    let syntax = ("chat_template.jinja", "a\n{% if %}".to_owned());
+    check(
+        "jinja",
+        &[whole(), syntax],
+        &["chat_template.jinja", "does not compile", "line 2"],
+    );
+    let ends = (
+        "generation_config.json",
+        json!({"eos_token_id": [2, -1]}).to_string(),
+    );
+    check(
+        "ends",
+        &[whole(), ends],
+        &["generation_config.json", "`eos_token_id`", "-1"],
+    );
+}
+
+#[test]
+fn a_broken_vocabulary_is_refused_by_key() {
+    let check = |change: fn(&mut GgufVocabulary), needles: [&str; 2]| {
+        for mut vocabulary in [byte_level(), sentence_piece()] {
+            if vocabulary.model == "llama" && needles[0].ends_with(".pre") {
+                continue;
+            }
+            vocabulary.merges.truncate(1);
+            change(&mut vocabulary);
+            let message = Tokenizer::from_gguf(&vocabulary)
+                .expect_err("broken")
+                .to_string();
+            for needle in needles {
+                assert!(message.contains(needle), "{message} should say {needle}");
+            }
+        }
+    };
+    check(
+        |v| v.model = "bert".into(),
+        ["tokenizer.ggml.model", "`bert`"],
+    );
+    check(
+        |v| v.pre = Some("gemma4".into()),
+        ["tokenizer.ggml.pre", "`gemma4`"],
+    );
+    check(|v| v.tokens.clear(), ["tokenizer.ggml.tokens", "0 tokens"]);
+    check(
+        |v| v.token_types.truncate(5),
+        ["tokenizer.ggml.token_type", "5 values"],
+    );
+    check(
+        |v| v.scores = vec![0.0; 3],
+        ["tokenizer.ggml.scores", "3 values"],
+    );
+    check(
+        |v| v.begin = Some(1 << 20),
+        ["tokenizer.ggml.bos_token_id", "1048576"],
+    );
+    check(
+        |v| v.end_of_turn = Some(u32::MAX),
+        ["tokenizer.ggml.eot_token_id", "4294967295"],
+    );
+    for (merge, needle) in [
+        ("ab", "`ab` has no space"),
+        ("x yz", "out of vocabulary"),
+        ("", "``"),
+    ] {
+        let mut vocabulary = byte_level();
+        vocabulary.merges.push(merge.into());
+        let message = Tokenizer::from_gguf(&vocabulary)
+            .expect_err("broken")
+            .to_string();
+        assert!(message.contains(needle), "{message} should say {needle}");
+    }
+}
+
+fn render(template: &str, messages: &[Message]) -> Result<String, String> {
+    let special = [("bos_token", "<s>"), ("eos_token", "</s>")];
+    let template = ChatTemplate::new(template, special).map_err(|error| error.to_string())?;
+    template
+        .render(messages, true)
+        .map_err(|error| error.to_string())
+}
+
+#[test]
+fn templates_see_what_transformers_gives_them() {
+    let chat = [
+        Message::system(" be <brief> "),
+        Message::user("it's \"you\""),
+        Message::assistant("ok"),
+    ];
+    let check = |template: &str, expected: &str| {
+        assert_eq!(
+            render(template, &chat).as_deref(),
+            Ok(expected),
+            "{template}"
+        );
+    };
+    check(
+        "{{ bos_token }}{{ eos_token }}{{ unk_token }}|{{ tools is none }}",
+        "<s></s>|True",
+    );
+    check(
+        "{{ messages[0]['content'].strip() }}|{{ messages[1:] | length }}",
+        "be <brief>|2",
+    );
+    check(
+        "{{ messages[1] | tojson }}",
+        r#"{"role": "user", "content": "it's \"you\""}"#,
+    );
+    check(
+        "{{ {'b': 1, 'a': [true]} | tojson(indent=1, ensure_ascii=False) }}",
+        "{\n \"b\": 1,\n \"a\": [\n  true\n ]\n}",
+    );
+    check(
+        "{% for m in messages %}\n  {% if loop.index0 == 1 %}{% break %}{% endif %}\n{{ m.role }}\n{% endfor %}\n.\n",
+        "system\n.",
+    );
+    check(
+        "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + m.content|length %}{% endfor %}{{ ns.n }}",
+        "24",
+    );
+    check(
+        "{% for m in messages %}{%- generation %}{{ m.role[0] }}{% endgeneration -%} {% endfor %}",
+        "sua",
+    );
+    check(
+        "{{ strftime_now('%Y') | length }}{{ messages[2].tool_calls is defined }}",
+        "4False",
+    );
+    check(
+        "{% macro say(x) %}<{{ x }}>{% endmacro %}{{ say(messages | map(attribute='role') | join(',')) }}",
+        "<system,user,assistant>",
+    );
+}
+
+#[test]
+fn templates_may_refuse_and_may_not_run_on() {
+    let check = |template: &str, needle: &str| {
+        let message = render(template, &[Message::user("x".repeat(100_000))]).expect_err(needle);
+        assert!(message.contains(needle), "{message} should say {needle}");
+    };
+    check(
+        "{{ raise_exception('Roles must alternate') }}",
+        "Roles must alternate",
+    );
+    check("a\n{{ messages[7].content.x }}", "line 2");
+    let forever =
+        "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}";
+    check(forever, "fuel");
+    check(
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "recursion",
+    );
+    check(
+        "{% for i in range(100000) %}{{ messages[0].content }}{% endfor %}",
+        "bytes of output",
+    );
+    check("{% include 'other' %}", "other");
+    check("{{ strftime_now('%Q') }}", "%Q");
+    check("{% if %}", "does not compile");
+}
+
+#[test]
+fn the_templates_own_file_comes_first() {
+    let config = json!({"chat_template": "config", "eos_token": "<e>"}).to_string();
+    let folder = Folder::new(
+        "first",
+        &[
+            ("tokenizer_config.json", config),
+            ("chat_template.jinja", "file{{ eos_token }}".into()),
+        ],
+    );
+    let text = |folder: &Path| {
+        let template = ChatTemplate::from_folder(folder).expect("whole")?;
+        Some(template.render(&[], false).expect("plain"))
+    };
+    assert_eq!(text(&folder.0).as_deref(), Some("file<e>"));
+    std::fs::remove_file(folder.0.join("chat_template.jinja")).expect("it was written");
+    assert_eq!(text(&folder.0).as_deref(), Some("config"));
+    std::fs::remove_file(folder.0.join("tokenizer_config.json")).expect("it was written");
+    assert_eq!(text(&folder.0), None);
+}
+
+#[test]
+fn a_chat_needs_a_template() {
+    let codec = TextCodec::new(tokenizer(), None);
+    let error = codec
+        .encode_chat(&[Message::user("hello")])
+        .expect_err("no template");
+    assert!(matches!(error, TextError::NoTemplate));
+    assert!(codec.template().is_none());
+}
+
+#[test]
+fn the_parts_are_shared_between_threads() {
+    fn check<T: Clone + Send + Sync + 'static>() {}
+    check::<TextCodec>();
+    check::<Detokenizer>();
+    check::<motet::text::StopMatcher>();
+    check::<ChatTemplate>();
+}
