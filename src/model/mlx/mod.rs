@@ -1,1 +1,4 @@
 //! MLX.
+
+pub mod bridge;
+pub mod kernels;
