@@ -5,13 +5,14 @@
 //! MLX graphs through the [bridge](super::bridge). They serve where the bridge is
 //! [available](super::bridge::available) and the stream is a CPU's.
 
+mod attend;
 mod norm;
 mod ops;
-#[allow(dead_code, reason = "attention, which is to come, uses the rest")]
 mod pool;
 mod silu;
-#[allow(dead_code, reason = "attention, which is to come, uses the rest")]
 mod simd;
+mod split;
 
-pub use ops::{add_rms_norm, rms_norm, silu_mul};
+pub use attend::{AttendPlan, Attention, Heads, PartRange, Rotary, SpanRange, TailRange};
+pub use ops::{add_rms_norm, attend, rms_norm, silu_mul};
 pub use simd::InstructionSet;

@@ -1,9 +1,12 @@
 //! The kernels as operations of an MLX graph, shapes checked.
 
+use std::sync::Arc;
+
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Stream};
 
-use super::super::bridge::{Kernel, View, ViewMut, apply};
+use super::super::bridge::{InPlace, Kernel, View, ViewMut, apply, apply_in_place};
+use super::attend::{self, AttendPlan, Cache, CacheMut, Heads};
 use super::norm::{self, Norm};
 use super::pool::Pool;
 use super::silu;
@@ -75,6 +78,129 @@ pub fn add_rms_norm(
     let outputs = apply(AddRmsNorm { epsilon }, &inputs, &[shape, shape], stream)?;
     let [sum, normed] = <[Array; 2]>::try_from(outputs).expect("two shapes make two outputs");
     Ok((sum, normed))
+}
+
+/// Attention of all rows of a step in one layer, as one operation: rotates queries
+/// and keys, appends keys and values to each span's tail in place, and attends.
+///
+/// * `packed`: `[rows, (query heads + 2 * kv heads) * head dim]`, each row
+///   queries | keys | values, as a fused projection leaves them.
+/// * `segments`: keys and values of each segment of the plan, in its order, each
+///   `[kv heads, tokens or more, head dim]`.
+/// * `tails`: keys and values of each span's tail, in the order of the spans, each
+///   `[kv heads, capacity, head dim]` with room for the span's rows. Give them
+///   away: a tail that somebody else still holds is copied first.
+///
+/// Returns `[rows, query heads * head dim]` and the tails, which can be taken
+/// (keys and values in turn, in the order of the spans) once it is evaluated. The
+/// tails are written even if nobody reads the result, but only if it is evaluated.
+///
+/// # Errors
+///
+/// When a shape does not fit the plan, or as for [`apply`]; the tails are lost then.
+pub fn attend(
+    plan: &Arc<AttendPlan>,
+    packed: &Array,
+    segments: &[(&Array, &Array)],
+    tails: Vec<(Array, Array)>,
+    stream: &Stream,
+) -> Result<(Array, InPlace), Exception> {
+    let Heads { query, kv, dim } = plan.attention().heads;
+    let refuse = |what: &str, found: &[i32], expected: &[usize]| {
+        let why = format!("attend: {what} is {found:?}, expected {expected:?}");
+        Err(Exception::custom(why))
+    };
+    let expected = [plan.rows(), (query + 2 * kv) * dim];
+    if !same(packed.shape(), &expected) {
+        return refuse("the packed projection", packed.shape(), &expected);
+    }
+    if segments.len() != plan.segments() || tails.len() != plan.tail_tokens().len() {
+        let found = [segments.len() as i32, tails.len() as i32];
+        let expected = [plan.segments(), plan.tail_tokens().len()];
+        return refuse("the number of segments and tails", &found, &expected);
+    }
+    let needed = (0..segments.len()).map(|index| plan.segment_tokens(index));
+    let caches = segments.iter().copied().zip(needed);
+    let tail_caches = tails
+        .iter()
+        .map(|(keys, values)| (keys, values))
+        .zip(plan.tail_tokens());
+    for ((keys, values), tokens) in caches.chain(tail_caches) {
+        let roomy = |shape: &[i32]| {
+            same(
+                shape,
+                &[kv, shape.get(1).map_or(0, |room| *room as usize), dim],
+            ) && shape[1] as usize >= tokens
+        };
+        if !roomy(keys.shape()) || values.shape() != keys.shape() {
+            return refuse(
+                "a cache of keys or values",
+                keys.shape(),
+                &[kv, tokens, dim],
+            );
+        }
+    }
+    let pairs = segments.iter().flat_map(|&(keys, values)| [keys, values]);
+    let inputs: Vec<&Array> = [packed].into_iter().chain(pairs).collect();
+    let tails = tails
+        .into_iter()
+        .flat_map(|(keys, values)| [keys, values])
+        .collect();
+    let shape = [plan.rows() as i32, (query * dim) as i32];
+    let kernel = Attend {
+        plan: Arc::clone(plan),
+    };
+    let (outputs, tails) = apply_in_place(kernel, &inputs, tails, &[&shape], stream)?;
+    Ok((one(outputs)?, tails))
+}
+
+fn same(shape: &[i32], expected: &[usize]) -> bool {
+    shape
+        .iter()
+        .map(|size| *size as usize)
+        .eq(expected.iter().copied())
+}
+
+struct Attend {
+    plan: Arc<AttendPlan>,
+}
+
+impl Kernel for Attend {
+    fn run(&self, inputs: &[View<'_>], in_place: &mut [ViewMut<'_>], outputs: &mut [ViewMut<'_>]) {
+        let [packed, segments @ ..] = inputs else {
+            unreachable!("made with the packed projection")
+        };
+        let segments: Vec<Cache<'_>> = segments
+            .chunks_exact(2)
+            .map(|pair| Cache {
+                keys: &pair[0].data,
+                values: &pair[1].data,
+                capacity: pair[0].shape[1],
+            })
+            .collect();
+        let mut tails: Vec<CacheMut<'_>> = in_place
+            .chunks_exact_mut(2)
+            .map(|pair| {
+                let [keys, values] = pair else {
+                    unreachable!("chunks of two")
+                };
+                CacheMut {
+                    keys: keys.data,
+                    values: values.data,
+                    capacity: keys.shape[1],
+                }
+            })
+            .collect();
+        let output = &mut outputs[0].data;
+        attend::attend(
+            Pool::global(),
+            &self.plan,
+            &packed.data,
+            &segments,
+            &mut tails,
+            output,
+        );
+    }
 }
 
 fn check_weight(operation: &str, input: &Array, weight: Option<&Array>) -> Result<(), Exception> {

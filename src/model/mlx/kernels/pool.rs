@@ -16,6 +16,8 @@ use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use super::split::Split;
+
 /// How long a worker spins before it parks. Longer than the gaps between the
 /// loops of one kernel, shorter than the matrix products between two kernels,
 /// whose threads want the core.
@@ -163,14 +165,15 @@ impl Pool {
             counts.iter().all(|count| *count == counts[0]),
             "{counts:?} chunks"
         );
-        let slices = slices.map(|slice| Chunks {
-            start: slice.as_mut_ptr(),
-            len: slice.len(),
-        });
+        let lens: [usize; N] = std::array::from_fn(|i| slices[i].len());
+        let slices = slices.map(Split::new);
         self.run(counts[0], |index| {
-            // SAFETY: `run` yields every index once, so no two chunks overlap, and
-            // returns before the borrows in `slices` end.
-            let chunk = |i: usize| unsafe { slices[i].get(index, lengths[i]) };
+            let chunk = |i: usize| {
+                let from = index * lengths[i];
+                let to = lens[i].min(from + lengths[i]);
+                // SAFETY: `run` yields every index once, so no two chunks overlap.
+                unsafe { slices[i].part(from..to) }
+            };
             body(index, std::array::from_fn(chunk));
         });
     }
@@ -194,30 +197,6 @@ impl Pool {
                 worker.unpark();
             }
         }
-    }
-}
-
-/// A mutable slice that is handed out in chunks.
-struct Chunks<T> {
-    start: *mut T,
-    len: usize,
-}
-
-// SAFETY: it stands for a `&mut [T]`, which other threads may use when `T: Send`.
-unsafe impl<T: Send> Sync for Chunks<T> {}
-
-impl<T> Chunks<T> {
-    /// # Safety
-    /// The slice is still borrowed, and this chunk is not in use.
-    #[expect(
-        clippy::mut_from_ref,
-        reason = "the caller promises that no chunk is in use twice"
-    )]
-    unsafe fn get(&self, index: usize, length: usize) -> &mut [T] {
-        let from = (index * length).min(self.len);
-        let to = (from + length).min(self.len);
-        // SAFETY: the range lies within the slice; the rest is the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.start.add(from), to - from) }
     }
 }
 

@@ -29,6 +29,7 @@ macro_rules! intrinsic {
 impl Simd for Avx2 {
     type Vector = __m256;
     const LANES: usize = 8;
+    const REGISTERS: usize = 16;
 
     #[inline(always)]
     fn splat(self, x: f32) -> __m256 {

@@ -29,6 +29,7 @@ macro_rules! intrinsic {
 impl Simd for Avx512 {
     type Vector = __m512;
     const LANES: usize = 16;
+    const REGISTERS: usize = 32;
 
     #[inline(always)]
     fn splat(self, x: f32) -> __m512 {

@@ -26,6 +26,8 @@ pub(crate) trait Simd: Copy {
     type Vector: Copy;
     /// Numbers in a vector.
     const LANES: usize;
+    /// Vector registers that there are to work with.
+    const REGISTERS: usize;
 
     /// All lanes `x`.
     fn splat(self, x: f32) -> Self::Vector;

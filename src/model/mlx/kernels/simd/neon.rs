@@ -29,6 +29,7 @@ macro_rules! intrinsic {
 impl Simd for Neon {
     type Vector = float32x4_t;
     const LANES: usize = 4;
+    const REGISTERS: usize = 32;
 
     #[inline(always)]
     fn splat(self, x: f32) -> float32x4_t {

@@ -20,6 +20,7 @@ fn each(a: Lanes, b: Lanes, f: impl Fn(f32, f32) -> f32) -> Lanes {
 impl Simd for Portable {
     type Vector = Lanes;
     const LANES: usize = 8;
+    const REGISTERS: usize = 8;
 
     #[inline(always)]
     fn splat(self, x: f32) -> Lanes {
