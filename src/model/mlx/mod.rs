@@ -16,9 +16,11 @@
 
 mod attention;
 mod batch;
+pub mod bridge;
 mod error;
 mod export;
 mod forward;
+pub mod kernels;
 mod ops;
 mod rotary;
 mod sample;
