@@ -35,8 +35,8 @@ pub struct SchedulerConfig {
     /// prefills prompts faster, smaller keeps the gap between two tokens short.
     /// At least `sequences_max` keeps every sequence in every step.
     pub step_tokens_max: usize,
-    /// Times that one sequence may be part of a failed step before it fails
-    /// itself. After the first failure it is tried alone.
+    /// Failed steps in a row, without a new token between, that a sequence may be
+    /// part of before it fails itself. After the first it is tried alone.
     pub step_retries_max: u32,
 }
 

@@ -197,8 +197,8 @@ fn run<M: Model>(
     }
 }
 
-/// Which arrays the ids stand for.
-struct Table<M: Model> {
+/// Which arrays the ids stand for: the device without its thread, for simulations.
+pub struct Table<M: Model> {
     segments: FxHashMap<SegmentId, Rc<M::Segment>>,
     slots: FxHashMap<SlotId, DeviceSlot<M>>,
 }
@@ -209,14 +209,27 @@ struct DeviceSlot<M: Model> {
 }
 
 impl<M: Model> Table<M> {
-    fn new() -> Self {
+    /// A device that holds nothing.
+    #[must_use]
+    pub fn new() -> Self {
         Self {
             segments: FxHashMap::default(),
             slots: FxHashMap::default(),
         }
     }
 
-    fn carry_out(&mut self, model: &mut M, work: Work) -> Result<Vec<Readout>, Failure> {
+    /// Segments and slots that it holds.
+    #[must_use]
+    pub fn held(&self) -> (usize, usize) {
+        (self.segments.len(), self.slots.len())
+    }
+
+    /// Carries out edits, then the step. A panic of the model is caught.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`] says what is lost.
+    pub fn carry_out(&mut self, model: &mut M, work: Work) -> Result<Vec<Readout>, Failure> {
         let done = catch_unwind(AssertUnwindSafe(|| {
             for edit in work.edits {
                 self.edit(model, edit)
@@ -321,4 +334,17 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
         "the model panicked: {}",
         text.unwrap_or_else(|| "no message".into())
     )
+}
+
+impl<M: Model> Default for Table<M> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<M: Model> std::fmt::Debug for Table<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (segments, slots) = self.held();
+        write!(f, "Table({segments} segments, {slots} slots)")
+    }
 }

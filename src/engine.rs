@@ -1,5 +1,6 @@
 //! The engine: starts the house, takes requests in, lets them out.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kameo::actor::{ActorRef, Spawn};
@@ -19,7 +20,7 @@ use crate::scheduler::{SchedulerCore, Submission};
 use crate::shared::admission::{Admission, Permit, Refusal};
 use crate::shared::cancel::CancelWord;
 use crate::stream::TokenStream;
-use crate::sync::{Arc, AtomicUsize, Ordering};
+use crate::sync::{AtomicUsize, Ordering};
 use crate::telemetry::{EngineStats, Telemetry};
 use crate::text::TextCodec;
 use crate::{SequenceId, TokenId};
@@ -36,7 +37,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Engine {
     scheduler: ActorRef<Scheduler>,
-    admission: Arc<Admission>,
+    admission: Admission,
     left: Arc<Notify>,
     telemetry: Arc<Telemetry>,
     text: Option<TextCodec>,
@@ -117,7 +118,7 @@ impl Engine {
             sequence,
             prompt_tokens: prompt.len(),
             output,
-            cancel: Arc::clone(&cancel),
+            cancel: cancel.clone(),
             scheduler: self.scheduler.downgrade(),
             finish: None,
             over: false,
@@ -128,7 +129,7 @@ impl Engine {
             text,
             output: sender,
             scheduler: self.scheduler.clone(),
-            cancel: Arc::clone(&cancel),
+            cancel: cancel.clone(),
             telemetry: Arc::clone(&self.telemetry),
             submitted_at,
             guest,

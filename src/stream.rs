@@ -13,7 +13,6 @@ use crate::actors::sequence::Output;
 use crate::error::GenerateError;
 use crate::request::{Completion, Finish, Piece};
 use crate::shared::cancel::CancelWord;
-use crate::sync::Arc;
 
 /// The tokens of one sequence as they come, with their text.
 ///
@@ -26,7 +25,7 @@ pub struct TokenStream {
     pub(crate) sequence: SequenceId,
     pub(crate) prompt_tokens: usize,
     pub(crate) output: mpsc::Receiver<Output>,
-    pub(crate) cancel: Arc<CancelWord>,
+    pub(crate) cancel: CancelWord,
     pub(crate) scheduler: WeakActorRef<Scheduler>,
     pub(crate) finish: Option<Finish>,
     pub(crate) over: bool,

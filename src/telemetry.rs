@@ -66,7 +66,8 @@ struct Metrics {
     waiting: Gauge,
     cached_bytes: Gauge,
     reserved_bytes: Gauge,
-    finished: Counter,
+    /// By [`FinishReason`].
+    finished: [Counter; 4],
     failed: Counter,
     rejected: Counter,
     prompt_tokens: Counter,
@@ -194,8 +195,8 @@ impl Telemetry {
         self.metrics.inter_token_seconds.record(since_last);
     }
 
-    pub(crate) fn finished(&self, _reason: FinishReason, _usage: &Usage) {
-        self.metrics.finished.increment(1);
+    pub(crate) fn finished(&self, reason: FinishReason) {
+        self.metrics.finished[reason as usize].increment(1);
         let now = Instant::now();
         let before = self
             .last_finish
@@ -224,7 +225,8 @@ impl Metrics {
             waiting: gauge!("motet_sequences_waiting"),
             cached_bytes: gauge!("motet_cache_sealed_bytes"),
             reserved_bytes: gauge!("motet_cache_reserved_bytes"),
-            finished: counter!("motet_sequences_finished_total"),
+            finished: ["end_token", "length", "stop_string", "cancelled"]
+                .map(|reason| counter!("motet_sequences_finished_total", "reason" => reason)),
             failed: counter!("motet_sequences_failed_total"),
             rejected: counter!("motet_requests_rejected_total"),
             prompt_tokens: counter!("motet_prompt_tokens_total"),

@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use kameo::Actor;
 use kameo::actor::{ActorRef, WeakActorRef};
@@ -27,7 +28,6 @@ use crate::cache;
 use crate::device::{Device, Outcome};
 use crate::scheduler::{Effect, Event, SchedulerCore, Submission};
 use crate::shared::cancel::CancelWord;
-use crate::sync::Arc;
 use crate::telemetry::Telemetry;
 
 /// Messages that callers and sequences may have waiting for the scheduler.
@@ -62,7 +62,7 @@ pub(crate) struct SchedulerArgs {
 /// The way to one sequence and its caller.
 pub(crate) struct Link {
     pub(crate) actor: ActorRef<Sequence>,
-    pub(crate) cancel: Arc<CancelWord>,
+    pub(crate) cancel: CancelWord,
     /// News that found the mailbox full; delivered with the next.
     pub(crate) undelivered: Vec<News>,
 }
@@ -71,7 +71,7 @@ pub(crate) struct Link {
 pub(crate) struct Submit {
     pub(crate) submission: Submission,
     pub(crate) actor: ActorRef<Sequence>,
-    pub(crate) cancel: Arc<CancelWord>,
+    pub(crate) cancel: CancelWord,
 }
 
 /// A sequence is to stop.
@@ -180,7 +180,10 @@ impl Scheduler {
 
     /// Feeds the core and carries out what follows.
     fn feed(&mut self, event: Event) {
-        for effect in self.core.handle(event) {
+        let effects = self.core.handle(event);
+        // Before anyone is told of an end, so that the sums include it.
+        self.telemetry.scheduler(self.core.stats());
+        for effect in effects {
             match effect {
                 Effect::Cache(message) => self.unasked.push_back(message),
                 Effect::Work(work) => {
@@ -202,7 +205,6 @@ impl Scheduler {
             }
         }
         self.ask_cache();
-        self.telemetry.scheduler(self.core.stats());
     }
 
     fn ask_cache(&mut self) {

@@ -5,6 +5,7 @@
 //! that is was bounded at submit.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Instant;
 
 use kameo::Actor;
@@ -16,7 +17,6 @@ use super::scheduler::{Scheduler, Stop};
 use crate::error::GenerateError;
 use crate::request::{Finish, FinishReason, Piece, Usage};
 use crate::shared::cancel::CancelWord;
-use crate::sync::Arc;
 use crate::telemetry::Telemetry;
 use crate::text::{Certain, TextOutput};
 use crate::{SequenceId, TokenId};
@@ -58,7 +58,7 @@ pub(crate) struct SequenceArgs {
     pub(crate) text: Option<TextOutput>,
     pub(crate) output: mpsc::Sender<Output>,
     pub(crate) scheduler: ActorRef<Scheduler>,
-    pub(crate) cancel: Arc<CancelWord>,
+    pub(crate) cancel: CancelWord,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) submitted_at: Instant,
     /// Its place in the house; given back when the actor is gone.
@@ -145,8 +145,8 @@ impl Sequence {
 
     fn end(&mut self, reason: FinishReason) {
         let usage = self.usage;
+        self.args.telemetry.finished(reason);
         self.send(Output::Finish(Finish { reason, usage }));
-        self.args.telemetry.finished(reason, &usage);
         self.done = true;
     }
 

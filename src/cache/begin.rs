@@ -56,12 +56,14 @@ impl CacheCore {
         }
     }
 
-    /// The live sequence whose prompt shares most with `tokens`, and how much.
+    /// The live sequence whose prompt shares most with `tokens`, and how much. What
+    /// it has sealed already does not count: that is in the trie.
     fn leader(&self, tokens: &[TokenId]) -> Option<(SequenceId, usize)> {
         self.slots
             .iter()
-            .map(|(sequence, slot)| (*sequence, common_prefix(&slot.tokens, tokens)))
-            .filter(|(_, shared)| *shared > 0)
+            .map(|(sequence, slot)| (sequence, slot, common_prefix(&slot.tokens, tokens)))
+            .filter(|(_, slot, shared)| *shared > slot.path_tokens)
+            .map(|(sequence, _, shared)| (*sequence, shared))
             .max_by_key(|(sequence, shared)| (*shared, std::cmp::Reverse(*sequence)))
     }
 

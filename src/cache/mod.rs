@@ -29,12 +29,12 @@ mod room;
 pub mod trie;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::config::CacheConfig;
 use crate::device::Edit;
 use crate::model::ModelSpec;
 use crate::shared::lease::Lease;
-use crate::sync::Arc;
 use crate::{SegmentId, SequenceId, SlotId, TokenId};
 use trie::{NodeKey, Trie};
 

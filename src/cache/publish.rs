@@ -7,7 +7,7 @@ use crate::{SequenceId, TokenId};
 
 impl CacheCore {
     /// Seals the leader's tail up to `at` tokens of its prompt, if that can be done
-    /// now. False leaves everything as it was.
+    /// now. False changes nothing: then waiting for this leader again would not help.
     pub(super) fn seal_for(
         &mut self,
         leader: SequenceId,
@@ -19,7 +19,7 @@ impl CacheCore {
             return false;
         };
         if slot.path_tokens >= at {
-            return true;
+            return false;
         }
         if at != computed && !self.spec.cuts_anywhere() {
             return false;
@@ -117,7 +117,6 @@ impl CacheCore {
         let parent = self.path_end(sequence);
         let node = self.trie.insert(parent, edge, segment);
         let step = self.lease(node);
-        self.trie.touch(node);
         self.sealed_bytes += bytes;
         let slot = self
             .slots

@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use slotmap::{SlotMap, new_key_type};
 
 use crate::shared::lease::LeaseWord;
-use crate::sync::Arc;
 use crate::{SegmentId, TokenId};
 
 new_key_type! {
@@ -25,7 +24,7 @@ pub struct Node {
     parent: NodeKey,
     edge: Box<[TokenId]>,
     children: BTreeMap<TokenId, NodeKey>,
-    word: Arc<LeaseWord>,
+    word: LeaseWord,
     last_use: u64,
 }
 
@@ -60,7 +59,7 @@ impl Node {
 
     /// The word that counts the leases of this node's segment.
     #[must_use]
-    pub fn word(&self) -> &Arc<LeaseWord> {
+    pub fn word(&self) -> &LeaseWord {
         &self.word
     }
 }
@@ -151,14 +150,13 @@ impl Trie {
         found
     }
 
-    /// Adds `edge` below `parent`.
+    /// Adds `edge` below `parent`, used now.
     ///
     /// # Panics
     ///
     /// When `edge` is empty or a child of `parent` begins with the same token.
     pub fn insert(&mut self, parent: NodeKey, edge: &[TokenId], segment: SegmentId) -> NodeKey {
-        self.clock += 1;
-        let last_use = self.clock;
+        let last_use = 0;
         let key = self.nodes.insert(Node {
             parent,
             edge: edge.into(),
@@ -171,6 +169,7 @@ impl Trie {
         self.leaves.remove(&(self.nodes[parent].last_use, parent));
         self.leaves.insert((last_use, key));
         self.tokens += edge.len();
+        self.touch(key);
         key
     }
 

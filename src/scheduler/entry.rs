@@ -1,12 +1,13 @@
 //! One sequence: its history, and how far the device is with it.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::Submission;
 use super::plan::Candidate;
 use crate::cache::Begin;
 use crate::model::sampling::Sampling;
-use crate::sync::Arc;
 use crate::{SequenceId, SlotId, TokenId};
 
 /// A sequence that has not ended.
@@ -21,9 +22,11 @@ pub(super) struct Entry {
     pub(super) output_tokens_max: usize,
     pub(super) sampling: Sampling,
     pub(super) ignore_end_tokens: bool,
-    /// Failed steps that it was part of.
+    /// Whether it has had a slot before.
+    pub(super) started: bool,
+    /// Failed steps that it was part of since its last token.
     pub(super) failures: u32,
-    /// It was part of a failed step and has produced nothing since.
+    /// The last step that it was part of failed: it must prove itself alone.
     pub(super) suspect: bool,
     /// It ends with the step under way.
     pub(super) stopped: bool,
@@ -34,8 +37,8 @@ pub(super) struct Entry {
 pub(super) enum Phase {
     /// In the queue.
     Queued,
-    /// The cache was asked for a slot.
-    Starting,
+    /// The cache was asked for a slot, with this message.
+    Starting { asked: u64 },
     /// It has a slot.
     Running(Running),
 }
@@ -60,6 +63,7 @@ impl Entry {
             output_tokens_max: submission.output_tokens_max,
             sampling: submission.sampling,
             ignore_end_tokens: submission.ignore_end_tokens,
+            started: false,
             failures: 0,
             suspect: false,
             stopped: false,
@@ -130,7 +134,7 @@ impl Entry {
     fn computed(&self) -> usize {
         match &self.phase {
             Phase::Running(running) => running.computed,
-            Phase::Queued | Phase::Starting => 0,
+            Phase::Queued | Phase::Starting { .. } => 0,
         }
     }
 }

@@ -21,6 +21,7 @@ mod outcome;
 pub mod plan;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use crate::cache;
 use crate::config::SchedulerConfig;
@@ -29,7 +30,6 @@ use crate::error::GenerateError;
 use crate::model::sampling::{Draw, Sampling};
 use crate::model::{ModelSpec, Want};
 use crate::request::FinishReason;
-use crate::sync::Arc;
 use crate::{SequenceId, TokenId};
 use entry::{Entry, Phase};
 use plan::{Candidate, Share};
@@ -113,10 +113,17 @@ pub struct SchedulerCore {
     edits: Vec<Edit>,
     /// The work under way, if any: who is in the step, and how many tokens each.
     in_flight: Option<Vec<(SequenceId, usize)>>,
-    /// Messages that the cache has not answered yet; it answers each, in order.
+    /// Messages sent to the cache, which answers each, in order.
+    asked: u64,
+    /// Messages that it has not answered yet.
     unanswered: usize,
+    /// The last message that may have made room.
+    room_made_at: u64,
     /// The next answers that speak of what a reset has wiped out.
     stale_answers: usize,
+    /// The next answers that are due before a step may be planned: a tail that is
+    /// to be sealed must not grow meanwhile.
+    answers_before_step: usize,
     device_gone: bool,
 }
 
@@ -134,8 +141,11 @@ impl SchedulerCore {
             room_awaited: false,
             edits: Vec::new(),
             in_flight: None,
+            asked: 0,
             unanswered: 0,
+            room_made_at: 0,
             stale_answers: 0,
+            answers_before_step: 0,
             device_gone: false,
         }
     }
@@ -156,8 +166,6 @@ impl SchedulerCore {
         }
         self.start_queued(&mut effects);
         self.plan_step(&mut effects);
-        let asked = |effect: &&Effect| matches!(effect, Effect::Cache(_));
-        self.unanswered += effects.iter().filter(asked).count();
         effects
     }
 
@@ -186,7 +194,7 @@ impl SchedulerCore {
             "the queue holds the queued"
         );
         assert_eq!(
-            count(|p| matches!(p, Phase::Starting)),
+            count(|p| matches!(p, Phase::Starting { .. })),
             self.starting,
             "the starting are counted"
         );
@@ -213,7 +221,7 @@ impl SchedulerCore {
             return;
         }
         self.entries.insert(sequence, Entry::new(submission));
-        self.queue.push_back(sequence);
+        self.enqueue(sequence);
     }
 
     /// Ends a sequence; one that is in the step ends with the step.
@@ -231,6 +239,7 @@ impl SchedulerCore {
     /// The cache's answer to the oldest unanswered message.
     fn answered(&mut self, answers: Vec<cache::Effect>, effects: &mut Vec<Effect>) {
         self.unanswered -= 1;
+        self.answers_before_step = self.answers_before_step.saturating_sub(1);
         if self.stale_answers > 0 {
             self.stale_answers -= 1;
             return;
@@ -238,6 +247,21 @@ impl SchedulerCore {
         for answer in answers {
             self.cached(answer, effects);
         }
+    }
+
+    /// Sends a message to the cache, which will answer it.
+    fn ask(&mut self, message: cache::Message, effects: &mut Vec<Effect>) {
+        self.asked += 1;
+        self.unanswered += 1;
+        match message {
+            cache::Message::Begin(_) => {}
+            cache::Message::Reached { .. } => self.answers_before_step = self.unanswered,
+            _ => {
+                self.room_made_at = self.asked;
+                self.room_awaited = false;
+            }
+        }
+        effects.push(Effect::Cache(message));
     }
 
     fn cached(&mut self, answer: cache::Effect, effects: &mut Vec<Effect>) {
@@ -252,8 +276,9 @@ impl SchedulerCore {
                 if let Some(entry) = self.entries.get_mut(&sequence) {
                     entry.begun(slot, cached_tokens);
                     self.starting -= 1;
-                    self.running.push(sequence);
-                    if entry.failures == 0 {
+                    let place = self.running.partition_point(|other| *other < sequence);
+                    self.running.insert(place, sequence);
+                    if !std::mem::replace(&mut entry.started, true) {
                         effects.push(Effect::Started {
                             sequence,
                             cached_tokens,
@@ -277,19 +302,28 @@ impl SchedulerCore {
         }
     }
 
-    /// The sequence goes back to the head of the queue until another has ended.
+    /// The sequence goes back to the queue until another has ended.
     fn no_room(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
         let Some(entry) = self.entries.get_mut(&sequence) else {
             return;
         };
+        let Phase::Starting { asked } = entry.phase else {
+            panic!("only a starting sequence is refused")
+        };
         entry.phase = Phase::Queued;
         self.starting -= 1;
-        self.queue.push_front(sequence);
-        // What was sent since may have made room: then it is tried again at once.
-        self.room_awaited = self.unanswered == 0;
-        if self.room_awaited && self.running.is_empty() {
+        self.enqueue(sequence);
+        // Unless what was sent since may have made room: then it is tried again.
+        self.room_awaited |= self.room_made_at < asked;
+        if self.room_awaited && self.running.is_empty() && self.starting == 0 {
             self.fail(sequence, GenerateError::OutOfMemory, effects);
         }
+    }
+
+    /// Puts a sequence into the queue, where it belongs by its arrival.
+    fn enqueue(&mut self, sequence: SequenceId) {
+        let place = self.queue.partition_point(|queued| *queued < sequence);
+        self.queue.insert(place, sequence);
     }
 
     /// Tells the cache of a checkpoint that the sequence has reached.
@@ -303,10 +337,7 @@ impl SchedulerCore {
             let before = running.checkpoints.len();
             running.checkpoints.retain(|at| *at > computed);
             if running.checkpoints.len() < before {
-                effects.push(Effect::Cache(cache::Message::Reached {
-                    sequence,
-                    computed,
-                }));
+                self.ask(cache::Message::Reached { sequence, computed }, effects);
             }
         }
     }
@@ -321,15 +352,18 @@ impl SchedulerCore {
                 .entries
                 .get_mut(&sequence)
                 .expect("the queued have entries");
-            entry.phase = Phase::Starting;
+            entry.phase = Phase::Starting {
+                asked: self.asked + 1,
+            };
             self.starting += 1;
-            effects.push(Effect::Cache(cache::Message::Begin(entry.begin(sequence))));
+            let begin = entry.begin(sequence);
+            self.ask(cache::Message::Begin(begin), effects);
         }
     }
 
     /// Sends the next work, unless some is under way or there is nothing to do.
     fn plan_step(&mut self, effects: &mut Vec<Effect>) {
-        if self.in_flight.is_some() || self.device_gone {
+        if self.in_flight.is_some() || self.answers_before_step > 0 || self.device_gone {
             return;
         }
         let candidates: Vec<Candidate> = self
@@ -377,7 +411,7 @@ impl SchedulerCore {
         let entry = self.entries.remove(&sequence)?;
         match entry.phase {
             Phase::Queued => self.queue.retain(|queued| *queued != sequence),
-            Phase::Starting => self.starting -= 1,
+            Phase::Starting { .. } => self.starting -= 1,
             Phase::Running(_) => self.running.retain(|running| *running != sequence),
         }
         Some(entry)
@@ -390,14 +424,18 @@ impl SchedulerCore {
         };
         match &entry.phase {
             Phase::Queued => {}
-            Phase::Starting => effects.push(Effect::Cache(cache::Message::Discard { sequence })),
-            Phase::Running(running) => effects.push(Effect::Cache(cache::Message::Close {
-                sequence,
-                computed: running.computed,
-                generated: entry.generated.split_off(entry.restarted_at),
-            })),
+            Phase::Starting { .. } => self.ask(cache::Message::Discard { sequence }, effects),
+            Phase::Running(running) => {
+                let computed = running.computed;
+                let generated = entry.generated.split_off(entry.restarted_at);
+                let close = cache::Message::Close {
+                    sequence,
+                    computed,
+                    generated,
+                };
+                self.ask(close, effects);
+            }
         }
-        self.room_awaited = false;
         effects.push(Effect::Finished(sequence, reason));
     }
 
@@ -407,9 +445,8 @@ impl SchedulerCore {
             return;
         };
         if !matches!(entry.phase, Phase::Queued) {
-            effects.push(Effect::Cache(cache::Message::Discard { sequence }));
+            self.ask(cache::Message::Discard { sequence }, effects);
         }
-        self.room_awaited = false;
         effects.push(Effect::Failed(sequence, error));
     }
 

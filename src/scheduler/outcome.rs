@@ -29,7 +29,7 @@ impl SchedulerCore {
                 let lost: Vec<_> = stepped.into_iter().map(|(sequence, _)| sequence).collect();
                 for sequence in &lost {
                     let sequence = *sequence;
-                    effects.push(Effect::Cache(cache::Message::Discard { sequence }));
+                    self.ask(cache::Message::Discard { sequence }, effects);
                 }
                 self.restart(&lost, &lost, &error.to_string(), effects);
             }
@@ -43,7 +43,8 @@ impl SchedulerCore {
                     .collect();
                 self.edits.clear();
                 self.stale_answers = self.unanswered;
-                effects.push(Effect::Cache(cache::Message::Reset));
+                self.answers_before_step = 0;
+                self.ask(cache::Message::Reset, effects);
                 self.restart(&lost, &blamed, &reason, effects);
             }
         }
@@ -80,6 +81,7 @@ impl SchedulerCore {
             .get_mut(&sequence)
             .expect("a drawing sequence is alive");
         entry.suspect = false;
+        entry.failures = 0;
         if is_end && !entry.ignore_end_tokens {
             self.finish(sequence, FinishReason::EndToken, effects);
             return;
@@ -101,8 +103,7 @@ impl SchedulerCore {
         reason: &str,
         effects: &mut Vec<Effect>,
     ) {
-        self.room_awaited = false;
-        for sequence in lost.iter().rev() {
+        for sequence in lost {
             let Some(mut entry) = self.remove(*sequence) else {
                 continue;
             };
@@ -121,7 +122,7 @@ impl SchedulerCore {
             } else {
                 entry.restart();
                 self.entries.insert(*sequence, entry);
-                self.queue.push_front(*sequence);
+                self.enqueue(*sequence);
             }
         }
     }

@@ -9,10 +9,10 @@ use crate::sync::{Arc, AtomicUsize, Ordering};
 /// Set while the gate is shut; the rest of the word counts permits.
 const SHUT: usize = 1 << (usize::BITS - 1);
 
-/// The gate that all callers share.
-#[derive(Debug)]
+/// The gate that all callers share. Clones are the same gate.
+#[derive(Clone, Debug)]
 pub struct Admission {
-    word: AtomicUsize,
+    word: Arc<AtomicUsize>,
     permits_max: usize,
 }
 
@@ -28,15 +28,15 @@ pub enum Refusal {
 impl Admission {
     /// A gate that lets at most `permits_max` requests in at a time.
     #[must_use]
-    pub fn new(permits_max: usize) -> Arc<Self> {
+    pub fn new(permits_max: usize) -> Self {
         assert!(
             permits_max < SHUT,
             "a bound is smaller than half the address space"
         );
-        Arc::new(Self {
-            word: AtomicUsize::new(0),
+        Self {
+            word: Arc::new(AtomicUsize::new(0)),
             permits_max,
-        })
+        }
     }
 
     /// Lets one request in, or says at once why not.
@@ -44,7 +44,7 @@ impl Admission {
     /// # Errors
     ///
     /// [`Refusal::Full`] at the bound, [`Refusal::Shut`] once shut.
-    pub fn enter(self: &Arc<Self>) -> Result<Permit, Refusal> {
+    pub fn enter(&self) -> Result<Permit, Refusal> {
         let mut seen = self.word.load(Ordering::Relaxed);
         loop {
             if seen & SHUT != 0 {
@@ -55,9 +55,7 @@ impl Admission {
             }
             if cfg!(motet_planted_bug) {
                 self.word.fetch_add(1, Ordering::AcqRel);
-                return Ok(Permit {
-                    admission: Arc::clone(self),
-                });
+                return Ok(Permit(Arc::clone(&self.word)));
             }
             match self.word.compare_exchange_weak(
                 seen,
@@ -66,9 +64,7 @@ impl Admission {
                 Ordering::Relaxed,
             ) {
                 Ok(_) => {
-                    return Ok(Permit {
-                        admission: Arc::clone(self),
-                    });
+                    return Ok(Permit(Arc::clone(&self.word)));
                 }
                 Err(now) => seen = now,
             }
@@ -95,13 +91,11 @@ impl Admission {
 
 /// One request's place in the house; dropping it gives the place back.
 #[derive(Debug)]
-pub struct Permit {
-    admission: Arc<Admission>,
-}
+pub struct Permit(Arc<AtomicUsize>);
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let before = self.admission.word.fetch_sub(1, Ordering::AcqRel);
+        let before = self.0.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(before & !SHUT != 0, "a permit is given back once");
     }
 }

@@ -10,19 +10,16 @@ const LIVE: u8 = 0;
 const CANCELLED: u8 = 1;
 const FINISHED: u8 = 2;
 
-/// The word that a caller's stream and the scheduler share.
-#[derive(Debug)]
-pub struct CancelWord {
-    state: AtomicU8,
-}
+/// The word that a caller's stream and the scheduler share. Clones are the same
+/// word.
+#[derive(Clone, Debug)]
+pub struct CancelWord(Arc<AtomicU8>);
 
 impl CancelWord {
     /// The word of a sequence that nobody has ended.
     #[must_use]
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self {
-            state: AtomicU8::new(LIVE),
-        })
+    pub fn new() -> Self {
+        Self(Arc::new(AtomicU8::new(LIVE)))
     }
 
     /// The caller leaves. True when that ended the sequence.
@@ -39,19 +36,25 @@ impl CancelWord {
     /// Whether the caller left first.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.state.load(Ordering::Acquire) == CANCELLED
+        self.0.load(Ordering::Acquire) == CANCELLED
     }
 
     fn end(&self, end: u8) -> bool {
         if cfg!(motet_planted_bug) {
-            let won = self.state.load(Ordering::Acquire) == LIVE;
+            let won = self.0.load(Ordering::Acquire) == LIVE;
             if won {
-                self.state.store(end, Ordering::Release);
+                self.0.store(end, Ordering::Release);
             }
             return won;
         }
-        self.state
+        self.0
             .compare_exchange(LIVE, end, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
+    }
+}
+
+impl Default for CancelWord {
+    fn default() -> Self {
+        Self::new()
     }
 }

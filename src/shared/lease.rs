@@ -12,7 +12,10 @@ use crate::sync::{Arc, AtomicUsize, Ordering};
 const EVICTED: usize = usize::MAX;
 
 /// The word that all leases of one segment share. Its owner is the cache.
-pub struct LeaseWord {
+#[derive(Clone)]
+pub struct LeaseWord(Arc<Word>);
+
+struct Word {
     segment: SegmentId,
     leases: AtomicUsize,
 }
@@ -20,23 +23,23 @@ pub struct LeaseWord {
 impl LeaseWord {
     /// The word of a segment that nobody uses yet.
     #[must_use]
-    pub fn new(segment: SegmentId) -> Arc<Self> {
-        Arc::new(Self {
+    pub fn new(segment: SegmentId) -> Self {
+        Self(Arc::new(Word {
             segment,
             leases: AtomicUsize::new(0),
-        })
+        }))
     }
 
     /// The segment.
     #[must_use]
     pub fn segment(&self) -> SegmentId {
-        self.segment
+        self.0.segment
     }
 
     /// Leases alive at some moment during this call; 0 once evicted.
     #[must_use]
     pub fn leases(&self) -> usize {
-        match self.leases.load(Ordering::Acquire) {
+        match self.0.leases.load(Ordering::Acquire) {
             EVICTED => 0,
             leases => leases,
         }
@@ -44,8 +47,8 @@ impl LeaseWord {
 
     /// Takes a lease, unless the segment has been evicted.
     #[must_use]
-    pub fn lease(self: &Arc<Self>) -> Option<Lease> {
-        let mut seen = self.leases.load(Ordering::Relaxed);
+    pub fn lease(&self) -> Option<Lease> {
+        let mut seen = self.0.leases.load(Ordering::Relaxed);
         loop {
             if seen == EVICTED {
                 return None;
@@ -54,16 +57,14 @@ impl LeaseWord {
                 seen < EVICTED - 1,
                 "a segment has fewer leases than addresses"
             );
-            match self.leases.compare_exchange_weak(
+            match self.0.leases.compare_exchange_weak(
                 seen,
                 seen + 1,
                 Ordering::Acquire,
                 Ordering::Relaxed,
             ) {
                 Ok(_) => {
-                    return Some(Lease {
-                        word: Arc::clone(self),
-                    });
+                    return Some(Lease(Arc::clone(&self.0)));
                 }
                 Err(now) => seen = now,
             }
@@ -75,13 +76,14 @@ impl LeaseWord {
     pub fn try_evict(&self) -> bool {
         if cfg!(motet_planted_bug) {
             // Looks before it leaps, but not in one step: a lease slips between.
-            let free = self.leases.load(Ordering::Acquire) == 0;
+            let free = self.0.leases.load(Ordering::Acquire) == 0;
             if free {
-                self.leases.store(EVICTED, Ordering::Release);
+                self.0.leases.store(EVICTED, Ordering::Release);
             }
             return free;
         }
-        self.leases
+        self.0
+            .leases
             .compare_exchange(0, EVICTED, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
@@ -89,26 +91,29 @@ impl LeaseWord {
 
 impl fmt::Debug for LeaseWord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "LeaseWord({:?}, {} leases)", self.segment, self.leases())
+        write!(
+            f,
+            "LeaseWord({:?}, {} leases)",
+            self.segment(),
+            self.leases()
+        )
     }
 }
 
 /// The right to use a segment; while it lives, the segment is not evicted.
-pub struct Lease {
-    word: Arc<LeaseWord>,
-}
+pub struct Lease(Arc<Word>);
 
 impl Lease {
     /// The segment.
     #[must_use]
     pub fn segment(&self) -> SegmentId {
-        self.word.segment
+        self.0.segment
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let before = self.word.leases.fetch_sub(1, Ordering::Release);
+        let before = self.0.leases.fetch_sub(1, Ordering::Release);
         debug_assert!(
             before != 0 && before != EVICTED,
             "a lease is given back once, and before eviction"
@@ -118,6 +123,6 @@ impl Drop for Lease {
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lease({:?})", self.word.segment)
+        write!(f, "Lease({:?})", self.0.segment)
     }
 }

@@ -1,0 +1,309 @@
+//! The engine with its real actors and device thread, on the oracle: every caller
+//! gets what it gets alone, bad input is named, and everything is given back.
+
+use std::time::Duration;
+
+use motet::config::EngineConfig;
+use motet::error::{GenerateError, StartError, SubmitError};
+use motet::model::oracle::{Oracle, OracleConfig, StepCost, StepFault};
+use motet::model::sampling::Sampling;
+use motet::model::{LayerKind, ModelError};
+use motet::request::FinishReason;
+use motet::{Engine, Request, TokenId};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+fn oracle() -> OracleConfig {
+    OracleConfig {
+        context_tokens_max: 512,
+        end_tokens: vec![0],
+        end_one_in: 60,
+        tail_block_tokens: 16,
+        ..OracleConfig::with_layers(&[LayerKind::Full, LayerKind::Window { tokens: 8 }])
+    }
+}
+
+async fn engine(oracle: &OracleConfig, config: EngineConfig) -> Engine {
+    let oracle = oracle.clone();
+    Engine::builder(move || Ok(Oracle::new(oracle).expect("a valid oracle")))
+        .config(config)
+        .start()
+        .await
+        .expect("the engine starts")
+}
+
+fn small() -> EngineConfig {
+    let mut config = EngineConfig::default();
+    config.scheduler.sequences_max = 8;
+    config.scheduler.step_tokens_max = 32;
+    config
+}
+
+fn alone(
+    oracle: &OracleConfig,
+    prompt: &[TokenId],
+    tokens: usize,
+    sampling: Sampling,
+) -> Vec<TokenId> {
+    let mut alone = oracle.solo(prompt, tokens, sampling);
+    let end = alone.iter().position(|token| *token == 0);
+    alone.truncate(end.unwrap_or(tokens));
+    alone
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sixty_four_callers_get_what_each_gets_alone() {
+    let oracle = oracle();
+    let engine = engine(&oracle, small()).await;
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    let mut callers = Vec::new();
+    for caller in 0..64u64 {
+        let shared = [0, 40, 90][rng.random_range(0..3)];
+        let mut prompt: Vec<TokenId> = (1..=shared).collect();
+        prompt.extend((0..rng.random_range(1..30)).map(|_| rng.random_range(1..900)));
+        let sampling = Sampling {
+            temperature: (caller % 2) as f32,
+            seed: caller,
+            ..Sampling::GREEDY
+        };
+        let output = rng.random_range(1..60);
+        let request = Request::tokens(prompt.clone())
+            .output_tokens_max(output)
+            .sampling(sampling);
+        let stream = engine.submit(request).await.expect("there is room");
+        let alone = alone(&oracle, &prompt, output, sampling);
+        callers.push((stream, prompt, alone, output));
+    }
+    for (stream, prompt, alone, output) in callers {
+        let completion = stream.collect().await.expect("no fault was asked for");
+        assert_eq!(completion.tokens, alone);
+        let usage = completion.finish.usage;
+        assert_eq!(usage.prompt_tokens, prompt.len());
+        assert_eq!(usage.output_tokens, alone.len());
+        assert!(
+            usage.cached_tokens < prompt.len(),
+            "one token is always evaluated"
+        );
+        let expected = match alone.len() == output {
+            true => FinishReason::Length,
+            false => FinishReason::EndToken,
+        };
+        assert_eq!(completion.finish.reason, expected);
+    }
+    let stats = engine.stats();
+    assert_eq!((stats.finished, stats.failed, stats.running), (64, 0, 0));
+    assert!(
+        stats.steps_by_sequences.len() > 1,
+        "sequences shared steps: {stats:?}"
+    );
+    engine.shutdown().await;
+    let counts = oracle.counters.now();
+    assert_eq!(
+        (counts.segments_alive, counts.tails_alive),
+        (0, 0),
+        "nothing leaks"
+    );
+}
+
+#[tokio::test]
+async fn sixteen_users_compute_their_system_prompt_once() {
+    let oracle = oracle();
+    let mut config = small();
+    config.scheduler.sequences_max = 16;
+    let engine = engine(&oracle, config).await;
+    let system: Vec<TokenId> = (1..=200).collect();
+    let mut streams = Vec::new();
+    for user in 0..16 {
+        let mut prompt = system.clone();
+        prompt.extend([500 + user, 7]);
+        let request = Request::tokens(prompt)
+            .output_tokens_max(4)
+            .ignore_end_tokens();
+        streams.push(engine.submit(request).await.unwrap());
+    }
+    for stream in streams {
+        stream.collect().await.unwrap();
+    }
+    let evaluated = engine.stats().evaluated_tokens;
+    assert!(evaluated >= 200);
+    assert_eq!(
+        evaluated,
+        200 + 16 * (2 + 3),
+        "the system prompt, then each user's own"
+    );
+    engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn bad_requests_are_named_and_harm_nobody() {
+    let oracle = oracle();
+    let mut config = small();
+    config.cache.device_bytes_max = 2 * 1024;
+    let engine = engine(&oracle, config).await;
+    let bystander = Request::tokens([1, 2, 3]).output_tokens_max(40);
+    let bystander = engine.submit(bystander).await.unwrap();
+
+    let field = async |request: Request| match engine.submit(request).await {
+        Err(SubmitError::Field {
+            field, expected, ..
+        }) => {
+            assert!(!expected.is_empty());
+            field
+        }
+        other => panic!("expected a field to be named, got {other:?}"),
+    };
+    assert_eq!(field(Request::tokens([])).await, "prompt");
+    assert_eq!(field(Request::tokens(vec![1; 512])).await, "prompt");
+    assert_eq!(field(Request::tokens([1, 1_000])).await, "prompt");
+    assert_eq!(
+        field(Request::tokens([1]).output_tokens_max(0)).await,
+        "output_tokens_max"
+    );
+    assert_eq!(
+        field(Request::tokens([1]).temperature(f32::NAN)).await,
+        "sampling.temperature"
+    );
+    assert_eq!(
+        field(Request::tokens([1]).top_p(0.0)).await,
+        "sampling.top_p"
+    );
+    let error = engine.submit(Request::text("hello")).await.unwrap_err();
+    assert!(matches!(error, SubmitError::NoTokenizer { .. }), "{error}");
+    let error = engine
+        .submit(Request::tokens([1]).stop("x"))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, SubmitError::NoTokenizer { .. }), "{error}");
+    let large = Request::tokens(vec![1; 500]).output_tokens_max(500);
+    let error = engine.submit(large).await.unwrap_err();
+    assert!(matches!(error, SubmitError::TooLarge { .. }), "{error}");
+
+    let completion = bystander.collect().await.unwrap();
+    assert_eq!(
+        completion.tokens,
+        alone(&oracle, &[1, 2, 3], 40, Sampling::GREEDY)
+    );
+    engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_full_house_says_so_and_gives_the_request_back() {
+    let mut oracle = oracle();
+    oracle.cost.base = Duration::from_millis(2);
+    oracle.end_one_in = 0;
+    let mut config = small();
+    config.scheduler.sequences_max = 1;
+    config.scheduler.queue_max = 2;
+    let engine = engine(&oracle, config).await;
+    let request = || Request::tokens([5, 6]).output_tokens_max(400);
+    let mut streams = Vec::new();
+    for _ in 0..3 {
+        streams.push(engine.submit(request()).await.unwrap());
+    }
+    match engine.submit(request()).await {
+        Err(SubmitError::QueueFull {
+            retry_after,
+            request: given_back,
+        }) => {
+            assert!(retry_after > Duration::ZERO);
+            assert_eq!(*given_back, request());
+        }
+        other => panic!("expected a full queue, got {other:?}"),
+    }
+    // A queued one leaves, and its place is free again.
+    streams.pop();
+    tokio::time::timeout(Duration::from_secs(10), async {
+        while engine.submit(request()).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await
+    .expect("the place of one who left is given on");
+    engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_dropped_stream_is_cancelled_and_gives_everything_back() {
+    let mut oracle = oracle();
+    oracle.cost.base = Duration::from_millis(1);
+    oracle.end_one_in = 0;
+    let engine = engine(&oracle, small()).await;
+    let mut stream = engine
+        .submit(Request::tokens([1, 2, 3]).output_tokens_max(400))
+        .await
+        .unwrap();
+    stream.next().await.unwrap().unwrap();
+    drop(stream);
+    tokio::time::timeout(Duration::from_secs(10), engine.drain())
+        .await
+        .expect("a cancelled sequence leaves long before its 400 tokens");
+    let error = engine.submit(Request::tokens([1])).await.unwrap_err();
+    assert!(matches!(error, SubmitError::Draining), "{error}");
+    engine.shutdown().await;
+    assert_eq!(oracle.counters.now().tails_alive, 0);
+}
+
+#[tokio::test]
+async fn shutdown_ends_everyone_with_an_error() {
+    let mut oracle = oracle();
+    oracle.cost.base = Duration::from_millis(1);
+    oracle.end_one_in = 0;
+    let engine = engine(&oracle, small()).await;
+    let request = Request::tokens([1, 2, 3]).output_tokens_max(400);
+    let mut streams = Vec::new();
+    for _ in 0..20 {
+        streams.push(engine.submit(request.clone()).await.unwrap());
+    }
+    engine.shutdown().await;
+    for stream in streams {
+        assert_eq!(stream.collect().await, Err(GenerateError::Shutdown));
+    }
+    assert_eq!(oracle.counters.now().segments_alive, 0);
+}
+
+#[tokio::test]
+async fn failed_steps_and_panics_are_survived() {
+    let mut oracle = oracle();
+    oracle.end_one_in = 0;
+    oracle.cost = StepCost {
+        base: Duration::from_micros(200),
+        ..StepCost::default()
+    };
+    let engine = engine(&oracle, small()).await;
+    oracle.faults.at_step(5, StepFault::Fail);
+    oracle.faults.at_step(30, StepFault::Panic);
+    oracle.faults.poison(77);
+    let mut streams = Vec::new();
+    for user in 0..12 {
+        let prompt = vec![1, 2, 3, user, if user == 4 { 77 } else { 8 }];
+        let request = Request::tokens(prompt.clone()).output_tokens_max(30);
+        streams.push((engine.submit(request).await.unwrap(), prompt, user));
+    }
+    for (stream, prompt, user) in streams {
+        let result = stream.collect().await;
+        if user == 4 {
+            assert!(
+                matches!(result, Err(GenerateError::Device { attempts: 3, .. })),
+                "{result:?}"
+            );
+        } else {
+            let tokens = result.expect("only the poisoned one fails").tokens;
+            assert_eq!(tokens, alone(&oracle, &prompt, 30, Sampling::GREEDY));
+        }
+    }
+    engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn an_engine_that_cannot_start_says_why() {
+    let failing = Engine::builder(|| Err::<Oracle, _>(ModelError::Device("no memory".into())));
+    assert!(matches!(
+        failing.start().await,
+        Err(StartError::Model(ModelError::Device(_)))
+    ));
+    let mut config = EngineConfig::default();
+    config.scheduler.step_tokens_max = 0;
+    let oracle = oracle();
+    let failing = Engine::builder(move || Ok(Oracle::new(oracle).unwrap())).config(config);
+    assert!(matches!(failing.start().await, Err(StartError::Config(_))));
+}

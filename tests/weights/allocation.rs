@@ -1,0 +1,53 @@
+//! An allocator that remembers the largest request of each thread, so that tests
+//! can tell that a hostile header made nobody ask for gigabytes.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+struct Watched;
+
+thread_local! {
+    static LARGEST_BYTES: Cell<usize> = const { Cell::new(0) };
+}
+
+#[global_allocator]
+static ALLOCATOR: Watched = Watched;
+
+// SAFETY: every call is passed on to the system's allocator as it came; the cell
+// beside it is a plain number without a destructor, which allocates nothing.
+unsafe impl GlobalAlloc for Watched {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note(layout.size());
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        note(layout.size());
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        note(size);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+fn note(bytes: usize) {
+    LARGEST_BYTES.with(|largest| largest.set(largest.get().max(bytes)));
+}
+
+/// Runs `work` and returns what it gives with the bytes of the largest single
+/// allocation that this thread asked for meanwhile.
+pub(crate) fn largest_during<T>(work: impl FnOnce() -> T) -> (T, usize) {
+    LARGEST_BYTES.with(|largest| largest.set(0));
+    let result = work();
+    (result, LARGEST_BYTES.with(Cell::get))
+}

@@ -1,0 +1,399 @@
+//! What configurations say, and what is said of those that make no sense.
+
+use motet::TokenId;
+use motet::model::ModelError;
+use motet::model::weights::{Format, LlamaConfig, ModelFiles, RopeScaling};
+use serde_json::{Value as Json, json};
+
+use crate::folder;
+use crate::gguf::{GgufFile, GgufTensor, Value};
+use crate::tiny::{HEAD_DIM, HEADS, Scratch, Tiny};
+
+/// The configuration of a folder whose config.json has those fields changed;
+/// `"absent"` takes one out.
+fn folder_config(changes: &Json) -> Result<LlamaConfig, ModelError> {
+    let tiny = Tiny::of(Format::F32);
+    let folder = folder::whole(tiny);
+    let mut config = folder::config(tiny);
+    let fields = config.as_object_mut().expect("an object");
+    for (name, value) in changes.as_object().expect("an object") {
+        if *value == json!("absent") {
+            fields.remove(name);
+        } else {
+            fields.insert(name.clone(), value.clone());
+        }
+    }
+    folder.write("config.json", config.to_string());
+    ModelFiles::open(folder.path()).map(|files| files.config().clone())
+}
+
+fn gguf_config(file: &GgufFile) -> Result<LlamaConfig, ModelError> {
+    let scratch = Scratch::new();
+    let path = scratch.write("tiny.gguf", file.write().0);
+    ModelFiles::open(&path).map(|files| files.config().clone())
+}
+
+/// Compares an error's text, which must name the file, but for its folder.
+fn check(result: Result<LlamaConfig, ModelError>, file: &str, expected: &str) {
+    let error = result.expect_err(expected).to_string();
+    let (folder, rest) = error.split_once(file).expect("the error names the file");
+    assert!(folder.contains("motet-weights-"), "{error}");
+    assert_eq!(rest, expected);
+}
+
+fn check_folder(changes: Json, expected: &str) {
+    check(folder_config(&changes), "config.json", expected);
+}
+
+fn check_gguf(name: &str, value: Option<Value>, expected: &str) {
+    let file = GgufFile::of(Tiny::of(Format::Q4_0)).with(name, value);
+    check(gguf_config(&file), "tiny.gguf", expected);
+}
+
+#[test]
+fn folders_with_fields_that_make_no_sense() {
+    check_folder(
+        json!({"vocab_size": "absent"}),
+        ": field `vocab_size`: is missing; expected a whole number, 1 or more",
+    );
+    check_folder(
+        json!({"hidden_size": null}),
+        ": field `hidden_size`: is missing; expected a whole number, 1 or more",
+    );
+    check_folder(
+        json!({"num_hidden_layers": "two"}),
+        ": field `num_hidden_layers`: found \"two\"; expected a whole number, 0 or more",
+    );
+    check_folder(
+        json!({"num_attention_heads": 0}),
+        ": field `num_attention_heads`: found 0; expected a whole number from 1 to 4096",
+    );
+    check_folder(
+        json!({"vocab_size": u64::MAX}),
+        ": field `vocab_size`: found 18446744073709551615; \
+         expected a whole number from 1 to 16777216",
+    );
+    check_folder(
+        json!({"num_key_value_heads": 3}),
+        ": field `num_key_value_heads`: found 3 for 4 query heads; \
+         expected a divisor of the number of query heads",
+    );
+    check_folder(
+        json!({"head_dim": 7}),
+        ": field `head_dim`: found 7; expected an even number, as rotary embeddings turn pairs",
+    );
+    check_folder(
+        json!({"head_dim": "absent", "num_attention_heads": 5, "num_key_value_heads": 5}),
+        ": field `num_attention_heads`: found 5 without a head_dim; \
+         expected a divisor of hidden_size, 32",
+    );
+    check_folder(
+        json!({"rms_norm_eps": -1e-5}),
+        ": field `rms_norm_eps`: found -0.00001; expected a finite number above 0",
+    );
+    check_folder(
+        json!({"rope_theta": 1e300}),
+        &format!(
+            ": field `rope_theta`: found {}; expected a finite number above 0",
+            1e300
+        ),
+    );
+    check_folder(
+        json!({"tie_word_embeddings": 1}),
+        ": field `tie_word_embeddings`: found 1; expected true or false",
+    );
+    check_folder(
+        json!({"eos_token_id": [2, -1]}),
+        ": field `eos_token_id`: found [2,-1]; expected a token id or an array of them",
+    );
+    check_folder(
+        json!({"eos_token_id": 40}),
+        ": field `eos_token_id`: found 40; expected a token id below 40",
+    );
+    check_folder(
+        json!({"bos_token_id": 1u64 << 32}),
+        ": field `bos_token_id`: found 4294967296; expected a token id",
+    );
+}
+
+#[test]
+fn folders_of_models_that_are_not_supported() {
+    check_folder(
+        json!({"architectures": ["GemmaForCausalLM"]}),
+        ": architecture `GemmaForCausalLM` is not supported; \
+         expected one of LlamaForCausalLM, MistralForCausalLM",
+    );
+    check_folder(
+        json!({"architectures": null, "model_type": "qwen2"}),
+        ": architecture `qwen2` is not supported; expected one of llama, mistral",
+    );
+    check_folder(
+        json!({"architectures": [], "model_type": "absent"}),
+        ": field `model_type`: is missing; expected `llama` or `mistral`",
+    );
+    check_folder(
+        json!({"mlp_bias": true}),
+        ": field `mlp_bias`: found true; expected false",
+    );
+    check_folder(
+        json!({"hidden_act": "gelu"}),
+        ": field `hidden_act`: found `gelu`; expected `silu`",
+    );
+    check_folder(
+        json!({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}),
+        ": field `rope_scaling.rope_type`: found `yarn`; expected `default`, `linear` or `llama3`",
+    );
+    check_folder(
+        json!({"rope_scaling": {"type": "linear"}}),
+        ": field `rope_scaling.factor`: is missing; expected a finite number above 0",
+    );
+    check_folder(
+        json!({"rope_scaling": "linear"}),
+        ": field `rope_scaling`: found \"linear\"; expected an object",
+    );
+}
+
+#[test]
+fn folders_are_read_with_transformers_defaults() {
+    let config = |changes| folder_config(&changes).expect("it makes sense");
+    let absent = config(json!({
+        "rms_norm_eps": "absent", "rope_theta": "absent", "rope_scaling": "absent",
+        "attention_bias": "absent", "bos_token_id": "absent", "eos_token_id": "absent",
+        "hidden_act": "absent", "architectures": "absent",
+    }));
+    assert_eq!(absent.rms_norm_eps, 1e-6);
+    assert_eq!(absent.rope_theta, 10_000.0);
+    assert_eq!((absent.begin_token, absent.end_tokens), (None, vec![]));
+    assert_eq!(absent.sliding_window, None);
+
+    let mistral =
+        |window| config(json!({"architectures": ["MistralForCausalLM"], "sliding_window": window}));
+    assert_eq!(mistral(json!(64)).sliding_window, Some(64));
+    assert_eq!(mistral(json!(null)).sliding_window, None);
+    assert_eq!(mistral(json!("absent")).sliding_window, Some(4096));
+    assert_eq!(mistral(json!(64)).architecture, "mistral");
+
+    let llama3 = json!({
+        "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+    });
+    let expected = Some(RopeScaling::Llama3 {
+        factor: 8.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_context_tokens: 8192,
+    });
+    assert_eq!(
+        config(json!({"rope_scaling": llama3})).rope_scaling,
+        expected
+    );
+    let moved = config(json!({"rope_theta": "absent", "rope_parameters": llama3}));
+    assert_eq!(
+        (moved.rope_theta, moved.rope_scaling),
+        (500_000.0, expected)
+    );
+    assert_eq!(
+        config(json!({"rope_scaling": {"type": "linear", "factor": 2}})).rope_scaling,
+        Some(RopeScaling::Linear { factor: 2.0 })
+    );
+}
+
+#[test]
+fn generation_config_overrides_the_tokens() {
+    let tokens = |generation: &str| -> Result<(Option<TokenId>, Vec<TokenId>), ModelError> {
+        let folder = folder::whole(Tiny::of(Format::F32));
+        folder.write("generation_config.json", generation);
+        let files = ModelFiles::open(folder.path())?;
+        Ok((
+            files.config().begin_token,
+            files.config().end_tokens.clone(),
+        ))
+    };
+    let expect = |generation, expected| assert_eq!(tokens(generation).expect("valid"), expected);
+    expect("{}", (Some(1), vec![2]));
+    expect(r#"{"eos_token_id": [7, 9]}"#, (Some(1), vec![7, 9]));
+    expect(
+        r#"{"eos_token_id": 3, "bos_token_id": 4}"#,
+        (Some(4), vec![3]),
+    );
+    for (generation, expected) in [
+        (
+            r#"{"eos_token_id": "</s>"}"#,
+            "generation_config.json: field `eos_token_id`",
+        ),
+        (
+            r#"{"eos_token_id": 40}"#,
+            "generation_config.json: field `eos_token_id`",
+        ),
+        ("{", "generation_config.json is damaged"),
+        ("[]", "generation_config.json is damaged"),
+    ] {
+        let error = tokens(generation).expect_err(expected).to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn gguf_files_with_fields_that_make_no_sense() {
+    check_gguf(
+        "general.architecture",
+        Some(Value::text("gemma3")),
+        ": architecture `gemma3` is not supported; expected one of llama",
+    );
+    check_gguf(
+        "general.architecture",
+        None,
+        ": field `general.architecture`: is missing; expected `llama`",
+    );
+    check_gguf(
+        "llama.block_count",
+        None,
+        ": field `llama.block_count`: is missing; expected a whole number, 1 or more",
+    );
+    check_gguf(
+        "llama.block_count",
+        Some(Value::F32(2.0)),
+        ": field `llama.block_count`: found Float(2.0); expected a whole number, 0 or more",
+    );
+    check_gguf(
+        "llama.attention.head_count",
+        Some(Value::I32s(vec![4, 4])),
+        ": field `llama.attention.head_count`: found an array of I32; \
+         expected a whole number, 0 or more",
+    );
+    check_gguf(
+        "llama.attention.head_count_kv",
+        Some(Value::I32(-2)),
+        ": field `llama.attention.head_count_kv`: found Integer(-2); \
+         expected a whole number, 0 or more",
+    );
+    check_gguf(
+        "llama.attention.head_count_kv",
+        Some(Value::U64(3)),
+        ": field `llama.attention.head_count_kv`: found 3 for 4 query heads; \
+         expected a divisor of the number of query heads",
+    );
+    check_gguf(
+        "llama.rope.dimension_count",
+        Some(Value::U32(8)),
+        ": field `llama.rope.dimension_count`: found 8; expected 16, the dimensions of a head",
+    );
+    check_gguf(
+        "llama.rope.freq_base",
+        Some(Value::F32(f32::NAN)),
+        ": field `llama.rope.freq_base`: found NaN; expected a finite number above 0",
+    );
+    check_gguf(
+        "llama.rope.scaling.type",
+        Some(Value::text("yarn")),
+        ": field `llama.rope.scaling.type`: found `yarn`; expected `none` or `linear`",
+    );
+    check_gguf(
+        "llama.expert_count",
+        Some(Value::U32(8)),
+        ": field `llama.expert_count`: found 8; \
+         expected 0: mixtures of experts are not supported",
+    );
+    check_gguf(
+        "tokenizer.ggml.eos_token_id",
+        Some(Value::U32(40)),
+        ": field `tokenizer.ggml.eos_token_id`: found 40; expected a token id below 40",
+    );
+    check_gguf(
+        "split.count",
+        Some(Value::U32(2)),
+        ": field `split.count`: found 2; \
+         expected 1: a model in one file (llama-gguf-split merges several)",
+    );
+    check_gguf(
+        "general.alignment",
+        Some(Value::U32(24)),
+        ": field `general.alignment`: found 24; expected a power of two up to 65536",
+    );
+}
+
+#[test]
+fn gguf_files_are_read_with_llama_cpp_defaults() {
+    let file = GgufFile::of(Tiny::of(Format::Q8_0));
+    let config = |file: &GgufFile| gguf_config(file).expect("it makes sense");
+    let token = |id| Some(Value::U32(id));
+    assert_eq!(config(&file).end_tokens, [2]);
+    let turns = file.clone().with("tokenizer.ggml.eot_token_id", token(5));
+    assert_eq!(config(&turns).end_tokens, [2, 5]);
+    let same = file.clone().with("tokenizer.ggml.eot_token_id", token(2));
+    assert_eq!(config(&same).end_tokens, [2]);
+    let none = file.clone().with("tokenizer.ggml.eos_token_id", None);
+    assert!(config(&none).end_tokens.is_empty());
+    let plain = file.clone().with("llama.rope.freq_base", None);
+    assert_eq!(config(&plain).rope_theta, 10_000.0);
+    let unnamed = file.clone().with("general.name", None);
+    assert_eq!(config(&unnamed).name, "tiny");
+    let linear = file
+        .clone()
+        .with("llama.rope.scaling.type", Some(Value::text("linear")))
+        .with("llama.rope.scaling.factor", Some(Value::F32(4.0)));
+    assert_eq!(
+        config(&linear).rope_scaling,
+        Some(RopeScaling::Linear { factor: 4.0 })
+    );
+    let window = file.with("llama.attention.sliding_window", token(16));
+    assert_eq!(config(&window).sliding_window, Some(16));
+    assert_eq!(
+        config(&window).heads * config(&window).head_dim,
+        HEADS * HEAD_DIM
+    );
+}
+
+/// What llama.cpp's converter writes for Llama 3.1, computed as it does.
+fn llama3_divisors(theta: f32, factor: f32) -> Vec<f32> {
+    (0..HEAD_DIM / 2)
+        .map(|index| {
+            let frequency = 1.0 / theta.powf(2.0 * index as f32 / HEAD_DIM as f32);
+            let wavelength = 2.0 * std::f32::consts::PI / frequency;
+            if wavelength < 8192.0 / 4.0 {
+                1.0
+            } else if wavelength > 8192.0 / 1.0 {
+                factor
+            } else {
+                let smooth = (8192.0 / wavelength - 1.0) / (4.0 - 1.0);
+                1.0 / ((1.0 - smooth) / factor + smooth)
+            }
+        })
+        .collect()
+}
+
+#[test]
+fn llama_3_scaling_is_found_in_the_divisors_of_a_gguf_file() {
+    let scaling = |divisors: &[f32]| {
+        let base = Value::F32(500_000.0);
+        let mut file =
+            GgufFile::of(Tiny::of(Format::Q8_0)).with("llama.rope.freq_base", Some(base));
+        file.tensors.push(GgufTensor {
+            name: "rope_freqs.weight".to_owned(),
+            dimensions: vec![divisors.len() as u64],
+            kind: 0,
+            bytes: divisors.iter().flat_map(|n| n.to_le_bytes()).collect(),
+        });
+        gguf_config(&file).map(|config| config.rope_scaling)
+    };
+    for factor in [8.0, 32.0] {
+        let found = scaling(&llama3_divisors(500_000.0, factor)).expect("Llama 3");
+        let expected = RopeScaling::Llama3 {
+            factor,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_context_tokens: 8192,
+        };
+        assert_eq!(found, Some(expected));
+    }
+    assert_eq!(scaling(&[1.0; HEAD_DIM / 2]).expect("no scaling"), None);
+    let mut other = llama3_divisors(500_000.0, 8.0);
+    other[5] *= 1.1;
+    assert!(matches!(scaling(&other), Err(ModelError::Field { .. })));
+    other[5] = f32::NAN;
+    assert!(matches!(scaling(&other), Err(ModelError::Field { .. })));
+    assert!(matches!(
+        scaling(&other[1..]),
+        Err(ModelError::TensorShape { .. })
+    ));
+}

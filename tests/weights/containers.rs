@@ -1,0 +1,187 @@
+//! Every tensor, in every format, out of both containers.
+
+use std::path::Path;
+
+use motet::model::ModelError;
+use motet::model::weights::{Format, ModelFiles, Tensor, TokenizerSource};
+
+use crate::folder;
+use crate::gguf::GgufFile;
+use crate::tiny::{HIDDEN, Scratch, Tiny, TinyTensor, VOCAB, naive};
+
+const FORMATS: [Format; 6] = [
+    Format::F32,
+    Format::F16,
+    Format::BF16,
+    Format::Q8_0,
+    Format::Q4_0,
+    Format::Q4_1,
+];
+
+/// Opens the files and compares every tensor with the naive reading.
+fn check(path: &Path, expected: &[TinyTensor]) -> ModelFiles {
+    let files = ModelFiles::open(path).expect("the tiny model is whole");
+    assert_eq!(files.tensor_names().count(), expected.len());
+    for expected in expected {
+        let tensor = files.tensor(&expected.name).expect("it was written");
+        assert_eq!(tensor.name, expected.name);
+        assert_eq!(tensor.shape, expected.shape);
+        assert_eq!(tensor.format, expected.format);
+        assert_eq!(tensor.bytes(), expected.bytes, "{}", tensor.name);
+        let naive: Vec<f32> = (0..tensor.elements())
+            .map(|index| naive(expected.format, &expected.bytes, index))
+            .collect();
+        assert_eq!(tensor.to_f32(), naive, "{}", tensor.name);
+        check_affine(&tensor);
+    }
+    files
+}
+
+/// Reads MLX's layout as `mlx.core.dequantize` documents it.
+fn check_affine(tensor: &Tensor<'_>) {
+    let Some(affine) = tensor.to_affine() else {
+        assert!(matches!(
+            tensor.format,
+            Format::F32 | Format::F16 | Format::BF16
+        ));
+        return;
+    };
+    assert_eq!(affine.shape, tensor.shape);
+    assert_eq!(affine.group_size, 32);
+    assert_eq!(affine.packed.len(), tensor.elements() * affine.bits / 32);
+    let per_word = 32 / affine.bits;
+    let values: Vec<f32> = (0..tensor.elements())
+        .map(|index| {
+            let word = affine.packed[index / per_word] >> (index % per_word * affine.bits);
+            let quant = word & ((1 << affine.bits) - 1);
+            let group = index / affine.group_size;
+            affine.scales[group].to_f32() * quant as f32 + affine.biases[group].to_f32()
+        })
+        .collect();
+    assert_eq!(values, tensor.to_f32(), "{}", tensor.name);
+}
+
+#[test]
+fn gguf_files_of_every_format() {
+    for format in FORMATS {
+        for (tied, biased) in [(true, false), (false, true)] {
+            let tiny = Tiny {
+                format,
+                tied,
+                biased,
+            };
+            let scratch = Scratch::new();
+            let path = scratch.write("tiny.gguf", GgufFile::of(tiny).write().0);
+            let files = check(&path, &tiny.tensors());
+            assert_eq!(files.config().tied_embeddings, tied);
+            assert_eq!(files.config().attention_bias, biased);
+            assert!(matches!(files.tokenizer_source(), TokenizerSource::Gguf(_)));
+        }
+    }
+}
+
+#[test]
+fn gguf_of_version_2_and_of_another_alignment() {
+    let tiny = Tiny::of(Format::Q4_1);
+    let scratch = Scratch::new();
+    let mut file = GgufFile::of(tiny);
+    file.version = 2;
+    check(&scratch.write("2.gguf", file.write().0), &tiny.tensors());
+    for alignment in [8, 256] {
+        let value = crate::gguf::Value::U32(alignment);
+        let mut file = file.clone().with("general.alignment", Some(value));
+        file.alignment = alignment as usize;
+        let path = scratch.write("aligned.gguf", file.write().0);
+        check(&path, &tiny.tensors());
+    }
+}
+
+#[test]
+fn folders_whole_and_sharded() {
+    for format in [Format::F32, Format::F16, Format::BF16] {
+        let tiny = Tiny {
+            format,
+            tied: false,
+            biased: true,
+        };
+        let whole = folder::whole(tiny);
+        let files = check(whole.path(), &tiny.tensors());
+        assert!(matches!(
+            files.tokenizer_source(),
+            TokenizerSource::HuggingFace { folder } if folder == whole.path()
+        ));
+        for shards in [1, 3] {
+            check(folder::sharded(tiny, shards).path(), &tiny.tensors());
+        }
+    }
+}
+
+#[test]
+fn both_containers_give_the_same_configuration() {
+    let tiny = Tiny::of(Format::F32);
+    let scratch = Scratch::new();
+    let gguf = scratch.write("tiny.gguf", GgufFile::of(tiny).write().0);
+    let gguf = ModelFiles::open(&gguf).expect("the tiny model is whole");
+    let folder = folder::whole(tiny);
+    let folder = ModelFiles::open(folder.path()).expect("the tiny model is whole");
+    let mut named = folder.config().clone();
+    assert!(named.name.starts_with("motet-weights-"));
+    named.name = "Tiny".to_owned();
+    assert_eq!(*gguf.config(), named);
+    // Names apart, they are the same model.
+    assert_eq!(gguf.identity(), folder.identity());
+}
+
+#[test]
+fn identities_tell_models_apart() {
+    let identity = |file: &GgufFile| {
+        let scratch = Scratch::new();
+        let path = scratch.write("tiny.gguf", file.write().0);
+        ModelFiles::open(&path).expect("it is whole").identity()
+    };
+    let file = GgufFile::of(Tiny::of(Format::Q8_0));
+    assert_eq!(identity(&file), identity(&file.clone()));
+    let base = crate::gguf::Value::F32(500_000.0);
+    let other_config = file.clone().with("llama.rope.freq_base", Some(base));
+    let mut other_weights = file.clone();
+    other_weights.tensor("blk.1.ffn_up.weight").bytes[5] ^= 1;
+    let other_format = GgufFile::of(Tiny::of(Format::Q4_0));
+    for other in [other_config, other_weights, other_format] {
+        assert_ne!(identity(&file), identity(&other));
+    }
+}
+
+#[test]
+fn scales_too_large_for_a_half_precision_bias_have_no_affine_form() {
+    let mut file = GgufFile::of(Tiny::of(Format::Q8_0));
+    let scale = half::f16::from_f32(600.0).to_le_bytes();
+    file.tensor("blk.0.attn_v.weight").bytes[..2].copy_from_slice(&scale);
+    let scratch = Scratch::new();
+    let path = scratch.write("tiny.gguf", file.write().0);
+    let files = ModelFiles::open(&path).expect("it is whole");
+    let tensor = |part: &str| {
+        let name = format!("model.layers.0.self_attn.{part}.weight");
+        files.tensor(&name).expect("it was written")
+    };
+    assert!(tensor("v_proj").to_affine().is_none());
+    assert!(tensor("v_proj").to_f32()[0].is_finite());
+    assert!(tensor("o_proj").to_affine().is_some());
+}
+
+#[test]
+fn a_tensor_that_the_architecture_has_not_is_missing() {
+    let tiny = Tiny::of(Format::F32);
+    let folder = folder::whole(tiny);
+    let files = ModelFiles::open(folder.path()).expect("it is whole");
+    assert_eq!(
+        files
+            .tensor("model.embed_tokens.weight")
+            .expect("there")
+            .shape,
+        [VOCAB, HIDDEN]
+    );
+    for name in ["lm_head.weight", "model.layers.2.mlp.up_proj.weight", ""] {
+        let error = files.tensor(name).expect_err("tied, two layers");
+        assert!(matches!(error, ModelError::TensorMissing { tensor, .. } if tensor == name));
+    }
+}

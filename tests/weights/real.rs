@@ -1,0 +1,32 @@
+//! A real model, when `MOTET_MODEL` names its file or folder.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use motet::model::weights::ModelFiles;
+
+#[test]
+fn a_real_model_is_read_whole() {
+    let Some(path) = std::env::var_os("MOTET_MODEL").map(PathBuf::from) else {
+        return;
+    };
+    let started = Instant::now();
+    let files = ModelFiles::open(&path).expect("MOTET_MODEL names a model");
+    let opened = started.elapsed();
+    let mut elements = 0;
+    for name in files.tensor_names() {
+        let tensor = files.tensor(name).expect("checked when it was opened");
+        let values = tensor.to_f32();
+        elements += values.len();
+        let largest = values
+            .iter()
+            .fold(0.0, |most: f32, value| most.max(value.abs()));
+        assert!(values.iter().all(|value| value.is_finite()), "{name}");
+        assert!((1e-3..1e3).contains(&largest), "{name}: {largest}");
+    }
+    println!("{:#?}", files.config());
+    println!(
+        "{elements} weights; opened in {opened:?}, all in {:?}",
+        started.elapsed()
+    );
+}

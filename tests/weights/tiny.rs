@@ -1,0 +1,208 @@
+//! A tiny Llama with random weights, and the naive reading of every format.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use half::{bf16, f16};
+use motet::model::weights::Format;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+pub(crate) const VOCAB: usize = 40;
+pub(crate) const HIDDEN: usize = 32;
+pub(crate) const INNER: usize = 64;
+pub(crate) const LAYERS: usize = 2;
+pub(crate) const HEADS: usize = 4;
+pub(crate) const KV_HEADS: usize = 2;
+/// `HEADS * HEAD_DIM` is not `HIDDEN`, on purpose.
+pub(crate) const HEAD_DIM: usize = 16;
+
+/// A folder that is gone when this is dropped.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!(
+            "motet-weights-{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        );
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).expect("the temporary folder is writable");
+        Self(folder)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, bytes).expect("the temporary folder is writable");
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// A tensor as it is stored, with rows in Hugging Face's order.
+#[derive(Clone)]
+pub(crate) struct TinyTensor {
+    pub name: String,
+    pub gguf_name: String,
+    pub shape: Vec<usize>,
+    pub format: Format,
+    pub bytes: Vec<u8>,
+    /// Heads whose rows llama.cpp reorders.
+    pub rope_heads: Option<usize>,
+}
+
+/// What the model is to be like.
+#[derive(Clone, Copy)]
+pub(crate) struct Tiny {
+    pub format: Format,
+    pub tied: bool,
+    pub biased: bool,
+}
+
+impl Tiny {
+    pub(crate) fn of(format: Format) -> Self {
+        Self {
+            format,
+            tied: true,
+            biased: false,
+        }
+    }
+
+    /// All tensors, the same for the same `self`.
+    pub(crate) fn tensors(self) -> Vec<TinyTensor> {
+        let mut random = ChaCha8Rng::seed_from_u64(7);
+        let mut tensors = Vec::new();
+        let mut add = |name: String, gguf_name: String, shape: &[usize], rope_heads| {
+            let format = match (shape.len(), self.format) {
+                (1, Format::Q8_0 | Format::Q4_0 | Format::Q4_1) => Format::F32,
+                (_, format) => format,
+            };
+            let elements = shape.iter().product();
+            tensors.push(TinyTensor {
+                name,
+                gguf_name,
+                shape: shape.to_vec(),
+                format,
+                bytes: random_bytes(&mut random, format, elements),
+                rope_heads,
+            });
+        };
+        let mut plain = |name: &str, gguf_name: &str, shape: &[usize]| {
+            add(name.to_owned(), gguf_name.to_owned(), shape, None);
+        };
+        plain(
+            "model.embed_tokens.weight",
+            "token_embd.weight",
+            &[VOCAB, HIDDEN],
+        );
+        plain("model.norm.weight", "output_norm.weight", &[HIDDEN]);
+        if !self.tied {
+            plain("lm_head.weight", "output.weight", &[VOCAB, HIDDEN]);
+        }
+        let (queries, keys) = (HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM);
+        for layer in 0..LAYERS {
+            for (part, gguf_part, shape, rope_heads) in [
+                ("input_layernorm", "attn_norm", &[HIDDEN][..], None),
+                ("post_attention_layernorm", "ffn_norm", &[HIDDEN], None),
+                (
+                    "self_attn.q_proj",
+                    "attn_q",
+                    &[queries, HIDDEN],
+                    Some(HEADS),
+                ),
+                (
+                    "self_attn.k_proj",
+                    "attn_k",
+                    &[keys, HIDDEN],
+                    Some(KV_HEADS),
+                ),
+                ("self_attn.v_proj", "attn_v", &[keys, HIDDEN], None),
+                ("self_attn.o_proj", "attn_output", &[HIDDEN, queries], None),
+                ("mlp.gate_proj", "ffn_gate", &[INNER, HIDDEN], None),
+                ("mlp.up_proj", "ffn_up", &[INNER, HIDDEN], None),
+                ("mlp.down_proj", "ffn_down", &[HIDDEN, INNER], None),
+            ] {
+                let name = format!("model.layers.{layer}.{part}");
+                let gguf_name = format!("blk.{layer}.{gguf_part}");
+                add(
+                    format!("{name}.weight"),
+                    format!("{gguf_name}.weight"),
+                    shape,
+                    rope_heads,
+                );
+                if self.biased && part.starts_with("self_attn") {
+                    add(
+                        format!("{name}.bias"),
+                        format!("{gguf_name}.bias"),
+                        &shape[..1],
+                        rope_heads,
+                    );
+                }
+            }
+        }
+        tensors
+    }
+}
+
+/// Elements and bytes of a block, once more and independently.
+pub(crate) fn block(format: Format) -> (usize, usize) {
+    match format {
+        Format::F32 => (1, 4),
+        Format::F16 | Format::BF16 => (1, 2),
+        Format::Q8_0 => (32, 34),
+        Format::Q4_0 => (32, 18),
+        Format::Q4_1 => (32, 20),
+    }
+}
+
+/// Random bits, of which every number and scale is between an eighth and a half, of
+/// either sign: cheaper than drawing numbers, which counts in debug builds.
+fn random_bytes(random: &mut impl Rng, format: Format, elements: usize) -> Vec<u8> {
+    let (block_elements, stride) = block(format);
+    let mut bytes = vec![0; elements / block_elements * stride];
+    random.fill_bytes(&mut bytes);
+    // The last byte of a number has its sign and most of its exponent.
+    let (lasts, mask, exponent): (&[usize], _, _) = match format {
+        Format::F32 => (&[3], 0x80, 0x3e),
+        Format::BF16 => (&[1], 0x80, 0x3e),
+        Format::F16 | Format::Q8_0 | Format::Q4_0 => (&[1], 0x83, 0x34),
+        Format::Q4_1 => (&[1, 3], 0x83, 0x34),
+    };
+    for block in bytes.chunks_exact_mut(stride) {
+        for last in lasts {
+            block[*last] = block[*last] & mask | exponent;
+        }
+    }
+    bytes
+}
+
+/// One element of a tensor, by the format's formula.
+pub(crate) fn naive(format: Format, bytes: &[u8], index: usize) -> f32 {
+    let (elements, stride) = block(format);
+    let block = &bytes[index / elements * stride..][..stride];
+    let half = |at: usize| f16::from_le_bytes([block[at], block[at + 1]]).to_f32();
+    let within = index % elements;
+    let nibble = |start: usize| match within {
+        0..16 => block[start + within] & 15,
+        _ => block[start + within - 16] >> 4,
+    };
+    match format {
+        Format::F32 => f32::from_le_bytes(block.try_into().expect("four bytes")),
+        Format::F16 => half(0),
+        Format::BF16 => bf16::from_le_bytes([block[0], block[1]]).to_f32(),
+        Format::Q8_0 => half(0) * f32::from(block[2 + within] as i8),
+        Format::Q4_0 => half(0) * f32::from(nibble(2) as i8 - 8),
+        Format::Q4_1 => half(0) * f32::from(nibble(4)) + half(2),
+    }
+}

@@ -1,0 +1,217 @@
+//! The one folder per user in which everything is kept, and its lock.
+//!
+//! ```text
+//! <cache>/lock                              held by the set-up that is writing
+//!        /downloads/NAME-VERSION.whl        as fetched; kept, so that mending needs no network
+//!        /wheels/NAME-VERSION-KEY/          unpacked
+//!        /build/mlx-c-VERSION-KEY/          mlx-c's objects and bindings.rs
+//!        /build/mlxc-KEY/                   libmlxc.so, libmotet_blas.so
+//!        /models/NAME.gguf
+//!        /tools/python/                     a pip of our own, where the system has none
+//! ```
+//! A KEY names the inputs of what is in the folder, so that checkouts of different
+//! ages share what they have in common and leave alone what they do not.
+
+use std::env;
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::ui;
+
+/// How the names of what is not finished end.
+const PARTIAL: &str = ".partial";
+
+/// Where the cache is.
+#[derive(Clone, Debug)]
+pub(crate) struct Cache {
+    root: PathBuf,
+}
+
+/// The right to write into the cache; given up when dropped, or when the process ends.
+pub(crate) struct Lock(#[expect(dead_code, reason = "held for its drop")] File);
+
+impl Cache {
+    /// Finds the folder and creates it.
+    ///
+    /// # Errors
+    /// When no place for it is known, it cannot be created, or its path holds a
+    /// character that the dynamic loader or the linker would take for a separator.
+    pub(crate) fn open() -> Result<Self> {
+        let root = locate(
+            |name| env::var_os(name).map(PathBuf::from),
+            cfg!(target_os = "macos"),
+        )
+        .context("no place for the cache: set MOTET_CACHE or HOME")?;
+        let root = std::path::absolute(&root)
+            .with_context(|| format!("{} is not a usable path", root.display()))?;
+        check_path(&root)?;
+        fs::create_dir_all(&root)
+            .with_context(|| format!("cannot create the cache folder {}", root.display()))?;
+        Ok(Self { root })
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn downloads(&self) -> PathBuf {
+        self.root.join("downloads")
+    }
+
+    pub(crate) fn wheels(&self) -> PathBuf {
+        self.root.join("wheels")
+    }
+
+    pub(crate) fn build(&self) -> PathBuf {
+        self.root.join("build")
+    }
+
+    pub(crate) fn models(&self) -> PathBuf {
+        self.root.join("models")
+    }
+
+    pub(crate) fn tools(&self) -> PathBuf {
+        self.root.join("tools")
+    }
+
+    /// Waits until no other set-up writes into the cache.
+    pub(crate) fn lock(&self) -> Result<Lock> {
+        let path = self.root.join("lock");
+        let file = File::create(&path)
+            .with_context(|| format!("cannot write to the cache folder {}", self.root.display()))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                ui::note("another `cargo xtask` is setting up; waiting for it");
+                file.lock()
+                    .with_context(|| format!("cannot lock {}", path.display()))?;
+            }
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+            }
+        }
+        self.sweep();
+        Ok(Lock(file))
+    }
+
+    /// Removes what set-ups that were interrupted have left: nobody else holds the lock.
+    fn sweep(&self) {
+        for folder in [self.downloads(), self.wheels(), self.build(), self.models()] {
+            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+                if entry.file_name().to_string_lossy().ends_with(PARTIAL) {
+                    let _ = remove(&entry.path()); // it is in nobody's way; the next one tries again
+                }
+            }
+        }
+    }
+}
+
+/// Writes a file so that readers see the old content or the new, never a part.
+pub(crate) fn write_atomically(path: &Path, content: &str) -> Result<()> {
+    let partial = partial(path);
+    fs::write(&partial, content)
+        .and_then(|()| fs::rename(&partial, path))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The name under which `path` is made before it is renamed into place.
+///
+/// It is this process' own: a compiler that outlived a set-up that was killed must not
+/// write into the next one's folder.
+pub(crate) fn partial(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".{}{PARTIAL}", std::process::id()));
+    path.with_file_name(name)
+}
+
+/// Removes a file or a folder, if it is there.
+pub(crate) fn remove(path: &Path) -> Result<()> {
+    let result = match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(_) => Ok(()),
+    };
+    result.with_context(|| format!("cannot remove {}", path.display()))
+}
+
+fn locate(variable: impl Fn(&str) -> Option<PathBuf>, macos: bool) -> Option<PathBuf> {
+    let set = |name| variable(name).filter(|path| !path.as_os_str().is_empty());
+    if let Some(cache) = set("MOTET_CACHE") {
+        return Some(cache);
+    }
+    if macos {
+        return set("HOME").map(|home| home.join("Library/Caches/motet"));
+    }
+    set("XDG_CACHE_HOME")
+        .filter(|path| path.is_absolute()) // as the XDG specification asks
+        .or_else(|| set("HOME").map(|home| home.join(".cache")))
+        .map(|caches| caches.join("motet"))
+}
+
+fn check_path(root: &Path) -> Result<()> {
+    let Some(text) = root.to_str() else {
+        bail!(
+            "the cache folder {} is not UTF-8: set MOTET_CACHE to another",
+            root.display()
+        );
+    };
+    if let Some(bad) = text
+        .chars()
+        .find(|c| matches!(c, ':' | '$' | '"' | '\\' | '\n'))
+    {
+        bail!("the cache folder {text} holds {bad:?}: set MOTET_CACHE to another");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cache_is_where_the_system_keeps_caches() {
+        let check = |macos: bool, variables: &[(&str, &str)], expected: Option<&str>| {
+            let lookup = |name: &str| {
+                variables
+                    .iter()
+                    .find(|(key, _)| *key == name)
+                    .map(|(_, value)| value.into())
+            };
+            assert_eq!(
+                locate(lookup, macos),
+                expected.map(PathBuf::from),
+                "{variables:?}"
+            );
+        };
+        let home = ("HOME", "/h");
+        check(false, &[home], Some("/h/.cache/motet"));
+        check(true, &[home], Some("/h/Library/Caches/motet"));
+        check(false, &[home, ("XDG_CACHE_HOME", "/x")], Some("/x/motet"));
+        check(
+            false,
+            &[home, ("XDG_CACHE_HOME", "not/absolute")],
+            Some("/h/.cache/motet"),
+        );
+        check(
+            false,
+            &[home, ("XDG_CACHE_HOME", "/x"), ("MOTET_CACHE", "/m")],
+            Some("/m"),
+        );
+        check(false, &[home, ("MOTET_CACHE", "")], Some("/h/.cache/motet"));
+        check(false, &[], None);
+    }
+
+    #[test]
+    fn paths_that_the_loader_would_misread_are_refused() {
+        for (path, fine) in [
+            ("/a b/c", true),
+            ("/a:b", false),
+            ("/a$b", false),
+            ("/a\"b", false),
+        ] {
+            assert_eq!(check_path(Path::new(path)).is_ok(), fine, "{path}");
+        }
+    }
+}

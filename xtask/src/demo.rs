@@ -1,0 +1,51 @@
+//! `cargo xtask demo`: from a fresh checkout to a real model under load.
+
+use std::ffi::OsString;
+
+use anyhow::Result;
+
+use crate::cache::Cache;
+use crate::model::Model;
+use crate::ui::Timings;
+use crate::{process, setup, ui, workspace};
+
+const EXAMPLE: [&str; 5] = [
+    "--release",
+    "--features",
+    "mlx",
+    "--example",
+    "load_generator",
+];
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// For the load generator; `-- --help` lists what it takes
+    #[arg(last = true, value_name = "ARGS")]
+    load_generator: Vec<OsString>,
+}
+
+pub(crate) fn command(arguments: &Arguments) -> Result<()> {
+    let mut timings = Timings::default();
+    let cache = Cache::open()?;
+    timings.time("set MLX up", || setup::install(&cache, None))?;
+    let model = timings.time("fetch the model", || Model::SmolLm2.ensure(&cache))?;
+
+    ui::heading("build the load generator");
+    timings.time("build", || {
+        process::run(workspace::cargo().arg("build").args(EXAMPLE))
+    })?;
+    ui::heading("run it");
+    timings.time("run", || {
+        let mut cargo = workspace::cargo();
+        cargo
+            .args(["run", "--quiet"])
+            .args(EXAMPLE)
+            .arg("--")
+            .arg("--model")
+            .arg(&model);
+        process::run(cargo.args(&arguments.load_generator))
+    })?;
+
+    println!("\n{}", timings.table());
+    Ok(())
+}

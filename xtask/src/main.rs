@@ -1,0 +1,62 @@
+//! `cargo xtask`: what Motet needs and cargo cannot do.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `setup/` | MLX for this machine: wheels, mlx-c, bindings, the generated cargo config |
+//! | `model.rs` | the models that tests and examples run |
+//! | `demo.rs`, `test.rs` | commands put together from set-up and cargo |
+//! | `cache.rs` | the per-user folder that all of it lives in, and its lock |
+//! | `component.rs` | a folder that is there whole and undamaged, or is built again |
+//! | `checksum.rs`, `process.rs`, `ui.rs` | SHA-256, other programs, the terminal |
+
+mod cache;
+mod checksum;
+mod component;
+mod demo;
+mod model;
+mod process;
+mod setup;
+mod test;
+mod ui;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Motet's chores that cargo cannot do.
+///
+/// Everything is kept in one folder per user ($MOTET_CACHE, or `motet` in the system's
+/// cache folder), shared by all checkouts and safe to delete. Nothing is installed
+/// elsewhere, and nothing needs root.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make `cargo build --features mlx` work on this machine
+    Setup(setup::Arguments),
+    /// Set up, then run the load generator on a real model
+    Demo(demo::Arguments),
+    /// Set up, then run everything that CI checks
+    Test(test::Arguments),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Setup(arguments) => setup::command(&arguments),
+        Command::Demo(arguments) => demo::command(&arguments),
+        Command::Test(arguments) => test::command(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            ui::failure(&error);
+            ExitCode::FAILURE
+        }
+    }
+}

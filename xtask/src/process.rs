@@ -1,0 +1,76 @@
+//! Running other programs, with errors that name the program and what it said.
+
+use std::io;
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+/// Runs the command with its output shown; fails unless it succeeds.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let status = command
+        .status()
+        .map_err(|error| not_started(command, &error))?;
+    if !status.success() {
+        bail!("{} failed ({status})", shown(command));
+    }
+    Ok(())
+}
+
+/// Runs the command and returns what it wrote to standard output.
+pub(crate) fn capture(command: &mut Command) -> Result<String> {
+    let output = output(command)?;
+    if !output.status.success() {
+        return Err(failed(command, &output));
+    }
+    String::from_utf8(output.stdout)
+        .with_context(|| format!("{} wrote something that is not UTF-8", shown(command)))
+}
+
+/// Runs the command with its output held back.
+pub(crate) fn output(command: &mut Command) -> Result<Output> {
+    command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| not_started(command, &error))
+}
+
+/// Whether the command can be started and succeeds. Says nothing.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    output(command).is_ok_and(|output| output.status.success())
+}
+
+/// The error for a command that ran and failed, with what it said.
+pub(crate) fn failed(command: &Command, output: &Output) -> anyhow::Error {
+    let said = String::from_utf8_lossy(&output.stderr);
+    anyhow!(
+        "{} failed ({}):\n{}",
+        shown(command),
+        output.status,
+        said.trim_end()
+    )
+}
+
+fn not_started(command: &Command, error: &io::Error) -> anyhow::Error {
+    anyhow!(
+        "cannot start {}: {error}",
+        command.get_program().to_string_lossy()
+    )
+}
+
+/// The program and the first words after it: enough to know what it was about.
+fn shown(command: &Command) -> String {
+    const WORDS_MAX: usize = 6;
+    let mut words = vec![command.get_program().to_string_lossy()];
+    words.extend(
+        command
+            .get_args()
+            .take(WORDS_MAX)
+            .map(|word| word.to_string_lossy()),
+    );
+    let more = if command.get_args().count() > WORDS_MAX {
+        " …"
+    } else {
+        ""
+    };
+    format!("`{}{more}`", words.join(" "))
+}

@@ -1,0 +1,181 @@
+//! mlx-c, the C interface that mlx-rs calls: its sources come with the mlx-sys crate,
+//! are compiled here against the wheel's headers, and read by bindgen.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::compiler::{Compiler, Language};
+use super::{TARGET, bindings, pins, wheels};
+use crate::cache::Cache;
+use crate::{checksum, component, process, ui, workspace};
+
+/// Raise it when what is built changes in a way that no input shows.
+const RECIPE: &str = "1";
+
+/// mlx-c's sources, below the mlx-sys crate in cargo's registry.
+pub(super) struct Sources {
+    pub(super) root: PathBuf,
+    pub(super) version: String,
+}
+
+/// What was built: a folder with `bindings.rs` and the objects.
+pub(super) struct MlxC {
+    pub(super) dir: PathBuf,
+    pub(super) objects: Vec<PathBuf>,
+}
+
+/// Builds the objects and the bindings, unless the cache has them.
+pub(super) fn ensure(
+    cache: &Cache,
+    compiler: &Compiler,
+    sources: &Sources,
+    mlx: &Path,
+    own_sources: &Path,
+) -> Result<MlxC> {
+    let compat = own_sources.join("compat.h");
+    let mut key = checksum::Key::default();
+    key.add("recipe", RECIPE);
+    key.add("compiler", compiler.identity())
+        .add("libclang", pins::LIBCLANG.sha256);
+    key.add(
+        "mlx",
+        mlx.file_name().unwrap_or_default().as_encoded_bytes(),
+    );
+    key.add("compat", fs::read(&compat).context("cannot read compat.h")?);
+    key.add_dir(&sources.root.join("mlx"))?;
+    let dir = cache
+        .build()
+        .join(format!("mlx-c-{}-{}", sources.version, key.finish()));
+
+    component::ensure(&dir, |fresh| {
+        compiler.check()?;
+        let libclang = wheels::unpacked(cache, &[pins::LIBCLANG])?;
+        let task = ui::Task::start("generate the bindings");
+        bindings::generate(
+            &sources.root,
+            &compat,
+            &libclang,
+            &fresh.join("bindings.rs"),
+        )?;
+        task.done();
+        compile(compiler, sources, mlx, &compat, fresh)
+    })?;
+    let objects = checksum::files_below(&dir.join("objects"))?;
+    Ok(MlxC { dir, objects })
+}
+
+/// What every C++ file that speaks to MLX is compiled with.
+pub(super) fn includes(sources: &Sources, mlx: &Path, compat: &Path) -> Vec<String> {
+    // As system headers: what a compiler warns of in them is not ours to mend.
+    vec![
+        format!("-isystem{}", sources.root.display()),
+        format!("-isystem{}", mlx.join("mlx/include").display()),
+        "-include".to_owned(),
+        compat.display().to_string(),
+    ]
+}
+
+fn compile(
+    compiler: &Compiler,
+    sources: &Sources,
+    mlx: &Path,
+    compat: &Path,
+    fresh: &Path,
+) -> Result<()> {
+    let objects = fresh.join("objects");
+    fs::create_dir(&objects)?;
+    let files: Vec<PathBuf> = fs::read_dir(sources.root.join("mlx/c"))
+        .context("mlx-c's sources are not where they are expected")?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<Vec<_>, _>>()?
+        .into_iter()
+        .filter(|path| path.extension().is_some_and(|extension| extension == "cpp"))
+        .collect();
+    let flags = includes(sources, mlx, compat);
+    let total = files.len();
+    let mut task = ui::Task::start(format!("compile mlx-c {} ({total} files)", sources.version));
+    let left = Mutex::new(files);
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let (finished, results) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            let (left, flags, objects) = (&left, &flags, &objects);
+            let finished = finished.clone();
+            scope.spawn(move || {
+                while let Some(file) = left.lock().ok().and_then(|mut files| files.pop()) {
+                    let object =
+                        objects.join(file.with_extension("o").file_name().unwrap_or_default());
+                    let result = compiler.compile(Language::Cpp, &file, &object, flags);
+                    if finished.send(result).is_err() {
+                        break; // another file failed; the receiver is gone
+                    }
+                }
+            });
+        }
+        drop(finished);
+        for (done, result) in results.into_iter().enumerate() {
+            result?;
+            task.progress(&format!("{} of {total}", done + 1));
+        }
+        anyhow::Ok(())
+    })?;
+    task.done();
+    Ok(())
+}
+
+/// Asks cargo where the mlx-sys crate of this checkout's lock file is.
+pub(super) fn sources() -> Result<Sources> {
+    let metadata = || {
+        let mut cargo = workspace::cargo();
+        cargo.args(["metadata", "--offline", "--format-version", "1"]);
+        process::capture(cargo.args(["--features", "mlx", "--filter-platform", TARGET]))
+    };
+    let text = metadata().or_else(|_| {
+        // Some crate is not there yet: let cargo show how it fetches them.
+        process::run(workspace::cargo().args(["fetch", "--target", TARGET]))?;
+        metadata()
+    })?;
+    let metadata: Value = serde_json::from_str(&text).context("cannot read cargo's metadata")?;
+    find_mlx_sys(&metadata)
+}
+
+fn find_mlx_sys(metadata: &Value) -> Result<Sources> {
+    let packages = metadata["packages"]
+        .as_array()
+        .context("cargo's metadata has no packages")?;
+    let Some(package) = packages.iter().find(|package| package["name"] == "mlx-sys") else {
+        bail!("the workspace does not depend on mlx-sys");
+    };
+    let (Some(manifest), Some(version)) = (
+        package["manifest_path"].as_str(),
+        package["version"].as_str(),
+    ) else {
+        bail!("cargo's metadata says too little about mlx-sys");
+    };
+    let root = Path::new(manifest).with_file_name("src").join("mlx-c");
+    Ok(Sources {
+        root,
+        version: version.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mlx_sys_is_found_by_name() {
+        let metadata = serde_json::json!({ "packages": [
+            { "name": "mlx-rs", "version": "0.33.0", "manifest_path": "/r/mlx-rs/Cargo.toml" },
+            { "name": "mlx-sys", "version": "0.7.0", "manifest_path": "/r/mlx-sys/Cargo.toml" },
+        ]});
+        let sources = find_mlx_sys(&metadata).unwrap();
+        assert_eq!(sources.root, Path::new("/r/mlx-sys/src/mlx-c"));
+        assert_eq!(sources.version, "0.7.0");
+        assert!(find_mlx_sys(&serde_json::json!({ "packages": [] })).is_err());
+    }
+}

@@ -1,0 +1,129 @@
+//! libmlxc.so: mlx-c and our own C and C++ files in one library, and libmotet_blas.so.
+//!
+//! To add a file: put it into `xtask/mlx/` and name it in [`OWN_SOURCES`]. A change of
+//! any file in that folder is noticed by its content.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use super::compiler::{Compiler, Language};
+use super::mlx_c::{self, MlxC, Sources};
+use crate::cache::Cache;
+use crate::{checksum, component, ui};
+
+/// Our own part of libmlxc.so. What is not there is left out.
+const OWN_SOURCES: &[(&str, Language)] = &[
+    ("blas.c", Language::C),
+    ("clock.c", Language::C),
+    // MLX primitives that call Rust kernels. Undefined symbols are not looked up in the
+    // program: hand Rust functions over as pointers.
+    ("bridge.cpp", Language::Cpp),
+];
+
+/// What was built.
+pub(super) struct Libraries {
+    /// The folder with `libmlxc.so`.
+    pub(super) dir: PathBuf,
+    /// For LD_PRELOAD: gives the same BLAS to a Python that uses MLX's wheel.
+    pub(super) blas_preload: PathBuf,
+}
+
+/// What goes into the libraries.
+pub(super) struct Inputs<'a> {
+    pub(super) compiler: &'a Compiler,
+    pub(super) sources: &'a Sources,
+    pub(super) mlx_c: &'a MlxC,
+    /// MLX's wheel, unpacked.
+    pub(super) mlx: &'a Path,
+    /// OpenBLAS' wheel, unpacked.
+    pub(super) openblas: &'a Path,
+    /// `xtask/mlx/`.
+    pub(super) own_sources: &'a Path,
+}
+
+/// Builds the libraries unless the cache has them.
+pub(super) fn ensure(cache: &Cache, inputs: &Inputs<'_>) -> Result<Libraries> {
+    let mut key = checksum::Key::default();
+    key.add("mlx-c", inputs.mlx_c.dir.as_os_str().as_encoded_bytes());
+    key.add("openblas", inputs.openblas.as_os_str().as_encoded_bytes());
+    key.add_dir(inputs.own_sources)?;
+    let dir = cache.build().join(format!("mlxc-{}", key.finish()));
+
+    component::ensure(&dir, |fresh| {
+        let task = ui::Task::start("compile and link libmlxc");
+        build(inputs, fresh, &dir)?;
+        task.done();
+        Ok(())
+    })?;
+    Ok(Libraries {
+        blas_preload: dir.join("libmotet_blas.so"),
+        dir,
+    })
+}
+
+/// Builds into `fresh` what will be used from `installed`.
+fn build(inputs: &Inputs<'_>, fresh: &Path, installed: &Path) -> Result<()> {
+    let openblas = inputs
+        .openblas
+        .join("scipy_openblas32/lib/libscipy_openblas.so");
+    let c_flags = [
+        "-pthread".to_owned(),
+        format!("-DMOTET_OPENBLAS_PATH=\"{}\"", openblas.display()),
+    ];
+    let compat = inputs.own_sources.join("compat.h");
+    let cpp_flags = mlx_c::includes(inputs.sources, inputs.mlx, &compat);
+
+    let mut own_objects = Vec::new();
+    for (name, language) in OWN_SOURCES {
+        let source = inputs.own_sources.join(name);
+        if !source.exists() {
+            continue;
+        }
+        let object = fresh.join(name).with_extension("o");
+        let flags = if *language == Language::C {
+            &c_flags[..]
+        } else {
+            &cpp_flags
+        };
+        inputs
+            .compiler
+            .compile(*language, &source, &object, flags)?;
+        own_objects.push(object);
+    }
+    let system_libraries = ["-pthread", "-ldl"].map(str::to_owned);
+    let blas_object = [fresh.join("blas.o")];
+    inputs.compiler.link(
+        &blas_object,
+        &fresh.join("libmotet_blas.so"),
+        &system_libraries,
+    )?;
+
+    let objects = [&own_objects[..], &inputs.mlx_c.objects].concat();
+    let flags = [link_flags(inputs.mlx, installed), system_libraries.to_vec()].concat();
+    inputs
+        .compiler
+        .link(&objects, &fresh.join("libmlxc.so"), &flags)
+}
+
+/// The library's own name is its absolute path. A program that is linked with it takes
+/// that name over, and the loader opens a name with slashes as it stands: no program
+/// needs an rpath or LD_LIBRARY_PATH, so no rustflags either, and set-up does not make
+/// cargo build everything again.
+fn link_flags(mlx: &Path, installed: &Path) -> Vec<String> {
+    let mlx_lib = mlx.join("mlx/lib").display().to_string();
+    let name = installed.join("libmlxc.so").display().to_string();
+    let mut flags = vec![format!("-L{mlx_lib}"), "-lmlx".to_owned()];
+    // -Xlinker rather than -Wl, because a path may hold a comma.
+    for word in [
+        "-soname",
+        &name,
+        "-rpath",
+        &mlx_lib,
+        "--no-undefined",
+        "--allow-shlib-undefined",
+    ] {
+        flags.extend(["-Xlinker".to_owned(), word.to_owned()]);
+    }
+    flags
+}

