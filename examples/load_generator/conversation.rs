@@ -1,0 +1,133 @@
+//! A conversation so far, as the model is to see it.
+
+use motet::TokenId;
+use motet::request::Prompt;
+use motet::text::Message;
+
+/// Vocabulary of the oracle: enough to keep words apart, and few enough to sort
+/// for each token that is drawn at a temperature.
+pub(crate) const ORACLE_VOCAB_SIZE: usize = 4_096;
+/// The oracle's end token.
+pub(crate) const ORACLE_END: TokenId = 0;
+/// Where a speaker's part begins, as in a chat template.
+const SYSTEM: TokenId = 1;
+const USER: TokenId = 2;
+const ASSISTANT: TokenId = 3;
+/// The first token that stands for words.
+const WORDS: TokenId = 4;
+
+/// A conversation so far, as the model is to see it.
+#[derive(Clone, Debug)]
+pub(crate) enum Conversation {
+    /// For a model with a tokenizer and a chat template.
+    Chat(Vec<Message>),
+    /// For the oracle, which has neither: a token for each word.
+    Tokens(Vec<TokenId>),
+}
+
+impl Conversation {
+    /// A conversation in which nobody has spoken yet.
+    pub(crate) fn new(is_text: bool, system_prompt: &str) -> Self {
+        let mut conversation = match is_text {
+            true => Conversation::Chat(Vec::new()),
+            false => Conversation::Tokens(Vec::new()),
+        };
+        if !system_prompt.is_empty() {
+            match &mut conversation {
+                Conversation::Chat(messages) => messages.push(message("system", system_prompt)),
+                Conversation::Tokens(tokens) => speak(tokens, SYSTEM, system_prompt),
+            }
+        }
+        conversation
+    }
+
+    /// The user speaks.
+    pub(crate) fn ask(&mut self, question: &str) {
+        match self {
+            Conversation::Chat(messages) => messages.push(message("user", question)),
+            Conversation::Tokens(tokens) => {
+                speak(tokens, USER, question);
+                tokens.push(ASSISTANT);
+            }
+        }
+    }
+
+    /// What the model is to continue.
+    pub(crate) fn prompt(&self) -> Prompt {
+        match self {
+            Conversation::Chat(messages) => Prompt::Chat(messages.clone()),
+            Conversation::Tokens(tokens) => Prompt::Tokens(tokens.clone()),
+        }
+    }
+
+    /// The model has spoken.
+    pub(crate) fn answer(&mut self, reply_text: &str, reply_tokens: &[TokenId]) {
+        match self {
+            Conversation::Chat(messages) => messages.push(message("assistant", reply_text)),
+            Conversation::Tokens(tokens) => tokens.extend_from_slice(reply_tokens),
+        }
+    }
+}
+
+fn message(role: &str, content: &str) -> Message {
+    Message {
+        role: role.to_owned(),
+        content: content.to_owned(),
+    }
+}
+
+fn speak(tokens: &mut Vec<TokenId>, speaker: TokenId, text: &str) {
+    tokens.push(speaker);
+    tokens.extend(text.split_whitespace().map(word_token));
+}
+
+/// A token for a word: FNV-1a (Fowler, Noll, Vo) of its bytes.
+fn word_token(word: &str) -> TokenId {
+    let hash = word.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    WORDS + hash % (ORACLE_VOCAB_SIZE as TokenId - WORDS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_turn_continues_the_last() {
+        let mut conversation = Conversation::new(false, "You are a stone.");
+        conversation.ask("How old are you?");
+        let Prompt::Tokens(first) = conversation.prompt() else {
+            panic!("tokens were asked for");
+        };
+        conversation.answer("", &[7, 8, 9]);
+        conversation.ask("Why?");
+        let Prompt::Tokens(second) = conversation.prompt() else {
+            panic!("tokens were asked for");
+        };
+        assert_eq!(first.len(), 1 + 4 + 1 + 4 + 1);
+        assert_eq!(second[..first.len()], first);
+        assert_eq!(second[first.len()..first.len() + 3], [7, 8, 9]);
+        assert!(
+            first
+                .iter()
+                .all(|token| (*token as usize) < ORACLE_VOCAB_SIZE)
+        );
+        assert!(!first.contains(&ORACLE_END));
+    }
+
+    #[test]
+    fn chat_keeps_who_said_what() {
+        let mut conversation = Conversation::new(true, "");
+        conversation.ask("Hello?");
+        conversation.answer("Hello.", &[1]);
+        let Prompt::Chat(messages) = conversation.prompt() else {
+            panic!("chat was asked for");
+        };
+        let said: Vec<_> = messages
+            .iter()
+            .map(|m| (m.role.as_str(), m.content.as_str()))
+            .collect();
+        assert_eq!(said, [("user", "Hello?"), ("assistant", "Hello.")]);
+    }
+}

@@ -1,0 +1,116 @@
+//! All users at once, until the last has left or somebody presses CTRL-C.
+
+use std::process;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use motet::{Engine, EngineStats};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::EXIT_INTERRUPTED;
+use crate::progress::Progress;
+use crate::script::Script;
+use crate::user::{self, Stop, Visit};
+
+/// How often the engine's figures are looked at.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// How long the engine may take to give back what the last sequence held.
+const SETTLE_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// What all users met, and what the engine says of it.
+#[derive(Debug)]
+pub(crate) struct Crowd {
+    /// In the order of the users.
+    pub(crate) visits: Vec<Visit>,
+    pub(crate) wall: Duration,
+    pub(crate) interrupted: bool,
+    pub(crate) stats: EngineStats,
+    /// Most bytes of cached state that were seen, live sequences included.
+    pub(crate) cached_bytes_max: usize,
+}
+
+/// Plays all scripts. The engine takes no requests afterwards.
+pub(crate) async fn run(
+    engine: &Arc<Engine>,
+    scripts: Vec<Script>,
+    progress: &Progress,
+    stop: Stop,
+) -> Crowd {
+    let requests = scripts.iter().map(|script| script.turns.len()).sum();
+    let reply_tokens = scripts
+        .iter()
+        .map(|script| script.turns.len() * script.reply_tokens_max)
+        .sum();
+    let bars = progress.run(requests, reply_tokens);
+    let mut cached_bytes_max = 0;
+    let mut look = tokio::time::interval(LOOK_INTERVAL);
+    let mut visits = Vec::new();
+    let start = Instant::now();
+    let mut users = JoinSet::new();
+    for (number, script) in scripts.into_iter().enumerate() {
+        let (engine, stop, bars) = (Arc::clone(engine), stop.clone(), bars.clone());
+        users.spawn(async move {
+            let visit = user::visit(&engine, &script, start, stop, &bars).await;
+            (number, visit)
+        });
+    }
+    loop {
+        tokio::select! {
+            visit = users.join_next() => match visit {
+                Some(visit) => visits.push(visit.expect("a user neither panics nor is aborted")),
+                None => break,
+            },
+            _ = look.tick() => {
+                let stats = engine.stats();
+                cached_bytes_max = cached_bytes_max.max(cached_bytes(&stats));
+                bars.look(&stats);
+            }
+        }
+    }
+    let wall = start.elapsed();
+    bars.clear();
+    let interrupted = stop.is_pressed();
+    engine.drain().await;
+    let stats = settled_stats(engine).await;
+    visits.sort_unstable_by_key(|(number, _)| *number);
+    Crowd {
+        visits: visits.into_iter().map(|(_, visit)| visit).collect(),
+        wall,
+        interrupted,
+        cached_bytes_max: cached_bytes_max.max(cached_bytes(&stats)),
+        stats,
+    }
+}
+
+/// Ends the run at the first CTRL-C, and the program at the second.
+pub(crate) fn stop_at_ctrl_c() -> Stop {
+    let (pressed, stop) = watch::channel(false);
+    tokio::spawn(async move {
+        if tokio::signal::ctrl_c().await.is_err() {
+            return;
+        }
+        pressed.send_replace(true);
+        if tokio::signal::ctrl_c().await.is_ok() {
+            process::exit(EXIT_INTERRUPTED.into());
+        }
+    });
+    Stop(stop)
+}
+
+fn cached_bytes(stats: &EngineStats) -> usize {
+    stats.cache.sealed_bytes + stats.cache.reserved_bytes
+}
+
+/// The engine's figures once nothing runs any more.
+async fn settled_stats(engine: &Engine) -> EngineStats {
+    let begun = Instant::now();
+    loop {
+        let stats = engine.stats();
+        let is_settled = stats.running == 0 && stats.cache.reserved_bytes == 0;
+        if is_settled || begun.elapsed() > SETTLE_TIME_MAX {
+            return stats;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}

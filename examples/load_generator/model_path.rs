@@ -1,0 +1,68 @@
+//! Where the model is.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+const DEFAULT_FILE: &str = "smollm2-135m-instruct.gguf";
+const ADVICE: &str = "Fetch the default model (98 MB) with\n  \
+                      cargo xtask setup --model smollm2-135m-instruct\n\
+                      or name another one with --model PATH, or pass --oracle for a simulated one";
+
+/// The model that was named, or else the one that the environment names, or else
+/// the one that set-up fetches.
+pub(crate) fn find(
+    named: Option<&Path>,
+    environment: impl Fn(&str) -> Option<OsString>,
+) -> Result<PathBuf> {
+    let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
+    let (path, source) = if let Some(path) = named {
+        (path.to_owned(), "")
+    } else if let Some(path) = variable("MOTET_MODEL") {
+        (path.into(), " (from MOTET_MODEL)")
+    } else if let Some(folder) = variable("MOTET_MODEL_DIR") {
+        let path = Path::new(&folder).join(DEFAULT_FILE);
+        (path, " (from MOTET_MODEL_DIR)")
+    } else {
+        bail!("no model was named.\n{ADVICE}");
+    };
+    match path.exists() {
+        true => Ok(path),
+        false => bail!("there is no model at {}{source}.\n{ADVICE}", path.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_wins() {
+        let here = file!();
+        let check = |named: Option<&str>, set: &[(&str, &str)], expected: Result<&str, &str>| {
+            let environment = |name: &str| {
+                let found = set.iter().find(|(key, _)| *key == name);
+                found.map(|(_, value)| OsString::from(value))
+            };
+            let found = find(named.map(Path::new), environment);
+            match (found, expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, Path::new(expected)),
+                (Err(found), Err(expected)) => {
+                    let found = found.to_string();
+                    assert!(found.contains(expected), "{found}");
+                    assert!(found.contains("cargo xtask setup"), "{found}");
+                    assert!(found.contains("--oracle"), "{found}");
+                }
+                (found, expected) => panic!("{found:?} instead of {expected:?}"),
+            }
+        };
+        check(Some(here), &[("MOTET_MODEL", "/nowhere")], Ok(here));
+        check(None, &[("MOTET_MODEL", here)], Ok(here));
+        check(None, &[("MOTET_MODEL", "")], Err("no model was named"));
+        check(None, &[], Err("no model was named"));
+        check(Some("/nowhere/a.gguf"), &[], Err("/nowhere/a.gguf."));
+        let folder = [("MOTET_MODEL_DIR", "/nowhere")];
+        check(None, &folder, Err("/nowhere/smollm2-135m-instruct.gguf"));
+    }
+}

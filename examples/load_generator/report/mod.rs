@@ -1,0 +1,139 @@
+//! The figures of a run. [`Report`] is also what `--json` writes: its fields'
+//! names and meanings are those of the file.
+
+mod figures;
+mod layout;
+mod percentiles;
+mod table;
+mod transcript;
+
+use serde::Serialize;
+
+use crate::arguments::{EngineSettings, Load};
+
+pub(crate) use percentiles::Percentiles;
+pub(crate) use table::table;
+pub(crate) use transcript::transcript;
+
+/// The figures of a run.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Report {
+    /// What the users were to do.
+    pub(crate) load: Load,
+    /// How the engine was set up.
+    pub(crate) engine: EngineSettings,
+    /// What ran.
+    pub(crate) model: ModelFigures,
+    /// From the first request to the end of the last reply, in seconds.
+    pub(crate) wall_seconds: f64,
+    /// Whether the run was ended before its time.
+    pub(crate) interrupted: bool,
+    /// What became of the requests.
+    pub(crate) requests: Requests,
+    /// Time until and between tokens, as the users met it.
+    pub(crate) latency: Latency,
+    /// Tokens, and who computed them.
+    pub(crate) tokens: Tokens,
+    /// Forward passes.
+    pub(crate) steps: Steps,
+    /// Bytes.
+    pub(crate) memory: Memory,
+}
+
+/// What ran.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ModelFigures {
+    /// The model's name.
+    pub(crate) name: String,
+    /// Whether it is the oracle on a simulated device.
+    pub(crate) simulated: bool,
+    /// From nothing to an engine that takes requests, in seconds.
+    pub(crate) load_seconds: f64,
+}
+
+/// What became of the requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Requests {
+    /// All that the users would have made.
+    pub(crate) planned: usize,
+    /// Ended as they should.
+    pub(crate) finished: usize,
+    /// Ended in an error, or were not taken in.
+    pub(crate) failed: usize,
+    /// Cut short by the end of the run.
+    pub(crate) interrupted: usize,
+    /// Times that a request found the queue full and had to be tried again.
+    pub(crate) refusals: u64,
+    /// The errors, and how often each came.
+    pub(crate) errors: std::collections::BTreeMap<String, usize>,
+}
+
+/// As the users met it. Null where nothing was measured.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Latency {
+    /// From the first try to submit a request to its first token.
+    pub(crate) first_token: Option<Percentiles>,
+    /// Between two tokens of a reply.
+    pub(crate) between_tokens: Option<Percentiles>,
+    /// From the first try to submit a request to the end of its reply; finished
+    /// requests only.
+    pub(crate) whole_reply: Option<Percentiles>,
+}
+
+/// Tokens, and who computed them.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Tokens {
+    /// In replies, as the users got them.
+    pub(crate) output: usize,
+    /// Of these, a second.
+    pub(crate) output_per_second: f64,
+    /// In the prompts of all requests that started.
+    pub(crate) prompt: u64,
+    /// Of these, served from cache.
+    pub(crate) prompt_from_cache: u64,
+    /// The same, of 1.
+    pub(crate) prompt_from_cache_share: f64,
+    /// In prompts, equal prefixes counted once.
+    pub(crate) prompt_distinct: usize,
+    /// In prompts and what was computed of their replies, equal prefixes counted
+    /// once: what a device has to evaluate at least.
+    pub(crate) distinct: usize,
+    /// Evaluated by the device.
+    pub(crate) evaluated: u64,
+    /// Tokens that all prompts begin with.
+    pub(crate) shared_start: usize,
+    /// Whether these were certainly evaluated once only: more than one request,
+    /// and fewer tokens evaluated again than there are of them.
+    pub(crate) shared_start_computed_once: bool,
+}
+
+/// Forward passes.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Steps {
+    /// How many there were.
+    pub(crate) count: u64,
+    /// Mean sequences in a step.
+    pub(crate) sequences_mean: f64,
+    /// How many steps had so many sequences; the first entry is for one.
+    pub(crate) by_sequences: Vec<u64>,
+    /// Time that the device worked, in seconds.
+    pub(crate) device_busy_seconds: f64,
+}
+
+/// Bytes.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Memory {
+    /// Most that the device had in use, as it counts itself.
+    pub(crate) device_peak_bytes: usize,
+    /// Cached state that is left at the end.
+    pub(crate) cached_bytes: usize,
+    /// The most cached state that was seen, looking ten times a second: sealed
+    /// segments and the tails of live sequences.
+    pub(crate) cached_bytes_max: usize,
+    /// Tokens whose state is left at the end.
+    pub(crate) cached_tokens: usize,
+    /// Segments that they are in.
+    pub(crate) segments: usize,
+    /// Segments that were evicted.
+    pub(crate) evicted_segments: u64,
+}

@@ -1,0 +1,221 @@
+//! The report as a table that a person can read.
+
+use std::fmt::Write;
+
+use super::layout::{bar, counted, duration, paragraph, thousands};
+use super::{Percentiles, Report, Steps};
+use crate::byte_size::ByteSize;
+
+/// Rows of the histogram of batch sizes; more sizes share rows.
+const HISTOGRAM_ROWS: usize = 16;
+/// Columns of its longest bar.
+const BAR_COLUMNS: usize = 56;
+
+/// The report as a table, 80 columns wide.
+pub(crate) fn table(report: &Report) -> String {
+    [
+        what_ran(report),
+        requests(report),
+        latencies(report),
+        tokens(report),
+        memory(report),
+        histogram(&report.steps),
+    ]
+    .join("\n")
+}
+
+fn what_ran(report: &Report) -> String {
+    let load = &report.load;
+    let who = match load.unique_words {
+        Some(words) => format!(
+            "{}, each with {} of its own",
+            counted(load.users as u64, "user"),
+            counted(words as u64, "word")
+        ),
+        None => format!(
+            "{}, {} each, system prompt of {}",
+            counted(load.users as u64, "user"),
+            counted(load.turns as u64, "turn"),
+            counted(load.system_words as u64, "word")
+        ),
+    };
+    let replies = format!(
+        "replies of at most {}, arrivals {}, seed {}",
+        counted(load.reply_tokens as u64, "token"),
+        load.arrivals,
+        load.seed
+    );
+    let model = match report.model.simulated {
+        true => "the oracle on a simulated device: no language model".to_owned(),
+        false => format!(
+            "{}, loaded in {:.1} s",
+            report.model.name, report.model.load_seconds
+        ),
+    };
+    row("Load", &who) + &row("", &replies) + &row("Model", &model)
+}
+
+fn requests(report: &Report) -> String {
+    let requests = &report.requests;
+    let wall = report.wall_seconds;
+    let mut rows = row(
+        "Requests",
+        &format!(
+            "{} of {} finished in {wall:.2} s, {:.2} a second",
+            thousands(requests.finished as u64),
+            thousands(requests.planned as u64),
+            requests.finished as f64 / wall
+        ),
+    );
+    if report.interrupted {
+        let under_way = thousands(requests.interrupted as u64);
+        let text = format!("the run was interrupted while {under_way} were under way");
+        rows += &row("", &text);
+    }
+    if requests.refusals > 0 {
+        let times = counted(requests.refusals, "time");
+        rows += &row("", &format!("the queue was full {times}"));
+    }
+    for (error, count) in &requests.errors {
+        let text = format!("{} failed: {error}", thousands(*count as u64));
+        rows += &row("", &text);
+    }
+    let text = format!(
+        "{}, {:.1} a second",
+        counted(report.tokens.output as u64, "token"),
+        report.tokens.output_per_second
+    );
+    rows + &row("Output", &text)
+}
+
+fn latencies(report: &Report) -> String {
+    let latency = &report.latency;
+    let line = |name: &str, cells: [String; 4]| {
+        let mut line = format!("{name:<24}");
+        for cell in cells {
+            write!(line, "{cell:>13}").expect("a string takes all that is written");
+        }
+        line + "\n"
+    };
+    let cells = |measured: &Option<Percentiles>| match measured {
+        Some(p) => [p.p50_ms, p.p90_ms, p.p99_ms, p.max_ms].map(duration),
+        None => ["–"; 4].map(str::to_owned),
+    };
+    line("Latency", ["p50", "p90", "p99", "max"].map(str::to_owned))
+        + &line("  to the first token", cells(&latency.first_token))
+        + &line("  between two tokens", cells(&latency.between_tokens))
+        + &line("  of the whole reply", cells(&latency.whole_reply))
+}
+
+fn tokens(report: &Report) -> String {
+    let tokens = &report.tokens;
+    let prompts = format!(
+        "{}, {:.1} % of them served from cache",
+        counted(tokens.prompt, "token"),
+        100.0 * tokens.prompt_from_cache_share
+    );
+    let distinct = format!(
+        "{} in the prompts, {} with the replies",
+        counted(tokens.prompt_distinct as u64, "token"),
+        thousands(tokens.distinct as u64)
+    );
+    let evaluated = format!(
+        "{}, {:.3} for each distinct one",
+        counted(tokens.evaluated, "token"),
+        tokens.evaluated as f64 / tokens.distinct.max(1) as f64
+    );
+    let mut rows =
+        row("Prompts", &prompts) + &row("Distinct", &distinct) + &row("Evaluated", &evaluated);
+    if tokens.shared_start_computed_once {
+        let start = counted(tokens.shared_start as u64, "token");
+        let what = match report.load.unique_words.is_none() && report.load.system_words > 0 {
+            true => format!("the shared system prompt ({start}) was computed once"),
+            false => format!("what all prompts begin with ({start}) was computed once"),
+        };
+        rows += &row("", &what);
+    }
+    rows
+}
+
+fn memory(report: &Report) -> String {
+    let memory = &report.memory;
+    let cached = format!(
+        "{} for {} in {}; {} at most",
+        ByteSize(memory.cached_bytes),
+        counted(memory.cached_tokens as u64, "token"),
+        counted(memory.segments as u64, "segment"),
+        ByteSize(memory.cached_bytes_max)
+    );
+    let mut rows = row("Cached state", &cached);
+    if memory.evicted_segments > 0 {
+        let evicted = counted(memory.evicted_segments, "segment");
+        rows += &row("", &format!("{evicted} evicted"));
+    }
+    let device = format!(
+        "{} at the peak, busy {:.1} % of the time",
+        ByteSize(memory.device_peak_bytes),
+        100.0 * report.steps.device_busy_seconds / report.wall_seconds
+    );
+    rows + &row("Device memory", &device)
+}
+
+/// How many steps had how many sequences, in at most [`HISTOGRAM_ROWS`] rows.
+fn histogram(steps: &Steps) -> String {
+    if steps.count == 0 {
+        return String::new();
+    }
+    let title = format!(
+        "Batch size: sequences in each of {}, {:.1} in the mean\n",
+        counted(steps.count, "step"),
+        steps.sequences_mean
+    );
+    let sizes_a_row = steps.by_sequences.len().div_ceil(HISTOGRAM_ROWS).max(1);
+    let rows = || steps.by_sequences.chunks(sizes_a_row);
+    let highest = rows().map(|row| row.iter().sum()).max().unwrap_or(0);
+    let mut text = title;
+    for (number, sizes) in rows().enumerate() {
+        let first = number * sizes_a_row + 1;
+        let last = first + sizes.len() - 1;
+        let name = match first == last {
+            true => first.to_string(),
+            false => format!("{first}–{last}"),
+        };
+        let count: u64 = sizes.iter().sum();
+        let bar = bar(count, highest, BAR_COLUMNS);
+        let line = format!("{name:>9} {:>9}  {bar}", thousands(count));
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+fn row(name: &str, text: &str) -> String {
+    paragraph(&format!("{name:<16}"), text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_batch_sizes_share_rows() {
+        let check = |sizes: usize, rows: usize, last: &str| {
+            let steps = Steps {
+                count: sizes as u64,
+                sequences_mean: 1.0,
+                by_sequences: vec![1; sizes],
+                device_busy_seconds: 0.0,
+            };
+            let text = histogram(&steps);
+            let lines: Vec<&str> = text.lines().skip(1).collect();
+            assert_eq!(lines.len(), rows);
+            let name = lines.last().and_then(|line| line.split_whitespace().next());
+            assert_eq!(name.unwrap_or_default(), last);
+        };
+        check(0, 0, "");
+        check(1, 1, "1");
+        check(16, 16, "16");
+        check(17, 9, "17");
+        check(64, 16, "61–64");
+    }
+}

@@ -1,0 +1,88 @@
+//! The engine: a model on MLX, or the oracle.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+#[cfg(feature = "mlx")]
+use anyhow::Context;
+use anyhow::Result;
+use motet::Engine;
+use motet::config::EngineConfig;
+use motet::model::ModelError;
+use motet::model::oracle::{Oracle, OracleConfig, StepCost};
+
+use crate::arguments::Arguments;
+use crate::conversation::{ORACLE_END, ORACLE_VOCAB_SIZE};
+use crate::progress::Progress;
+
+/// The oracle as a device: what a step takes, and what a token's state weighs
+/// (keys and values of a model of 135 million parameters, in f32).
+const ORACLE_COST: StepCost = StepCost {
+    base: Duration::from_millis(2),
+    per_token: Duration::from_micros(50),
+    per_cached_token: Duration::ZERO,
+};
+const ORACLE_TOKEN_BYTES: usize = 46_080;
+const ORACLE_CONTEXT_TOKENS_MAX: usize = 32_768;
+/// How many of the oracle's tokens end a reply: one in so many.
+const ORACLE_END_ONE_IN: u64 = 200;
+
+/// A running engine, and how long it took to get there.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) engine: Engine,
+    pub(crate) load_time: Duration,
+}
+
+/// Loads what the arguments ask for.
+pub(crate) async fn engine(arguments: &Arguments, progress: &Progress) -> Result<Started> {
+    let begun = Instant::now();
+    let loading = progress.spinner("loading the model");
+    let config = arguments.engine.config();
+    let engine = match arguments.oracle {
+        true => oracle(config, ORACLE_COST).await?,
+        false => model(arguments.model.as_deref(), config).await?,
+    };
+    loading.finish_and_clear();
+    Ok(Started {
+        engine,
+        load_time: begun.elapsed(),
+    })
+}
+
+/// The oracle, at this speed.
+pub(crate) async fn oracle(config: EngineConfig, cost: StepCost) -> Result<Engine> {
+    let oracle = OracleConfig {
+        vocab_size: ORACLE_VOCAB_SIZE,
+        context_tokens_max: ORACLE_CONTEXT_TOKENS_MAX,
+        end_tokens: vec![ORACLE_END],
+        end_one_in: ORACLE_END_ONE_IN,
+        layer_bytes: ORACLE_TOKEN_BYTES,
+        cost,
+        verify: false,
+        ..OracleConfig::default()
+    };
+    let build = move || Oracle::new(oracle).map_err(|e| ModelError::Device(e.to_string()));
+    Ok(Engine::builder(build).config(config).start().await?)
+}
+
+#[cfg(feature = "mlx")]
+async fn model(named: Option<&Path>, config: EngineConfig) -> Result<Engine> {
+    let path = crate::model_path::find(named, |name| std::env::var_os(name))?;
+    let loaded = async { Engine::open(&path)?.config(config).start().await };
+    loaded
+        .await
+        .with_context(|| format!("cannot run {}", path.display()))
+}
+
+#[cfg(not(feature = "mlx"))]
+async fn model(_: Option<&Path>, _: EngineConfig) -> Result<Engine> {
+    anyhow::bail!(
+        "this program was built without MLX and cannot run a model.\n\
+         Set MLX up and build with it:\n  \
+           cargo xtask setup --model smollm2-135m-instruct\n  \
+           cargo run --release --features mlx --example load_generator\n\
+         or see the scheduler at work on a simulated device:\n  \
+           cargo run --release --example load_generator -- --oracle"
+    )
+}

@@ -1,0 +1,133 @@
+//! Small loads on the oracle, from the command line to the report. Time is
+//! paused: who sleeps wakes as soon as nobody has anything else to do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use motet::model::oracle::StepCost;
+use tokio::sync::watch;
+
+use crate::arguments::Arguments;
+use crate::progress::Progress;
+use crate::report::{self, Report};
+use crate::user::Stop;
+use crate::{crowd, script, start};
+
+/// Runs this command line on an oracle that is as fast as it can be.
+async fn run(words: &str, stop: Stop) -> Report {
+    run_at_cost(words, stop, StepCost::default()).await
+}
+
+async fn run_at_cost(words: &str, stop: Stop, cost: StepCost) -> Report {
+    let words = ["load_generator", "--oracle"]
+        .into_iter()
+        .chain(words.split_whitespace());
+    let arguments = Arguments::parse_from(words);
+    let engine = start::oracle(arguments.engine.config(), cost).await;
+    let engine = Arc::new(engine.expect("an engine that starts"));
+    let scripts = script::write(&arguments.load);
+    let crowd = crowd::run(&engine, scripts, &Progress::new(true), stop).await;
+    assert_eq!(crowd.stats.running, 0, "nobody is left");
+    assert_eq!(crowd.stats.cache.reserved_bytes, 0, "nothing is held");
+    let report = Report::new(&arguments, &engine, Duration::ZERO, &crowd).expect("a report");
+    let engine = Arc::into_inner(engine).expect("the users have left the engine");
+    engine.shutdown().await;
+    check_consistent(&report);
+    report
+}
+
+/// What is true of every report.
+fn check_consistent(report: &Report) {
+    let (requests, tokens) = (&report.requests, &report.tokens);
+    let ended = requests.finished + requests.failed + requests.interrupted;
+    assert!(ended <= requests.planned);
+    assert!(tokens.prompt_from_cache < tokens.prompt.max(1));
+    assert!(tokens.prompt_distinct <= tokens.distinct);
+    let steps: u64 = report.steps.by_sequences.iter().sum();
+    assert_eq!(steps, report.steps.count);
+    let gaps = report.latency.between_tokens.map_or(0, |gaps| gaps.count);
+    let firsts = report.latency.first_token.map_or(0, |firsts| firsts.count);
+    assert_eq!(gaps + firsts, tokens.output as u64);
+    for line in report::table(report).lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+        assert_eq!(line.trim_end(), line);
+    }
+    serde_json::to_string(report).expect("JSON knows all of it");
+}
+
+/// Nobody presses CTRL-C; keep the sender.
+fn no_stop() -> (watch::Sender<bool>, Stop) {
+    let (sender, receiver) = watch::channel(false);
+    (sender, Stop(receiver))
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_load_is_served_to_its_end() {
+    let check = async |words: &str, requests: usize| {
+        let (_sender, stop) = no_stop();
+        let report = run(words, stop).await;
+        assert_eq!(report.requests.finished, requests, "{words}");
+        assert!(!report.interrupted);
+        // Not a token less than there must be; and with room for all, hardly more.
+        let tokens = &report.tokens;
+        assert!(tokens.evaluated >= tokens.distinct as u64, "{words}");
+        assert!(tokens.evaluated as f64 <= 1.05 * tokens.distinct as f64);
+        report
+    };
+    let report = check("", 48).await;
+    assert!(report.tokens.shared_start_computed_once);
+    assert!(report.tokens.shared_start >= 400);
+    assert!(report.tokens.prompt_from_cache_share > 0.9);
+
+    check("--arrivals poisson:50 --turns 2", 32).await;
+    check("--think-ms 3000 --users 3 --temperature 0.8", 9).await;
+    check("--system-words 0 --turns 5 --users 70", 350).await;
+
+    let report = check("--unique-words 100", 16).await;
+    assert!(!report.tokens.shared_start_computed_once);
+    assert!(report.tokens.prompt_from_cache_share < 0.05);
+
+    let report = check("--ignore-end --reply-tokens 20", 48).await;
+    assert_eq!(report.tokens.output, 48 * 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_requests_are_tried_again_and_counted() {
+    let (_sender, stop) = no_stop();
+    let report = run("--sequences-max 2 --queue-max 1 --users 12", stop).await;
+    assert_eq!(report.requests.finished, 36);
+    assert!(report.requests.refusals > 0);
+    assert!(report.steps.by_sequences.len() <= 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_are_reported_once_each_with_their_number() {
+    let (_sender, stop) = no_stop();
+    let report = run("--temperature nan --users 5", stop).await;
+    assert_eq!((report.requests.failed, report.requests.finished), (5, 0));
+    assert_eq!(report.requests.errors.len(), 1);
+    let table = report::table(&report);
+    assert!(table.contains("5 failed: request field `sampling.temperature`"));
+}
+
+// Not paused: the device is to get somewhere in its own time.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_run_reports_what_it_has() {
+    let (sender, stop) = no_stop();
+    let pressed = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        sender.send_replace(true);
+        sender
+    });
+    let cost = StepCost {
+        base: Duration::from_millis(2),
+        ..StepCost::default()
+    };
+    let report = run_at_cost("--ignore-end --reply-tokens 1000", stop, cost).await;
+    pressed.await.expect("the sender is kept");
+    assert!(report.interrupted);
+    assert_eq!(report.requests.interrupted, 16);
+    assert!(report.tokens.output > 0);
+    assert!(report::table(&report).contains("interrupted while 16 were under way"));
+}
