@@ -12,7 +12,7 @@ use motet::{Engine, Request};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let engine = Engine::open(&model_path()?)?.start().await?;
+    let engine = Engine::open(model_path()?)?.start().await?;
     let question = Message::user("What is a motet? Answer in one sentence.");
     let request = Request::chat([question]).output_tokens_max(64);
 
@@ -21,9 +21,7 @@ async fn main() -> anyhow::Result<()> {
         print!("{}", piece?.text);
         std::io::stdout().flush()?;
     }
-    if let Some(finish) = stream.finish() {
-        println!("\n({:?}, {:?})", finish.reason, finish.usage);
-    }
+    println!("\n{:?}", stream.finish());
     engine.shutdown().await;
     Ok(())
 }

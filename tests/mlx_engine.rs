@@ -1,0 +1,139 @@
+//! The whole engine on the real model: text in, text out, shared beginnings computed
+//! once, and the same answers together as alone.
+#![cfg(feature = "mlx")]
+
+use std::path::PathBuf;
+
+use motet::model::weights::ModelFiles;
+use motet::request::Completion;
+use motet::text::{Message, TextCodec};
+use motet::{Engine, Request, TokenId, text_of};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct References {
+    models: Vec<ReferenceModel>,
+}
+
+#[derive(Deserialize)]
+struct ReferenceModel {
+    model: String,
+    cases: Vec<Reference>,
+}
+
+#[derive(Deserialize)]
+struct Reference {
+    prompt: Prompt,
+    ids: Vec<TokenId>,
+    greedy: Vec<TokenId>,
+    greedy_margin: Vec<f32>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Prompt {
+    Text(String),
+    Chat(Vec<Message>),
+}
+
+/// The margin between the two best logits above which greedy tokens must agree.
+const MARGIN: f32 = 0.01;
+
+fn model() -> PathBuf {
+    let named = std::env::var_os("MOTET_MODEL").map(PathBuf::from);
+    let fetched = || {
+        let folder = std::env::var_os("MOTET_MODEL_DIR")?;
+        Some(PathBuf::from(folder).join("smollm2-135m-instruct.gguf"))
+    };
+    let path = named.or_else(fetched).filter(|path| path.exists());
+    path.expect("the model: run `cargo xtask setup --model smollm2-135m-instruct` first")
+}
+
+fn references() -> Vec<Reference> {
+    let text = include_str!("data/reference_generations.json");
+    let references: References = serde_json::from_str(text).expect("well-formed references");
+    let ours = |model: &ReferenceModel| model.model.starts_with("SmolLM2-135M-Instruct");
+    let found = references.models.into_iter().find(ours);
+    found.expect("references for this model").cases
+}
+
+fn encode(codec: &TextCodec, prompt: &Prompt) -> Vec<TokenId> {
+    match prompt {
+        Prompt::Text(text) => codec.encode_prompt(text),
+        Prompt::Chat(messages) => codec.encode_chat(messages),
+    }
+    .expect("the tokenizer takes any text")
+}
+
+#[test]
+fn text_and_chat_template_give_the_reference_ids() {
+    let codec = text_of(&ModelFiles::open(&model()).unwrap()).unwrap();
+    for case in references() {
+        assert_eq!(encode(&codec, &case.prompt), case.ids);
+    }
+}
+
+/// Both greedy outputs agree up to where the reference itself was undecided.
+fn check_greedy(case: &Reference, completion: &Completion) {
+    for (at, (found, expected)) in completion.tokens.iter().zip(&case.greedy).enumerate() {
+        if case.greedy_margin[at] <= MARGIN {
+            return;
+        }
+        assert_eq!(found, expected, "token {at} of {:?}", completion.text);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn together_and_warm_give_the_reference_tokens() {
+    let engine = Engine::open(model()).unwrap().start().await.unwrap();
+    let references = references();
+    // The second round finds every prompt in the cache.
+    for round in ["cold", "warm"] {
+        let mut streams = Vec::new();
+        for case in &references {
+            let request = Request::tokens(case.ids.clone())
+                .output_tokens_max(case.greedy.len())
+                .ignore_end_tokens();
+            streams.push(engine.submit(request).await.unwrap());
+        }
+        for (stream, case) in streams.into_iter().zip(&references) {
+            let completion = stream.collect().await.unwrap();
+            check_greedy(case, &completion);
+            if round == "warm" {
+                assert_eq!(completion.finish.usage.cached_tokens, case.ids.len() - 1);
+            }
+        }
+    }
+    engine.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sixteen_users_compute_their_system_prompt_once_and_speak() {
+    let engine = Engine::open(model()).unwrap().start().await.unwrap();
+    let system = Message::system(
+        "You are the guide of a small botanical garden on an island. The garden opens at nine, \
+         closes at six, and is proud of its blue orchids, its fern house and its old fig tree. \
+         Answer in one short sentence.",
+    );
+    let codec = engine.text().unwrap();
+    let shared = codec.encode_chat(std::slice::from_ref(&system)).unwrap().len();
+    let mut streams = Vec::new();
+    for user in 0..16 {
+        let question = Message::user(format!("I am visitor number {user}. When do you open?"));
+        let request = Request::chat([system.clone(), question]).output_tokens_max(4);
+        streams.push(engine.submit(request).await.unwrap());
+    }
+    let mut own = 0;
+    for stream in streams {
+        let prompt_tokens = stream.prompt_tokens();
+        let completion = stream.collect().await.unwrap();
+        assert!(!completion.text.trim().is_empty(), "the model speaks");
+        own += prompt_tokens + completion.tokens.len();
+    }
+    // Each user's own tokens, and the shared beginning once instead of 16 times. The
+    // template ends the system message alone with a few tokens more than are shared.
+    let evaluated = engine.stats().evaluated_tokens as usize;
+    let most = own - 15 * (shared - 8);
+    assert!(evaluated <= most, "{evaluated} tokens evaluated, at most {most} needed");
+    engine.shutdown().await;
+}
