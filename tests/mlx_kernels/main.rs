@@ -3,6 +3,7 @@
 
 mod attention;
 mod in_place;
+mod timings;
 
 use mlx_rs::ops::indexing::IndexOp;
 use mlx_rs::{Array, Stream, fast, ops};

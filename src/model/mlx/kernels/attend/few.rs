@@ -2,8 +2,8 @@
 
 use super::super::products::{along, sums};
 use super::super::simd::Simd;
+use super::group::BLOCK;
 use super::item::{Block, Work};
-use super::plan::BLOCK;
 use super::scratch::{LINE, Scratch};
 use super::softmax::{HIDDEN, LOWEST, Layout, weigh};
 

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::super::products::across;
 use super::super::simd::Simd;
+use super::group::BLOCK;
 use super::item::{Block, Sight, Work};
-use super::plan::BLOCK;
 use super::scratch::Scratch;
 use super::softmax::{HIDDEN, LOWEST, Layout, weigh};
 
