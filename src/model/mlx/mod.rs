@@ -128,7 +128,9 @@ impl MlxModel {
             _ => Means::Composed,
         };
         let network = Network {
-            weights: with_stream(&stream, || Weights::load(files, dtype, gpu))?,
+            weights: with_stream(&stream, || {
+                Weights::load(files, dtype, gpu, kernels.as_ref())
+            })?,
             attention: Attention {
                 shape,
                 rotary: Rotary::new(files.config()),

@@ -6,8 +6,9 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::take_axis;
-use mlx_rs::{Array, Dtype, ops, transforms};
+use mlx_rs::{Array, Dtype, Stream, ops, transforms};
 
+use super::kernels;
 use super::stacked::{Elements, Stacked};
 use crate::model::ModelError;
 use crate::model::weights::ModelFiles;
@@ -48,6 +49,8 @@ pub(super) struct Matrix {
 enum Form {
     /// `[in, out]`: a transposed view of the rows.
     Plain(Array),
+    /// `[out, in]`: rows, for this crate's own kernel on that stream.
+    Rows(Array, Stream),
     Quantised {
         packed: Array,
         scales: Array,
@@ -58,7 +61,8 @@ enum Form {
 }
 
 impl Weights {
-    /// Loads, folds and evaluates all weights, in `dtype`, on the current stream.
+    /// Loads, folds and evaluates all weights, in `dtype`, on the current stream. Products
+    /// run on this crate's own kernels where `kernels` names their CPU stream.
     ///
     /// # Errors
     ///
@@ -67,11 +71,13 @@ impl Weights {
         files: &ModelFiles,
         dtype: Dtype,
         keep_quantised: bool,
+        kernels: Option<&Stream>,
     ) -> Result<Self, ModelError> {
         let loader = Loader {
             files,
             dtype,
             keep_quantised,
+            kernels: kernels.cloned(),
         };
         let head = match files.config().tied_embeddings {
             true => None,
@@ -97,25 +103,34 @@ impl Matrix {
     /// `x` times the matrix, plus the bias.
     pub(super) fn apply(&self, x: &Array) -> Result<Array, Exception> {
         match (&self.form, &self.bias) {
+            (Form::Rows(rows, stream), bias) => kernels::linear(x, rows, bias.as_ref(), stream),
             (Form::Plain(matrix), None) => x.matmul(matrix),
             (Form::Plain(matrix), Some(bias)) => ops::addmm(bias, x, matrix, None, None),
-            (Form::Quantised { .. }, bias) => add_to(self.quantised_product(x)?, bias.as_ref()),
+            (
+                Form::Quantised {
+                    packed,
+                    scales,
+                    biases,
+                    bits,
+                    group_size,
+                },
+                bias,
+            ) => {
+                let product =
+                    ops::quantized_matmul(x, packed, scales, biases, true, *group_size, *bits)?;
+                match bias {
+                    Some(bias) => product.add(bias),
+                    None => Ok(product),
+                }
+            }
         }
-    }
-
-    /// `residual` plus `x` times the matrix, plus the bias.
-    pub(super) fn apply_onto(&self, residual: &Array, x: &Array) -> Result<Array, Exception> {
-        let sum = match &self.form {
-            Form::Plain(matrix) => ops::addmm(residual, x, matrix, None, None)?,
-            Form::Quantised { .. } => residual.add(self.quantised_product(x)?)?,
-        };
-        add_to(sum, self.bias.as_ref())
     }
 
     /// Rows `indices` of the matrix, as an embedding.
     pub(super) fn rows(&self, indices: &Array) -> Result<Array, Exception> {
         match &self.form {
             Form::Plain(matrix) => take_axis(matrix.transpose()?, indices, 0),
+            Form::Rows(rows, _) => take_axis(rows, indices, 0),
             Form::Quantised {
                 packed,
                 scales,
@@ -131,26 +146,6 @@ impl Matrix {
             ),
         }
     }
-
-    fn quantised_product(&self, x: &Array) -> Result<Array, Exception> {
-        match &self.form {
-            Form::Plain(matrix) => x.matmul(matrix),
-            Form::Quantised {
-                packed,
-                scales,
-                biases,
-                bits,
-                group_size,
-            } => ops::quantized_matmul(x, packed, scales, biases, true, *group_size, *bits),
-        }
-    }
-}
-
-fn add_to(sum: Array, bias: Option<&Array>) -> Result<Array, Exception> {
-    match bias {
-        Some(bias) => sum.add(bias),
-        None => Ok(sum),
-    }
 }
 
 /// What all parts of loading need.
@@ -158,6 +153,7 @@ struct Loader<'a> {
     files: &'a ModelFiles,
     dtype: Dtype,
     keep_quantised: bool,
+    kernels: Option<Stream>,
 }
 
 impl Loader<'_> {
@@ -232,7 +228,12 @@ impl Loader<'_> {
         let form = match stacked.elements {
             Elements::Plain(elements) => {
                 let matrix = Array::from_slice(&elements, &[rows, columns]);
-                Form::Plain(matrix.as_dtype(self.dtype)?.transpose()?)
+                match &self.kernels {
+                    Some(stream) if kernels::linear_supports(stacked.columns) => {
+                        Form::Rows(matrix, stream.clone())
+                    }
+                    _ => Form::Plain(matrix.as_dtype(self.dtype)?.transpose()?),
+                }
             }
             Elements::Affine {
                 bits,
@@ -264,7 +265,7 @@ impl Matrix {
 
     fn arrays(&self) -> Vec<&Array> {
         match &self.form {
-            Form::Plain(matrix) => vec![matrix],
+            Form::Plain(matrix) | Form::Rows(matrix, _) => vec![matrix],
             Form::Quantised {
                 packed,
                 scales,
