@@ -8,8 +8,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::take_axis;
 use mlx_rs::{Array, Dtype, ops, transforms};
 
-use super::shape::Shape;
-use super::stacked::{Elements, Stacked, pairs_side_by_side, permute};
+use super::stacked::{Elements, Stacked};
 use crate::model::ModelError;
 use crate::model::weights::ModelFiles;
 
@@ -29,9 +28,8 @@ pub(super) struct Weights {
 #[derive(Debug)]
 pub(super) struct Layer {
     pub(super) attention_norm: Option<Array>,
-    /// To `[queries | keys | values]`; queries and keys have their pairs side by
-    /// side, and queries are divided by the root of `head_dim`.
-    pub(super) fused: Matrix,
+    /// To `[queries | keys | values]`.
+    pub(super) packed: Matrix,
     pub(super) output: Matrix,
     pub(super) mlp_norm: Option<Array>,
     /// To `[gate | up]`.
@@ -67,13 +65,11 @@ impl Weights {
     /// What [`ModelFiles::tensor`] answers, and [`ModelError::Device`].
     pub(super) fn load(
         files: &ModelFiles,
-        shape: &Shape,
         dtype: Dtype,
         keep_quantised: bool,
     ) -> Result<Self, ModelError> {
         let loader = Loader {
             files,
-            shape,
             dtype,
             keep_quantised,
         };
@@ -83,7 +79,7 @@ impl Weights {
         };
         Ok(Self {
             embedding: loader.matrix(loader.stacked(&["model.embed_tokens.weight"])?)?,
-            layers: (0..shape.layers)
+            layers: (0..files.config().layers)
                 .map(|layer| loader.layer(layer))
                 .collect::<Result<_, _>>()?,
             norm: loader.vector(&files.tensor("model.norm.weight")?.to_f32())?,
@@ -160,7 +156,6 @@ fn add_to(sum: Array, bias: Option<&Array>) -> Result<Array, Exception> {
 /// What all parts of loading need.
 struct Loader<'a> {
     files: &'a ModelFiles,
-    shape: &'a Shape,
     dtype: Dtype,
     keep_quantised: bool,
 }
@@ -169,7 +164,7 @@ impl Loader<'_> {
     fn layer(&self, layer: usize) -> Result<Layer, ModelError> {
         let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
         let projections = ["q_proj", "k_proj", "v_proj"].map(|part| format!("self_attn.{part}"));
-        let (fused, attention_norm) = self.behind_norm(
+        let (packed, attention_norm) = self.behind_norm(
             &projections.each_ref().map(|part| name(part)),
             &name("input_layernorm"),
         )?;
@@ -179,37 +174,16 @@ impl Loader<'_> {
         )?;
         Ok(Layer {
             attention_norm,
-            fused: self.fused(fused, layer)?,
+            packed: self
+                .matrix(packed)?
+                .with_bias(self.bias(layer, &["q_proj", "k_proj", "v_proj"])?),
             output: self
                 .matrix(self.stacked(&[&name("self_attn.o_proj")])?)?
-                .with_bias(
-                    self.bias(layer, &["o_proj"])?
-                        .map(|b| self.vector(&b))
-                        .transpose()?,
-                ),
+                .with_bias(self.bias(layer, &["o_proj"])?),
             mlp_norm,
             gate_up: self.matrix(gate_up)?,
             down: self.matrix(self.stacked(&[&name("mlp.down_proj")])?)?,
         })
-    }
-
-    /// Attention's three projections: scale and order of pairs folded in.
-    fn fused(&self, mut stacked: Stacked, layer: usize) -> Result<Matrix, ModelError> {
-        let head_dim = self.shape.head_dim as usize;
-        let queries = self.shape.heads as usize * head_dim;
-        let scale = (head_dim as f32).sqrt().recip();
-        let order = pairs_side_by_side(self.shape.turned_heads() as usize, head_dim);
-        stacked.scale_rows(queries, scale);
-        stacked.permute_rows(&order);
-        let bias = match self.bias(layer, &["q_proj", "k_proj", "v_proj"])? {
-            None => None,
-            Some(mut bias) => {
-                bias[..queries].iter_mut().for_each(|x| *x *= scale);
-                permute(&mut bias, stacked.rows, &order);
-                Some(self.vector(&bias)?)
-            }
-        };
-        Ok(self.matrix(stacked)?.with_bias(bias))
     }
 
     /// Matrices with the weight of the norm before them folded in, or beside them
@@ -234,7 +208,7 @@ impl Loader<'_> {
         Stacked::read(self.files, &names, self.keep_quantised)
     }
 
-    fn bias(&self, layer: usize, parts: &[&str]) -> Result<Option<Vec<f32>>, ModelError> {
+    fn bias(&self, layer: usize, parts: &[&str]) -> Result<Option<Array>, ModelError> {
         if !self.files.config().attention_bias {
             return Ok(None);
         }
@@ -243,7 +217,7 @@ impl Loader<'_> {
             let name = format!("model.layers.{layer}.self_attn.{part}.bias");
             bias.append(&mut self.files.tensor(&name)?.to_f32());
         }
-        Ok(Some(bias))
+        self.vector(&bias).map(Some)
     }
 
     fn vector(&self, elements: &[f32]) -> Result<Array, ModelError> {

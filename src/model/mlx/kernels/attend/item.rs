@@ -1,0 +1,268 @@
+//! One item of a plan: which keys it goes through and where its results go.
+
+use std::ops::Range;
+
+use super::super::pool::Pool;
+use super::super::simd::{Job, Simd, dispatch_on};
+use super::super::split::Split;
+use super::plan::{AttendPlan, BLOCK, Group, Item, Source};
+use super::scratch::{self, Scratch};
+use super::{Cache, few, many};
+
+/// Plans cheaper than this are not worth another thread.
+const ALONE_BELOW: usize = 8 << 10;
+
+/// All keys and values of a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Caches<'a> {
+    pub(super) segments: &'a [Cache<'a>],
+    /// One for each span, the step's rows included.
+    pub(super) tails: &'a [Cache<'a>],
+}
+
+/// Computes all items of `plan`: into `output` where nothing is to be merged, into
+/// `partials` elsewhere. `queries` are rotated and scaled.
+pub(super) fn run(
+    pool: &Pool,
+    plan: &AttendPlan,
+    queries: &[f32],
+    caches: Caches<'_>,
+    partials: &mut [f32],
+    output: &mut [f32],
+) {
+    let [partials, output] = [partials, output].map(Split::new);
+    let each = |index: usize| {
+        let item = &plan.items[index];
+        let group = &plan.groups[item.group];
+        let work = Work {
+            plan,
+            group,
+            item,
+            queries,
+            caches,
+            partials: &partials,
+            output: &output,
+        };
+        scratch::for_item(|memory| dispatch_on(plan.set, Compute { work, memory }));
+    };
+    if plan.cost < ALONE_BELOW {
+        (0..plan.items.len()).for_each(each);
+    } else {
+        pool.run(plan.items.len(), each);
+    }
+}
+
+struct Compute<'a> {
+    work: Work<'a>,
+    memory: &'a mut Scratch,
+}
+
+impl Job for Compute<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        if self.work.item.queries.len() <= few::most::<S>() {
+            few::run(simd, &self.work, self.memory);
+        } else {
+            many::run(simd, &self.work, self.memory);
+        }
+    }
+}
+
+/// An item and all that it reads and writes.
+#[derive(Clone, Copy)]
+pub(super) struct Work<'a> {
+    plan: &'a AttendPlan,
+    group: &'a Group,
+    pub(super) item: &'a Item,
+    queries: &'a [f32],
+    caches: Caches<'a>,
+    partials: &'a Split<'a, f32>,
+    output: &'a Split<'a, f32>,
+}
+
+/// Neighbouring keys with their values, `dim` numbers each.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block<'a> {
+    pub(super) keys: &'a [f32],
+    pub(super) values: &'a [f32],
+    /// Position of the first.
+    pub(super) position: usize,
+    pub(super) tokens: usize,
+}
+
+impl Block<'_> {
+    /// Those tokens of the block that lie in a range of positions.
+    #[inline(always)]
+    pub(super) fn within(&self, positions: &Range<usize>, dim: usize) -> Self {
+        let from = positions
+            .start
+            .saturating_sub(self.position)
+            .min(self.tokens);
+        let to = positions
+            .end
+            .saturating_sub(self.position)
+            .min(self.tokens)
+            .max(from);
+        Block {
+            keys: &self.keys[from * dim..to * dim],
+            values: &self.values[from * dim..to * dim],
+            position: self.position + from,
+            tokens: to - from,
+        }
+    }
+}
+
+/// The positions that some queries see.
+#[derive(Clone, Debug)]
+pub(super) struct Sight {
+    /// What at least one of them sees.
+    pub(super) any: Range<usize>,
+    /// What all of them see.
+    pub(super) all: Range<usize>,
+}
+
+impl Sight {
+    /// Whether some query does not see some of the block.
+    #[inline(always)]
+    pub(super) fn is_partial(&self, block: &Block<'_>) -> bool {
+        block.position < self.all.start || block.position + block.tokens > self.all.end
+    }
+}
+
+impl<'a> Work<'a> {
+    #[inline(always)]
+    pub(super) fn dim(&self) -> usize {
+        self.plan.attention.heads.dim
+    }
+
+    /// A query's row of the step, its position and its head.
+    #[inline(always)]
+    fn place(&self, query: usize) -> (usize, usize, usize) {
+        let per_kv = self.plan.attention.heads.per_kv();
+        let (row, position) = self.group.rows[query / per_kv];
+        (row, position, self.item.kv_head * per_kv + query % per_kv)
+    }
+
+    /// Where a query's numbers lie among all queries, and its result's in the output.
+    #[inline(always)]
+    fn range(&self, query: usize) -> Range<usize> {
+        let (row, _, head) = self.place(query);
+        let from = (row * self.plan.attention.heads.query + head) * self.dim();
+        from..from + self.dim()
+    }
+
+    /// The rotated, scaled numbers of a query.
+    #[inline(always)]
+    pub(super) fn query(&self, query: usize) -> &'a [f32] {
+        &self.queries[self.range(query)]
+    }
+
+    /// The positions that a query sees.
+    #[inline(always)]
+    pub(super) fn sees(&self, query: usize) -> Range<usize> {
+        let position = self.place(query).1;
+        let window = self.plan.attention.window.unwrap_or(usize::MAX);
+        (position + 1).saturating_sub(window)..position + 1
+    }
+
+    /// What some queries see.
+    #[inline(always)]
+    pub(super) fn sight(&self, queries: Range<usize>) -> Sight {
+        let first = self.sees(queries.start);
+        let mut sight = Sight {
+            any: first.clone(),
+            all: first,
+        };
+        for query in queries {
+            let sees = self.sees(query);
+            sight.any = sight.any.start.min(sees.start)..sight.any.end.max(sees.end);
+            sight.all = sight.all.start.max(sees.start)..sight.all.end.min(sees.end);
+        }
+        sight
+    }
+
+    /// The item's keys and values, at most [`BLOCK`] tokens at a time.
+    #[inline(always)]
+    pub(super) fn blocks(&self) -> Blocks<'a> {
+        Blocks {
+            work: *self,
+            left: self.group.chunks[self.item.chunk].clone(),
+            part: 0,
+            part_from: 0,
+        }
+    }
+
+    /// Hands in a query's result: the largest score, the sum of weights relative
+    /// to it, and the values so weighed.
+    #[inline(always)]
+    pub(super) fn finish<S: Simd>(
+        &self,
+        simd: S,
+        query: usize,
+        largest: f32,
+        total: f32,
+        values: &[f32],
+    ) {
+        if self.group.direct {
+            // SAFETY: one item alone computes this query.
+            let output = unsafe { self.output.part(self.range(query)) };
+            let factor = simd.splat(1.0 / total);
+            for (from, to) in values.chunks(S::LANES).zip(output.chunks_mut(S::LANES)) {
+                simd.store_part(to, simd.mul(simd.load_part(from), factor));
+            }
+        } else {
+            let len = self.plan.partial_len();
+            let Item { kv_head, chunk, .. } = *self.item;
+            let from = self.plan.partial(self.group, kv_head, chunk, query) * len;
+            // SAFETY: one item alone computes this query from this chunk of keys.
+            let partial = unsafe { self.partials.part(from..from + len) };
+            partial[0] = largest;
+            partial[1] = total;
+            partial[2..].copy_from_slice(values);
+        }
+    }
+}
+
+/// See [`Work::blocks`].
+pub(super) struct Blocks<'a> {
+    work: Work<'a>,
+    /// Keys still to come, counted through all parts of the group.
+    left: Range<usize>,
+    part: usize,
+    /// Keys in the parts before `part`.
+    part_from: usize,
+}
+
+impl<'a> Iterator for Blocks<'a> {
+    type Item = Block<'a>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Block<'a>> {
+        if self.left.is_empty() {
+            return None;
+        }
+        let parts = &self.work.group.parts;
+        while self.left.start >= self.part_from + parts[self.part].tokens {
+            self.part_from += parts[self.part].tokens;
+            self.part += 1;
+        }
+        let part = &parts[self.part];
+        let token = self.left.start - self.part_from;
+        let tokens = BLOCK.min(part.tokens - token).min(self.left.len());
+        self.left.start += tokens;
+        let cache = match part.source {
+            Source::Segment(index) => self.work.caches.segments[index],
+            Source::Tail(span) => self.work.caches.tails[span],
+        };
+        let dim = self.work.dim();
+        let from = (self.work.item.kv_head * cache.capacity + token) * dim;
+        Some(Block {
+            keys: &cache.keys[from..from + tokens * dim],
+            values: &cache.values[from..from + tokens * dim],
+            position: part.start + token,
+            tokens,
+        })
+    }
+}

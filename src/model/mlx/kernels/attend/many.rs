@@ -1,0 +1,276 @@
+//! Attention of many queries: they lie side by side in the lanes of a vector.
+
+use std::ops::Range;
+
+use super::super::simd::Simd;
+use super::item::{Block, Sight, Work};
+use super::plan::BLOCK;
+use super::scratch::Scratch;
+use super::softmax::{HIDDEN, LOWEST, Layout, weigh};
+
+/// Computes an item, in tiles of two vectors of queries.
+#[inline(always)]
+pub(super) fn run<S: Simd>(simd: S, work: &Work<'_>, memory: &mut Scratch) {
+    let dim = work.dim();
+    let width = 2 * S::LANES;
+    let tiles = work.item.queries.len().div_ceil(width);
+    let lanes = tiles * width;
+    let [
+        queries,
+        values,
+        first,
+        last,
+        largest,
+        total,
+        scores,
+        factors,
+    ] = memory.take([
+        lanes * dim,
+        lanes * dim,
+        lanes,
+        lanes,
+        lanes,
+        lanes,
+        BLOCK * width,
+        width,
+    ]);
+    values.fill(0.0);
+    largest.fill(LOWEST);
+    total.fill(0.0);
+    let tile_queries = |tile: usize| {
+        let from = work.item.queries.start + tile * width;
+        from..work.item.queries.end.min(from + width)
+    };
+    for tile in 0..tiles {
+        let lanes = tile * width..(tile + 1) * width;
+        let queries = &mut queries[tile * width * dim..][..width * dim];
+        let (first, last) = (&mut first[lanes.clone()], &mut last[lanes]);
+        lay_out(work, tile_queries(tile), width, queries, first, last);
+    }
+    for block in work.blocks() {
+        for tile in 0..tiles {
+            let lanes = tile * width..(tile + 1) * width;
+            let numbers = tile * width * dim..(tile + 1) * width * dim;
+            let tile_queries = tile_queries(tile);
+            let mut tile = Tile {
+                count: tile_queries.len(),
+                sight: work.sight(tile_queries),
+                queries: &queries[numbers.clone()],
+                first: &first[lanes.clone()],
+                last: &last[lanes.clone()],
+                largest: &mut largest[lanes.clone()],
+                total: &mut total[lanes],
+                values: &mut values[numbers],
+                dim,
+            };
+            if tile.count > S::LANES {
+                tile.attend::<S, 2>(simd, &block, scores, factors);
+            } else {
+                tile.attend::<S, 1>(simd, &block, scores, factors);
+            }
+        }
+    }
+    for (index, query) in work.item.queries.clone().enumerate() {
+        let values = &values[index * dim..][..dim];
+        work.finish(simd, query, largest[index], total[index], values);
+    }
+}
+
+/// Lays a tile's queries out as `[dim, width]`, and what each lane sees. Lanes
+/// without a query see everything, so that their numbers stay finite.
+#[inline(always)]
+fn lay_out(
+    work: &Work<'_>,
+    range: Range<usize>,
+    width: usize,
+    queries: &mut [f32],
+    first: &mut [f32],
+    last: &mut [f32],
+) {
+    queries.fill(0.0);
+    first.fill(f32::NEG_INFINITY);
+    last.fill(f32::INFINITY);
+    for (lane, query) in range.enumerate() {
+        let column = queries[lane..].iter_mut().step_by(width);
+        for (to, from) in column.zip(work.query(query)) {
+            *to = *from;
+        }
+        let sees = work.sees(query);
+        first[lane] = sees.start as f32;
+        last[lane] = (sees.end - 1) as f32;
+    }
+}
+
+/// Queries in two vectors, and the state of their softmax.
+struct Tile<'a> {
+    count: usize,
+    sight: Sight,
+    /// `[dim, width]`.
+    queries: &'a [f32],
+    /// First and last position that each lane sees.
+    first: &'a [f32],
+    last: &'a [f32],
+    largest: &'a mut [f32],
+    total: &'a mut [f32],
+    /// `[width, dim]`.
+    values: &'a mut [f32],
+    dim: usize,
+}
+
+impl Tile<'_> {
+    /// Takes a block in. `NQ` vectors hold queries; `scores` is scratch for
+    /// `[BLOCK, width]`, `factors` for `[width]`.
+    #[inline(always)]
+    fn attend<S: Simd, const NQ: usize>(
+        &mut self,
+        simd: S,
+        block: &Block<'_>,
+        scores: &mut [f32],
+        factors: &mut [f32],
+    ) {
+        let block = block.within(&self.sight.any, self.dim);
+        if block.tokens == 0 {
+            return;
+        }
+        self.score::<S, NQ>(simd, &block, scores);
+        if self.sight.is_partial(&block) {
+            self.hide::<S, NQ>(simd, &block, scores);
+        }
+        self.soften::<S, NQ>(simd, block.tokens, scores, factors);
+        let layout = Layout {
+            key: 2 * S::LANES,
+            query: 1,
+        };
+        let factors = &factors[..self.count];
+        weigh(
+            simd,
+            scores,
+            layout,
+            block.values,
+            self.dim,
+            factors,
+            self.values,
+        );
+    }
+
+    /// Scores as `[tokens, width]`.
+    #[inline(always)]
+    fn score<S: Simd, const NQ: usize>(&self, simd: S, block: &Block<'_>, scores: &mut [f32]) {
+        let (dim, width) = (self.dim, 2 * S::LANES);
+        assert!(self.queries.len() >= dim * width && scores.len() >= block.tokens * width);
+        assert!(block.keys.len() >= block.tokens * dim);
+        let mut key = 0;
+        while key < block.tokens {
+            let keys = block.keys[key * dim..].as_ptr();
+            let scores = scores[key * width..].as_mut_ptr();
+            let queries = self.queries.as_ptr();
+            // SAFETY: `NR` keys are left, so the checks above cover all reads and writes.
+            key += unsafe {
+                match (block.tokens - key, S::REGISTERS) {
+                    (8.., 32) => products::<S, NQ, 8>(simd, queries, keys, dim, scores),
+                    (4.., _) => products::<S, NQ, 4>(simd, queries, keys, dim, scores),
+                    (2.., _) => products::<S, NQ, 2>(simd, queries, keys, dim, scores),
+                    _ => products::<S, NQ, 1>(simd, queries, keys, dim, scores),
+                }
+            };
+        }
+    }
+
+    /// Hides from each lane what it does not see.
+    #[inline(always)]
+    fn hide<S: Simd, const NQ: usize>(&self, simd: S, block: &Block<'_>, scores: &mut [f32]) {
+        let hidden = simd.splat(HIDDEN);
+        let width = 2 * S::LANES;
+        for (key, scores) in scores
+            .chunks_exact_mut(width)
+            .take(block.tokens)
+            .enumerate()
+        {
+            let position = simd.splat((block.position + key) as f32);
+            for vector in 0..NQ {
+                let lanes = vector * S::LANES..(vector + 1) * S::LANES;
+                let first = simd.load_part(&self.first[lanes.clone()]);
+                let last = simd.load_part(&self.last[lanes.clone()]);
+                let score = simd.load_part(&scores[lanes.clone()]);
+                let score = simd.select_ge(last, position, score, hidden);
+                let score = simd.select_ge(position, first, score, hidden);
+                simd.store_part(&mut scores[lanes], score);
+            }
+        }
+    }
+
+    /// Turns scores into weights, and notes for each lane the factor for what was
+    /// computed before.
+    #[inline(always)]
+    fn soften<S: Simd, const NQ: usize>(
+        &mut self,
+        simd: S,
+        tokens: usize,
+        scores: &mut [f32],
+        factors: &mut [f32],
+    ) {
+        let width = 2 * S::LANES;
+        for vector in 0..NQ {
+            let lanes = vector * S::LANES..(vector + 1) * S::LANES;
+            let before = simd.load_part(&self.largest[lanes.clone()]);
+            let mut peak = before;
+            for scores in scores.chunks_exact(width).take(tokens) {
+                peak = simd.max(peak, simd.load_part(&scores[lanes.clone()]));
+            }
+            let mut sum = simd.splat(0.0);
+            for scores in scores.chunks_exact_mut(width).take(tokens) {
+                let scores = &mut scores[lanes.clone()];
+                let weight = simd.exp2(simd.sub(simd.load_part(scores), peak));
+                sum = simd.add(sum, weight);
+                simd.store_part(scores, weight);
+            }
+            let factor = simd.exp2(simd.sub(before, peak));
+            let total = simd.load_part(&self.total[lanes.clone()]);
+            simd.store_part(
+                &mut self.total[lanes.clone()],
+                simd.mul_add(total, factor, sum),
+            );
+            simd.store_part(&mut factors[lanes.clone()], factor);
+            simd.store_part(&mut self.largest[lanes], peak);
+        }
+    }
+}
+
+/// Products of `NR` keys with `NQ` vectors of queries. Returns `NR`.
+///
+/// # Safety
+///
+/// `queries` is readable as `[dim, 2 * LANES]`, `keys` as `[NR, dim]`, `scores`
+/// writable as `[NR, 2 * LANES]`.
+#[inline(always)]
+unsafe fn products<S: Simd, const NQ: usize, const NR: usize>(
+    simd: S,
+    queries: *const f32,
+    keys: *const f32,
+    dim: usize,
+    scores: *mut f32,
+) -> usize {
+    let width = 2 * S::LANES;
+    let mut sums = [[simd.splat(0.0); NQ]; NR];
+    // SAFETY: the caller's promise, for all reads and writes below.
+    unsafe {
+        for number in 0..dim {
+            let mut lanes = [simd.splat(0.0); NQ];
+            for (vector, lanes) in lanes.iter_mut().enumerate() {
+                *lanes = simd.load(queries.add(number * width + vector * S::LANES));
+            }
+            for (key, sums) in sums.iter_mut().enumerate() {
+                let number = simd.splat(*keys.add(key * dim + number));
+                for (sum, lanes) in sums.iter_mut().zip(&lanes) {
+                    *sum = simd.mul_add(number, *lanes, *sum);
+                }
+            }
+        }
+        for (key, sums) in sums.iter().enumerate() {
+            for (vector, sum) in sums.iter().enumerate() {
+                simd.store(scores.add(key * width + vector * S::LANES), *sum);
+            }
+        }
+    }
+    NR
+}

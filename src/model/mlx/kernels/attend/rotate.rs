@@ -1,0 +1,168 @@
+//! Rotary embedding of a step's queries and keys, and the append to the tails.
+
+use super::super::pool::Pool;
+use super::super::simd::{Job, Simd, dispatch_on};
+use super::CacheMut;
+use super::plan::AttendPlan;
+use super::shape::Heads;
+
+/// Rows that one thread takes at a time.
+const ROWS: usize = 32;
+
+/// Fewer numbers than this are not worth another thread.
+const ALONE_BELOW: usize = 32 << 10;
+
+/// Rotates and scales the queries of `packed` into `queries`
+/// (`[rows, query heads, dim]`), rotates its keys into the tails and copies its
+/// values there.
+pub(super) fn rotate(
+    pool: &Pool,
+    plan: &AttendPlan,
+    packed: &[f32],
+    queries: &mut [f32],
+    tails: &mut [CacheMut<'_>],
+) {
+    let mut jobs = jobs(plan, queries, tails);
+    let job = |_: usize, [jobs]: [&mut [Rows<'_>]; 1]| {
+        for rows in jobs {
+            dispatch_on(plan.set, Rotate { plan, packed, rows });
+        }
+    };
+    if packed.len() < ALONE_BELOW {
+        job(0, [&mut jobs]);
+    } else {
+        pool.for_each_chunk([&mut jobs], [1], job);
+    }
+}
+
+/// Some rows of a span, and where they go.
+enum Rows<'a> {
+    Queries {
+        first_row: usize,
+        to: &'a mut [f32],
+    },
+    Keys {
+        first_row: usize,
+        kv_head: usize,
+        keys: &'a mut [f32],
+        values: &'a mut [f32],
+    },
+}
+
+fn jobs<'a>(
+    plan: &AttendPlan,
+    queries: &'a mut [f32],
+    tails: &'a mut [CacheMut<'_>],
+) -> Vec<Rows<'a>> {
+    let Heads { query, dim, .. } = plan.attention.heads;
+    let blocks = queries.chunks_mut(ROWS * query * dim).enumerate();
+    let mut jobs: Vec<Rows<'a>> = blocks
+        .map(|(block, to)| Rows::Queries {
+            first_row: block * ROWS,
+            to,
+        })
+        .collect();
+    for (span, tail) in plan.spans.iter().zip(tails) {
+        let new = span.tail_tokens * dim..(span.tail_tokens + span.rows) * dim;
+        let head_len = tail.capacity * dim;
+        let heads = tail.keys.chunks_exact_mut(head_len);
+        let heads = heads.zip(tail.values.chunks_exact_mut(head_len));
+        for (kv_head, (keys, values)) in heads.enumerate() {
+            let keys = keys[new.clone()].chunks_mut(ROWS * dim);
+            let values = values[new.clone()].chunks_mut(ROWS * dim);
+            jobs.extend(keys.zip(values).enumerate().map(|(block, (keys, values))| {
+                let first_row = span.first_row + block * ROWS;
+                Rows::Keys {
+                    first_row,
+                    kv_head,
+                    keys,
+                    values,
+                }
+            }));
+        }
+    }
+    jobs
+}
+
+struct Rotate<'a, 'b> {
+    plan: &'a AttendPlan,
+    packed: &'a [f32],
+    rows: &'a mut Rows<'b>,
+}
+
+impl Job for Rotate<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let attention = &self.plan.attention;
+        let Heads { query, kv, dim } = attention.heads;
+        let row_of = |row: usize| &self.packed[row * attention.heads.packed()..];
+        let pairs = attention.rotary.inverse_frequencies.len();
+        let angles = |row: usize| self.plan.angles[2 * pairs * row..][..2 * pairs].split_at(pairs);
+        match self.rows {
+            Rows::Queries { first_row, to } => {
+                // Scores come out in powers of two, which are cheaper to take.
+                let scale = attention.scale * std::f32::consts::LOG2_E;
+                for (row, to) in to.chunks_exact_mut(query * dim).enumerate() {
+                    let row = *first_row + row;
+                    let heads = row_of(row).chunks_exact(dim).zip(to.chunks_exact_mut(dim));
+                    for (from, to) in heads {
+                        rotate_head(simd, angles(row), scale, from, to);
+                    }
+                }
+            }
+            Rows::Keys {
+                first_row,
+                kv_head,
+                keys,
+                values,
+            } => {
+                let rows = keys.chunks_exact_mut(dim).zip(values.chunks_exact_mut(dim));
+                for (row, (key, value)) in rows.enumerate() {
+                    let row = *first_row + row;
+                    let from = &row_of(row)[(query + *kv_head) * dim..];
+                    rotate_head(simd, angles(row), 1.0, &from[..dim], key);
+                    value.copy_from_slice(&from[kv * dim..][..dim]);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn rotate_head<S: Simd>(
+    simd: S,
+    (cosines, sines): (&[f32], &[f32]),
+    scale: f32,
+    from: &[f32],
+    to: &mut [f32],
+) {
+    let pairs = cosines.len();
+    let scale = simd.splat(scale);
+    let (from_first, from) = from.split_at(pairs);
+    let (from_second, from_rest) = from.split_at(pairs);
+    let (to_first, to) = to.split_at_mut(pairs);
+    let (to_second, to_rest) = to.split_at_mut(pairs);
+    let from = from_first
+        .chunks(S::LANES)
+        .zip(from_second.chunks(S::LANES));
+    let angles = cosines.chunks(S::LANES).zip(sines.chunks(S::LANES));
+    let to = to_first
+        .chunks_mut(S::LANES)
+        .zip(to_second.chunks_mut(S::LANES));
+    for (((x, y), (cos, sin)), (to_x, to_y)) in from.zip(angles).zip(to) {
+        let (x, y) = (
+            simd.mul(simd.load_part(x), scale),
+            simd.mul(simd.load_part(y), scale),
+        );
+        let (cos, sin) = (simd.load_part(cos), simd.load_part(sin));
+        let minus_sin = simd.sub(simd.splat(0.0), sin);
+        simd.store_part(to_x, simd.mul_add(x, cos, simd.mul(y, minus_sin)));
+        simd.store_part(to_y, simd.mul_add(y, cos, simd.mul(x, sin)));
+    }
+    let rest = from_rest.chunks(S::LANES).zip(to_rest.chunks_mut(S::LANES));
+    for (x, to) in rest {
+        simd.store_part(to, simd.mul(simd.load_part(x), scale));
+    }
+}

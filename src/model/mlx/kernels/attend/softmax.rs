@@ -1,0 +1,131 @@
+//! The running softmax of both inner kernels, and the product with the values.
+
+use super::super::simd::Simd;
+
+/// Stands for "no score yet": lower than every score, and yet a number, so that
+/// differences from it are numbers.
+pub(super) const LOWEST: f32 = -1e30;
+
+/// What a row that is hidden gets for a score; its weight is 2^-126 at most.
+pub(super) const HIDDEN: f32 = f32::NEG_INFINITY;
+
+/// Where weight `(key, query)` lies among the weights of a block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    pub(super) key: usize,
+    pub(super) query: usize,
+}
+
+/// For each query: `values` becomes `values * factor + weights · rows`.
+///
+/// `rows` are `keys` rows of `dim` numbers, `values` has `dim` for each of
+/// `factors`.
+#[inline(always)]
+pub(super) fn weigh<S: Simd>(
+    simd: S,
+    weights: &[f32],
+    layout: Layout,
+    rows: &[f32],
+    dim: usize,
+    factors: &[f32],
+    values: &mut [f32],
+) {
+    let (keys, queries) = (rows.len() / dim, factors.len());
+    if keys == 0 || queries == 0 {
+        return;
+    }
+    assert!((keys - 1) * layout.key + (queries - 1) * layout.query < weights.len());
+    assert!(values.len() >= queries * dim && dim.is_multiple_of(S::LANES));
+    let mut query = 0;
+    while query < queries {
+        let left = queries - query;
+        let mut column = 0;
+        while column < dim {
+            let vectors = (dim - column) / S::LANES;
+            let tile = Tile {
+                weights: weights[query * layout.query..].as_ptr(),
+                layout,
+                rows: rows[column..].as_ptr(),
+                keys,
+                dim,
+                factors: factors[query..].as_ptr(),
+                values: values[query * dim + column..].as_mut_ptr(),
+            };
+            // SAFETY: with `query + MR <= queries` and `column + NV * LANES <= dim`
+            // the checks above cover all that a tile touches.
+            column += S::LANES
+                * unsafe {
+                    match (left, vectors, S::REGISTERS) {
+                        (4.., 4.., 32) => tile.run::<S, 4, 4>(simd),
+                        (4.., 2.., _) => tile.run::<S, 4, 2>(simd),
+                        (4.., _, _) => tile.run::<S, 4, 1>(simd),
+                        (3, 4.., 32) => tile.run::<S, 3, 4>(simd),
+                        (3, 2.., _) => tile.run::<S, 3, 2>(simd),
+                        (3, _, _) => tile.run::<S, 3, 1>(simd),
+                        (2, 4.., 32) => tile.run::<S, 2, 4>(simd),
+                        (2, 2.., _) => tile.run::<S, 2, 2>(simd),
+                        (2, _, _) => tile.run::<S, 2, 1>(simd),
+                        (_, 4.., _) => tile.run::<S, 1, 4>(simd),
+                        (_, 2.., _) => tile.run::<S, 1, 2>(simd),
+                        (_, _, _) => tile.run::<S, 1, 1>(simd),
+                    }
+                };
+        }
+        query += left.min(4);
+    }
+}
+
+/// Some queries and some columns of the product.
+struct Tile {
+    weights: *const f32,
+    layout: Layout,
+    rows: *const f32,
+    keys: usize,
+    dim: usize,
+    factors: *const f32,
+    values: *mut f32,
+}
+
+impl Tile {
+    /// `MR` queries, `NV` vectors of columns. Returns `NV`.
+    ///
+    /// # Safety
+    ///
+    /// The pointers are valid for that many, for all keys.
+    #[inline(always)]
+    unsafe fn run<S: Simd, const MR: usize, const NV: usize>(self, simd: S) -> usize {
+        let mut sums = [[simd.splat(0.0); NV]; MR];
+        // SAFETY: the caller's promise, for all reads and writes below.
+        unsafe {
+            for (query, sums) in sums.iter_mut().enumerate() {
+                let factor = simd.splat(*self.factors.add(query));
+                for (vector, sum) in sums.iter_mut().enumerate() {
+                    let at = self.values.add(query * self.dim + vector * S::LANES);
+                    *sum = simd.mul(simd.load(at), factor);
+                }
+            }
+            let (mut row, mut weight) = (self.rows, self.weights);
+            for _ in 0..self.keys {
+                let mut numbers = [simd.splat(0.0); NV];
+                for (vector, numbers) in numbers.iter_mut().enumerate() {
+                    *numbers = simd.load(row.add(vector * S::LANES));
+                }
+                for (query, sums) in sums.iter_mut().enumerate() {
+                    let weight = simd.splat(*weight.add(query * self.layout.query));
+                    for (sum, numbers) in sums.iter_mut().zip(&numbers) {
+                        *sum = simd.mul_add(weight, *numbers, *sum);
+                    }
+                }
+                row = row.wrapping_add(self.dim);
+                weight = weight.wrapping_add(self.layout.key);
+            }
+            for (query, sums) in sums.iter().enumerate() {
+                for (vector, sum) in sums.iter().enumerate() {
+                    let at = self.values.add(query * self.dim + vector * S::LANES);
+                    simd.store(at, *sum);
+                }
+            }
+        }
+        NV
+    }
+}

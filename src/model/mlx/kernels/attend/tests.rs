@@ -1,0 +1,353 @@
+//! Attention against a plain double-precision reference.
+
+use proptest::prelude::*;
+
+use super::super::simd::InstructionSet;
+use super::*;
+
+/// Keys and values of some tokens, `[kv heads, capacity, dim]` each.
+#[derive(Clone)]
+struct Buffer {
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    capacity: usize,
+}
+
+impl Buffer {
+    fn new(heads: Heads, capacity: usize, seed: u64) -> Buffer {
+        let count = heads.kv * capacity * heads.dim;
+        Buffer {
+            keys: numbers(count, seed),
+            values: numbers(count, seed + 1),
+            capacity,
+        }
+    }
+
+    fn read(&self) -> Cache<'_> {
+        Cache {
+            keys: &self.keys,
+            values: &self.values,
+            capacity: self.capacity,
+        }
+    }
+
+    fn write(&mut self) -> CacheMut<'_> {
+        CacheMut {
+            keys: &mut self.keys,
+            values: &mut self.values,
+            capacity: self.capacity,
+        }
+    }
+
+    fn row(&self, of: &[f32], heads: Heads, kv_head: usize, token: usize) -> Vec<f64> {
+        let from = (kv_head * self.capacity + token) * heads.dim;
+        of[from..from + heads.dim]
+            .iter()
+            .map(|x| f64::from(*x))
+            .collect()
+    }
+}
+
+/// Numbers without pattern, from -1 to 1.
+fn numbers(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mut next = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695);
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// A step with everything that it needs.
+struct Case {
+    attention: Attention,
+    spans: Vec<SpanRange>,
+    packed: Vec<f32>,
+    segments: Vec<Buffer>,
+    tails: Vec<Buffer>,
+}
+
+impl Case {
+    /// Spans whose paths are made of segments of `lengths`.
+    fn new(attention: Attention, lengths: &[usize], spans: &[(&[usize], usize, usize)]) -> Case {
+        let heads = attention.heads;
+        let spans: Vec<SpanRange> = spans
+            .iter()
+            .map(|&(path, tokens, rows)| {
+                let mut start = 0;
+                let part = |&segment: &usize| {
+                    start += lengths[segment];
+                    let tokens = lengths[segment];
+                    PartRange {
+                        segment,
+                        start: start - tokens,
+                        tokens,
+                    }
+                };
+                let path = path.iter().map(part).collect();
+                SpanRange {
+                    rows,
+                    path,
+                    tail: TailRange { start, tokens },
+                }
+            })
+            .collect();
+        let rows = spans.iter().map(|span| span.rows).sum::<usize>();
+        let segment =
+            |(i, &tokens): (usize, &usize)| Buffer::new(heads, tokens + i % 3, 10 + i as u64);
+        let tail = |(i, span): (usize, &SpanRange)| {
+            Buffer::new(heads, span.tail.tokens + span.rows + i % 2, 100 + i as u64)
+        };
+        Case {
+            packed: numbers(rows * heads.packed(), 1)
+                .iter()
+                .map(|x| 3.0 * x)
+                .collect(),
+            segments: lengths.iter().enumerate().map(segment).collect(),
+            tails: spans.iter().enumerate().map(tail).collect(),
+            attention,
+            spans,
+        }
+    }
+
+    /// Output and tails, as `attend` computes them.
+    fn run(&self, set: InstructionSet, threads: usize) -> (Vec<f32>, Vec<Buffer>) {
+        let plan = AttendPlan::for_machine(self.attention.clone(), &self.spans, set, threads);
+        let mut tails = self.tails.clone();
+        let mut output = vec![f32::NAN; plan.query_numbers()];
+        let mut views: Vec<CacheMut<'_>> = tails.iter_mut().map(Buffer::write).collect();
+        let segments: Vec<Cache<'_>> = self.segments[..plan.segments()]
+            .iter()
+            .map(Buffer::read)
+            .collect();
+        attend(
+            &Pool::new(threads),
+            &plan,
+            &self.packed,
+            &segments,
+            &mut views,
+            &mut output,
+        );
+        (output, tails)
+    }
+
+    fn rotated(&self, from: &[f32], position: usize) -> Vec<f64> {
+        let mut to: Vec<f64> = from.iter().map(|x| f64::from(*x)).collect();
+        let frequencies = &self.attention.rotary.inverse_frequencies;
+        let magnitude = f64::from(self.attention.rotary.magnitude);
+        for (i, frequency) in frequencies.iter().enumerate() {
+            let (sin, cos) = f64::from(position as f32 * frequency).sin_cos();
+            let (x, y) = (to[i], to[i + frequencies.len()]);
+            to[i] = magnitude * (x * cos - y * sin);
+            to[i + frequencies.len()] = magnitude * (y * cos + x * sin);
+        }
+        to
+    }
+
+    /// The same from the definition, and one output row after another.
+    fn reference(&self) -> (Vec<f64>, Vec<Buffer>) {
+        let heads = self.attention.heads;
+        let mut tails = self.tails.clone();
+        let mut output = Vec::new();
+        let mut rows = self.packed.chunks_exact(heads.packed());
+        for (span, tail) in self.spans.iter().zip(&mut tails) {
+            for index in 0..span.rows {
+                let row = rows.next().unwrap();
+                let (queries, rest) = row.split_at(heads.query * heads.dim);
+                let token = span.tail.tokens + index;
+                let position = span.tail.start + token;
+                for kv_head in 0..heads.kv {
+                    let at = (kv_head * tail.capacity + token) * heads.dim;
+                    let key = self.rotated(&rest[kv_head * heads.dim..][..heads.dim], position);
+                    let key: Vec<f32> = key.iter().map(|x| *x as f32).collect();
+                    let value = &rest[(heads.kv + kv_head) * heads.dim..][..heads.dim];
+                    tail.keys[at..at + heads.dim].copy_from_slice(&key);
+                    tail.values[at..at + heads.dim].copy_from_slice(value);
+                }
+                for (head, query) in queries.chunks_exact(heads.dim).enumerate() {
+                    let query = self.rotated(query, position);
+                    let kv_head = head / heads.per_kv();
+                    output.extend(self.attend_one(span, tail, kv_head, position, &query));
+                }
+            }
+        }
+        (output, tails)
+    }
+
+    fn attend_one(
+        &self,
+        span: &SpanRange,
+        tail: &Buffer,
+        kv_head: usize,
+        position: usize,
+        query: &[f64],
+    ) -> Vec<f64> {
+        let heads = self.attention.heads;
+        let parts = span
+            .path
+            .iter()
+            .map(|part| (&self.segments[part.segment], part.start, part.tokens));
+        let own = (tail, span.tail.start, position + 1 - span.tail.start);
+        let mut seen = Vec::new();
+        for (buffer, start, tokens) in parts.chain([own]) {
+            for token in 0..tokens {
+                let window = self.attention.window.unwrap_or(usize::MAX);
+                if position - (start + token) < window {
+                    let key = buffer.row(&buffer.keys, heads, kv_head, token);
+                    let score: f64 = key.iter().zip(query).map(|(k, q)| k * q).sum();
+                    let value = buffer.row(&buffer.values, heads, kv_head, token);
+                    seen.push((score * f64::from(self.attention.scale), value));
+                }
+            }
+        }
+        let largest = seen.iter().map(|seen| seen.0).fold(f64::MIN, f64::max);
+        let total: f64 = seen.iter().map(|seen| (seen.0 - largest).exp()).sum();
+        let weighed = |i: usize| -> f64 {
+            seen.iter()
+                .map(|(score, value)| (score - largest).exp() * value[i])
+                .sum()
+        };
+        (0..heads.dim).map(|i| weighed(i) / total).collect()
+    }
+
+    fn check(&self) {
+        let (expected, expected_tails) = self.reference();
+        for &set in InstructionSet::available() {
+            for threads in [1, 2, 5] {
+                let (output, tails) = self.run(set, threads);
+                for (index, (y, expected)) in output.iter().zip(&expected).enumerate() {
+                    let error = (f64::from(*y) - expected).abs();
+                    assert!(
+                        error < 1e-5,
+                        "{set:?}, {threads} threads, {index}: {y}, not {expected}"
+                    );
+                }
+                for (tail, expected) in tails.iter().zip(&expected_tails) {
+                    assert_eq!(tail.values, expected.values);
+                    for (key, expected) in tail.keys.iter().zip(&expected.keys) {
+                        assert!((key - expected).abs() < 1e-6 * (1.0 + expected.abs()));
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn attention(query: usize, kv: usize, dim: usize, window: Option<usize>) -> Attention {
+    let inverse_frequencies = (0..dim / 2).map(|i| 0.1_f32.powf(i as f32 / 4.0)).collect();
+    Attention {
+        heads: Heads { query, kv, dim },
+        scale: (dim as f32).sqrt().recip(),
+        window,
+        rotary: Rotary {
+            inverse_frequencies,
+            magnitude: 1.0,
+        },
+    }
+}
+
+#[test]
+fn one_token_sees_itself() {
+    Case::new(attention(1, 1, 16, None), &[], &[(&[], 0, 1)]).check();
+}
+
+#[test]
+fn every_head_size_and_ratio() {
+    for dim in [48, 64, 80, 96, 128] {
+        for (query, kv) in [(1, 1), (3, 1), (9, 3), (8, 2)] {
+            let spans: &[(&[usize], usize, usize)] = &[(&[0], 5, 1), (&[0, 1], 0, 7)];
+            Case::new(attention(query, kv, dim, None), &[30, 21], spans).check();
+        }
+    }
+}
+
+#[test]
+fn shared_prefixes_and_private_ends() {
+    // A trie: 0 is everyone's, 1 and 2 some spans', 3 one span's.
+    let spans: &[(&[usize], usize, usize)] = &[
+        (&[0, 1], 3, 1),
+        (&[0, 1], 90, 1),
+        (&[0, 1, 3], 0, 20),
+        (&[0, 2], 17, 1),
+        (&[0, 2], 64, 2),
+        (&[0], 1, 1),
+        (&[], 9, 1),
+    ];
+    Case::new(attention(6, 2, 32, None), &[130, 70, 64, 5], spans).check();
+}
+
+#[test]
+fn windows_hide_what_is_too_old() {
+    for window in [1, 2, 17, 64, 100, 1000] {
+        let spans: &[(&[usize], usize, usize)] = &[
+            (&[0, 1], 3, 1),
+            (&[0, 1], 30, 40),
+            (&[0, 2], 17, 1),
+            (&[], 0, 33),
+            (&[3], 1, 1),
+        ];
+        Case::new(attention(4, 2, 16, Some(window)), &[100, 50, 9, 200], spans).check();
+    }
+}
+
+#[test]
+fn a_part_of_a_head_may_go_unrotated() {
+    let mut attention = attention(4, 2, 64, None);
+    attention.rotary = Rotary {
+        inverse_frequencies: vec![0.3, 0.2, 0.1],
+        magnitude: 1.25,
+    };
+    Case::new(attention.clone(), &[20], &[(&[0], 3, 5)]).check();
+    attention.rotary.inverse_frequencies.clear();
+    Case::new(attention, &[20], &[(&[0], 3, 5)]).check();
+}
+
+#[test]
+fn large_scores_do_not_overflow() {
+    let mut case = Case::new(
+        attention(4, 1, 16, None),
+        &[40],
+        &[(&[0], 3, 20), (&[0], 0, 1)],
+    );
+    case.packed.iter_mut().for_each(|x| *x *= 300.0);
+    let (output, _) = case.run(InstructionSet::best(), 2);
+    assert!(output.iter().all(|x| x.is_finite() && x.abs() <= 900.0));
+}
+
+#[test]
+fn what_is_not_a_number_shows() {
+    for rows in [1, 40] {
+        let mut case = Case::new(attention(2, 1, 16, None), &[40], &[(&[0], 3, rows)]);
+        case.segments[0].keys[5] = f32::NAN;
+        let (output, _) = case.run(InstructionSet::best(), 2);
+        assert!(output.iter().all(|x| x.is_nan()), "{rows} rows");
+    }
+}
+
+#[test]
+#[should_panic(expected = "left == right")]
+fn lengths_are_checked() {
+    let mut case = Case::new(attention(2, 1, 16, None), &[40], &[(&[0], 3, 2)]);
+    case.packed.pop();
+    case.run(InstructionSet::best(), 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn any_step_equals_the_reference(
+        (query, kv) in prop_oneof![Just((3, 1)), Just((4, 2)), Just((2, 2))],
+        dim in prop_oneof![Just(16_usize), Just(48)],
+        window in proptest::option::of(1_usize..150),
+        lengths in proptest::collection::vec(1_usize..100, 4),
+        spans in proptest::collection::vec((0_usize..5, 0_usize..90, 1_usize..24), 1..6),
+    ) {
+        // Paths of a trie: 0; 0-1; 0-1-2; 3.
+        let paths: [&[usize]; 5] = [&[], &[0], &[0, 1], &[0, 1, 2], &[3]];
+        let spans: Vec<_> =
+            spans.iter().map(|&(path, tokens, rows)| (paths[path], tokens, rows)).collect();
+        Case::new(attention(query, kv, dim, window), &lengths, &spans).check();
+    }
+}

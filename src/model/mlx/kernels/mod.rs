@@ -1,0 +1,18 @@
+//! CPU kernels in Rust, for what MLX's CPU backend does one number at a time.
+//!
+//! Each kernel is a plain function over slices, written once over the vector
+//! operations in `simd` and spread over threads by `pool`; `ops` puts them into
+//! MLX graphs through the [bridge](super::bridge). They serve where the bridge is
+//! [available](super::bridge::available) and the stream is a CPU's.
+
+mod attend;
+mod norm;
+mod ops;
+mod pool;
+mod silu;
+mod simd;
+mod split;
+
+pub use attend::{AttendPlan, Attention, Heads, PartRange, Rotary, SpanRange, TailRange};
+pub use ops::{add_rms_norm, attend, rms_norm, silu_mul};
+pub use simd::InstructionSet;

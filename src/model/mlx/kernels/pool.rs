@@ -1,0 +1,384 @@
+//! A few threads that wait for short parallel loops.
+//!
+//! A kernel lasts tens of microseconds, which a thread's start would double. So
+//! the workers live as long as the process, spin for a moment after each loop in
+//! case another follows, and then park. The calling thread takes part and never
+//! waits for a worker that has not come: whoever is late finds the loop closed.
+//! That also makes the pool a good neighbour to the threads of a BLAS: where
+//! those keep the other cores busy, the caller simply does more itself.
+//!
+//! One loop runs at a time; a second caller works alone.
+
+use std::cell::UnsafeCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use super::split::Split;
+
+/// How long a worker spins before it parks. Longer than the gaps between the
+/// loops of one kernel, shorter than the matrix products between two kernels,
+/// whose threads want the core.
+const SPIN: Duration = Duration::from_micros(20);
+
+/// The gate is open: workers may join the loop.
+const OPEN: u64 = 1 << 31;
+/// One worker inside the loop.
+const ONE: u64 = 1;
+/// Low half of the gate: `OPEN` and the number of workers inside. The high half
+/// counts loops, so that a worker joins each at most once.
+const LOW: u64 = (1 << 32) - 1;
+
+/// Threads for parallel loops.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+    /// Held by the caller whose loop runs.
+    turn: Mutex<()>,
+    workers: Vec<Thread>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    gate: AtomicU64,
+    body: UnsafeCell<Option<Body>>,
+    /// Next index that nobody has taken.
+    next: AtomicUsize,
+    panicked: AtomicBool,
+    /// One for each worker: it is parked, or about to be.
+    parked: Vec<AtomicBool>,
+}
+
+/// A loop, with its lifetime erased.
+#[derive(Clone, Copy)]
+struct Body {
+    run: *const (dyn Fn(usize) + Sync),
+    count: usize,
+}
+
+impl std::fmt::Debug for Body {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Body")
+            .field("count", &self.count)
+            .finish_non_exhaustive()
+    }
+}
+
+// SAFETY: `body` is written only by the holder of `turn`, and only while the
+// gate is closed with nobody inside; it is read only inside the open gate, by
+// workers that entered with an acquiring exchange after the releasing store that
+// opened it. What it points to is `Sync` and outlives the loop.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; the pointer is never used outside a loop.
+unsafe impl Send for Shared {}
+
+impl Pool {
+    /// The pool of this process: as many threads, callers included, as OpenBLAS
+    /// was told to use (`OPENBLAS_NUM_THREADS`), or else as there are cores.
+    pub(crate) fn global() -> &'static Pool {
+        static GLOBAL: OnceLock<Pool> = OnceLock::new();
+        GLOBAL.get_or_init(|| {
+            let told = std::env::var("OPENBLAS_NUM_THREADS")
+                .ok()
+                .and_then(|n| n.parse().ok());
+            let cores = thread::available_parallelism().map_or(1, usize::from);
+            Pool::new(told.unwrap_or(cores).clamp(1, 64))
+        })
+    }
+
+    /// A pool of `threads` threads, the calling one included.
+    ///
+    /// Its threads end with the process only.
+    pub(crate) fn new(threads: usize) -> Pool {
+        let workers = threads.saturating_sub(1);
+        let shared = Arc::new(Shared {
+            gate: AtomicU64::new(0),
+            body: UnsafeCell::new(None),
+            next: AtomicUsize::new(0),
+            panicked: AtomicBool::new(false),
+            parked: (0..workers).map(|_| AtomicBool::new(false)).collect(),
+        });
+        let spawn = |index| {
+            let shared = Arc::clone(&shared);
+            thread::Builder::new()
+                .name(format!("motet-kernel-{index}"))
+                .spawn(move || shared.work(index))
+        };
+        // A machine that refuses a thread still computes, with fewer.
+        let workers = (0..workers).map_while(|index| spawn(index).ok());
+        let workers = workers.map(|handle| handle.thread().clone()).collect();
+        Pool {
+            shared,
+            turn: Mutex::new(()),
+            workers,
+        }
+    }
+
+    /// Threads that take part, the calling one included.
+    pub(crate) fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `body` with each of `0..count`, on all threads, in any order.
+    ///
+    /// # Panics
+    ///
+    /// When a call panicked; all others have ended by then.
+    pub(crate) fn run(&self, count: usize, body: impl Fn(usize) + Sync) {
+        let turn = match self.turn.try_lock() {
+            Ok(turn) => Some(turn),
+            // The lock guards no data that a panic could have left half-changed.
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        if turn.is_none() || self.workers.is_empty() || count < 2 {
+            return (0..count).for_each(body);
+        }
+        self.open(count, &body);
+        let own = catch_unwind(AssertUnwindSafe(|| self.shared.take_part(&body, count)));
+        self.shared.close();
+        let others_panicked = self.shared.panicked.swap(false, Ordering::Relaxed);
+        drop(turn);
+        if let Err(panic) = own {
+            resume_unwind(panic);
+        }
+        assert!(!others_panicked, "a kernel panicked on another thread");
+    }
+
+    /// Cuts each of `slices` into chunks of its `lengths`' number of elements (the
+    /// last may be shorter) and calls `body` with the n-th chunk of all, for
+    /// every n, on all threads. All must have the same number of chunks.
+    ///
+    /// # Panics
+    ///
+    /// When they have not, or when a call panicked.
+    pub(crate) fn for_each_chunk<T: Send, const N: usize>(
+        &self,
+        slices: [&mut [T]; N],
+        lengths: [usize; N],
+        body: impl Fn(usize, [&mut [T]; N]) + Sync,
+    ) {
+        let counts: [usize; N] = std::array::from_fn(|i| slices[i].len().div_ceil(lengths[i]));
+        assert!(
+            counts.iter().all(|count| *count == counts[0]),
+            "{counts:?} chunks"
+        );
+        let lens: [usize; N] = std::array::from_fn(|i| slices[i].len());
+        let slices = slices.map(Split::new);
+        self.run(counts[0], |index| {
+            let chunk = |i: usize| {
+                let from = index * lengths[i];
+                let to = lens[i].min(from + lengths[i]);
+                // SAFETY: `run` yields every index once, so no two chunks overlap.
+                unsafe { slices[i].part(from..to) }
+            };
+            body(index, std::array::from_fn(chunk));
+        });
+    }
+
+    fn open<'a>(&self, count: usize, body: &'a (dyn Fn(usize) + Sync + 'a)) {
+        let shared = &*self.shared;
+        let run: *const (dyn Fn(usize) + Sync + 'a) = body;
+        // SAFETY: only the lifetime changes; `close` returns before it ends.
+        let run: *const (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(run) };
+        // SAFETY: this thread holds `turn` and the gate is closed and empty.
+        unsafe { *shared.body.get() = Some(Body { run, count }) };
+        shared.next.store(0, Ordering::Relaxed);
+        let loops = shared.gate.load(Ordering::Relaxed) & !LOW;
+        // Sequentially consistent with the worker's own store and load, so that
+        // either it sees the gate open or we see that it is parked.
+        shared
+            .gate
+            .store(loops.wrapping_add(LOW + 1) | OPEN, Ordering::SeqCst);
+        for (worker, parked) in self.workers.iter().zip(&shared.parked) {
+            if parked.load(Ordering::SeqCst) {
+                worker.unpark();
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn take_part(&self, body: &(dyn Fn(usize) + Sync), count: usize) {
+        loop {
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            if index >= count {
+                return;
+            }
+            body(index);
+        }
+    }
+
+    /// Shuts the gate and waits until nobody is inside.
+    fn close(&self) {
+        // After a panic of the caller's own there may be indices left: nobody needs them.
+        self.next.fetch_add(usize::MAX / 2, Ordering::Relaxed);
+        self.gate.fetch_and(!OPEN, Ordering::Relaxed);
+        let mut waited = 0_u32;
+        while self.gate.load(Ordering::Acquire) & LOW != 0 {
+            waited += 1;
+            if waited.is_multiple_of(1 << 10) {
+                thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// A worker's life.
+    fn work(&self, index: usize) {
+        let mut seen = 0;
+        loop {
+            seen = self.wait(index, seen);
+            let Some(body) = self.enter(seen) else {
+                continue;
+            };
+            // SAFETY: inside the gate, so the loop's caller still waits for us.
+            let run = unsafe { &*body.run };
+            if catch_unwind(AssertUnwindSafe(|| self.take_part(run, body.count))).is_err() {
+                self.panicked.store(true, Ordering::Relaxed);
+            }
+            self.gate.fetch_sub(ONE, Ordering::Release);
+        }
+    }
+
+    /// Waits for a loop after loop number `seen`; returns its number.
+    fn wait(&self, index: usize, seen: u64) -> u64 {
+        let fresh = |order| {
+            let gate = self.gate.load(order);
+            (gate & !LOW != seen && gate & OPEN != 0).then_some(gate & !LOW)
+        };
+        let start = Instant::now();
+        while start.elapsed() < SPIN {
+            for _ in 0..16 {
+                if let Some(number) = fresh(Ordering::Relaxed) {
+                    return number;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        loop {
+            self.parked[index].store(true, Ordering::SeqCst);
+            let found = fresh(Ordering::SeqCst);
+            if found.is_none() {
+                thread::park();
+            }
+            self.parked[index].store(false, Ordering::Relaxed);
+            if let Some(number) = found.or_else(|| fresh(Ordering::Relaxed)) {
+                return number;
+            }
+        }
+    }
+
+    /// Joins loop `number`, unless it has been closed meanwhile.
+    fn enter(&self, number: u64) -> Option<Body> {
+        let mut gate = self.gate.load(Ordering::Relaxed);
+        while gate & !LOW == number && gate & OPEN != 0 {
+            match self.gate.compare_exchange_weak(
+                gate,
+                gate + ONE,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                // SAFETY: inside the gate nobody writes `body`.
+                Ok(_) => return unsafe { *self.body.get() },
+                Err(now) => gate = now,
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(pool: &Pool, count: usize) {
+        let hits: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
+        pool.run(count, |index| {
+            hits[index].fetch_add(1, Ordering::Relaxed);
+        });
+        assert!(
+            hits.iter().all(|hit| hit.load(Ordering::Relaxed) == 1),
+            "of {count}"
+        );
+    }
+
+    #[test]
+    fn every_index_is_visited_once() {
+        for threads in [1, 2, 3, 8] {
+            let pool = Pool::new(threads);
+            assert_eq!(pool.threads(), threads);
+            for count in [0, 1, 2, 7, 1000] {
+                check(&pool, count);
+            }
+            // Back to back, spun for and parked for.
+            for round in 0..2000 {
+                check(&pool, 1 + round % 5);
+                if round % 500 == 0 {
+                    thread::sleep(10 * SPIN);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn chunks_cover_each_slice() {
+        let pool = Pool::new(3);
+        for (length, chunk) in [(0, 4), (1, 4), (8, 4), (9, 4), (1000, 7)] {
+            let mut ones = vec![0; length];
+            let mut pairs = vec![0; 2 * length];
+            pool.for_each_chunk(
+                [&mut ones, &mut pairs],
+                [chunk, 2 * chunk],
+                |index, [a, b]| {
+                    assert_eq!(2 * a.len(), b.len());
+                    a.iter_mut()
+                        .chain(b)
+                        .for_each(|element| *element += index + 1);
+                },
+            );
+            let expected: Vec<usize> = (0..length).map(|i| i / chunk + 1).collect();
+            assert_eq!(ones, expected);
+            assert_eq!(
+                pairs.iter().step_by(2).copied().collect::<Vec<_>>(),
+                expected
+            );
+        }
+    }
+
+    #[test]
+    fn callers_do_not_disturb_each_other() {
+        let pool = Pool::new(4);
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| (0..1000).for_each(|round| check(&pool, 1 + round % 9)));
+            }
+        });
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+        let pool = Pool::new(3);
+        for bad in 0..64 {
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                pool.run(64, |index| assert_ne!(index, bad, "planted"));
+            }));
+            assert!(outcome.is_err(), "index {bad}");
+            check(&pool, 64);
+        }
+    }
+
+    #[test]
+    fn a_loop_within_a_loop_runs_alone() {
+        let pool = Pool::new(2);
+        let sum = AtomicUsize::new(0);
+        pool.run(10, |_| {
+            pool.run(10, |index| {
+                sum.fetch_add(index, Ordering::Relaxed);
+            });
+        });
+        assert_eq!(sum.into_inner(), 450);
+    }
+}

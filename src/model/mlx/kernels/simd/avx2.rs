@@ -1,0 +1,156 @@
+//! [`Simd`] on AVX2 with FMA.
+
+use std::arch::x86_64::*;
+
+use super::{Job, Simd};
+
+/// Runs `job` with AVX2.
+///
+/// # Safety
+///
+/// The machine has AVX2 and FMA.
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn run<J: Job>(job: J) -> J::Output {
+    job.run(Avx2(()))
+}
+
+/// The proof that the machine has AVX2 and FMA.
+#[derive(Clone, Copy)]
+pub(super) struct Avx2(());
+
+/// Wraps intrinsics that need nothing but the instruction set.
+macro_rules! intrinsic {
+    ($call:expr) => {
+        // SAFETY: `self` is the proof that the machine has the instruction.
+        unsafe { $call }
+    };
+}
+
+impl Simd for Avx2 {
+    type Vector = __m256;
+    const LANES: usize = 8;
+    const REGISTERS: usize = 16;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m256 {
+        intrinsic!(_mm256_set1_ps(x))
+    }
+
+    #[inline(always)]
+    fn iota(self) -> __m256 {
+        intrinsic!(_mm256_setr_ps(0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0))
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32, v: __m256) {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_storeu_ps(to, v) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m256, b: __m256) -> __m256 {
+        intrinsic!(_mm256_add_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn sub(self, a: __m256, b: __m256) -> __m256 {
+        intrinsic!(_mm256_sub_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn mul(self, a: __m256, b: __m256) -> __m256 {
+        intrinsic!(_mm256_mul_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn div(self, a: __m256, b: __m256) -> __m256 {
+        intrinsic!(_mm256_div_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        intrinsic!(_mm256_fmadd_ps(a, b, c))
+    }
+
+    #[inline(always)]
+    fn max(self, a: __m256, b: __m256) -> __m256 {
+        intrinsic!(_mm256_max_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn min(self, a: __m256, b: __m256) -> __m256 {
+        intrinsic!(_mm256_min_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn select_ge(self, a: __m256, b: __m256, then: __m256, otherwise: __m256) -> __m256 {
+        intrinsic!(_mm256_blendv_ps(
+            otherwise,
+            then,
+            _mm256_cmp_ps::<_CMP_GE_OQ>(a, b)
+        ))
+    }
+
+    #[inline(always)]
+    fn round(self, v: __m256) -> __m256 {
+        intrinsic!(_mm256_round_ps::<
+            { _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC },
+        >(v))
+    }
+
+    #[inline(always)]
+    fn scale(self, v: __m256, n: __m256) -> __m256 {
+        intrinsic!({
+            let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+            _mm256_mul_ps(v, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent)))
+        })
+    }
+
+    #[inline(always)]
+    fn sum(self, v: __m256) -> f32 {
+        intrinsic!({
+            let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+        })
+    }
+
+    #[inline(always)]
+    fn largest(self, v: __m256) -> f32 {
+        intrinsic!({
+            let four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn dots(self, query: *const f32, rows: *const f32, stride: usize, dim: usize) -> __m256 {
+        let mut sums = [self.splat(0.0); 8];
+        for at in (0..dim).step_by(8) {
+            // SAFETY: `at + 8 <= dim`, so the caller's promise covers all reads.
+            unsafe {
+                let q = self.load(query.add(at));
+                for (row, sum) in sums.iter_mut().enumerate() {
+                    *sum = self.mul_add(q, self.load(rows.add(row * stride + at)), *sum);
+                }
+            }
+        }
+        let [a, b, c, d, e, f, g, h] = sums;
+        intrinsic!({
+            // Per 128-bit lane: partial sums of a, b, c, d, and of e, f, g, h.
+            let low = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+            let high = _mm256_hadd_ps(_mm256_hadd_ps(e, f), _mm256_hadd_ps(g, h));
+            _mm256_add_ps(
+                _mm256_permute2f128_ps::<0x20>(low, high),
+                _mm256_permute2f128_ps::<0x31>(low, high),
+            )
+        })
+    }
+}

@@ -1,0 +1,171 @@
+//! [`Simd`] on AVX-512F.
+
+use std::arch::x86_64::*;
+
+use super::{Job, Simd};
+
+/// Runs `job` with AVX-512.
+///
+/// # Safety
+///
+/// The machine has AVX-512F.
+#[target_feature(enable = "avx512f,avx2,fma")]
+pub(super) unsafe fn run<J: Job>(job: J) -> J::Output {
+    job.run(Avx512(()))
+}
+
+/// The proof that the machine has AVX-512F.
+#[derive(Clone, Copy)]
+pub(super) struct Avx512(());
+
+/// Wraps intrinsics that need nothing but the instruction set.
+macro_rules! intrinsic {
+    ($call:expr) => {
+        // SAFETY: `self` is the proof that the machine has the instruction.
+        unsafe { $call }
+    };
+}
+
+impl Simd for Avx512 {
+    type Vector = __m512;
+    const LANES: usize = 16;
+    const REGISTERS: usize = 32;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m512 {
+        intrinsic!(_mm512_set1_ps(x))
+    }
+
+    #[inline(always)]
+    fn iota(self) -> __m512 {
+        intrinsic!(_mm512_setr_ps(
+            0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0
+        ))
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32, v: __m512) {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_storeu_ps(to, v) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        intrinsic!(_mm512_add_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn sub(self, a: __m512, b: __m512) -> __m512 {
+        intrinsic!(_mm512_sub_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        intrinsic!(_mm512_mul_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn div(self, a: __m512, b: __m512) -> __m512 {
+        intrinsic!(_mm512_div_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        intrinsic!(_mm512_fmadd_ps(a, b, c))
+    }
+
+    #[inline(always)]
+    fn max(self, a: __m512, b: __m512) -> __m512 {
+        intrinsic!(_mm512_max_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn min(self, a: __m512, b: __m512) -> __m512 {
+        intrinsic!(_mm512_min_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn select_ge(self, a: __m512, b: __m512, then: __m512, otherwise: __m512) -> __m512 {
+        intrinsic!(_mm512_mask_blend_ps(
+            _mm512_cmp_ps_mask::<_CMP_GE_OQ>(a, b),
+            otherwise,
+            then
+        ))
+    }
+
+    #[inline(always)]
+    fn round(self, v: __m512) -> __m512 {
+        intrinsic!(_mm512_roundscale_ps::<
+            { _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC },
+        >(v))
+    }
+
+    #[inline(always)]
+    fn scale(self, v: __m512, n: __m512) -> __m512 {
+        intrinsic!(_mm512_scalef_ps(v, n))
+    }
+
+    #[inline(always)]
+    fn sum(self, v: __m512) -> f32 {
+        intrinsic!(_mm512_reduce_add_ps(v))
+    }
+
+    #[inline(always)]
+    fn largest(self, v: __m512) -> f32 {
+        intrinsic!(_mm512_reduce_max_ps(v))
+    }
+
+    #[inline(always)]
+    unsafe fn dots(self, query: *const f32, rows: *const f32, stride: usize, dim: usize) -> __m512 {
+        let mut sums = [self.splat(0.0); 16];
+        for at in (0..dim).step_by(16) {
+            // SAFETY: `at + 16 <= dim`, so the caller's promise covers all reads.
+            unsafe {
+                let q = self.load(query.add(at));
+                for (row, sum) in sums.iter_mut().enumerate() {
+                    *sum = self.mul_add(q, self.load(rows.add(row * stride + at)), *sum);
+                }
+            }
+        }
+        sum_each(sums)
+    }
+}
+
+/// The sum of each of 16 vectors, as one vector: four rounds that halve the
+/// number of vectors, each adding what the next one needs side by side.
+#[inline(always)]
+fn sum_each(v: [__m512; 16]) -> __m512 {
+    // SAFETY: only reached through `Avx512`, the proof that the machine has AVX-512F.
+    unsafe {
+        let mut fours = [_mm512_setzero_ps(); 4];
+        for (i, four) in fours.iter_mut().enumerate() {
+            let [a, b, c, d] = [v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]];
+            let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+            let cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+            // Per 128-bit lane: partial sums of a, b, c, d.
+            *four = _mm512_add_ps(
+                _mm512_shuffle_ps::<0b01_00_01_00>(ab, cd),
+                _mm512_shuffle_ps::<0b11_10_11_10>(ab, cd),
+            );
+        }
+        let [p, q, r, s] = fours;
+        let pq = _mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b10_00_10_00>(p, q),
+            _mm512_shuffle_f32x4::<0b11_01_11_01>(p, q),
+        );
+        let rs = _mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b10_00_10_00>(r, s),
+            _mm512_shuffle_f32x4::<0b11_01_11_01>(r, s),
+        );
+        _mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b10_00_10_00>(pq, rs),
+            _mm512_shuffle_f32x4::<0b11_01_11_01>(pq, rs),
+        )
+    }
+}

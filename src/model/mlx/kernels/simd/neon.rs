@@ -1,0 +1,149 @@
+//! [`Simd`] on NEON.
+
+use std::arch::aarch64::*;
+
+use super::{Job, Simd};
+
+/// Runs `job` with NEON.
+///
+/// # Safety
+///
+/// The machine has NEON.
+#[target_feature(enable = "neon")]
+pub(super) unsafe fn run<J: Job>(job: J) -> J::Output {
+    job.run(Neon(()))
+}
+
+/// The proof that the machine has NEON.
+#[derive(Clone, Copy)]
+pub(super) struct Neon(());
+
+/// Wraps intrinsics that need nothing but the instruction set.
+macro_rules! intrinsic {
+    ($call:expr) => {
+        // SAFETY: `self` is the proof that the machine has the instruction.
+        unsafe { $call }
+    };
+}
+
+impl Simd for Neon {
+    type Vector = float32x4_t;
+    const LANES: usize = 4;
+    const REGISTERS: usize = 32;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> float32x4_t {
+        intrinsic!(vdupq_n_f32(x))
+    }
+
+    #[inline(always)]
+    fn iota(self) -> float32x4_t {
+        intrinsic!(vld1q_f32([0.0, 1.0, 2.0, 3.0].as_ptr()))
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> float32x4_t {
+        // SAFETY: the caller's promise.
+        unsafe { vld1q_f32(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32, v: float32x4_t) {
+        // SAFETY: the caller's promise.
+        unsafe { vst1q_f32(to, v) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        intrinsic!(vaddq_f32(a, b))
+    }
+
+    #[inline(always)]
+    fn sub(self, a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        intrinsic!(vsubq_f32(a, b))
+    }
+
+    #[inline(always)]
+    fn mul(self, a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        intrinsic!(vmulq_f32(a, b))
+    }
+
+    #[inline(always)]
+    fn div(self, a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        intrinsic!(vdivq_f32(a, b))
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
+        intrinsic!(vfmaq_f32(c, a, b))
+    }
+
+    #[inline(always)]
+    fn max(self, a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        intrinsic!(vmaxq_f32(a, b))
+    }
+
+    #[inline(always)]
+    fn min(self, a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        intrinsic!(vminq_f32(a, b))
+    }
+
+    #[inline(always)]
+    fn select_ge(
+        self,
+        a: float32x4_t,
+        b: float32x4_t,
+        then: float32x4_t,
+        otherwise: float32x4_t,
+    ) -> float32x4_t {
+        intrinsic!(vbslq_f32(vcgeq_f32(a, b), then, otherwise))
+    }
+
+    #[inline(always)]
+    fn round(self, v: float32x4_t) -> float32x4_t {
+        intrinsic!(vrndnq_f32(v))
+    }
+
+    #[inline(always)]
+    fn scale(self, v: float32x4_t, n: float32x4_t) -> float32x4_t {
+        intrinsic!({
+            let exponent = vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127));
+            vmulq_f32(v, vreinterpretq_f32_s32(vshlq_n_s32::<23>(exponent)))
+        })
+    }
+
+    #[inline(always)]
+    fn sum(self, v: float32x4_t) -> f32 {
+        intrinsic!(vaddvq_f32(v))
+    }
+
+    #[inline(always)]
+    fn largest(self, v: float32x4_t) -> f32 {
+        intrinsic!(vmaxvq_f32(v))
+    }
+
+    #[inline(always)]
+    unsafe fn dots(
+        self,
+        query: *const f32,
+        rows: *const f32,
+        stride: usize,
+        dim: usize,
+    ) -> float32x4_t {
+        // Two sums a row, so that the pipeline always has independent work.
+        let mut even = [self.splat(0.0); 4];
+        let mut odd = [self.splat(0.0); 4];
+        for at in (0..dim).step_by(4) {
+            let sums = if at % 8 == 0 { &mut even } else { &mut odd };
+            // SAFETY: `at + 4 <= dim`, so the caller's promise covers all reads.
+            unsafe {
+                let q = self.load(query.add(at));
+                for (row, sum) in sums.iter_mut().enumerate() {
+                    *sum = self.mul_add(q, self.load(rows.add(row * stride + at)), *sum);
+                }
+            }
+        }
+        let [a, b, c, d]: [_; 4] = std::array::from_fn(|i| self.add(even[i], odd[i]));
+        intrinsic!(vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)))
+    }
+}

@@ -1,0 +1,128 @@
+//! [`Simd`] in plain Rust, for machines that no other implementation knows.
+
+use super::{Job, Simd};
+
+/// Runs `job` with plain loops.
+pub(super) fn run<J: Job>(job: J) -> J::Output {
+    job.run(Portable)
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Portable;
+
+type Lanes = [f32; 8];
+
+#[inline(always)]
+fn each(a: Lanes, b: Lanes, f: impl Fn(f32, f32) -> f32) -> Lanes {
+    std::array::from_fn(|i| f(a[i], b[i]))
+}
+
+impl Simd for Portable {
+    type Vector = Lanes;
+    const LANES: usize = 8;
+    const REGISTERS: usize = 8;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Lanes {
+        [x; 8]
+    }
+
+    #[inline(always)]
+    fn iota(self) -> Lanes {
+        std::array::from_fn(|i| i as f32)
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> Lanes {
+        // SAFETY: the caller's promise; `read_unaligned` asks for no alignment.
+        unsafe { from.cast::<Lanes>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32, v: Lanes) {
+        // SAFETY: the caller's promise; `write_unaligned` asks for no alignment.
+        unsafe { to.cast::<Lanes>().write_unaligned(v) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: Lanes, b: Lanes) -> Lanes {
+        each(a, b, |a, b| a + b)
+    }
+
+    #[inline(always)]
+    fn sub(self, a: Lanes, b: Lanes) -> Lanes {
+        each(a, b, |a, b| a - b)
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Lanes, b: Lanes) -> Lanes {
+        each(a, b, |a, b| a * b)
+    }
+
+    #[inline(always)]
+    fn div(self, a: Lanes, b: Lanes) -> Lanes {
+        each(a, b, |a, b| a / b)
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: Lanes, b: Lanes, c: Lanes) -> Lanes {
+        // Not `f32::mul_add`, which is a library call where there is no such instruction.
+        std::array::from_fn(|i| a[i] * b[i] + c[i])
+    }
+
+    #[inline(always)]
+    fn max(self, a: Lanes, b: Lanes) -> Lanes {
+        each(a, b, |a, b| if a > b { a } else { b })
+    }
+
+    #[inline(always)]
+    fn min(self, a: Lanes, b: Lanes) -> Lanes {
+        each(a, b, |a, b| if a < b { a } else { b })
+    }
+
+    #[inline(always)]
+    fn select_ge(self, a: Lanes, b: Lanes, then: Lanes, otherwise: Lanes) -> Lanes {
+        std::array::from_fn(|i| if a[i] >= b[i] { then[i] } else { otherwise[i] })
+    }
+
+    #[inline(always)]
+    fn round(self, v: Lanes) -> Lanes {
+        // Adding 1.5 * 2^23 leaves no room for a fraction.
+        const SHIFT: f32 = 12_582_912.0;
+        std::array::from_fn(|i| (v[i] + SHIFT) - SHIFT)
+    }
+
+    #[inline(always)]
+    fn scale(self, v: Lanes, n: Lanes) -> Lanes {
+        // `as` saturates and takes NaN to 0: always an exponent.
+        std::array::from_fn(|i| v[i] * f32::from_bits(((n[i] as i32 + 127) as u32) << 23))
+    }
+
+    #[inline(always)]
+    fn sum(self, v: Lanes) -> f32 {
+        v.iter().sum()
+    }
+
+    #[inline(always)]
+    fn largest(self, v: Lanes) -> f32 {
+        v.iter().copied().fold(f32::NEG_INFINITY, f32::max)
+    }
+
+    #[inline(always)]
+    unsafe fn dots(self, query: *const f32, rows: *const f32, stride: usize, dim: usize) -> Lanes {
+        std::array::from_fn(|row| {
+            let mut sum = [0.0; 8];
+            for at in (0..dim).step_by(8) {
+                // SAFETY: `at + 8 <= dim`, so the caller's promise covers both reads.
+                let (q, k) = unsafe {
+                    (
+                        self.load(query.add(at)),
+                        self.load(rows.add(row * stride + at)),
+                    )
+                };
+                sum = self.mul_add(q, k, sum);
+            }
+            self.sum(sum)
+        })
+    }
+}

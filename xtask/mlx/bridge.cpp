@@ -1,0 +1,264 @@
+// An MLX primitive whose CPU evaluation is a call of a Rust function.
+//
+// This is all of the bridge that must be C++: a primitive derives from an MLX class,
+// and preparing its outputs uses methods of MLX's array. The Rust half, which gives it
+// a safe face and says what the pieces mean, is src/model/mlx/bridge.rs; the two change
+// together, and motet_bridge_version() is how they make sure of each other.
+//
+// Rust functions come in as pointers, so nothing here has to be found in the program.
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "mlx/backend/cpu/encoder.h"
+#include "mlx/c/private/array.h"
+#include "mlx/c/private/stream.h"
+#include "mlx/primitives.h"
+
+namespace mx = mlx::core;
+
+extern "C" {
+
+// One array as the kernel sees it.
+struct motet_view {
+  float* data;
+  // Numbers that `data`, an in-place array, must first be filled with; null when they
+  // are there already. Inputs and `source` have `strides`, in elements; all else is
+  // row-contiguous.
+  const float* source;
+  const int64_t* shape;
+  const int64_t* strides;
+  size_t dims;
+};
+
+struct motet_kernel {
+  void* context;
+  // `views` are the inputs, then the in-place arrays, then the outputs. Returns 0, or
+  // writes why not into `error`. Called on the stream's thread.
+  int (*run)(void* context, const motet_view* views, char* error, size_t error_len);
+  // Takes over the in-place arrays. Called once the graph has no more use for them,
+  // before `run` fills them.
+  void (*keep)(void* context, const mlx_array* in_place, size_t copied);
+  // Called exactly once, after the last call of the others.
+  void (*drop)(void* context);
+};
+
+struct motet_shape {
+  const int32_t* sizes;
+  size_t dims;
+};
+
+} // extern "C"
+
+namespace {
+
+constexpr size_t ERROR_LEN = 512;
+constexpr size_t ALIGNMENT = 64; // a cache line, and the widest vector
+
+// Owns the kernel's context. Shared by the primitive and the tasks it has dispatched.
+class Kernel {
+ public:
+  explicit Kernel(const motet_kernel& raw) : raw_(raw) {}
+  ~Kernel() {
+    raw_.drop(raw_.context);
+  }
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+
+  // MLX keeps what a task throws and rethrows it where the stream is waited for.
+  void run(const std::vector<motet_view>& views) const {
+    char error[ERROR_LEN] = "";
+    if (raw_.run(raw_.context, views.data(), error, ERROR_LEN) != 0) {
+      throw std::runtime_error(error);
+    }
+  }
+
+  void keep(const std::vector<mlx_array>& in_place, size_t copied) const {
+    raw_.keep(raw_.context, in_place.data(), copied);
+  }
+
+ private:
+  motet_kernel raw_;
+};
+
+// One call of a kernel: its views, and the numbers that they point to.
+class Call {
+ public:
+  Call(std::shared_ptr<Kernel> kernel, size_t views) : kernel_(std::move(kernel)) {
+    views_.reserve(views);
+    shapes_.reserve(views);
+    strides_.reserve(views);
+  }
+
+  void add(const mx::array& a, float* data, const float* source, const mx::Strides& strides) {
+    shapes_.emplace_back(a.shape().begin(), a.shape().end());
+    strides_.emplace_back(strides.begin(), strides.end());
+    views_.push_back({data, source, shapes_.back().data(), strides_.back().data(), a.ndim()});
+  }
+
+  void run() const {
+    kernel_->run(views_);
+  }
+
+ private:
+  std::shared_ptr<Kernel> kernel_;
+  std::vector<std::vector<int64_t>> shapes_;
+  std::vector<std::vector<int64_t>> strides_;
+  std::vector<motet_view> views_;
+};
+
+float* data_of(const mx::array& a) {
+  return a.size() == 0 ? nullptr : const_cast<mx::array&>(a).data<float>();
+}
+
+// Memory for `a`, aligned; MLX's own allocations are 8 bytes past a multiple of 16.
+void allocate(mx::array& a) {
+  auto buffer = mx::allocator::malloc(a.nbytes() + ALIGNMENT);
+  auto start = reinterpret_cast<uintptr_t>(buffer.raw_ptr());
+  int64_t offset = (ALIGNMENT - start % ALIGNMENT) % ALIGNMENT;
+  mx::Strides strides(a.ndim());
+  int64_t stride = 1;
+  int64_t longest = 1;
+  for (int i = static_cast<int>(a.ndim()) - 1; i >= 0; --i) {
+    strides[i] = stride;
+    stride *= a.shape(i);
+    longest = std::max<int64_t>(longest, a.shape(i));
+  }
+  mx::array::Flags flags;
+  flags.contiguous = true;
+  flags.row_contiguous = true;
+  flags.col_contiguous = static_cast<int64_t>(a.size()) <= longest;
+  a.set_data(buffer, a.size(), std::move(strides), flags, offset, mx::allocator::free);
+}
+
+class RustKernel : public mx::Primitive {
+ public:
+  // The last `in_place` inputs are the kernel's to change.
+  RustKernel(mx::Stream stream, std::shared_ptr<Kernel> kernel, size_t in_place)
+      : mx::Primitive(stream), kernel_(std::move(kernel)), in_place_(in_place) {}
+
+  void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
+    let_go_of_inputs(inputs, outputs);
+    auto call = std::make_shared<Call>(kernel_, inputs.size() + outputs.size());
+    const size_t plain = inputs.size() - in_place_;
+    for (size_t i = 0; i < plain; ++i) {
+      call->add(inputs[i], data_of(inputs[i]), nullptr, inputs[i].strides());
+    }
+    if (in_place_ > 0) {
+      std::vector<mlx_array> kept;
+      size_t copied = 0;
+      for (size_t i = plain; i < inputs.size(); ++i) {
+        copied += add_in_place(*call, inputs[i], kept);
+      }
+      kernel_->keep(kept, copied);
+    }
+    for (auto& output : outputs) {
+      allocate(output);
+      call->add(output, data_of(output), nullptr, output.strides());
+    }
+    mx::cpu::get_command_encoder(stream()).dispatch([call] { call->run(); });
+  }
+
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override {
+    throw std::runtime_error("[RustKernel] runs on CPU streams only");
+  }
+
+  const char* name() const override {
+    return "RustKernel";
+  }
+
+ private:
+  // Every output holds all inputs, so that with two outputs nothing would ever look
+  // unshared. MLX clears these lists as soon as this evaluation returns; do it now.
+  static void let_go_of_inputs(
+      const std::vector<mx::array>& inputs,
+      std::vector<mx::array>& outputs) {
+    if (outputs[0].is_tracer()) {
+      return;
+    }
+    for (auto& output : outputs) {
+      if (&output.inputs() != &inputs) {
+        output.inputs().clear();
+      }
+    }
+  }
+
+  // Adds `input` itself where nobody else can see it, and a copy otherwise, to be made
+  // by the kernel's side. Returns whether it is a copy.
+  static bool add_in_place(Call& call, const mx::array& input, std::vector<mlx_array>& kept) {
+    if (input.is_donatable() && input.flags().row_contiguous) {
+      call.add(input, data_of(input), nullptr, input.strides());
+      kept.push_back(mlx_array_new_(input));
+      return false;
+    }
+    mx::array copy(input.shape(), input.dtype(), nullptr, {});
+    copy.set_status(mx::array::Status::available); // Rust gives it out only when it is
+    allocate(copy);
+    call.add(copy, data_of(copy), data_of(input), input.strides());
+    kept.push_back(mlx_array_new_(std::move(copy)));
+    return true;
+  }
+
+  std::shared_ptr<Kernel> kernel_;
+  size_t in_place_;
+};
+
+void check_inputs(const std::vector<mx::array>& inputs, mx::Stream stream) {
+  if (stream.device != mx::Device::cpu) {
+    throw std::invalid_argument("a Rust kernel needs a CPU stream");
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].dtype() != mx::float32) {
+      throw std::invalid_argument("input " + std::to_string(i) + " of a Rust kernel is not float32");
+    }
+  }
+}
+
+} // namespace
+
+extern "C" int motet_bridge_version(void) {
+  return 1;
+}
+
+// Puts a kernel into the graph: `outputs` gets `shapes_len` new arrays. Owns the
+// kernel's context from here on, also when it fails. Returns 0, or writes why not into
+// `error`, of at least 512 bytes.
+extern "C" int motet_bridge_apply(
+    const motet_kernel* kernel,
+    const mlx_array* inputs,
+    size_t inputs_len,
+    size_t in_place,
+    const motet_shape* shapes,
+    size_t shapes_len,
+    mlx_stream stream,
+    mlx_array* outputs,
+    char* error) {
+  try {
+    auto owned = std::make_shared<Kernel>(*kernel);
+    std::vector<mx::array> arrays;
+    arrays.reserve(inputs_len);
+    for (size_t i = 0; i < inputs_len; ++i) {
+      arrays.push_back(mlx_array_get_(inputs[i]));
+    }
+    const mx::Stream on = mlx_stream_get_(stream);
+    check_inputs(arrays, on);
+    auto primitive = std::make_shared<RustKernel>(on, std::move(owned), in_place);
+    std::vector<mx::Shape> sizes;
+    for (size_t i = 0; i < shapes_len; ++i) {
+      sizes.emplace_back(shapes[i].sizes, shapes[i].sizes + shapes[i].dims);
+    }
+    const std::vector<mx::Dtype> dtypes(shapes_len, mx::float32);
+    auto made = mx::array::make_arrays(std::move(sizes), dtypes, primitive, arrays);
+    for (size_t i = 0; i < shapes_len; ++i) {
+      outputs[i] = mlx_array_new_(std::move(made[i]));
+    }
+    return 0;
+  } catch (const std::exception& failure) {
+    std::strncpy(error, failure.what(), ERROR_LEN - 1);
+    error[ERROR_LEN - 1] = '\0';
+    return 1;
+  }
+}
