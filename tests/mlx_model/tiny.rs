@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions};
+use motet::model::sampling::{Draw, Sampling};
 use motet::model::weights::ModelFiles;
 use motet::model::{Model, ModelError, Readout, Segment, Span, Tail, Want};
 
@@ -241,6 +242,56 @@ fn readouts_come_in_the_order_of_the_spans() {
                     TOLERANCE,
                     "logits between",
                 );
+            }
+        }
+    }
+}
+
+#[test]
+fn drawn_tokens_follow_the_logits() {
+    let _serial = one_at_a_time();
+    let tiny = Tiny::new(PLAIN, 12);
+    let warm = Sampling {
+        temperature: 0.9,
+        seed: 5,
+        ..Sampling::GREEDY
+    };
+    let samplings = [
+        warm,
+        Sampling::GREEDY,
+        Sampling { top_k: 9, ..warm },
+        Sampling { top_p: 0.8, ..warm },
+        Sampling {
+            top_k: 20,
+            top_p: 0.7,
+            min_p: 0.1,
+            ..warm
+        },
+    ];
+    let prompts: Vec<Vec<u32>> = (0..samplings.len())
+        .map(|slot| tokens(slot, 5 + slot))
+        .collect();
+    for mut model in both(&tiny) {
+        let logits: Vec<Vec<f32>> = prompts
+            .iter()
+            .map(|prompt| {
+                Slot::new(&mut model, &[])
+                    .logits(&mut model, prompt)
+                    .remove(prompt.len() - 1)
+            })
+            .collect();
+        for index in 0..20 {
+            let draws = samplings.map(|sampling| Draw { sampling, index });
+            let mut slots = draws.map(|_| Slot::new(&mut model, &[]));
+            let mut spans: Vec<_> = slots
+                .iter_mut()
+                .zip(&prompts)
+                .zip(draws)
+                .map(|((slot, prompt), draw)| (slot, prompt.as_slice(), Want::Token(draw)))
+                .collect();
+            let found = step(&mut model, &mut spans).into_iter().map(token);
+            for ((found, draw), logits) in found.zip(draws).zip(&logits) {
+                assert_eq!(found, draw.from_logits(logits), "{draw:?}");
             }
         }
     }
