@@ -100,10 +100,9 @@ impl Draw {
     /// What each token's probability is proportional to before any filter; the
     /// likeliest has 1.
     pub(super) fn weights(&self, logits: &[f32]) -> Vec<f32> {
-        let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let weights = logits
-            .iter()
-            .map(|logit| ((logit - top) / self.sampling.temperature).exp());
+        let top = maximum(logits);
+        let temperature = self.sampling.temperature;
+        let weights = logits.iter().map(|logit| exp((logit - top) / temperature));
         weights.collect()
     }
 
@@ -115,30 +114,53 @@ impl Draw {
             min_p,
             ..
         } = self.sampling;
-        let top_k = match top_k {
-            0 => weights.len(),
-            k => weights.len().min(k as usize),
-        };
-        if top_k == weights.len() && top_p >= 1.0 {
+        let top_k = top_k as usize;
+        let (least, total, mut ranked) = if top_k > 0 && top_k < weights.len() {
+            let likeliest = likeliest(weights, top_k);
+            (likeliest[top_k - 1], sum_from(&likeliest, 0.0), likeliest)
+        } else if top_p < 1.0 {
+            let total = sum_from(weights, 0.0);
+            (0.0, total, candidates(weights, (1.0 - top_p) * total))
+        } else {
             return min_p;
-        }
-        let mut ranked = weights.to_vec();
-        if top_k < ranked.len() {
-            ranked.select_nth_unstable_by(top_k - 1, descending);
-            ranked.truncate(top_k);
-        }
-        let last_of_top_k = ranked.iter().copied().fold(f32::INFINITY, f32::min);
-        nucleus(&mut ranked, top_p).max(last_of_top_k).max(min_p)
+        };
+        let in_nucleus = match top_p < 1.0 {
+            true => nucleus(&mut ranked, top_p * total),
+            false => 0.0,
+        };
+        in_nucleus.max(least).max(min_p)
     }
 }
 
-/// The least weight of the smallest set that holds `top_p` of all `weights`. Sorts
-/// no more of them than that set and a little.
-fn nucleus(weights: &mut [f32], top_p: f32) -> f32 {
-    if top_p >= 1.0 {
-        return 0.0;
-    }
-    let enough = top_p * weights.iter().sum::<f32>();
+/// The `count` largest weights; the least of them comes last.
+fn likeliest(weights: &[f32], count: usize) -> Vec<f32> {
+    const BLOCK: usize = 256;
+    let mut maxima: Vec<f32> = weights.chunks(BLOCK).map(maximum).collect();
+    let mut likeliest: Vec<f32> = if count <= maxima.len() {
+        // As many blocks have a weight that is no less than this.
+        let (_, enough, _) = maxima.select_nth_unstable_by(count - 1, descending);
+        let weights = weights.iter().copied();
+        weights.filter(|weight| weight >= enough).collect()
+    } else {
+        weights.to_vec()
+    };
+    likeliest.select_nth_unstable_by(count - 1, descending);
+    likeliest.truncate(count);
+    likeliest
+}
+
+/// Weights among which a nucleus that may leave out `spare` is sure to be: all the
+/// others weigh less than that together.
+fn candidates(weights: &[f32], spare: f32) -> Vec<f32> {
+    // Half of each one's share, to be safe from rounding.
+    let negligible = 0.5 * spare / weights.len() as f32;
+    let weights = weights.iter().copied();
+    weights.filter(|weight| *weight >= negligible).collect()
+}
+
+/// The least of the largest weights that together reach `enough`. Sorts no more
+/// of them than those and a little.
+fn nucleus(weights: &mut [f32], enough: f32) -> f32 {
     let mut reached = 0.0;
     let mut rest = weights;
     let mut next = 64;
@@ -165,34 +187,89 @@ fn descending(a: &f32, b: &f32) -> std::cmp::Ordering {
 }
 
 fn greedy(logits: &[f32]) -> TokenId {
-    let mut best = 0;
-    for (id, logit) in logits.iter().enumerate() {
-        if *logit > logits[best] {
-            best = id;
-        }
-    }
-    best as TokenId
+    let top = maximum(logits);
+    let first = logits.iter().position(|logit| *logit == top);
+    first.unwrap_or(0) as TokenId
 }
 
 /// The first token at which the sum of the weights that reach `threshold` passes
 /// `uniform` of their total.
 fn invert(weights: &[f32], threshold: f32, uniform: f32) -> TokenId {
-    let taking_part = || {
-        (0..)
-            .zip(weights)
-            .filter(|(_, weight)| **weight >= threshold)
-    };
-    let total: f32 = taking_part().map(|(_, weight)| weight).sum();
+    const RUN: usize = 1024;
+    let runs = weights.chunks(RUN).map(|run| sum_from(run, threshold));
+    let runs: Vec<f32> = runs.collect();
+    let target = uniform * runs.iter().sum::<f32>();
     let mut reached = 0.0;
-    let mut last = 0;
-    for (id, weight) in taking_part() {
-        reached += weight;
-        last = id;
-        if uniform * total < reached {
+    let mut start = 0;
+    for sum in &runs[..runs.len() - 1] {
+        if reached + sum > target {
             break;
         }
+        reached += sum;
+        start += RUN;
     }
-    last
+    for (id, weight) in weights.iter().enumerate().skip(start) {
+        if *weight >= threshold {
+            reached += weight;
+            if target < reached {
+                return id as TokenId;
+            }
+        }
+    }
+    // The sums were rounded in another order.
+    let possible = |weight: &f32| *weight >= threshold && *weight > 0.0;
+    let last = weights.iter().rposition(possible);
+    last.unwrap_or(0) as TokenId
+}
+
+/// Independent sums or maxima, for the compiler to keep in vectors.
+const LANES: usize = 16;
+
+fn maximum(numbers: &[f32]) -> f32 {
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let (runs, rest) = numbers.as_chunks::<LANES>();
+    for run in runs {
+        for (lane, number) in lanes.iter_mut().zip(run) {
+            *lane = larger(*lane, *number);
+        }
+    }
+    lanes.iter().chain(rest).copied().fold(lanes[0], larger)
+}
+
+/// The sum of the weights that reach `threshold`.
+fn sum_from(weights: &[f32], threshold: f32) -> f32 {
+    let counted = |weight: f32| if weight >= threshold { weight } else { 0.0 };
+    let mut lanes = [0.0; LANES];
+    let (runs, rest) = weights.as_chunks::<LANES>();
+    for run in runs {
+        for (lane, weight) in lanes.iter_mut().zip(run) {
+            *lane += counted(*weight);
+        }
+    }
+    let rest = rest.iter().map(|weight| counted(*weight));
+    lanes.into_iter().chain(rest).sum()
+}
+
+/// The exponential of a number up to 0, to a few units in the last place, in
+/// operations that the compiler can do on vectors: Cody and Waite's reduction to
+/// `2^n * e^r` with `|r| <= ln(2) / 2`, and Taylor's polynomial for the latter.
+fn exp(x: f32) -> f32 {
+    /// Adding it rounds to a whole number, which stands in the lowest bits.
+    const ROUND: f32 = 12_582_912.0;
+    const LN_2_HIGH: f32 = 0.693_359_4;
+    const LN_2_LOW: f32 = -2.121_944_4e-4;
+    let shifted = x * std::f32::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
+    let r = x - n * LN_2_HIGH - n * LN_2_LOW;
+    let mut power = 1.0 / 720.0;
+    for coefficient in [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+        power = power * r + coefficient;
+    }
+    // Multiplies by 2^n: adds n to the exponent.
+    let scaled = f32::from_bits(power.to_bits().wrapping_add(shifted.to_bits() << 23));
+    // What is near underflow is nothing; so is the weight of a token ruled out.
+    if x > -87.0 { scaled } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -260,6 +337,69 @@ mod tests {
             }),
             1
         );
+    }
+
+    #[test]
+    fn exponentials_are_exact_to_rounding() {
+        for step in 0..=87_000 {
+            let x = -step as f32 / 1000.0;
+            let error = f64::from(exp(x)) / f64::from(x).exp() - 1.0;
+            assert!(
+                step == 87_000 || error.abs() < 3e-7,
+                "exp({x}) is off by {error}"
+            );
+        }
+        assert_eq!(
+            [exp(0.0), exp(-88.0), exp(f32::NEG_INFINITY)],
+            [1.0, 0.0, 0.0]
+        );
+    }
+
+    /// A plain implementation of the filters, on enough tokens for all short cuts.
+    #[test]
+    fn filters_are_those_of_a_full_sort() {
+        let logit = |id: u32| (id.wrapping_mul(0x9E37_79B9) >> 8) as f32 / 1e6;
+        let logits: Vec<f32> = (0..20_000).map(logit).collect();
+        for (top_k, top_p) in [
+            (0, 0.9),
+            (0, 0.1),
+            (1, 1.0),
+            (7, 1.0),
+            (50, 0.5),
+            (500, 0.99),
+        ] {
+            let sampling = Sampling {
+                temperature: 1.5,
+                top_k,
+                top_p,
+                ..Sampling::GREEDY
+            };
+            let weights = draw(sampling, 0).weights(&logits);
+            let mut sorted = weights.clone();
+            sorted.sort_by(descending);
+            sorted.truncate(if top_k == 0 {
+                sorted.len()
+            } else {
+                top_k as usize
+            });
+            let total: f64 = sorted.iter().map(|weight| f64::from(*weight)).sum();
+            let mut reached = 0.0;
+            let mut last = 0;
+            while last + 1 < sorted.len() {
+                reached += f64::from(sorted[last]);
+                if reached >= f64::from(top_p) * total {
+                    break;
+                }
+                last += 1;
+            }
+            let found = draw(sampling, 0).threshold(&weights);
+            let near = sorted[last.saturating_sub(1)..sorted.len().min(last + 2)].contains(&found);
+            assert!(
+                near,
+                "top-k {top_k}, top-p {top_p}: {found}, not {}",
+                sorted[last]
+            );
+        }
     }
 
     #[test]

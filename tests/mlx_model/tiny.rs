@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions};
+use motet::model::sampling::{Draw, Sampling};
 use motet::model::weights::ModelFiles;
 use motet::model::{Model, ModelError, Readout, Segment, Span, Tail, Want};
 
@@ -31,11 +32,12 @@ const WINDOWED: Shape = Shape {
     ..PLAIN
 };
 
-fn load(tiny: &Tiny) -> MlxModel {
-    load_with(tiny, true)
+/// With the crate's own kernels, where they are to be had, and without.
+fn both(tiny: &Tiny) -> [MlxModel; 2] {
+    [true, false].map(|kernels| load(tiny, kernels))
 }
 
-fn load_with(tiny: &Tiny, kernels: bool) -> MlxModel {
+fn load(tiny: &Tiny, kernels: bool) -> MlxModel {
     let files = ModelFiles::open(tiny.folder()).expect("a whole model");
     let options = MlxOptions {
         device: Some(MlxDevice::Cpu),
@@ -59,64 +61,70 @@ fn expected(tiny: &Tiny, tokens: &[u32]) -> Vec<Vec<f32>> {
 }
 
 /// Chunks of many sizes, then single tokens, against the naive logits.
-fn check(shape: Shape) {
+fn check(shape: Shape, chunks: &[usize]) {
     let _serial = one_at_a_time();
     let tiny = Tiny::new(shape, 1);
-    let mut model = load(&tiny);
-    let tokens = tokens(1, 150);
-    let mut slot = Slot::new(&mut model, &[]);
-    let mut found = Vec::new();
-    let mut rest = tokens.as_slice();
-    for size in [1, 3, 65, 1, 1, 64, 2, 13] {
-        let (chunk, more) = rest.split_at(size);
-        found.append(&mut slot.logits(&mut model, chunk));
-        rest = more;
+    let tokens = tokens(1, chunks.iter().sum());
+    let expected = expected(&tiny, &tokens);
+    for mut model in both(&tiny) {
+        let mut slot = Slot::new(&mut model, &[]);
+        let mut found = Vec::new();
+        let mut rest = tokens.as_slice();
+        for size in chunks {
+            let (chunk, more) = rest.split_at(*size);
+            found.append(&mut slot.logits(&mut model, chunk));
+            rest = more;
+        }
+        assert_close(&found, &expected, TOLERANCE, &format!("{shape:?}"));
     }
-    assert!(rest.is_empty(), "all tokens are in chunks");
-    assert_close(
-        &found,
-        &expected(&tiny, &tokens),
-        TOLERANCE,
-        &format!("{shape:?}"),
-    );
 }
+
+const CHUNKS: &[usize] = &[1, 3, 65, 1, 1, 64, 2, 13];
 
 #[test]
 fn grouped_queries_and_sizes_of_heads() {
     for (heads, kv_heads, head_dim) in [(2, 2, 64), (3, 1, 48), (4, 1, 80), (8, 2, 16)] {
-        check(Shape {
+        let shape = Shape {
             heads,
             kv_heads,
             head_dim,
             ..PLAIN
-        });
+        };
+        check(shape, CHUNKS);
     }
 }
 
 #[test]
 fn biases_and_a_head_of_its_own() {
-    check(Shape {
+    let shape = Shape {
         bias: true,
         tied: false,
         ..PLAIN
-    });
+    };
+    check(shape, CHUNKS);
 }
 
 #[test]
 fn rotary_scaling() {
     for scaling in [Scaling::Linear, Scaling::Llama3] {
-        check(Shape { scaling, ..PLAIN });
+        check(Shape { scaling, ..PLAIN }, CHUNKS);
     }
 }
 
 #[test]
 fn sliding_windows() {
     for window in [1, 2, 7, 64, 100, 1000] {
-        check(Shape {
+        let shape = Shape {
             window: Some(window),
             ..WINDOWED
-        });
+        };
+        check(shape, CHUNKS);
     }
+}
+
+#[test]
+fn a_tail_outgrows_its_block() {
+    check(PLAIN, &[200, 55, 1, 1, 40]);
 }
 
 /// A window's tail drops what no token can see any more, and must not miss it.
@@ -130,16 +138,18 @@ fn a_windowed_tail_stays_small() {
         },
         2,
     );
-    let mut model = load(&tiny);
     let tokens = tokens(2, 600);
-    let mut slot = Slot::new(&mut model, &[]);
-    let found: Vec<_> = tokens
-        .chunks(5)
-        .flat_map(|chunk| slot.logits(&mut model, chunk))
-        .collect();
-    assert_close(&found, &expected(&tiny, &tokens), TOLERANCE, "600 tokens");
-    assert_eq!(slot.tail.tokens(), 600);
-    assert_eq!(slot.tail.bytes(), model.spec().tail_bytes(1) / 7 * 256);
+    let expected = expected(&tiny, &tokens);
+    for mut model in both(&tiny) {
+        let mut slot = Slot::new(&mut model, &[]);
+        let found: Vec<_> = tokens
+            .chunks(5)
+            .flat_map(|chunk| slot.logits(&mut model, chunk))
+            .collect();
+        assert_close(&found, &expected, TOLERANCE, "600 tokens");
+        assert_eq!(slot.tail.tokens(), 600);
+        assert_eq!(slot.tail.bytes(), model.spec().tail_bytes(1) / 7 * 256);
+    }
 }
 
 /// Whatever else is in the batch, each span gets its own answer.
@@ -147,12 +157,17 @@ fn a_windowed_tail_stays_small() {
 fn a_mixed_batch_over_shared_and_private_segments() {
     let _serial = one_at_a_time();
     let tiny = Tiny::new(PLAIN, 3);
-    let mut model = load(&tiny);
+    for mut model in both(&tiny) {
+        mixed_batch(&tiny, &mut model);
+    }
+}
+
+fn mixed_batch(tiny: &Tiny, model: &mut MlxModel) {
     let prefix = tokens(3, 90);
-    let mut first = Slot::new(&mut model, &[]);
-    first.step(&mut model, &prefix, Want::Nothing);
-    first.seal(&mut model, 30);
-    first.seal(&mut model, 60);
+    let mut first = Slot::new(model, &[]);
+    first.step(model, &prefix, Want::Nothing);
+    first.seal(model, 30);
+    first.seal(model, 60);
     // Three on the whole prefix, one on its first part, one on nothing.
     let paths = [
         &first.path[..],
@@ -162,10 +177,7 @@ fn a_mixed_batch_over_shared_and_private_segments() {
         &first.path[..],
     ];
     let paths = paths.map(<[_]>::to_vec);
-    let mut slots: Vec<Slot> = paths
-        .iter()
-        .map(|path| Slot::new(&mut model, path))
-        .collect();
+    let mut slots: Vec<Slot> = paths.iter().map(|path| Slot::new(model, path)).collect();
     let mut histories: Vec<Vec<u32>> = slots
         .iter()
         .map(|slot| prefix[..slot.tokens()].to_vec())
@@ -184,10 +196,10 @@ fn a_mixed_batch_over_shared_and_private_segments() {
             .zip(&fed)
             .map(|(slot, fed)| (slot, fed.as_slice(), Want::Logits))
             .collect();
-        let readouts = step(&mut model, &mut spans);
+        let readouts = step(model, &mut spans);
         for ((history, fed), readout) in histories.iter_mut().zip(&fed).zip(readouts) {
             history.extend(fed);
-            let all = expected(&tiny, history);
+            let all = expected(tiny, history);
             let found = rows(readout, fed.len());
             let what = format!("round {round}, {} tokens", history.len());
             assert_close(&found, &all[history.len() - fed.len()..], TOLERANCE, &what);
@@ -199,7 +211,7 @@ fn a_mixed_batch_over_shared_and_private_segments() {
 fn readouts_come_in_the_order_of_the_spans() {
     let _serial = one_at_a_time();
     let tiny = Tiny::new(PLAIN, 4);
-    let mut model = load(&tiny);
+    let mut model = load(&tiny, true);
     let wants = [
         greedy(),
         Want::Nothing,
@@ -235,20 +247,71 @@ fn readouts_come_in_the_order_of_the_spans() {
     }
 }
 
+#[test]
+fn drawn_tokens_follow_the_logits() {
+    let _serial = one_at_a_time();
+    let tiny = Tiny::new(PLAIN, 12);
+    let warm = Sampling {
+        temperature: 0.9,
+        seed: 5,
+        ..Sampling::GREEDY
+    };
+    let samplings = [
+        warm,
+        Sampling::GREEDY,
+        Sampling { top_k: 9, ..warm },
+        Sampling { top_p: 0.8, ..warm },
+        Sampling {
+            top_k: 20,
+            top_p: 0.7,
+            min_p: 0.1,
+            ..warm
+        },
+    ];
+    let prompts: Vec<Vec<u32>> = (0..samplings.len())
+        .map(|slot| tokens(slot, 5 + slot))
+        .collect();
+    for mut model in both(&tiny) {
+        let logits: Vec<Vec<f32>> = prompts
+            .iter()
+            .map(|prompt| {
+                Slot::new(&mut model, &[])
+                    .logits(&mut model, prompt)
+                    .remove(prompt.len() - 1)
+            })
+            .collect();
+        for index in 0..20 {
+            let draws = samplings.map(|sampling| Draw { sampling, index });
+            let mut slots = draws.map(|_| Slot::new(&mut model, &[]));
+            let mut spans: Vec<_> = slots
+                .iter_mut()
+                .zip(&prompts)
+                .zip(draws)
+                .map(|((slot, prompt), draw)| (slot, prompt.as_slice(), Want::Token(draw)))
+                .collect();
+            let found = step(&mut model, &mut spans).into_iter().map(token);
+            for ((found, draw), logits) in found.zip(draws).zip(&logits) {
+                assert_eq!(found, draw.from_logits(logits), "{draw:?}");
+            }
+        }
+    }
+}
+
 /// Runs `tokens` after the state that `cut` makes of the first `at` of them.
 fn check_cut(shape: Shape, at: usize, cut: impl Fn(&mut MlxModel, Slot) -> Slot) {
     let _serial = one_at_a_time();
     let tiny = Tiny::new(shape, 5);
-    let mut model = load(&tiny);
     let tokens = tokens(5, 60);
     let all = expected(&tiny, &tokens);
-    let mut slot = Slot::new(&mut model, &[]);
-    slot.step(&mut model, &tokens[..at], Want::Nothing);
-    let mut slot = cut(&mut model, slot);
-    let from = slot.tokens();
-    let mut found = slot.logits(&mut model, &tokens[from..from + 10]);
-    found.append(&mut slot.logits(&mut model, &tokens[from + 10..]));
-    assert_close(&found, &all[from..], TOLERANCE, "after the cut");
+    for mut model in both(&tiny) {
+        let mut slot = Slot::new(&mut model, &[]);
+        slot.step(&mut model, &tokens[..at], Want::Nothing);
+        let mut slot = cut(&mut model, slot);
+        let from = slot.tokens();
+        let mut found = slot.logits(&mut model, &tokens[from..from + 10]);
+        found.append(&mut slot.logits(&mut model, &tokens[from + 10..]));
+        assert_close(&found, &all[from..], TOLERANCE, "after the cut");
+    }
 }
 
 #[test]
@@ -299,7 +362,7 @@ fn forked_state_goes_on() {
 fn a_fork_and_its_origin_go_their_own_ways() {
     let _serial = one_at_a_time();
     let tiny = Tiny::new(PLAIN, 6);
-    let mut model = load(&tiny);
+    let mut model = load(&tiny, true);
     let prompt = tokens(6, 20);
     let mut origin = Slot::new(&mut model, &[]);
     origin.step(&mut model, &prompt, Want::Nothing);
@@ -346,7 +409,7 @@ fn exported_state_comes_back() {
 #[test]
 fn what_is_no_export_is_refused() {
     let _serial = one_at_a_time();
-    let mut model = load(&Tiny::new(PLAIN, 7));
+    let mut model = load(&Tiny::new(PLAIN, 7), true);
     let mut slot = Slot::new(&mut model, &[]);
     slot.step(&mut model, &tokens(7, 9), Want::Nothing);
     slot.seal(&mut model, 9);
@@ -364,7 +427,7 @@ fn what_is_no_export_is_refused() {
         damaged[at] ^= 1;
         refused(&mut model, &damaged, &format!("byte {at} changed"));
     }
-    let mut other = load(&Tiny::new(PLAIN, 8));
+    let mut other = load(&Tiny::new(PLAIN, 8), true);
     refused(&mut other, &bytes, "of other weights");
 }
 
@@ -378,7 +441,7 @@ fn cuts_that_no_layer_has_state_for_are_refused() {
         );
     };
     for shape in [PLAIN, WINDOWED] {
-        let mut model = load(&Tiny::new(shape, 9));
+        let mut model = load(&Tiny::new(shape, 9), true);
         let mut slot = Slot::new(&mut model, &[]);
         slot.step(&mut model, &tokens(9, 20), Want::Nothing);
         refused(model.seal(&mut slot.tail, 0).map(drop), "seal nothing");
@@ -405,7 +468,7 @@ fn cuts_that_no_layer_has_state_for_are_refused() {
 #[test]
 fn bad_spans_are_errors() {
     let _serial = one_at_a_time();
-    let mut model = load(&Tiny::new(PLAIN, 10));
+    let mut model = load(&Tiny::new(PLAIN, 10), true);
     for tokens in [&[][..], &[VOCAB as u32], &[1, u32::MAX]] {
         let mut tail = model.tail(&[]).expect("a tail");
         let result = model.step(&mut [Span {
@@ -434,20 +497,16 @@ fn tails_are_written_in_place() {
         ..PLAIN
     };
     let tiny = Tiny::new(shape, 11);
-    let mut model = load(&tiny);
-    let mut slot = Slot::new(&mut model, &[]);
-    for chunk in tokens(11, 700).chunks(350) {
-        slot.step(&mut model, chunk, Want::Nothing);
+    for mut model in both(&tiny) {
+        let mut slot = Slot::new(&mut model, &[]);
+        slot.step(&mut model, &tokens(11, 700), Want::Nothing);
+        let buffer = slot.tail.bytes() / (2 * shape.layers);
+        let before = model.memory().active_bytes;
+        mlx_rs::memory::reset_peak_memory().expect("a counter");
+        for token in 0..20 {
+            slot.step(&mut model, &[token], greedy());
+        }
+        let peak = model.memory().peak_bytes - before;
+        assert!(peak < buffer / 4, "{peak} bytes beside buffers of {buffer}");
     }
-    let buffer = slot.tail.bytes() / shape.layers;
-    let before = model.memory().active_bytes;
-    mlx_rs::memory::reset_peak_memory().expect("a counter");
-    for token in 0..20 {
-        slot.step(&mut model, &[token], greedy());
-    }
-    let peak = model.memory().peak_bytes - before;
-    assert!(
-        peak < buffer / 4,
-        "{peak} bytes beside a buffer of {buffer}"
-    );
 }

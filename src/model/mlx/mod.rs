@@ -181,7 +181,10 @@ impl MlxModel {
     ) -> Result<Vec<Readout>, ModelError> {
         let logits = self.network.forward(batch, tails)?;
         let drawn = match (&logits, draws(batch, wants)) {
-            (Some(logits), draws) if !draws.is_empty() => Some(sample::draw(logits, &draws)?),
+            (Some(logits), draws) if !draws.is_empty() => {
+                let kernels = self.network.ops.kernels.as_ref();
+                Some(sample::draw(logits, &draws, kernels)?)
+            }
             _ => None,
         };
         let tokens = drawn.as_ref().map(|drawn| &drawn.tokens);

@@ -1,12 +1,15 @@
 //! Drawing tokens on the device, all rows of a step in one graph.
 //!
-//! Follows [`sampling`](crate::model::sampling) to the letter. Rows pay for what
-//! they ask only: a greedy row for the place of its maximum, a row without top-k
+//! Follows [`sampling`](crate::model::sampling) to the letter: on the CPU by its
+//! own code, as a kernel; elsewhere composed of operations. Rows pay for what they
+//! ask only: a greedy row for the place of its maximum, a row without top-k
 //! and top-p for no sorting, a row with top-k for sorting that many.
 
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::{argmax_axis, take_axis, topk_axis};
-use mlx_rs::{Array, Dtype, ops};
+use mlx_rs::{Array, Dtype, Stream, ops};
+
+use super::bridge::{Kernel, View, ViewMut, apply};
 
 use super::ops::concatenate;
 use crate::model::sampling::{Draw, Sampling};
@@ -46,9 +49,45 @@ impl Cost {
     }
 }
 
-/// Draws one token for each of `draws`, from the given rows of `logits`.
-/// `draws` is not empty.
-pub(super) fn draw(logits: &Array, draws: &[(u32, Draw)]) -> Result<Drawn, Exception> {
+/// Draws one token for each of `draws`, from the given rows of `logits`, by this
+/// crate's kernel where there is a stream for it. `draws` is not empty.
+pub(super) fn draw(
+    logits: &Array,
+    draws: &[(u32, Draw)],
+    kernels: Option<&Stream>,
+) -> Result<Drawn, Exception> {
+    let Some(stream) = kernels else {
+        return composed(logits, draws);
+    };
+    let count = draws.len();
+    let kernel = DrawTokens {
+        draws: draws.to_vec(),
+    };
+    let tokens = apply(kernel, &[logits], &[&[count as i32]], stream)?.swap_remove(0);
+    Ok(Drawn {
+        tokens: tokens.as_dtype(Dtype::Uint32)?,
+        places: (0..count).collect(),
+    })
+}
+
+/// [`Draw::from_logits`] in the graph. Token ids pass through single precision,
+/// which has every whole number up to 2^24, more than any vocabulary.
+struct DrawTokens {
+    draws: Vec<(u32, Draw)>,
+}
+
+impl Kernel for DrawTokens {
+    fn run(&self, inputs: &[View<'_>], _: &mut [ViewMut<'_>], outputs: &mut [ViewMut<'_>]) {
+        let logits = &inputs[0];
+        let vocab = logits.shape[1];
+        for ((row, draw), token) in self.draws.iter().zip(&mut *outputs[0].data) {
+            let start = *row as usize * vocab;
+            *token = draw.from_logits(&logits.data[start..start + vocab]) as f32;
+        }
+    }
+}
+
+fn composed(logits: &Array, draws: &[(u32, Draw)]) -> Result<Drawn, Exception> {
     let mut order: Vec<usize> = (0..draws.len()).collect();
     order.sort_by_key(|draw| Cost::of(&draws[*draw].1.sampling));
     let mut places = vec![0; draws.len()];
@@ -170,7 +209,7 @@ impl Group {
 
 #[cfg(test)]
 mod tests {
-    use mlx_rs::{Device, Stream, with_stream};
+    use mlx_rs::{Device, with_stream};
     use proptest::prelude::*;
 
     use super::*;
@@ -186,7 +225,7 @@ mod tests {
         let shape = [logits.len() as i32, logits[0].len() as i32];
         let array = Array::from_slice(&logits.concat(), &shape);
         let cpu = Stream::new_with_device(&Device::cpu());
-        let drawn = with_stream(&cpu, || draw(&array, &draws)).expect("a graph");
+        let drawn = with_stream(&cpu, || draw(&array, &draws, None)).expect("a graph");
         let tokens = drawn.tokens.try_as_slice::<u32>().expect("tokens");
         for ((row, draw), place) in draws.iter().zip(&drawn.places) {
             let logits = &logits[*row as usize];
