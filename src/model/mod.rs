@@ -17,6 +17,7 @@
 //! Two implementations always exist: [`oracle`], pure Rust and deterministic,
 //! and (feature `mlx`) the Llama family on MLX.
 
+pub mod conformance;
 mod error;
 #[cfg(feature = "mlx")]
 pub mod mlx;

@@ -1,0 +1,105 @@
+//! Failures that a test asks the oracle for.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use crate::TokenId;
+
+/// A handle by which a test makes an oracle fail. Cheap to clone; any thread may
+/// use it while the oracle runs. A fault that struck is spent, except poison.
+///
+/// Steps are numbered from 0, as [`OracleCounts::steps`] counts them.
+///
+/// [`OracleCounts::steps`]: super::OracleCounts::steps
+#[derive(Clone, Debug, Default)]
+pub struct Faults(Arc<Mutex<Plan>>);
+
+/// What happens to a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepFault {
+    /// It returns [`ModelError::Device`](crate::model::ModelError::Device).
+    Fail,
+    /// It panics.
+    Panic,
+    /// It takes so much longer, then succeeds.
+    Hang(Duration),
+}
+
+#[derive(Debug, Default)]
+struct Plan {
+    at_steps: Vec<(u64, StepFault)>,
+    next_steps: Vec<(u64, StepFault)>,
+    poison: Vec<TokenId>,
+    memory_refusals: u64,
+}
+
+impl Faults {
+    /// Strikes step number `step` with `fault`.
+    pub fn at_step(&self, step: u64, fault: StepFault) {
+        self.plan().at_steps.push((step, fault));
+    }
+
+    /// Strikes each of the next `steps` steps with `fault`.
+    pub fn next_steps(&self, steps: u64, fault: StepFault) {
+        self.plan().next_steps.push((steps, fault));
+    }
+
+    /// Fails every step in which some span evaluates `token`.
+    pub fn poison(&self, token: TokenId) {
+        self.plan().poison.push(token);
+    }
+
+    /// Refuses the memory for the next `times` new segments and tails; a split,
+    /// which makes two segments, counts as one.
+    pub fn refuse_memory(&self, times: u64) {
+        self.plan().memory_refusals = times;
+    }
+
+    /// Forgets every fault that has not struck yet, poison too.
+    pub fn clear(&self) {
+        *self.plan() = Plan::default();
+    }
+
+    /// What strikes step `step`, which evaluates `tokens`.
+    pub(super) fn strike(
+        &self,
+        step: u64,
+        mut tokens: impl Iterator<Item = TokenId>,
+    ) -> Vec<StepFault> {
+        let mut plan = self.plan();
+        let mut struck = Vec::new();
+        plan.at_steps.retain(|&(at, fault)| {
+            if at == step {
+                struck.push(fault);
+            }
+            at != step
+        });
+        for (steps, fault) in &mut plan.next_steps {
+            if *steps > 0 {
+                *steps -= 1;
+                struck.push(*fault);
+            }
+        }
+        plan.next_steps.retain(|(steps, _)| *steps > 0);
+        if !plan.poison.is_empty() && tokens.any(|token| plan.poison.contains(&token)) {
+            struck.push(StepFault::Fail);
+        }
+        // A step may hang and then fail; it cannot fail and then hang.
+        struck.sort_by_key(|fault| !matches!(fault, StepFault::Hang(_)));
+        struck
+    }
+
+    /// Whether the device refuses the memory that is asked for now.
+    pub(super) fn refuses_memory(&self) -> bool {
+        let mut plan = self.plan();
+        let refuses = plan.memory_refusals > 0;
+        plan.memory_refusals -= u64::from(refuses);
+        refuses
+    }
+
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.0
+            .lock()
+            .expect("no thread panics while it holds the plan")
+    }
+}

@@ -1,0 +1,309 @@
+//! The oracle: a deterministic model in pure Rust, for tests and for measuring
+//! schedulers. It is no language model.
+//!
+//! Its next token is a hash of the whole visible prefix *as read back from the
+//! cached state*. A wrong segment, a wrong order, a wrong position, a missing or
+//! doubled token, a stale tail: each gives another hash, so other tokens from
+//! there on. SGLang tests its scheduler with such a stub.
+//!
+//! It cannot tell equal state apart: one tenant's state of the same tokens as
+//! another's gives the same tokens. Whether the two shared it shows in
+//! [`OracleCounts::tokens_evaluated`].
+//!
+//! Each layer turns its input `x` for the token at one position into an *entry*
+//! `hash(layer, x, past)`, where `past` is a fold of the entries that its kind
+//! lets it see; the entry is cached and is what the next layer is given. The
+//! last layer's entry decides the token. What a sequence must produce is
+//! reckoned by [`OracleConfig::solo`], without any cache.
+//!
+//! ```
+//! use motet::model::oracle::{Oracle, OracleConfig};
+//! use motet::model::sampling::{Draw, Sampling};
+//! use motet::model::{Model, Readout, Span, Want};
+//!
+//! let config = OracleConfig::default();
+//! let mut oracle = Oracle::new(config.clone())?;
+//! let mut tail = oracle.tail(&[])?;
+//! let mut spans = [Span {
+//!     tokens: &[3, 1, 4],
+//!     path: &[],
+//!     tail: &mut tail,
+//!     want: Want::Token(Draw { sampling: Sampling::GREEDY, index: 0 }),
+//! }];
+//! let truth = config.solo(&[3, 1, 4], 1, Sampling::GREEDY);
+//! assert_eq!(oracle.step(&mut spans)?, [Readout::Token(truth[0])]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod config;
+mod counters;
+mod faults;
+mod hash;
+mod solo;
+mod state;
+mod transfer;
+mod vocabulary;
+
+use std::rc::Rc;
+use std::thread;
+
+pub use config::{OracleConfig, OracleConfigError, StepCost};
+pub use counters::{OracleCounters, OracleCounts};
+pub use faults::{Faults, StepFault};
+pub use state::{OracleSegment, OracleTail};
+
+use super::{DeviceMemory, Model, ModelError, ModelSpec, Readout, Span, Want};
+use state::{Range, cached_tokens, entries_kept, entries_read};
+use vocabulary::Vocabulary;
+
+/// A deterministic model whose tokens tell whether its cached state was mixed up.
+#[derive(Debug)]
+pub struct Oracle {
+    config: OracleConfig,
+    spec: ModelSpec,
+    vocabulary: Vocabulary,
+    shape: u64,
+}
+
+/// What a step has to do.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    tokens: usize,
+    cached_tokens: usize,
+}
+
+impl Oracle {
+    /// An oracle of this configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`OracleConfigError`] when a field makes no sense.
+    pub fn new(config: OracleConfig) -> Result<Oracle, OracleConfigError> {
+        config.validate()?;
+        Ok(Oracle {
+            spec: config.spec(),
+            vocabulary: config.vocabulary(),
+            shape: config.shape(),
+            config,
+        })
+    }
+
+    /// Reckons the step's load and refuses spans that break the trait's contract.
+    fn survey(&self, spans: &[Span<'_, Oracle>]) -> Result<Load, ModelError> {
+        let mut load = Load::default();
+        for (index, span) in spans.iter().enumerate() {
+            let cached = cached_tokens(span.path, span.tail);
+            let total = cached + span.tokens.len();
+            let vocab = self.config.vocab_size;
+            let stray = span.tokens.iter().find(|token| **token as usize >= vocab);
+            let misuse = if let Some(token) = stray {
+                format!("token {token} is outside the vocabulary of {vocab}")
+            } else if span.tokens.is_empty() {
+                "there are no tokens to evaluate".to_owned()
+            } else if total > self.config.context_tokens_max {
+                let most = self.config.context_tokens_max;
+                format!("{total} tokens exceed the context of {most}")
+            } else {
+                load.tokens += span.tokens.len();
+                load.cached_tokens += cached;
+                continue;
+            };
+            return Err(ModelError::Device(format!("span {index}: {misuse}")));
+        }
+        Ok(load)
+    }
+
+    /// Runs one span, appends its entries to its tail and reads its rows out.
+    fn evaluate(&self, span: &mut Span<'_, Oracle>) -> Readout {
+        if self.config.verify {
+            state::verify(span.path, span.tail);
+        }
+        let start = cached_tokens(span.path, span.tail) as u64;
+        let mut logits = Vec::new();
+        let mut row = 0;
+        for (position, &token) in (start..).zip(span.tokens) {
+            row = hash::embed(self.config.seed, token, position);
+            for (layer, &kind) in self.config.layers.iter().enumerate() {
+                let past = state::read(span.path, span.tail, layer, entries_read(kind));
+                row = hash::entry(layer, row, past);
+                span.tail.range.layers[layer].write(row, entries_kept(kind));
+            }
+            span.tail.range.tokens += 1;
+            if span.want == Want::Logits {
+                self.vocabulary.push_logits(row, &mut logits);
+            }
+        }
+        span.tail.resize(&self.spec);
+        match &span.want {
+            Want::Nothing => Readout::Nothing,
+            Want::Token(draw) => Readout::Token(self.vocabulary.draw(row, draw)),
+            Want::Logits => Readout::Logits(logits),
+        }
+    }
+
+    /// Whether state of `tokens` tokens can be cut after `at`.
+    fn allow_cut(&self, tokens: usize, at: usize) -> Result<(), ModelError> {
+        let why = if at > tokens {
+            "it holds no more than its tokens"
+        } else if at < tokens && !self.spec.cuts_anywhere() {
+            "window and recurrent layers can be cut at the end only"
+        } else {
+            return Ok(());
+        };
+        Err(ModelError::Cut { tokens, at, why })
+    }
+
+    fn allocate(&self) -> Result<(), ModelError> {
+        if self.config.faults.refuses_memory() {
+            return Err(ModelError::Device("out of memory (injected)".to_owned()));
+        }
+        Ok(())
+    }
+
+    fn new_segment(&self, range: Range) -> OracleSegment {
+        OracleSegment::new(range, &self.spec, &self.config.counters)
+    }
+
+    fn new_tail(&self, range: Range) -> OracleTail {
+        OracleTail::new(range, &self.spec, &self.config.counters)
+    }
+}
+
+impl Model for Oracle {
+    type Segment = OracleSegment;
+    type Tail = OracleTail;
+
+    fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    fn tail(&mut self, path: &[Rc<OracleSegment>]) -> Result<OracleTail, ModelError> {
+        self.allocate()?;
+        Ok(self.new_tail(Range::after(path, self.config.layers.len())))
+    }
+
+    /// As the trait says; the spans' own faults count as the device's: no tokens,
+    /// a token outside the vocabulary, more tokens than the context holds.
+    ///
+    /// # Panics
+    ///
+    /// When [`Faults`] ask for it.
+    fn step(&mut self, spans: &mut [Span<'_, Oracle>]) -> Result<Vec<Readout>, ModelError> {
+        let number = self.config.counters.begin_step();
+        let load = self.survey(spans).inspect_err(|_| tear(spans))?;
+        let tokens = spans.iter().flat_map(|span| span.tokens).copied();
+        for fault in self.config.faults.strike(number, tokens) {
+            match fault {
+                StepFault::Hang(longer) => thread::sleep(longer),
+                StepFault::Fail => {
+                    tear(spans);
+                    return Err(ModelError::Device(format!("step {number} (injected)")));
+                }
+                StepFault::Panic => {
+                    tear(spans);
+                    panic!("step {number} (injected)");
+                }
+            }
+        }
+        self.config.cost.spend(load.tokens, load.cached_tokens);
+        let readouts = spans.iter_mut().map(|span| self.evaluate(span)).collect();
+        self.config.counters.end_step(spans.len(), load.tokens);
+        Ok(readouts)
+    }
+
+    fn seal(&mut self, tail: &mut OracleTail, tokens: usize) -> Result<OracleSegment, ModelError> {
+        self.allow_cut(tail.range.tokens, tokens)?;
+        if tokens == 0 {
+            return Err(ModelError::Cut {
+                tokens: tail.range.tokens,
+                at: 0,
+                why: "a segment holds at least one token",
+            });
+        }
+        self.allocate()?;
+        let front = tail.range.take_front(tokens);
+        tail.resize(&self.spec);
+        Ok(self.new_segment(front))
+    }
+
+    fn split(
+        &mut self,
+        segment: &OracleSegment,
+        at: usize,
+    ) -> Result<(OracleSegment, OracleSegment), ModelError> {
+        let tokens = segment.range.tokens;
+        self.allow_cut(tokens, at)?;
+        if at == 0 || at == tokens {
+            let why = "both parts hold at least one token";
+            return Err(ModelError::Cut { tokens, at, why });
+        }
+        self.allocate()?;
+        let mut rest = segment.range.clone();
+        let front = rest.take_front(at);
+        Ok((self.new_segment(front), self.new_segment(rest)))
+    }
+
+    fn fork(&mut self, tail: &OracleTail, tokens: usize) -> Result<OracleTail, ModelError> {
+        self.allow_cut(tail.range.tokens, tokens)?;
+        self.allocate()?;
+        let front = tail.range.clone().take_front(tokens);
+        Ok(self.new_tail(front))
+    }
+
+    fn export(&mut self, segment: &OracleSegment) -> Result<Vec<u8>, ModelError> {
+        Ok(transfer::encode(&segment.range, self.shape))
+    }
+
+    fn import(&mut self, bytes: &[u8]) -> Result<OracleSegment, ModelError> {
+        let range = transfer::decode(bytes, &self.config.layers, self.shape)?;
+        self.allocate()?;
+        Ok(self.new_segment(range))
+    }
+
+    fn memory(&self) -> DeviceMemory {
+        self.config.counters.memory()
+    }
+}
+
+/// Leaves the spans' tails as a failed step may: useless.
+fn tear(spans: &mut [Span<'_, Oracle>]) {
+    for span in spans {
+        span.tail.tear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Evaluates three tokens, damages an entry and evaluates one more.
+    fn step_on_damage(verify: bool) {
+        let config = OracleConfig {
+            verify,
+            ..OracleConfig::default()
+        };
+        let mut oracle = Oracle::new(config).expect("a valid configuration");
+        let mut tail = oracle.tail(&[]).expect("memory");
+        for tokens in [&[1, 2, 3][..], &[4]] {
+            let mut spans = [Span {
+                tokens,
+                path: &[],
+                tail: &mut tail,
+                want: Want::Nothing,
+            }];
+            oracle.step(&mut spans).expect("a step");
+            tail.range.layers[0].entries[1] ^= 1;
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "those of the entries")]
+    fn verifying_reads_every_entry() {
+        step_on_damage(true);
+    }
+
+    #[test]
+    fn without_it_folds_are_trusted() {
+        step_on_damage(false);
+    }
+}

@@ -1,0 +1,82 @@
+//! GGUF, llama.cpp's one-file container: a header, typed metadata, a table of
+//! tensors, and the tensors themselves.
+//!
+//! Versions 2 and 3 are read; they differ only in that 3 may be big-endian,
+//! which is refused like the 32-bit counts of version 1.
+
+mod config;
+mod cursor;
+mod metadata;
+mod rope;
+mod tensors;
+mod value;
+
+use std::path::Path;
+use std::sync::Arc;
+
+pub use metadata::GgufMetadata;
+
+use super::ModelError;
+use super::config::LlamaConfig;
+use super::fields::Fields;
+use super::mapped::MappedFile;
+use super::stored::Directory;
+use cursor::Cursor;
+
+const MAGIC: [u8; 4] = *b"GGUF";
+const VERSIONS: [u32; 2] = [2, 3];
+const ALIGNMENT_DEFAULT: u64 = 32;
+
+/// Reads everything but the tensors' bytes.
+pub(super) fn open(path: &Path) -> Result<(LlamaConfig, Directory, GgufMetadata), ModelError> {
+    let expected = "a Hugging Face folder or a GGUF file";
+    let file = Arc::new(MappedFile::open(path, expected)?);
+    let (metadata, directory) = read_header(&file)?;
+    let config = config::read(&metadata, &directory)?;
+    Ok((config, directory, metadata))
+}
+
+fn read_header(file: &Arc<MappedFile>) -> Result<(GgufMetadata, Directory), ModelError> {
+    let mut cursor = Cursor::new(file, 0);
+    if cursor.bytes(4, "the magic number")? != MAGIC {
+        return Err(file.damaged("it does not begin with `GGUF`", "a GGUF file"));
+    }
+    let version = cursor.u32("the version")?;
+    if !VERSIONS.contains(&version) {
+        return Err(file.damaged(
+            match version.swap_bytes() {
+                swapped if VERSIONS.contains(&swapped) => "it is big-endian".to_owned(),
+                _ => format!("its version is {version}"),
+            },
+            "little-endian GGUF of version 2 or 3",
+        ));
+    }
+    let tensors = cursor.u64("the number of tensors")?;
+    let fields = cursor.u64("the number of metadata fields")?;
+    let metadata = GgufMetadata::parse(file, &mut cursor, fields)?;
+    let split = "split.count";
+    if let Some(parts) = metadata.integer(split)?
+        && parts > 1
+    {
+        return Err(metadata.wrong(
+            split,
+            format!("found {parts}"),
+            "1: a model in one file (llama-gguf-split merges several)",
+        ));
+    }
+    let alignment = alignment(&metadata)?;
+    let directory = tensors::parse(file, &mut cursor, tensors, alignment)?;
+    Ok((metadata, directory))
+}
+
+/// Where the tensors' bytes may begin: multiples of this.
+fn alignment(metadata: &GgufMetadata) -> Result<u64, ModelError> {
+    let name = "general.alignment";
+    match metadata.integer(name)? {
+        None => Ok(ALIGNMENT_DEFAULT),
+        Some(found) if found.is_power_of_two() && found <= 1 << 16 => Ok(found),
+        Some(found) => {
+            Err(metadata.wrong(name, format!("found {found}"), "a power of two up to 65536"))
+        }
+    }
+}

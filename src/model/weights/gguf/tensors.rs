@@ -1,0 +1,187 @@
+//! The table of tensors.
+
+use std::sync::Arc;
+
+use super::super::ModelError;
+use super::super::mapped::MappedFile;
+use super::super::stored::{Directory, Stored};
+use super::super::tensor::Format;
+use super::cursor::Cursor;
+
+/// ggml's own limit.
+const DIMENSIONS_MAX: u32 = 4;
+/// An empty name, no dimensions, type and offset.
+const ENTRY_BYTES_MIN: u64 = 8 + 4 + 4 + 8;
+
+/// An entry of the table, before it is known where the tensors' bytes begin.
+struct Entry<'a> {
+    name: &'a str,
+    /// Row-major, outermost first.
+    shape: Vec<u64>,
+    kind: u32,
+    offset: u64,
+}
+
+/// Reads the table at the cursor and checks that the file reaches as far as it
+/// says.
+pub(super) fn parse(
+    file: &Arc<MappedFile>,
+    cursor: &mut Cursor<'_>,
+    tensors: u64,
+    alignment: u64,
+) -> Result<Directory, ModelError> {
+    cursor.expect_room(tensors, ENTRY_BYTES_MIN, "tensors")?;
+    let entries = (0..tensors)
+        .map(|_| Entry::parse(file, cursor))
+        .collect::<Result<Vec<_>, _>>()?;
+    let data_start = (cursor.at() as u64).next_multiple_of(alignment);
+    let mut directory = Directory::with_capacity(entries.len());
+    for entry in entries {
+        let stored = entry.locate(file, data_start, alignment)?;
+        if directory.insert(entry.name.to_owned(), stored).is_some() {
+            return Err(file.damaged(
+                format!("tensor `{}` is there twice", entry.name),
+                "every tensor once",
+            ));
+        }
+    }
+    Ok(directory)
+}
+
+impl<'a> Entry<'a> {
+    fn parse(file: &MappedFile, cursor: &mut Cursor<'a>) -> Result<Self, ModelError> {
+        let name = cursor.name("a tensor's name")?;
+        let dimensions = cursor.u32(name)?;
+        if !(1..=DIMENSIONS_MAX).contains(&dimensions) {
+            return Err(file.damaged(
+                format!("tensor `{name}` has {dimensions} dimensions"),
+                format!("1 to {DIMENSIONS_MAX}"),
+            ));
+        }
+        let mut shape = (0..dimensions)
+            .map(|_| cursor.u64(name))
+            .collect::<Result<Vec<_>, _>>()?;
+        // GGUF begins with the innermost.
+        shape.reverse();
+        Ok(Self {
+            name,
+            shape,
+            kind: cursor.u32(name)?,
+            offset: cursor.u64(name)?,
+        })
+    }
+
+    fn locate(
+        &self,
+        file: &Arc<MappedFile>,
+        data_start: u64,
+        alignment: u64,
+    ) -> Result<Stored, ModelError> {
+        if !self.offset.is_multiple_of(alignment) {
+            return Err(file.damaged(
+                format!("tensor `{}` begins at {}", self.name, self.offset),
+                format!("a multiple of {alignment}"),
+            ));
+        }
+        let shape = self.shape.iter().map(|size| usize::try_from(*size));
+        let shape = shape
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|_| self.too_large(file))?;
+        let format = format(self.kind);
+        let range = match format {
+            Ok(format) => {
+                let start = data_start.checked_add(self.offset);
+                let end = start.and_then(|start| start.checked_add(self.bytes(format)?));
+                match (start, end) {
+                    (Some(start), Some(end)) if end <= file.bytes().len() as u64 => {
+                        start as usize..end as usize
+                    }
+                    _ => return Err(self.too_large(file)),
+                }
+            }
+            Err(_) => 0..0,
+        };
+        Ok(Stored {
+            file: Arc::clone(file),
+            shape,
+            format: format.map_err(unsupported),
+            range,
+        })
+    }
+
+    /// Bytes of the tensor in `format`; `None` when they are too many to count,
+    /// or rows are not whole blocks.
+    fn bytes(&self, format: Format) -> Option<u64> {
+        let (elements, bytes) = format.block();
+        let (row, rows) = self.shape.split_last()?;
+        if !row.is_multiple_of(elements as u64) {
+            return None;
+        }
+        rows.iter()
+            .try_fold(row / elements as u64, |product, size| {
+                product.checked_mul(*size)
+            })?
+            .checked_mul(bytes as u64)
+    }
+
+    fn too_large(&self, file: &MappedFile) -> ModelError {
+        file.damaged(
+            format!(
+                "tensor `{}` of shape {:?} in {} at {} is not within its {} bytes",
+                self.name,
+                self.shape,
+                format(self.kind).map_or_else(unsupported, |format| format.name().to_owned()),
+                self.offset,
+                file.bytes().len(),
+            ),
+            "whole blocks up to the end of every tensor",
+        )
+    }
+}
+
+/// ggml's number of a format; the number itself for those not read here.
+fn format(kind: u32) -> Result<Format, u32> {
+    match kind {
+        0 => Ok(Format::F32),
+        1 => Ok(Format::F16),
+        2 => Ok(Format::Q4_0),
+        3 => Ok(Format::Q4_1),
+        8 => Ok(Format::Q8_0),
+        30 => Ok(Format::BF16),
+        _ => Err(kind),
+    }
+}
+
+/// ggml's name of a format that is not read here.
+fn unsupported(kind: u32) -> String {
+    let name = match kind {
+        6 => "Q5_0",
+        7 => "Q5_1",
+        9 => "Q8_1",
+        10 => "Q2_K",
+        11 => "Q3_K",
+        12 => "Q4_K",
+        13 => "Q5_K",
+        14 => "Q6_K",
+        15 => "Q8_K",
+        16 => "IQ2_XXS",
+        17 => "IQ2_XS",
+        18 => "IQ3_XXS",
+        19 => "IQ1_S",
+        20 => "IQ4_NL",
+        21 => "IQ3_S",
+        22 => "IQ2_S",
+        23 => "IQ4_XS",
+        24 => "I8",
+        25 => "I16",
+        26 => "I32",
+        27 => "I64",
+        28 => "F64",
+        29 => "IQ1_M",
+        34 => "TQ1_0",
+        35 => "TQ2_0",
+        39 => "MXFP4",
+        _ => return format!("ggml type {kind}"),
+    };
+    name.to_owned()
+}

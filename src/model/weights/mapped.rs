@@ -1,0 +1,70 @@
+//! Read-only memory-mapped files: the one place where this module is `unsafe`.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+
+use super::ModelError;
+
+/// A whole file as bytes.
+#[derive(Debug)]
+pub(super) struct MappedFile {
+    path: PathBuf,
+    bytes: Mmap,
+}
+
+impl MappedFile {
+    /// Maps the file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`ModelError::Missing`] naming what was `expected`, or [`ModelError::Io`].
+    pub(super) fn open(path: &Path, expected: &'static str) -> Result<Self, ModelError> {
+        let file = File::open(path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => ModelError::Missing {
+                path: path.to_owned(),
+                expected,
+            },
+            _ => io_error(path, source),
+        })?;
+        // SAFETY: the mapping is read-only, and its bytes are only ever read as
+        // plain `u8`s, of which every pattern is valid. What remains is that
+        // another process changes or shortens the file meanwhile; no program can
+        // rule that out, so `ModelFiles` documents that it must not happen.
+        let bytes = unsafe { Mmap::map(&file) }.map_err(|source| io_error(path, source))?;
+        Ok(Self {
+            path: path.to_owned(),
+            bytes,
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The error of a file that is not what it should be.
+    pub(super) fn damaged(
+        &self,
+        what: impl Into<String>,
+        expected: impl Into<String>,
+    ) -> ModelError {
+        ModelError::Damaged {
+            path: self.path.clone(),
+            what: what.into(),
+            expected: expected.into(),
+        }
+    }
+}
+
+fn io_error(path: &Path, source: io::Error) -> ModelError {
+    ModelError::Io {
+        path: path.to_owned(),
+        source,
+    }
+}

@@ -1,0 +1,60 @@
+//! What a file says of a tensor, before anybody asked for it.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::ModelError;
+use super::mapped::MappedFile;
+use super::tensor::{Format, Formats};
+
+/// Tensors by the names that the files give them.
+pub(super) type Directory = HashMap<String, Stored>;
+
+/// One tensor in a file.
+#[derive(Debug)]
+pub(super) struct Stored {
+    pub(super) file: Arc<MappedFile>,
+    /// Row-major, outermost first.
+    pub(super) shape: Vec<usize>,
+    /// Or the file's own name of a format that is not supported.
+    pub(super) format: Result<Format, String>,
+    /// Within the file, which was checked to reach that far; exactly what `shape`
+    /// takes in `format`, and empty where that is not supported.
+    pub(super) range: Range<usize>,
+}
+
+impl Stored {
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.file.bytes()[self.range.clone()]
+    }
+
+    /// Checks that the tensor, which its file calls `name`, has that shape and is
+    /// stored in one of those formats.
+    pub(super) fn check(
+        &self,
+        name: &str,
+        shape: &[usize],
+        formats: &Formats,
+    ) -> Result<Format, ModelError> {
+        if self.shape != shape {
+            return Err(ModelError::TensorShape {
+                path: self.file.path().to_owned(),
+                tensor: name.to_owned(),
+                found: self.shape.clone(),
+                expected: shape.to_owned(),
+            });
+        }
+        let found = match &self.format {
+            Ok(format) if formats.allowed.contains(format) => return Ok(*format),
+            Ok(format) => format.name().to_owned(),
+            Err(unknown) => unknown.clone(),
+        };
+        Err(ModelError::Quantisation {
+            path: self.file.path().to_owned(),
+            tensor: name.to_owned(),
+            found,
+            known: formats.names,
+        })
+    }
+}

@@ -1,0 +1,198 @@
+//! Injected failures, misuse, counts and costs.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use motet::TokenId;
+use motet::model::oracle::{Oracle, OracleConfig, StepCost, StepFault};
+use motet::model::{Model, ModelError, Readout, Segment, Span, Tail, Want};
+
+fn oracle(config: &OracleConfig) -> Oracle {
+    Oracle::new(config.clone()).expect("a valid configuration")
+}
+
+/// One step of one fresh slot.
+fn step(oracle: &mut Oracle, tokens: &[TokenId]) -> Result<Vec<Readout>, ModelError> {
+    let mut tail = oracle.tail(&[]).expect("memory");
+    oracle.step(&mut [Span {
+        tokens,
+        path: &[],
+        tail: &mut tail,
+        want: Want::Nothing,
+    }])
+}
+
+fn is_device_error<T>(result: Result<T, ModelError>) -> bool {
+    matches!(result, Err(ModelError::Device(_)))
+}
+
+#[test]
+fn steps_fail_when_told_to() {
+    let config = OracleConfig::default();
+    let mut oracle = oracle(&config);
+    config.faults.at_step(1, StepFault::Fail);
+    config.faults.at_step(4, StepFault::Fail);
+    config.faults.next_steps(1, StepFault::Hang(Duration::ZERO));
+    let failed: Vec<bool> = (0..6)
+        .map(|_| is_device_error(step(&mut oracle, &[1, 2])))
+        .collect();
+    assert_eq!(failed, [false, true, false, false, true, false]);
+    config.faults.next_steps(2, StepFault::Fail);
+    let failed: Vec<bool> = (0..3)
+        .map(|_| is_device_error(step(&mut oracle, &[1, 2])))
+        .collect();
+    assert_eq!(failed, [true, true, false]);
+    let counts = config.counters.now();
+    assert_eq!((counts.steps, counts.spans), (9, 5));
+    assert_eq!(counts.tokens_evaluated, 10);
+}
+
+#[test]
+fn poison_fails_every_step_that_evaluates_it() {
+    let config = OracleConfig::default();
+    let mut oracle = oracle(&config);
+    config.faults.poison(66);
+    assert!(is_device_error(step(&mut oracle, &[1, 66, 2])));
+    assert!(step(&mut oracle, &[1, 2]).is_ok());
+    assert!(is_device_error(step(&mut oracle, &[66])));
+    config.faults.clear();
+    assert!(step(&mut oracle, &[66]).is_ok());
+}
+
+#[test]
+fn a_panic_leaves_segments_whole() {
+    let config = OracleConfig::default();
+    let mut oracle = oracle(&config);
+    let mut tail = oracle.tail(&[]).expect("memory");
+    let mut spans = [Span {
+        tokens: &[8, 9],
+        path: &[],
+        tail: &mut tail,
+        want: Want::Nothing,
+    }];
+    oracle.step(&mut spans).expect("a step");
+    let path = [Rc::new(oracle.seal(&mut tail, 2).expect("a legal offset"))];
+    config.faults.next_steps(1, StepFault::Panic);
+    let caught = catch_unwind(AssertUnwindSafe(|| step(&mut oracle, &[1])));
+    let message = caught.expect_err("an injected panic");
+    assert_eq!(
+        message.downcast_ref::<String>().map(String::as_str),
+        Some("step 1 (injected)")
+    );
+    let mut tail = oracle.tail(&path).expect("memory");
+    let mut spans = [Span {
+        tokens: &[7],
+        path: &path,
+        tail: &mut tail,
+        want: Want::Logits,
+    }];
+    let truth = config.solo_logits(&[8, 9, 7])[2 * config.vocab_size..].to_vec();
+    let readouts = oracle.step(&mut spans).expect("a step");
+    assert_eq!(readouts, [Readout::Logits(truth)]);
+}
+
+#[test]
+fn refused_memory_changes_nothing() {
+    let config = OracleConfig::default();
+    let mut oracle = oracle(&config);
+    let mut tail = oracle.tail(&[]).expect("memory");
+    let mut spans = [Span {
+        tokens: &[8, 9, 10],
+        path: &[],
+        tail: &mut tail,
+        want: Want::Nothing,
+    }];
+    oracle.step(&mut spans).expect("a step");
+    let segment = oracle.seal(&mut tail, 2).expect("a legal offset");
+    let bytes = oracle.export(&segment).expect("an export");
+    let before = config.counters.now();
+    config.faults.refuse_memory(5);
+    assert!(is_device_error(oracle.tail(&[])));
+    assert!(is_device_error(oracle.seal(&mut tail, 1)));
+    assert!(is_device_error(oracle.split(&segment, 1)));
+    assert!(is_device_error(oracle.fork(&tail, 1)));
+    assert!(is_device_error(oracle.import(&bytes)));
+    assert_eq!(config.counters.now(), before);
+    assert_eq!(tail.tokens(), 1);
+    assert!(oracle.seal(&mut tail, 1).is_ok(), "five were refused");
+}
+
+#[test]
+fn misuse_is_an_error_that_names_the_span() {
+    let config = OracleConfig {
+        context_tokens_max: 3,
+        ..OracleConfig::default()
+    };
+    let mut oracle = oracle(&config);
+    let mut check = |tokens: &[TokenId], expected: &str| {
+        let error = step(&mut oracle, tokens).expect_err(expected).to_string();
+        assert_eq!(error, format!("the device failed: span 0: {expected}"));
+    };
+    check(&[], "there are no tokens to evaluate");
+    check(&[1, 1_000], "token 1000 is outside the vocabulary of 1000");
+    check(&[1, 2, 3, 4], "4 tokens exceed the context of 3");
+    assert!(step(&mut oracle, &[1, 2, 3]).is_ok());
+}
+
+#[test]
+fn counts_follow_what_lives() {
+    let config = OracleConfig {
+        layer_bytes: 100,
+        tail_block_tokens: 4,
+        ..OracleConfig::default()
+    };
+    let mut oracle = oracle(&config);
+    let alive = || {
+        let counts = config.counters.now();
+        (
+            counts.segments_alive,
+            counts.tails_alive,
+            counts.bytes_alive,
+        )
+    };
+    let mut tail = oracle.tail(&[]).expect("memory");
+    assert_eq!(alive(), (0, 1, 0));
+    let mut spans = [Span {
+        tokens: &[1, 2, 3, 4, 5],
+        path: &[],
+        tail: &mut tail,
+        want: Want::Nothing,
+    }];
+    oracle.step(&mut spans).expect("a step");
+    assert_eq!(alive(), (0, 1, 800), "five tokens take two blocks");
+    let segment = oracle.seal(&mut tail, 3).expect("a legal offset");
+    assert_eq!(alive(), (1, 1, 700));
+    assert_eq!((segment.bytes(), tail.bytes()), (300, 400));
+    let parts = oracle.split(&segment, 1).expect("a legal offset");
+    assert_eq!(alive(), (3, 1, 1_000));
+    assert_eq!(oracle.memory().active_bytes, 1_000);
+    drop((segment, parts, tail));
+    assert_eq!(alive(), (0, 0, 0));
+    assert_eq!(oracle.memory().peak_bytes, 1_000);
+}
+
+#[test]
+fn a_step_takes_the_time_it_is_told_to() {
+    let cost = StepCost {
+        base: Duration::from_millis(5),
+        per_token: Duration::from_millis(2),
+        per_cached_token: Duration::from_millis(1),
+    };
+    assert_eq!(cost.of(3, 4), Duration::from_millis(15));
+    assert_eq!(StepCost::default().of(9, 9), Duration::ZERO);
+    let config = OracleConfig {
+        cost,
+        ..OracleConfig::default()
+    };
+    let mut oracle = oracle(&config);
+    let begun = Instant::now();
+    step(&mut oracle, &[1, 2, 3]).expect("a step");
+    assert!(begun.elapsed() >= Duration::from_millis(11));
+    config
+        .faults
+        .next_steps(1, StepFault::Hang(Duration::from_millis(30)));
+    let begun = Instant::now();
+    step(&mut oracle, &[1]).expect("a step");
+    assert!(begun.elapsed() >= Duration::from_millis(37));
+}

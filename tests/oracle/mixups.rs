@@ -1,0 +1,270 @@
+//! Each way to mix cached state up gives other tokens, with every layer kind.
+
+use std::rc::Rc;
+
+use motet::TokenId;
+use motet::model::oracle::{Oracle, OracleConfig, OracleSegment, OracleTail, StepFault};
+use motet::model::sampling::{Draw, Sampling};
+use motet::model::{Model, Readout, Span, Tail, Want};
+
+use super::{LAYERS, window};
+
+const PROMPT: [TokenId; 13] = [5, 3, 9, 1, 4, 4, 8, 2, 7, 7, 0, 6, 1];
+/// `PROMPT` but for its first token.
+const OTHER: [TokenId; 13] = [6, 3, 9, 1, 4, 4, 8, 2, 7, 7, 0, 6, 1];
+const OUTPUT: usize = 24;
+
+type Segments = Vec<Rc<OracleSegment>>;
+type Slot = (Segments, OracleTail);
+
+/// An oracle, and what a slot holds: segments of four tokens, three of them, and
+/// a tail that still lacks the prompt's last token.
+struct Scene {
+    oracle: Oracle,
+    config: OracleConfig,
+    path: Segments,
+    other: Segments,
+}
+
+impl Scene {
+    fn new(config: OracleConfig) -> Scene {
+        let mut scene = Scene {
+            oracle: Oracle::new(config.clone()).expect("a valid configuration"),
+            config,
+            path: Vec::new(),
+            other: Vec::new(),
+        };
+        scene.path = scene.sealed(&PROMPT[..12]);
+        scene.other = scene.sealed(&OTHER[..12]);
+        scene
+    }
+
+    /// `tokens` as segments of four.
+    fn sealed(&mut self, tokens: &[TokenId]) -> Segments {
+        let mut path = Vec::new();
+        for piece in tokens.chunks(4) {
+            let mut tail = self.tail(&path, piece);
+            let segment = self.oracle.seal(&mut tail, piece.len());
+            path.push(Rc::new(segment.expect("the tail's end is legal")));
+        }
+        path
+    }
+
+    /// A tail on `path` that holds `tokens`.
+    fn tail(&mut self, path: &[Rc<OracleSegment>], tokens: &[TokenId]) -> OracleTail {
+        let mut tail = self.oracle.tail(path).expect("memory");
+        if !tokens.is_empty() {
+            self.step(path, &mut tail, tokens, 0);
+        }
+        tail
+    }
+
+    fn step(
+        &mut self,
+        path: &[Rc<OracleSegment>],
+        tail: &mut OracleTail,
+        tokens: &[TokenId],
+        index: u64,
+    ) -> TokenId {
+        let sampling = Sampling::GREEDY;
+        let mut spans = [Span {
+            tokens,
+            path,
+            tail,
+            want: Want::Token(Draw { sampling, index }),
+        }];
+        match self.oracle.step(&mut spans).expect("a step")[..] {
+            [Readout::Token(token)] => token,
+            ref readouts => panic!("no token but {readouts:?}"),
+        }
+    }
+
+    /// What a slot produces after the prompt's last token.
+    fn output(&mut self, (path, mut tail): Slot) -> Vec<TokenId> {
+        let mut output = Vec::new();
+        let mut last = PROMPT[12];
+        for index in 0..OUTPUT as u64 {
+            last = self.step(&path, &mut tail, &[last], index);
+            output.push(last);
+        }
+        output
+    }
+
+    /// Path and tail as they should be, the last `unsealed` segments in the tail.
+    fn right(&mut self, unsealed: usize) -> Slot {
+        let sealed = 3 - unsealed;
+        let path = self.path[..sealed].to_vec();
+        let tail = self.tail(&path, &PROMPT[sealed * 4..12]);
+        (path, tail)
+    }
+
+    /// These segments under a tail that was made for them.
+    fn on(&mut self, path: Segments) -> Slot {
+        let tail = self.tail(&path, &[]);
+        (path, tail)
+    }
+}
+
+/// What is done to a slot, and whether it still is right.
+type Case = (&'static str, bool, fn(&mut Scene) -> Slot);
+
+const CASES: [Case; 21] = [
+    ("nothing is wrong", true, |s| s.right(0)),
+    ("nothing is wrong, with a tail", true, |s| s.right(1)),
+    ("two segments swapped", false, |s| {
+        let [a, b, c] = parts(&s.path);
+        s.on(vec![b, a, c])
+    }),
+    ("the first segment dropped", false, |s| {
+        let [_, b, c] = parts(&s.path);
+        s.on(vec![b, c])
+    }),
+    ("a middle segment dropped", false, |s| {
+        let [a, _, c] = parts(&s.path);
+        s.on(vec![a, c])
+    }),
+    ("the last segment dropped", false, |s| {
+        let [a, b, _] = parts(&s.path);
+        s.on(vec![a, b])
+    }),
+    ("the first segment doubled", false, |s| {
+        let [a, b, c] = parts(&s.path);
+        s.on(vec![a.clone(), a, b, c])
+    }),
+    ("the last segment doubled", false, |s| {
+        let [a, b, c] = parts(&s.path);
+        s.on(vec![a, b, c.clone(), c])
+    }),
+    ("the first segment is another's", false, |s| {
+        let [_, b, c] = parts(&s.path);
+        s.on(vec![Rc::clone(&s.other[0]), b, c])
+    }),
+    ("equal tokens under another's prefix, middle", false, |s| {
+        let [a, _, c] = parts(&s.path);
+        s.on(vec![a, Rc::clone(&s.other[1]), c])
+    }),
+    ("equal tokens under another's prefix, last", false, |s| {
+        let [a, b, _] = parts(&s.path);
+        s.on(vec![a, b, Rc::clone(&s.other[2])])
+    }),
+    ("the whole path is another's", false, |s| {
+        s.on(s.other.clone())
+    }),
+    ("a segment of another position", false, |s| {
+        let shifted = s.sealed(&PROMPT[4..8]);
+        let [a, _, c] = parts(&s.path);
+        s.on(vec![a, Rc::clone(&shifted[0]), c])
+    }),
+    ("the tail was begun on another's path", false, |s| {
+        let other = s.other.clone();
+        let tail = s.tail(&other, &[]);
+        (s.path.clone(), tail)
+    }),
+    ("the tail holds another's state", false, |s| {
+        let other = s.other[..2].to_vec();
+        let tail = s.tail(&other, &PROMPT[8..12]);
+        (s.path[..2].to_vec(), tail)
+    }),
+    ("the tail's path was swapped under it", false, |s| {
+        let (path, tail) = s.right(1);
+        (vec![Rc::clone(&path[1]), Rc::clone(&path[0])], tail)
+    }),
+    ("the tail lacks its last token", false, |s| {
+        let path = s.path[..2].to_vec();
+        let tail = s.tail(&path, &PROMPT[8..11]);
+        (path, tail)
+    }),
+    ("the tail holds a token twice", false, |s| {
+        let path = s.path[..2].to_vec();
+        let tail = s.tail(&path, &[&PROMPT[8..12], &PROMPT[11..12]].concat());
+        (path, tail)
+    }),
+    ("sealed, but not put onto the path", false, |s| {
+        let (path, mut tail) = s.right(1);
+        let tokens = tail.tokens();
+        drop(s.oracle.seal(&mut tail, tokens).expect("a legal offset"));
+        (path, tail)
+    }),
+    ("put onto the path, but not sealed", false, |s| {
+        let (_, tail) = s.right(1);
+        (s.path.clone(), tail)
+    }),
+    ("the tail of a failed step", false, |s| {
+        let (path, mut tail) = s.right(1);
+        s.config.faults.next_steps(1, StepFault::Fail);
+        let mut spans = [Span {
+            tokens: &PROMPT[12..],
+            path: &path,
+            tail: &mut tail,
+            want: Want::Nothing,
+        }];
+        s.oracle.step(&mut spans).expect_err("an injected fault");
+        (path, tail)
+    }),
+];
+
+fn parts(path: &[Rc<OracleSegment>]) -> [Rc<OracleSegment>; 3] {
+    path.to_vec().try_into().expect("three segments")
+}
+
+#[test]
+fn every_mixup_gives_other_tokens() {
+    for layers in LAYERS {
+        if layers == [window(1)] {
+            // It sees no past, so equal tokens leave equal state under any prefix.
+            continue;
+        }
+        for verify in [false, true] {
+            let config = OracleConfig {
+                verify,
+                ..OracleConfig::with_layers(layers)
+            };
+            let truth = config.solo(&PROMPT, OUTPUT, Sampling::GREEDY);
+            for (what, right, plant) in CASES {
+                let mut scene = Scene::new(config.clone());
+                let slot = plant(&mut scene);
+                let output = scene.output(slot);
+                let equal = output.iter().zip(&truth).filter(|(a, b)| a == b).count();
+                let expected = if right { OUTPUT..=OUTPUT } else { 0..=2 };
+                assert!(
+                    expected.contains(&equal),
+                    "{layers:?}, {what}: {equal} of {OUTPUT} tokens are right"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_segment_sealed_from_a_failed_step_fits_nowhere() {
+    for layers in LAYERS {
+        let config = OracleConfig::with_layers(layers);
+        let mut scene = Scene::new(config.clone());
+        let (_, _, tear) = CASES[CASES.len() - 1];
+        let (mut path, mut tail) = tear(&mut scene);
+        let tokens = tail.tokens();
+        let segment = scene.oracle.seal(&mut tail, tokens);
+        path.push(Rc::new(segment.expect("the tail's end is legal")));
+        let slot = scene.on(path);
+        let truth = config.solo(&PROMPT, OUTPUT, Sampling::GREEDY);
+        assert_ne!(scene.output(slot), truth, "{layers:?}");
+    }
+}
+
+#[test]
+fn another_oracle_has_other_tokens_and_refuses_exports() {
+    let config = OracleConfig::default();
+    let mut scene = Scene::new(config.clone());
+    let bytes = scene.oracle.export(&scene.path[0]).expect("an export");
+    let windowed = OracleConfig::with_layers(&[window(4)]);
+    let seeded = OracleConfig {
+        seed: 1,
+        ..OracleConfig::default()
+    };
+    for other in [windowed, seeded] {
+        let truth = |config: &OracleConfig| config.solo(&PROMPT, OUTPUT, Sampling::GREEDY);
+        assert_ne!(truth(&other), truth(&config));
+        let mut other = Oracle::new(other).expect("a valid configuration");
+        other.import(&bytes).expect_err("another model's export");
+    }
+}
