@@ -6,8 +6,11 @@
 //!
 //! The filters apply in the field's usual order: top-k on the logits, then
 //! temperature and softmax, then top-p (nucleus sampling, Holtzman et al. 2020),
-//! then min-p, then one draw by inverting the cumulative distribution in
-//! descending order of probability (ties: the lower token id first).
+//! then min-p. Each comes down to a least weight, so that what takes part does not
+//! depend on an order among equals: tokens as likely as the last one that a filter
+//! lets through get through as well. Then one uniform number is looked up in the
+//! cumulative distribution of what is left, in the vocabulary's order. That order
+//! is as good as any, and needs no sorting where no filter does.
 
 use crate::TokenId;
 
@@ -16,10 +19,11 @@ use crate::TokenId;
 pub struct Sampling {
     /// Divides the logits; 0 takes the most likely token (greedy). Finite, >= 0.
     pub temperature: f32,
-    /// Only the `top_k` most likely tokens take part; 0 is no limit.
+    /// Only tokens at least as likely as the `top_k`-th most likely take part; 0
+    /// is no limit.
     pub top_k: u32,
-    /// Only the smallest set of tokens whose probability reaches `top_p` takes
-    /// part; in (0, 1], 1 is no limit.
+    /// Only tokens at least as likely as the least likely one of the smallest set
+    /// whose probability reaches `top_p` take part; in (0, 1], 1 is no limit.
     pub top_p: f32,
     /// Only tokens at least `min_p` times as likely as the likeliest take part;
     /// in [0, 1], 0 is no limit.
@@ -88,33 +92,76 @@ impl Draw {
         if self.sampling.is_greedy() {
             return greedy(logits);
         }
-        let mut ranked: Vec<(TokenId, f32)> = (0..).zip(logits.iter().copied()).collect();
-        ranked.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-        if self.sampling.top_k > 0 {
-            ranked.truncate(self.sampling.top_k as usize);
-        }
-        let top = ranked[0].1;
-        for (_, weight) in &mut ranked {
-            *weight = ((*weight - top) / self.sampling.temperature).exp();
-        }
-        let kept = self.kept(&ranked);
-        invert(&ranked[..kept], self.uniform())
+        let weights = self.weights(logits);
+        let threshold = self.threshold(&weights);
+        invert(&weights, threshold, self.uniform())
     }
 
-    /// How many of the ranked weights pass top-p and min-p; at least one.
-    fn kept(&self, ranked: &[(TokenId, f32)]) -> usize {
-        let total: f32 = ranked.iter().map(|(_, weight)| weight).sum();
-        let mut before = 0.0;
-        let mut kept = 0;
-        for &(_, weight) in ranked {
-            if kept > 0 && (before >= self.sampling.top_p * total || weight < self.sampling.min_p) {
-                break;
-            }
-            before += weight;
-            kept += 1;
-        }
-        kept
+    /// What each token's probability is proportional to before any filter; the
+    /// likeliest has 1.
+    pub(super) fn weights(&self, logits: &[f32]) -> Vec<f32> {
+        let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let weights = logits
+            .iter()
+            .map(|logit| ((logit - top) / self.sampling.temperature).exp());
+        weights.collect()
     }
+
+    /// The least weight that takes part.
+    pub(super) fn threshold(&self, weights: &[f32]) -> f32 {
+        let Sampling {
+            top_k,
+            top_p,
+            min_p,
+            ..
+        } = self.sampling;
+        let top_k = match top_k {
+            0 => weights.len(),
+            k => weights.len().min(k as usize),
+        };
+        if top_k == weights.len() && top_p >= 1.0 {
+            return min_p;
+        }
+        let mut ranked = weights.to_vec();
+        if top_k < ranked.len() {
+            ranked.select_nth_unstable_by(top_k - 1, descending);
+            ranked.truncate(top_k);
+        }
+        let last_of_top_k = ranked.iter().copied().fold(f32::INFINITY, f32::min);
+        nucleus(&mut ranked, top_p).max(last_of_top_k).max(min_p)
+    }
+}
+
+/// The least weight of the smallest set that holds `top_p` of all `weights`. Sorts
+/// no more of them than that set and a little.
+fn nucleus(weights: &mut [f32], top_p: f32) -> f32 {
+    if top_p >= 1.0 {
+        return 0.0;
+    }
+    let enough = top_p * weights.iter().sum::<f32>();
+    let mut reached = 0.0;
+    let mut rest = weights;
+    let mut next = 64;
+    while !rest.is_empty() {
+        if next < rest.len() {
+            rest.select_nth_unstable_by(next, descending);
+        }
+        let (likeliest, less) = rest.split_at_mut(next.min(rest.len()));
+        likeliest.sort_unstable_by(descending);
+        for weight in likeliest {
+            reached += *weight;
+            if reached >= enough {
+                return *weight;
+            }
+        }
+        rest = less;
+        next *= 8;
+    }
+    0.0
+}
+
+fn descending(a: &f32, b: &f32) -> std::cmp::Ordering {
+    b.total_cmp(a)
 }
 
 fn greedy(logits: &[f32]) -> TokenId {
@@ -127,16 +174,25 @@ fn greedy(logits: &[f32]) -> TokenId {
     best as TokenId
 }
 
-fn invert(ranked: &[(TokenId, f32)], uniform: f32) -> TokenId {
-    let total: f32 = ranked.iter().map(|(_, weight)| weight).sum();
+/// The first token at which the sum of the weights that reach `threshold` passes
+/// `uniform` of their total.
+fn invert(weights: &[f32], threshold: f32, uniform: f32) -> TokenId {
+    let taking_part = || {
+        (0..)
+            .zip(weights)
+            .filter(|(_, weight)| **weight >= threshold)
+    };
+    let total: f32 = taking_part().map(|(_, weight)| weight).sum();
     let mut reached = 0.0;
-    for &(id, weight) in ranked {
+    let mut last = 0;
+    for (id, weight) in taking_part() {
         reached += weight;
+        last = id;
         if uniform * total < reached {
-            return id;
+            break;
         }
     }
-    ranked[ranked.len() - 1].0
+    last
 }
 
 #[cfg(test)]

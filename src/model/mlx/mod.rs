@@ -1,1 +1,381 @@
-//! MLX.
+//! The Llama family (Llama, SmolLM2, Mistral) on MLX: Metal, CUDA or the CPU.
+//!
+//! A step is one MLX graph. Rows of all spans are packed, so that norms,
+//! projections and MLP run once over `[rows, dim]` whatever the mix of decode and
+//! prefill; only attention knows which row belongs to whom.
+//!
+//! ```text
+//!  files ─ stacked ─ weights ─┐
+//!  spans ─ batch ─────────────┼─ forward ─ attention ─ sample ─ eval ─ outcome
+//!  tails, segments ───────────┘
+//! ```
+//!
+//! On the CPU everything is in single precision. On a GPU (which this project's
+//! own checks do not reach) plain weights and cached state are bfloat16, and
+//! quantised weights stay quantised.
+
+mod attention;
+mod batch;
+mod error;
+mod export;
+mod forward;
+mod ops;
+mod rotary;
+mod sample;
+mod segment;
+mod shape;
+mod stacked;
+mod tail;
+mod weights;
+
+use std::rc::Rc;
+
+use mlx_rs::{Device, DeviceType, Dtype, Stream, memory, transforms, with_stream};
+
+pub use segment::MlxSegment;
+pub use tail::MlxTail;
+
+use self::batch::Batch;
+use self::export::Owner;
+use self::forward::Network;
+use self::rotary::Rotary;
+use self::sample::Drawn;
+use self::shape::Shape;
+use self::tail::Append;
+use self::weights::Weights;
+use super::weights::ModelFiles;
+use super::{
+    DeviceMemory, LayerGroup, LayerKind, Model, ModelError, ModelSpec, Readout, Segment, Span,
+    Tail, Want, sampling,
+};
+
+/// Most rows of a piece where attention is composed of products: half as many
+/// score columns are computed only to be masked.
+const COMPOSED_ROWS_MAX: usize = 64;
+
+/// A Llama-family model on one MLX device.
+///
+/// To be made and used on one thread: MLX's streams belong to theirs.
+pub struct MlxModel {
+    spec: ModelSpec,
+    network: Network,
+    dtype: Dtype,
+    identity: u64,
+    stream: Stream,
+}
+
+/// How to run a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MlxOptions {
+    /// Where; `None` takes the GPU if MLX was built for one, else the CPU.
+    pub device: Option<MlxDevice>,
+    /// Most bytes of freed memory that MLX keeps for its next arrays, in this
+    /// whole process. It needs about what one step's activations take, which the
+    /// next step asks for again; beyond that it would sit on the memory of freed
+    /// segments, which the byte budgets count as free.
+    pub cache_bytes_max: usize,
+}
+
+/// Kinds of devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MlxDevice {
+    /// The processor, in single precision.
+    Cpu,
+    /// Metal or CUDA, whichever MLX was built for.
+    Gpu,
+}
+
+impl Default for MlxOptions {
+    fn default() -> Self {
+        Self {
+            device: None,
+            cache_bytes_max: 128 << 20,
+        }
+    }
+}
+
+impl MlxModel {
+    /// Puts the model in `files` on a device.
+    ///
+    /// # Errors
+    ///
+    /// [`ModelError::Device`] when the device is not there or out of memory, and
+    /// what [`ModelFiles::tensor`] answers.
+    pub fn load(files: &ModelFiles, options: MlxOptions) -> Result<Self, ModelError> {
+        memory::set_cache_limit(options.cache_bytes_max)?;
+        let device = match options.device {
+            Some(device) => device,
+            None => MlxDevice::best()?,
+        };
+        let gpu = device == MlxDevice::Gpu;
+        let stream = Stream::new_with_device(&match device {
+            MlxDevice::Cpu => Device::cpu(),
+            MlxDevice::Gpu => Device::gpu(),
+        });
+        let dtype = match device {
+            MlxDevice::Cpu => Dtype::Float32,
+            MlxDevice::Gpu => Dtype::Bfloat16,
+        };
+        let config = files.config();
+        let shape = Shape::of(config);
+        let weights = with_stream(&stream, || Weights::load(files, &shape, dtype, gpu))?;
+        Ok(Self {
+            spec: spec(files, &shape, dtype),
+            network: Network {
+                rotary: Rotary::new(config, shape),
+                shape,
+                weights,
+                fused_kernels: gpu,
+            },
+            dtype,
+            identity: files.identity(),
+            stream,
+        })
+    }
+
+    fn owner(&self) -> Owner<'_> {
+        Owner {
+            shape: &self.network.shape,
+            dtype: self.dtype,
+            identity: self.identity,
+        }
+    }
+
+    fn batch(&self, spans: &[Span<'_, Self>]) -> Result<Batch, ModelError> {
+        let vocab = self.network.shape.vocab;
+        for (index, span) in spans.iter().enumerate() {
+            if span.tokens.is_empty() {
+                let message = format!("span {index} has no tokens; expected at least one");
+                return Err(ModelError::Device(message));
+            }
+            if let Some(token) = span.tokens.iter().find(|token| **token as usize >= vocab) {
+                let message = format!("span {index}: token {token}; expected less than {vocab}");
+                return Err(ModelError::Device(message));
+            }
+        }
+        let rows_max = match self.network.fused_kernels {
+            true => usize::MAX,
+            false => COMPOSED_ROWS_MAX,
+        };
+        Ok(Batch::new(&self.network.shape, spans, rows_max))
+    }
+
+    /// Builds the step's graph, runs it, and reads back what was wanted.
+    fn run(
+        &self,
+        batch: &Batch,
+        tails: &mut [Append],
+        wants: &[Want],
+    ) -> Result<Vec<Readout>, ModelError> {
+        let logits = self.network.forward(batch, tails)?;
+        let drawn = match (&logits, draws(batch, wants)) {
+            (Some(logits), draws) if !draws.is_empty() => Some(sample::draw(logits, &draws)?),
+            _ => None,
+        };
+        let tokens = drawn.as_ref().map(|drawn| &drawn.tokens);
+        let rows = logits.as_ref().filter(|_| wants.contains(&Want::Logits));
+        // A tail's last layer comes after all its others.
+        let state = tails.iter().filter_map(Append::last);
+        transforms::eval(state.chain(tokens).chain(rows))?;
+        let tokens = drawn.as_ref().map_or(Ok(&[][..]), tokens_of)?;
+        let logits = rows.map_or(Ok(&[][..]), |rows| rows.try_as_slice::<f32>())?;
+        Ok(readouts(batch, wants, logits, drawn.as_ref(), tokens))
+    }
+
+    /// Whether cached state of `tokens` tokens can be cut after `at`.
+    fn cut(&self, tokens: usize, at: usize, least: usize) -> Result<(), ModelError> {
+        let why = if at < least {
+            "a segment holds at least one token"
+        } else if at > tokens {
+            "it does not hold as many"
+        } else if self.network.shape.window.is_some() && at != tokens && at != 0 {
+            "a sliding window has no state of earlier offsets"
+        } else {
+            return Ok(());
+        };
+        Err(ModelError::Cut { tokens, at, why })
+    }
+}
+
+impl Model for MlxModel {
+    type Segment = MlxSegment;
+    type Tail = MlxTail;
+
+    fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    fn tail(&mut self, _path: &[Rc<MlxSegment>]) -> Result<MlxTail, ModelError> {
+        Ok(MlxTail::new(&self.network.shape, self.dtype))
+    }
+
+    fn step(&mut self, spans: &mut [Span<'_, Self>]) -> Result<Vec<Readout>, ModelError> {
+        if spans.is_empty() {
+            return Ok(Vec::new());
+        }
+        let batch = self.batch(spans)?;
+        let shape = &self.network.shape;
+        let wants: Vec<Want> = spans.iter().map(|span| span.want.clone()).collect();
+        let mut tails: Vec<Append> = spans
+            .iter_mut()
+            .map(|span| span.tail.begin(shape, span.tokens.len()))
+            .collect();
+        let readouts = with_stream(&self.stream, || self.run(&batch, &mut tails, &wants))?;
+        for (span, tail) in spans.iter_mut().zip(tails) {
+            span.tail.commit(tail);
+        }
+        Ok(readouts)
+    }
+
+    fn seal(&mut self, tail: &mut MlxTail, tokens: usize) -> Result<MlxSegment, ModelError> {
+        self.cut(tail.tokens(), tokens, 1)?;
+        let shape = &self.network.shape;
+        with_stream(&self.stream, || {
+            // Held tokens are the last ones, so those before the cut end at `cut`.
+            let cut = tail.held() - (tail.tokens() - tokens);
+            let states = tail.compact(cut - shape.kept(tokens), cut)?;
+            let segment = MlxSegment::new(shape, tokens, states)?;
+            let rest = tail.roomy(cut, tail.held())?;
+            transforms::eval(segment.arrays().chain(&rest))?;
+            let left = tail.tokens() - tokens;
+            *tail = tail.with_layers(left, left, rest);
+            Ok(segment)
+        })
+    }
+
+    fn split(
+        &mut self,
+        segment: &MlxSegment,
+        at: usize,
+    ) -> Result<(MlxSegment, MlxSegment), ModelError> {
+        let tokens = segment.tokens();
+        self.cut(tokens, at, 1)?;
+        if at == tokens || !self.spec.cuts_anywhere() {
+            let why = "both halves need their own state";
+            return Err(ModelError::Cut { tokens, at, why });
+        }
+        let shape = &self.network.shape;
+        with_stream(&self.stream, || {
+            let part = |from: usize, to: usize| {
+                let states = segment.compact(from, to)?;
+                MlxSegment::new(shape, to - from, states)
+            };
+            let (head, rest) = (part(0, at)?, part(at, tokens)?);
+            transforms::eval(head.arrays().chain(rest.arrays()))?;
+            Ok((head, rest))
+        })
+    }
+
+    fn fork(&mut self, tail: &MlxTail, tokens: usize) -> Result<MlxTail, ModelError> {
+        self.cut(tail.tokens(), tokens, 0)?;
+        with_stream(&self.stream, || {
+            let held = tail.held() - (tail.tokens() - tokens);
+            let layers = tail.roomy(0, held)?;
+            transforms::eval(&layers)?;
+            Ok(tail.with_layers(tokens, held, layers))
+        })
+    }
+
+    fn export(&mut self, segment: &MlxSegment) -> Result<Vec<u8>, ModelError> {
+        with_stream(&self.stream, || self.owner().export(segment))
+    }
+
+    fn import(&mut self, bytes: &[u8]) -> Result<MlxSegment, ModelError> {
+        with_stream(&self.stream, || self.owner().import(bytes))
+    }
+
+    fn memory(&self) -> DeviceMemory {
+        DeviceMemory {
+            active_bytes: memory::active_memory().unwrap_or(0),
+            peak_bytes: memory::peak_memory().unwrap_or(0),
+        }
+    }
+}
+
+impl MlxDevice {
+    fn best() -> Result<Self, ModelError> {
+        Ok(match Device::try_default()?.get_type()? {
+            DeviceType::Cpu => MlxDevice::Cpu,
+            DeviceType::Gpu => MlxDevice::Gpu,
+        })
+    }
+}
+
+impl std::fmt::Debug for MlxModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MlxModel")
+            .field("spec", &self.spec)
+            .field("dtype", &self.dtype)
+            .field("stream", &self.stream)
+            .finish_non_exhaustive()
+    }
+}
+
+fn spec(files: &ModelFiles, shape: &Shape, dtype: Dtype) -> ModelSpec {
+    let config = files.config();
+    ModelSpec {
+        name: config.name.clone(),
+        vocab_size: config.vocab_size,
+        context_tokens_max: config.context_tokens_max,
+        end_tokens: config.end_tokens.clone(),
+        layer_groups: vec![LayerGroup {
+            kind: match shape.window {
+                None => LayerKind::Full,
+                Some(tokens) => LayerKind::Window { tokens },
+            },
+            layers: shape.layers,
+            bytes: shape.bytes_per_token(dtype),
+        }],
+        tail_block_tokens: tail::BLOCK_TOKENS,
+    }
+}
+
+/// What to draw, and from which of the wanted rows.
+fn draws(batch: &Batch, wants: &[Want]) -> Vec<(u32, sampling::Draw)> {
+    let mut row = 0;
+    let mut draws = Vec::new();
+    for (want, rows) in wants.iter().zip(&batch.spans) {
+        match want {
+            Want::Nothing => {}
+            Want::Token(draw) => {
+                draws.push((row, *draw));
+                row += 1;
+            }
+            Want::Logits => row += rows.len() as u32,
+        }
+    }
+    draws
+}
+
+fn tokens_of(drawn: &Drawn) -> Result<&[u32], ModelError> {
+    Ok(drawn.tokens.try_as_slice()?)
+}
+
+/// One readout for each span from what was read back of all.
+fn readouts(
+    batch: &Batch,
+    wants: &[Want],
+    logits: &[f32],
+    drawn: Option<&Drawn>,
+    tokens: &[u32],
+) -> Vec<Readout> {
+    let mut places = drawn.into_iter().flat_map(|drawn| &drawn.places);
+    let width = logits.len() / batch.wanted.len().max(1);
+    let mut row = 0;
+    let spans = wants.iter().zip(&batch.spans);
+    spans
+        .map(|(want, rows)| match want {
+            Want::Nothing => Readout::Nothing,
+            Want::Token(_) => {
+                row += 1;
+                let place = places.next().expect("every wanted token was drawn");
+                Readout::Token(tokens[*place])
+            }
+            Want::Logits => {
+                let start = row * width;
+                row += rows.len();
+                Readout::Logits(logits[start..row * width].to_vec())
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,67 @@
+//! The model's numbers as MLX counts them.
+
+use mlx_rs::Dtype;
+
+use crate::model::weights::LlamaConfig;
+
+/// Sizes of everything in a layer. Signed 32-bit where they go into shapes of
+/// arrays; the files' sizes are bounded well below that.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Shape {
+    pub(super) layers: usize,
+    pub(super) heads: i32,
+    pub(super) kv_heads: i32,
+    pub(super) head_dim: i32,
+    pub(super) vocab: usize,
+    pub(super) norm_eps: f32,
+    /// Tokens that a token sees, itself included; `None` is all.
+    pub(super) window: Option<usize>,
+}
+
+impl Shape {
+    pub(super) fn of(config: &LlamaConfig) -> Self {
+        Self {
+            layers: config.layers,
+            heads: config.heads as i32,
+            kv_heads: config.kv_heads as i32,
+            head_dim: config.head_dim as i32,
+            vocab: config.vocab_size,
+            norm_eps: config.rms_norm_eps,
+            window: config.sliding_window,
+        }
+    }
+
+    /// Query heads that share one key head.
+    pub(super) fn queries_per_key(&self) -> i32 {
+        self.heads / self.kv_heads
+    }
+
+    /// Heads whose rows the rotary embedding turns: queries and keys.
+    pub(super) fn turned_heads(&self) -> i32 {
+        self.heads + self.kv_heads
+    }
+
+    /// Heads of a row of the fused projection: queries, keys, values.
+    pub(super) fn fused_heads(&self) -> i32 {
+        self.heads + 2 * self.kv_heads
+    }
+
+    /// Numbers that one layer caches for one token.
+    pub(super) fn cached_per_token(&self) -> usize {
+        (2 * self.kv_heads * self.head_dim) as usize
+    }
+
+    /// Bytes that all layers cache for one token.
+    pub(super) fn bytes_per_token(&self, dtype: Dtype) -> usize {
+        let item_bytes = match dtype {
+            Dtype::Float32 => 4,
+            _ => 2,
+        };
+        self.layers * self.cached_per_token() * item_bytes
+    }
+
+    /// The last tokens of a run of `tokens` that later tokens can still see.
+    pub(super) fn kept(&self, tokens: usize) -> usize {
+        self.window.map_or(tokens, |window| tokens.min(window))
+    }
+}

@@ -1,0 +1,302 @@
+//! Weights on the device.
+//!
+//! On the CPU everything is dequantised to single precision at load: MLX's other
+//! formats have slow paths there. On a GPU quantised matrices stay as they are
+//! and plain ones become bfloat16.
+
+use mlx_rs::error::Exception;
+use mlx_rs::ops::indexing::take_axis;
+use mlx_rs::{Array, Dtype, ops, transforms};
+
+use super::shape::Shape;
+use super::stacked::{Elements, Stacked, pairs_side_by_side, permute};
+use crate::model::ModelError;
+use crate::model::weights::ModelFiles;
+
+/// Everything that a forward pass multiplies with.
+#[derive(Debug)]
+pub(super) struct Weights {
+    pub(super) embedding: Matrix,
+    pub(super) layers: Vec<Layer>,
+    /// Weight of the norm before the output head. Not folded in, because the head
+    /// may be the embedding.
+    pub(super) norm: Array,
+    /// None when it is the embedding.
+    pub(super) head: Option<Matrix>,
+}
+
+/// One transformer block.
+#[derive(Debug)]
+pub(super) struct Layer {
+    pub(super) attention_norm: Option<Array>,
+    /// To `[queries | keys | values]`; queries and keys have their pairs side by
+    /// side, and queries are divided by the root of `head_dim`.
+    pub(super) fused: Matrix,
+    pub(super) output: Matrix,
+    pub(super) mlp_norm: Option<Array>,
+    /// To `[gate | up]`.
+    pub(super) gate_up: Matrix,
+    pub(super) down: Matrix,
+}
+
+/// A matrix `[out, in]` and a bias.
+#[derive(Debug)]
+pub(super) struct Matrix {
+    form: Form,
+    bias: Option<Array>,
+}
+
+#[derive(Debug)]
+enum Form {
+    /// `[in, out]`: a transposed view of the rows.
+    Plain(Array),
+    Quantised {
+        packed: Array,
+        scales: Array,
+        biases: Array,
+        bits: i32,
+        group_size: i32,
+    },
+}
+
+impl Weights {
+    /// Loads, folds and evaluates all weights, in `dtype`, on the current stream.
+    ///
+    /// # Errors
+    ///
+    /// What [`ModelFiles::tensor`] answers, and [`ModelError::Device`].
+    pub(super) fn load(
+        files: &ModelFiles,
+        shape: &Shape,
+        dtype: Dtype,
+        keep_quantised: bool,
+    ) -> Result<Self, ModelError> {
+        let loader = Loader {
+            files,
+            shape,
+            dtype,
+            keep_quantised,
+        };
+        let head = match files.config().tied_embeddings {
+            true => None,
+            false => Some(loader.matrix(loader.stacked(&["lm_head.weight"])?)?),
+        };
+        Ok(Self {
+            embedding: loader.matrix(loader.stacked(&["model.embed_tokens.weight"])?)?,
+            layers: (0..shape.layers)
+                .map(|layer| loader.layer(layer))
+                .collect::<Result<_, _>>()?,
+            norm: loader.vector(&files.tensor("model.norm.weight")?.to_f32())?,
+            head,
+        })
+    }
+
+    /// The matrix that turns a row into logits.
+    pub(super) fn head(&self) -> &Matrix {
+        self.head.as_ref().unwrap_or(&self.embedding)
+    }
+}
+
+impl Matrix {
+    /// `x` times the matrix, plus the bias.
+    pub(super) fn apply(&self, x: &Array) -> Result<Array, Exception> {
+        match (&self.form, &self.bias) {
+            (Form::Plain(matrix), None) => x.matmul(matrix),
+            (Form::Plain(matrix), Some(bias)) => ops::addmm(bias, x, matrix, None, None),
+            (Form::Quantised { .. }, bias) => add_to(self.quantised_product(x)?, bias.as_ref()),
+        }
+    }
+
+    /// `residual` plus `x` times the matrix, plus the bias.
+    pub(super) fn apply_onto(&self, residual: &Array, x: &Array) -> Result<Array, Exception> {
+        let sum = match &self.form {
+            Form::Plain(matrix) => ops::addmm(residual, x, matrix, None, None)?,
+            Form::Quantised { .. } => residual.add(self.quantised_product(x)?)?,
+        };
+        add_to(sum, self.bias.as_ref())
+    }
+
+    /// Rows `indices` of the matrix, as an embedding.
+    pub(super) fn rows(&self, indices: &Array) -> Result<Array, Exception> {
+        match &self.form {
+            Form::Plain(matrix) => take_axis(matrix.transpose()?, indices, 0),
+            Form::Quantised {
+                packed,
+                scales,
+                biases,
+                bits,
+                group_size,
+            } => ops::dequantize(
+                take_axis(packed, indices, 0)?,
+                take_axis(scales, indices, 0)?,
+                &take_axis(biases, indices, 0)?,
+                *group_size,
+                *bits,
+            ),
+        }
+    }
+
+    fn quantised_product(&self, x: &Array) -> Result<Array, Exception> {
+        match &self.form {
+            Form::Plain(matrix) => x.matmul(matrix),
+            Form::Quantised {
+                packed,
+                scales,
+                biases,
+                bits,
+                group_size,
+            } => ops::quantized_matmul(x, packed, scales, biases, true, *group_size, *bits),
+        }
+    }
+}
+
+fn add_to(sum: Array, bias: Option<&Array>) -> Result<Array, Exception> {
+    match bias {
+        Some(bias) => sum.add(bias),
+        None => Ok(sum),
+    }
+}
+
+/// What all parts of loading need.
+struct Loader<'a> {
+    files: &'a ModelFiles,
+    shape: &'a Shape,
+    dtype: Dtype,
+    keep_quantised: bool,
+}
+
+impl Loader<'_> {
+    fn layer(&self, layer: usize) -> Result<Layer, ModelError> {
+        let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
+        let projections = ["q_proj", "k_proj", "v_proj"].map(|part| format!("self_attn.{part}"));
+        let (fused, attention_norm) = self.behind_norm(
+            &projections.each_ref().map(|part| name(part)),
+            &name("input_layernorm"),
+        )?;
+        let (gate_up, mlp_norm) = self.behind_norm(
+            &[name("mlp.gate_proj"), name("mlp.up_proj")],
+            &name("post_attention_layernorm"),
+        )?;
+        Ok(Layer {
+            attention_norm,
+            fused: self.fused(fused, layer)?,
+            output: self
+                .matrix(self.stacked(&[&name("self_attn.o_proj")])?)?
+                .with_bias(
+                    self.bias(layer, &["o_proj"])?
+                        .map(|b| self.vector(&b))
+                        .transpose()?,
+                ),
+            mlp_norm,
+            gate_up: self.matrix(gate_up)?,
+            down: self.matrix(self.stacked(&[&name("mlp.down_proj")])?)?,
+        })
+    }
+
+    /// Attention's three projections: scale and order of pairs folded in.
+    fn fused(&self, mut stacked: Stacked, layer: usize) -> Result<Matrix, ModelError> {
+        let head_dim = self.shape.head_dim as usize;
+        let queries = self.shape.heads as usize * head_dim;
+        let scale = (head_dim as f32).sqrt().recip();
+        let order = pairs_side_by_side(self.shape.turned_heads() as usize, head_dim);
+        stacked.scale_rows(queries, scale);
+        stacked.permute_rows(&order);
+        let bias = match self.bias(layer, &["q_proj", "k_proj", "v_proj"])? {
+            None => None,
+            Some(mut bias) => {
+                bias[..queries].iter_mut().for_each(|x| *x *= scale);
+                permute(&mut bias, stacked.rows, &order);
+                Some(self.vector(&bias)?)
+            }
+        };
+        Ok(self.matrix(stacked)?.with_bias(bias))
+    }
+
+    /// Matrices with the weight of the norm before them folded in, or beside them
+    /// where that cannot be.
+    fn behind_norm(
+        &self,
+        names: &[String],
+        norm: &str,
+    ) -> Result<(Stacked, Option<Array>), ModelError> {
+        let mut stacked = Stacked::read(self.files, names, self.keep_quantised)?;
+        let norm = self.files.tensor(norm)?.to_f32();
+        let folded = stacked.scale_columns(&norm);
+        let beside = match folded {
+            true => None,
+            false => Some(self.vector(&norm)?),
+        };
+        Ok((stacked, beside))
+    }
+
+    fn stacked(&self, names: &[&str]) -> Result<Stacked, ModelError> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        Stacked::read(self.files, &names, self.keep_quantised)
+    }
+
+    fn bias(&self, layer: usize, parts: &[&str]) -> Result<Option<Vec<f32>>, ModelError> {
+        if !self.files.config().attention_bias {
+            return Ok(None);
+        }
+        let mut bias = Vec::new();
+        for part in parts {
+            let name = format!("model.layers.{layer}.self_attn.{part}.bias");
+            bias.append(&mut self.files.tensor(&name)?.to_f32());
+        }
+        Ok(Some(bias))
+    }
+
+    fn vector(&self, elements: &[f32]) -> Result<Array, ModelError> {
+        let array = Array::from_slice(elements, &[elements.len() as i32]).as_dtype(self.dtype)?;
+        array.eval()?;
+        Ok(array)
+    }
+
+    fn matrix(&self, stacked: Stacked) -> Result<Matrix, ModelError> {
+        let rows = stacked.rows as i32;
+        let columns = stacked.columns as i32;
+        let form = match stacked.elements {
+            Elements::Plain(elements) => {
+                let matrix = Array::from_slice(&elements, &[rows, columns]);
+                Form::Plain(matrix.as_dtype(self.dtype)?.transpose()?)
+            }
+            Elements::Affine {
+                bits,
+                group_size,
+                packed,
+                scales,
+                biases,
+            } => {
+                let groups = [rows, columns / group_size as i32];
+                Form::Quantised {
+                    packed: Array::from_slice(&packed, &[rows, columns * bits as i32 / 32]),
+                    scales: Array::from_slice(&scales, &groups).as_dtype(self.dtype)?,
+                    biases: Array::from_slice(&biases, &groups).as_dtype(self.dtype)?,
+                    bits: bits as i32,
+                    group_size: group_size as i32,
+                }
+            }
+        };
+        let matrix = Matrix { form, bias: None };
+        transforms::eval(matrix.arrays())?;
+        Ok(matrix)
+    }
+}
+
+impl Matrix {
+    fn with_bias(self, bias: Option<Array>) -> Self {
+        Self { bias, ..self }
+    }
+
+    fn arrays(&self) -> Vec<&Array> {
+        match &self.form {
+            Form::Plain(matrix) => vec![matrix],
+            Form::Quantised {
+                packed,
+                scales,
+                biases,
+                ..
+            } => vec![packed, scales, biases],
+        }
+    }
+}

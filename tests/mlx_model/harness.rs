@@ -1,0 +1,124 @@
+//! Driving a model by hand: one sequence at a time, or a batch of them.
+
+use std::rc::Rc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use motet::TokenId;
+use motet::model::mlx::{MlxModel, MlxSegment, MlxTail};
+use motet::model::sampling::{Draw, Sampling};
+use motet::model::{Model, Readout, Segment, Span, Tail, Want};
+
+/// Tests that load a model run one after another: MLX's counters of memory belong
+/// to the process, and two steps at once would share its cores.
+pub(crate) fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static SERIAL: Mutex<()> = Mutex::new(());
+    SERIAL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A live sequence: its path and its tail.
+pub(crate) struct Slot {
+    pub(crate) path: Vec<Rc<MlxSegment>>,
+    pub(crate) tail: MlxTail,
+}
+
+impl Slot {
+    pub(crate) fn new(model: &mut MlxModel, path: &[Rc<MlxSegment>]) -> Self {
+        Self {
+            path: path.to_vec(),
+            tail: model.tail(path).expect("an empty tail"),
+        }
+    }
+
+    pub(crate) fn tokens(&self) -> usize {
+        self.path.iter().map(|s| s.tokens()).sum::<usize>() + self.tail.tokens()
+    }
+
+    /// Evaluates `tokens` alone.
+    pub(crate) fn step(&mut self, model: &mut MlxModel, tokens: &[TokenId], want: Want) -> Readout {
+        step(model, &mut [(self, tokens, want)]).remove(0)
+    }
+
+    /// Logits of every row.
+    pub(crate) fn logits(&mut self, model: &mut MlxModel, tokens: &[TokenId]) -> Vec<Vec<f32>> {
+        rows(self.step(model, tokens, Want::Logits), tokens.len())
+    }
+
+    /// Seals the first `tokens` of the tail onto the path.
+    pub(crate) fn seal(&mut self, model: &mut MlxModel, tokens: usize) {
+        let segment = model.seal(&mut self.tail, tokens).expect("sealed");
+        assert_eq!(segment.tokens(), tokens);
+        self.path.push(Rc::new(segment));
+    }
+}
+
+/// One step over several slots.
+pub(crate) fn step(
+    model: &mut MlxModel,
+    slots: &mut [(&mut Slot, &[TokenId], Want)],
+) -> Vec<Readout> {
+    let mut spans: Vec<Span<'_, MlxModel>> = slots
+        .iter_mut()
+        .map(|(slot, tokens, want)| Span {
+            tokens,
+            path: &slot.path,
+            tail: &mut slot.tail,
+            want: want.clone(),
+        })
+        .collect();
+    let readouts = model.step(&mut spans).expect("a step");
+    assert_eq!(readouts.len(), slots.len());
+    readouts
+}
+
+pub(crate) fn greedy() -> Want {
+    drawn(Sampling::GREEDY, 0)
+}
+
+pub(crate) fn drawn(sampling: Sampling, index: u64) -> Want {
+    Want::Token(Draw { sampling, index })
+}
+
+pub(crate) fn token(readout: Readout) -> TokenId {
+    match readout {
+        Readout::Token(token) => token,
+        other => panic!("wanted a token, got {other:?}"),
+    }
+}
+
+pub(crate) fn rows(readout: Readout, count: usize) -> Vec<Vec<f32>> {
+    match readout {
+        Readout::Logits(logits) => {
+            let width = logits.len() / count;
+            assert_eq!(logits.len(), count * width);
+            logits.chunks(width).map(<[f32]>::to_vec).collect()
+        }
+        other => panic!("wanted logits, got {other:?}"),
+    }
+}
+
+pub(crate) fn argmax(logits: &[f32]) -> TokenId {
+    let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]));
+    best.expect("a vocabulary") as TokenId
+}
+
+/// How far the best logit is above the next.
+pub(crate) fn margin(logits: &[f32]) -> f32 {
+    let mut sorted = logits.to_vec();
+    sorted.sort_by(|a, b| b.total_cmp(a));
+    sorted[0] - sorted[1]
+}
+
+#[track_caller]
+pub(crate) fn assert_close(found: &[Vec<f32>], expected: &[Vec<f32>], tolerance: f32, what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}: rows");
+    let worst = found
+        .iter()
+        .flatten()
+        .zip(expected.iter().flatten())
+        .map(|(found, expected)| (found - expected).abs())
+        .fold(0.0, |worst: f32, error| match error.is_nan() {
+            true => f32::INFINITY,
+            false => worst.max(error),
+        });
+    assert!(worst <= tolerance, "{what}: logits differ by {worst}");
+}

@@ -1,0 +1,234 @@
+//! SmolLM2-135M-Instruct against recorded outputs of Transformers.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use motet::TokenId;
+use motet::model::mlx::{MlxModel, MlxOptions};
+use motet::model::weights::ModelFiles;
+use motet::model::{Model, Want};
+use serde_json::Value;
+
+use crate::harness::{Slot, argmax, assert_close, greedy, margin, one_at_a_time, step, token};
+
+/// Where the reference's best token is this much ahead, ours must be the same.
+const MARGIN: f64 = 0.01;
+
+struct Case {
+    ids: Vec<TokenId>,
+    last_top10: Vec<(TokenId, f64)>,
+    mean_nll: f64,
+    greedy: Vec<TokenId>,
+    greedy_margin: Vec<f64>,
+}
+
+fn cases() -> Vec<Case> {
+    let json = include_str!("../data/reference_generations.json");
+    let json: Value = serde_json::from_str(json).expect("JSON");
+    let cases = json["models"][0]["cases"].as_array().expect("cases");
+    let numbers = |value: &Value| -> Vec<f64> {
+        let numbers = value.as_array().expect("an array");
+        numbers
+            .iter()
+            .map(|x| x.as_f64().expect("a number"))
+            .collect()
+    };
+    let ids = |value: &Value| numbers(value).iter().map(|x| *x as TokenId).collect();
+    cases
+        .iter()
+        .map(|case| Case {
+            ids: ids(&case["ids"]),
+            last_top10: case["last_top10"]
+                .as_array()
+                .expect("pairs")
+                .iter()
+                .map(|pair| (numbers(pair)[0] as TokenId, numbers(pair)[1]))
+                .collect(),
+            mean_nll: case["mean_nll"].as_f64().expect("a number"),
+            greedy: ids(&case["greedy"]),
+            greedy_margin: numbers(&case["greedy_margin"]),
+        })
+        .collect()
+}
+
+fn load() -> MlxModel {
+    let path = std::env::var_os("MOTET_MODEL")
+        .map(PathBuf::from)
+        .or_else(|| {
+            let folder = PathBuf::from(std::env::var_os("MOTET_MODEL_DIR")?);
+            Some(folder.join("smollm2-135m-instruct.gguf"))
+        });
+    let Some(path) = path.filter(|path| path.exists()) else {
+        panic!("the model is not there: run `cargo xtask setup --model smollm2-135m-instruct`");
+    };
+    let files = ModelFiles::open(&path).expect("a whole model");
+    MlxModel::load(&files, MlxOptions::default()).expect("a model")
+}
+
+/// One load for all: it takes longer than what is checked.
+#[test]
+fn smollm2() {
+    let _serial = one_at_a_time();
+    let mut model = load();
+    let cases = cases();
+    assert_eq!(cases.len(), 5);
+    for case in &cases {
+        logits_are_the_reference(&mut model, case);
+        greedy_tokens_are_the_reference(&mut model, case);
+    }
+    batched_is_solo_and_warm_is_cold(&mut model, &cases);
+    state_that_was_moved_is_the_same(&mut model, &cases[4].ids);
+}
+
+fn logits_are_the_reference(model: &mut MlxModel, case: &Case) {
+    let logits = Slot::new(model, &[]).logits(model, &case.ids);
+    let last = &logits[case.ids.len() - 1];
+    for (token, expected) in &case.last_top10 {
+        let found = f64::from(last[*token as usize]);
+        assert!(
+            (found - expected).abs() < 2e-3,
+            "token {token}: {found}, not {expected}"
+        );
+    }
+    let next = &case.ids[1..];
+    let nll: f64 = logits
+        .iter()
+        .zip(next)
+        .map(|(row, next)| negative_log(row, *next))
+        .sum();
+    let nll = nll / next.len() as f64;
+    assert!(
+        (nll - case.mean_nll).abs() < 1e-3,
+        "{nll}, not {}",
+        case.mean_nll
+    );
+}
+
+fn negative_log(logits: &[f32], token: TokenId) -> f64 {
+    let at = |x: f32| f64::from(x) - f64::from(logits[token as usize]);
+    logits.iter().map(|x| at(*x).exp()).sum::<f64>().ln()
+}
+
+/// Feeds the reference's tokens, so that one near tie does not end the check.
+fn greedy_tokens_are_the_reference(model: &mut MlxModel, case: &Case) {
+    let mut slot = Slot::new(model, &[]);
+    let mut fed = case.ids.clone();
+    for (index, (expected, margin)) in case.greedy.iter().zip(&case.greedy_margin).enumerate() {
+        let found = token(slot.step(model, &fed, greedy()));
+        assert!(
+            found == *expected || *margin <= MARGIN,
+            "token {index}: {found}, not {expected}"
+        );
+        fed = vec![*expected];
+    }
+}
+
+/// Sixteen prompts, greedy: what each says alone, it says in a batch of all, and
+/// in a batch of all over sealed prefixes, up to its first near tie.
+fn batched_is_solo_and_warm_is_cold(model: &mut MlxModel, cases: &[Case]) {
+    const OUTPUT: usize = 12;
+    let prompts: Vec<Vec<TokenId>> = (0..16)
+        .map(|index| {
+            let ids = &cases[index % 5].ids;
+            let mut prompt = ids[..ids.len() - index / 5].to_vec();
+            prompt.extend_from_slice(&cases[(index + 1) % 5].ids[..index % 4]);
+            prompt
+        })
+        .collect();
+    let solo: Vec<Vec<(TokenId, f32)>> = prompts
+        .iter()
+        .map(|prompt| {
+            let mut slot = Slot::new(model, &[]);
+            let mut fed = prompt.clone();
+            let mut said = Vec::new();
+            for _ in 0..OUTPUT {
+                let logits = slot.logits(model, &fed);
+                let last = &logits[logits.len() - 1];
+                said.push((argmax(last), margin(last)));
+                fed = vec![argmax(last)];
+            }
+            said
+        })
+        .collect();
+    let cold = prompts.iter().map(|_| Slot::new(model, &[])).collect();
+    assert_same(&solo, &together(model, cold, &prompts, OUTPUT), "batched");
+    let warm = prompts
+        .iter()
+        .map(|prompt| {
+            let mut slot = Slot::new(model, &[]);
+            slot.step(model, &prompt[..prompt.len() - 1], Want::Nothing);
+            slot.seal(model, prompt.len() / 2);
+            slot
+        })
+        .collect();
+    assert_same(&solo, &together(model, warm, &prompts, OUTPUT), "warm");
+}
+
+/// What slots say in one batch, each after the rest of its prompt.
+fn together(
+    model: &mut MlxModel,
+    mut slots: Vec<Slot>,
+    prompts: &[Vec<TokenId>],
+    output: usize,
+) -> Vec<Vec<TokenId>> {
+    let rest = prompts
+        .iter()
+        .zip(&slots)
+        .map(|(prompt, slot)| prompt[slot.tokens()..].to_vec());
+    let mut fed: Vec<Vec<TokenId>> = rest.collect();
+    let mut said = vec![Vec::new(); prompts.len()];
+    for _ in 0..output {
+        let mut spans: Vec<_> = slots
+            .iter_mut()
+            .zip(&fed)
+            .map(|(slot, fed)| (slot, fed.as_slice(), greedy()))
+            .collect();
+        let tokens: Vec<TokenId> = step(model, &mut spans).into_iter().map(token).collect();
+        fed = tokens.iter().map(|token| vec![*token]).collect();
+        said.iter_mut()
+            .zip(tokens)
+            .for_each(|(said, token)| said.push(token));
+    }
+    said
+}
+
+#[track_caller]
+fn assert_same(solo: &[Vec<(TokenId, f32)>], found: &[Vec<TokenId>], what: &str) {
+    for (prompt, (solo, found)) in solo.iter().zip(found).enumerate() {
+        for (index, ((expected, margin), found)) in solo.iter().zip(found).enumerate() {
+            if expected != found {
+                let near = f64::from(*margin) <= MARGIN;
+                assert!(
+                    near,
+                    "{what}, prompt {prompt}, token {index}: {found}, not {expected}"
+                );
+                break;
+            }
+        }
+    }
+}
+
+/// Sealed, split, forked, exported and imported: the logits after it stay.
+fn state_that_was_moved_is_the_same(model: &mut MlxModel, ids: &[TokenId]) {
+    const TOLERANCE: f32 = 1e-4;
+    let (before, after) = ids.split_at(100);
+    let plain = Slot::new(model, &[]).logits(model, ids)[100..].to_vec();
+    let mut slot = Slot::new(model, &[]);
+    slot.step(model, before, Want::Nothing);
+    let mut forked = Slot {
+        tail: model.fork(&slot.tail, 100).expect("a fork"),
+        path: Vec::new(),
+    };
+    slot.seal(model, 100);
+    let (head, rest) = model.split(&slot.path[0], 33).expect("split");
+    let bytes = model.export(&rest).expect("bytes");
+    let rest = model.import(&bytes).expect("a segment");
+    let mut moved = Slot::new(model, &[Rc::new(head), Rc::new(rest)]);
+    for (slot, what) in [
+        (&mut slot, "sealed"),
+        (&mut moved, "moved"),
+        (&mut forked, "forked"),
+    ] {
+        assert_close(&slot.logits(model, after), &plain, TOLERANCE, what);
+    }
+}

@@ -1,0 +1,448 @@
+//! Tiny models of every shape, against the naive implementation.
+
+use std::rc::Rc;
+
+use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions};
+use motet::model::weights::ModelFiles;
+use motet::model::{Model, ModelError, Readout, Segment, Span, Tail, Want};
+
+use crate::harness::{Slot, argmax, assert_close, greedy, one_at_a_time, rows, step, token};
+use crate::naive::{Scaling, Shape, Tiny, VOCAB};
+
+const TOLERANCE: f32 = 1e-4;
+
+const PLAIN: Shape = Shape {
+    layers: 2,
+    hidden: 40,
+    heads: 3,
+    kv_heads: 1,
+    head_dim: 48,
+    window: None,
+    bias: false,
+    tied: true,
+    scaling: Scaling::None,
+};
+
+const WINDOWED: Shape = Shape {
+    heads: 4,
+    kv_heads: 2,
+    head_dim: 16,
+    window: Some(7),
+    ..PLAIN
+};
+
+fn load(tiny: &Tiny) -> MlxModel {
+    let files = ModelFiles::open(tiny.folder()).expect("a whole model");
+    let options = MlxOptions {
+        device: Some(MlxDevice::Cpu),
+        ..MlxOptions::default()
+    };
+    MlxModel::load(&files, options).expect("a model")
+}
+
+/// `count` tokens, different for each `seed`.
+fn tokens(seed: usize, count: usize) -> Vec<u32> {
+    let mix = |index: usize| (index * 31 + seed * 17 + index * index * 7) % VOCAB;
+    (0..count).map(|index| mix(index) as u32).collect()
+}
+
+fn expected(tiny: &Tiny, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let rows = tiny.logits(tokens);
+    rows.iter()
+        .map(|row| row.iter().map(|x| *x as f32).collect())
+        .collect()
+}
+
+/// Chunks of many sizes, then single tokens, against the naive logits.
+fn check(shape: Shape) {
+    let _serial = one_at_a_time();
+    let tiny = Tiny::new(shape, 1);
+    let mut model = load(&tiny);
+    let tokens = tokens(1, 150);
+    let mut slot = Slot::new(&mut model, &[]);
+    let mut found = Vec::new();
+    let mut rest = tokens.as_slice();
+    for size in [1, 3, 65, 1, 1, 64, 2, 13] {
+        let (chunk, more) = rest.split_at(size);
+        found.append(&mut slot.logits(&mut model, chunk));
+        rest = more;
+    }
+    assert!(rest.is_empty(), "all tokens are in chunks");
+    assert_close(
+        &found,
+        &expected(&tiny, &tokens),
+        TOLERANCE,
+        &format!("{shape:?}"),
+    );
+}
+
+#[test]
+fn grouped_queries_and_sizes_of_heads() {
+    for (heads, kv_heads, head_dim) in [(2, 2, 64), (3, 1, 48), (4, 1, 80), (8, 2, 16)] {
+        check(Shape {
+            heads,
+            kv_heads,
+            head_dim,
+            ..PLAIN
+        });
+    }
+}
+
+#[test]
+fn biases_and_a_head_of_its_own() {
+    check(Shape {
+        bias: true,
+        tied: false,
+        ..PLAIN
+    });
+}
+
+#[test]
+fn rotary_scaling() {
+    for scaling in [Scaling::Linear, Scaling::Llama3] {
+        check(Shape { scaling, ..PLAIN });
+    }
+}
+
+#[test]
+fn sliding_windows() {
+    for window in [1, 2, 7, 64, 100, 1000] {
+        check(Shape {
+            window: Some(window),
+            ..WINDOWED
+        });
+    }
+}
+
+/// A window's tail drops what no token can see any more, and must not miss it.
+#[test]
+fn a_windowed_tail_stays_small() {
+    let _serial = one_at_a_time();
+    let tiny = Tiny::new(
+        Shape {
+            layers: 1,
+            ..WINDOWED
+        },
+        2,
+    );
+    let mut model = load(&tiny);
+    let tokens = tokens(2, 600);
+    let mut slot = Slot::new(&mut model, &[]);
+    let found: Vec<_> = tokens
+        .chunks(5)
+        .flat_map(|chunk| slot.logits(&mut model, chunk))
+        .collect();
+    assert_close(&found, &expected(&tiny, &tokens), TOLERANCE, "600 tokens");
+    assert_eq!(slot.tail.tokens(), 600);
+    assert_eq!(slot.tail.bytes(), model.spec().tail_bytes(1) / 7 * 256);
+}
+
+/// Whatever else is in the batch, each span gets its own answer.
+#[test]
+fn a_mixed_batch_over_shared_and_private_segments() {
+    let _serial = one_at_a_time();
+    let tiny = Tiny::new(PLAIN, 3);
+    let mut model = load(&tiny);
+    let prefix = tokens(3, 90);
+    let mut first = Slot::new(&mut model, &[]);
+    first.step(&mut model, &prefix, Want::Nothing);
+    first.seal(&mut model, 30);
+    first.seal(&mut model, 60);
+    // Three on the whole prefix, one on its first part, one on nothing.
+    let paths = [
+        &first.path[..],
+        &[],
+        &first.path[..1],
+        &first.path[..],
+        &first.path[..],
+    ];
+    let paths = paths.map(<[_]>::to_vec);
+    let mut slots: Vec<Slot> = paths
+        .iter()
+        .map(|path| Slot::new(&mut model, path))
+        .collect();
+    let mut histories: Vec<Vec<u32>> = slots
+        .iter()
+        .map(|slot| prefix[..slot.tokens()].to_vec())
+        .collect();
+    for (round, sizes) in [[4, 70, 1, 1, 20], [1, 1, 1, 1, 1], [1, 66, 3, 1, 130]]
+        .iter()
+        .enumerate()
+    {
+        let fed: Vec<Vec<u32>> = sizes
+            .iter()
+            .enumerate()
+            .map(|(slot, size)| tokens(10 * round + slot, *size))
+            .collect();
+        let mut spans: Vec<_> = slots
+            .iter_mut()
+            .zip(&fed)
+            .map(|(slot, fed)| (slot, fed.as_slice(), Want::Logits))
+            .collect();
+        let readouts = step(&mut model, &mut spans);
+        for ((history, fed), readout) in histories.iter_mut().zip(&fed).zip(readouts) {
+            history.extend(fed);
+            let all = expected(&tiny, history);
+            let found = rows(readout, fed.len());
+            let what = format!("round {round}, {} tokens", history.len());
+            assert_close(&found, &all[history.len() - fed.len()..], TOLERANCE, &what);
+        }
+    }
+}
+
+#[test]
+fn readouts_come_in_the_order_of_the_spans() {
+    let _serial = one_at_a_time();
+    let tiny = Tiny::new(PLAIN, 4);
+    let mut model = load(&tiny);
+    let wants = [
+        greedy(),
+        Want::Nothing,
+        Want::Logits,
+        greedy(),
+        Want::Nothing,
+    ];
+    let fed: Vec<Vec<u32>> = (0..wants.len())
+        .map(|slot| tokens(slot, 3 + slot))
+        .collect();
+    let mut slots: Vec<Slot> = wants.iter().map(|_| Slot::new(&mut model, &[])).collect();
+    let mut spans: Vec<_> = slots
+        .iter_mut()
+        .zip(&fed)
+        .zip(&wants)
+        .map(|((slot, fed), want)| (slot, fed.as_slice(), want.clone()))
+        .collect();
+    let readouts = step(&mut model, &mut spans);
+    for ((fed, want), readout) in fed.iter().zip(&wants).zip(readouts) {
+        let logits = expected(&tiny, fed);
+        match want {
+            Want::Nothing => assert_eq!(readout, Readout::Nothing),
+            Want::Token(_) => assert_eq!(token(readout), argmax(&logits[fed.len() - 1])),
+            Want::Logits => {
+                assert_close(
+                    &rows(readout, fed.len()),
+                    &logits,
+                    TOLERANCE,
+                    "logits between",
+                );
+            }
+        }
+    }
+}
+
+/// Runs `tokens` after the state that `cut` makes of the first `at` of them.
+fn check_cut(shape: Shape, at: usize, cut: impl Fn(&mut MlxModel, Slot) -> Slot) {
+    let _serial = one_at_a_time();
+    let tiny = Tiny::new(shape, 5);
+    let mut model = load(&tiny);
+    let tokens = tokens(5, 60);
+    let all = expected(&tiny, &tokens);
+    let mut slot = Slot::new(&mut model, &[]);
+    slot.step(&mut model, &tokens[..at], Want::Nothing);
+    let mut slot = cut(&mut model, slot);
+    let from = slot.tokens();
+    let mut found = slot.logits(&mut model, &tokens[from..from + 10]);
+    found.append(&mut slot.logits(&mut model, &tokens[from + 10..]));
+    assert_close(&found, &all[from..], TOLERANCE, "after the cut");
+}
+
+#[test]
+fn sealed_state_goes_on() {
+    for at in [1, 20, 40] {
+        check_cut(PLAIN, 40, |model, mut slot| {
+            slot.seal(model, at);
+            assert_eq!(slot.tail.tokens(), 40 - at);
+            slot
+        });
+    }
+    for at in [3, 7, 40] {
+        check_cut(WINDOWED, at, |model, mut slot| {
+            slot.seal(model, at);
+            assert_eq!(slot.path[0].bytes(), model.spec().segment_bytes(at));
+            slot
+        });
+    }
+}
+
+#[test]
+fn split_state_goes_on() {
+    check_cut(PLAIN, 40, |model, mut slot| {
+        slot.seal(model, 40);
+        let (head, rest) = model.split(&slot.path[0], 15).expect("split");
+        assert_eq!((head.tokens(), rest.tokens()), (15, 25));
+        assert_eq!(head.bytes() + rest.bytes(), slot.path[0].bytes());
+        slot.path = vec![Rc::new(head), Rc::new(rest)];
+        slot
+    });
+}
+
+#[test]
+fn forked_state_goes_on() {
+    for at in [0, 1, 25, 40] {
+        check_cut(PLAIN, 40, |model, slot| Slot {
+            tail: model.fork(&slot.tail, at).expect("a fork"),
+            path: Vec::new(),
+        });
+    }
+    check_cut(WINDOWED, 40, |model, slot| Slot {
+        tail: model.fork(&slot.tail, 40).expect("a fork"),
+        path: Vec::new(),
+    });
+}
+
+#[test]
+fn a_fork_and_its_origin_go_their_own_ways() {
+    let _serial = one_at_a_time();
+    let tiny = Tiny::new(PLAIN, 6);
+    let mut model = load(&tiny);
+    let prompt = tokens(6, 20);
+    let mut origin = Slot::new(&mut model, &[]);
+    origin.step(&mut model, &prompt, Want::Nothing);
+    let mut fork = Slot {
+        tail: model.fork(&origin.tail, 20).expect("a fork"),
+        path: Vec::new(),
+    };
+    for seed in [7, 8] {
+        for slot in [&mut origin, &mut fork] {
+            let more = tokens(seed + slot.tail.bytes() % 2, 4);
+            slot.step(&mut model, &more, Want::Nothing);
+        }
+    }
+    let mut history = prompt.clone();
+    history.extend(tokens(7, 4));
+    history.extend(tokens(8, 4));
+    history.push(1);
+    let all = expected(&tiny, &history);
+    let found = [origin, fork].map(|mut slot| slot.logits(&mut model, &[1]).remove(0));
+    assert_close(
+        &found,
+        &[all[28].clone(), all[28].clone()],
+        TOLERANCE,
+        "both",
+    );
+}
+
+#[test]
+fn exported_state_comes_back() {
+    for shape in [PLAIN, WINDOWED] {
+        check_cut(shape, 40, |model, mut slot| {
+            slot.seal(model, 40);
+            let bytes = model.export(&slot.path[0]).expect("bytes");
+            let back = model.import(&bytes).expect("a segment");
+            assert_eq!(back.tokens(), 40);
+            assert_eq!(back.bytes(), slot.path[0].bytes());
+            assert_eq!(model.export(&back).expect("bytes"), bytes);
+            slot.path = vec![Rc::new(back)];
+            slot
+        });
+    }
+}
+
+#[test]
+fn what_is_no_export_is_refused() {
+    let _serial = one_at_a_time();
+    let mut model = load(&Tiny::new(PLAIN, 7));
+    let mut slot = Slot::new(&mut model, &[]);
+    slot.step(&mut model, &tokens(7, 9), Want::Nothing);
+    slot.seal(&mut model, 9);
+    let bytes = model.export(&slot.path[0]).expect("bytes");
+    let refused = |model: &mut MlxModel, bytes: &[u8], what: &str| match model.import(bytes) {
+        Err(ModelError::Import(_)) => {}
+        other => panic!("{what}: {other:?}"),
+    };
+    for end in [0, 10, 63, 64, 100, bytes.len() - 1] {
+        refused(&mut model, &bytes[..end], "cut short");
+    }
+    refused(&mut model, &[&bytes[..], &[0]].concat(), "too long");
+    for at in (0..64).chain([64, 1000, bytes.len() - 1]) {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1;
+        refused(&mut model, &damaged, &format!("byte {at} changed"));
+    }
+    let mut other = load(&Tiny::new(PLAIN, 8));
+    refused(&mut other, &bytes, "of other weights");
+}
+
+#[test]
+fn cuts_that_no_layer_has_state_for_are_refused() {
+    let _serial = one_at_a_time();
+    let refused = |result: Result<(), ModelError>, what: &str| {
+        assert!(
+            matches!(result, Err(ModelError::Cut { .. })),
+            "{what}: {result:?}"
+        );
+    };
+    for shape in [PLAIN, WINDOWED] {
+        let mut model = load(&Tiny::new(shape, 9));
+        let mut slot = Slot::new(&mut model, &[]);
+        slot.step(&mut model, &tokens(9, 20), Want::Nothing);
+        refused(model.seal(&mut slot.tail, 0).map(drop), "seal nothing");
+        refused(model.seal(&mut slot.tail, 21).map(drop), "seal too much");
+        refused(model.fork(&slot.tail, 21).map(drop), "fork too much");
+        if shape.window.is_some() {
+            refused(
+                model.seal(&mut slot.tail, 19).map(drop),
+                "seal within a window",
+            );
+            refused(model.fork(&slot.tail, 19).map(drop), "fork within a window");
+        }
+        slot.seal(&mut model, 20);
+        let segment = &slot.path[0];
+        for at in [0, 20, 21] {
+            refused(model.split(segment, at).map(drop), "split at an end");
+        }
+        if shape.window.is_some() {
+            refused(model.split(segment, 10).map(drop), "split a window");
+        }
+    }
+}
+
+#[test]
+fn bad_spans_are_errors() {
+    let _serial = one_at_a_time();
+    let mut model = load(&Tiny::new(PLAIN, 10));
+    for tokens in [&[][..], &[VOCAB as u32], &[1, u32::MAX]] {
+        let mut tail = model.tail(&[]).expect("a tail");
+        let result = model.step(&mut [Span {
+            tokens,
+            path: &[],
+            tail: &mut tail,
+            want: Want::Nothing,
+        }]);
+        assert!(
+            matches!(result, Err(ModelError::Device(_))),
+            "{tokens:?}: {result:?}"
+        );
+    }
+    assert_eq!(model.step(&mut []).expect("nothing to do"), []);
+}
+
+/// A decode step writes its rows into the tail's buffers: were one of them
+/// copied, the peak would show it.
+#[test]
+fn tails_are_written_in_place() {
+    let _serial = one_at_a_time();
+    let shape = Shape {
+        heads: 4,
+        kv_heads: 4,
+        head_dim: 64,
+        ..PLAIN
+    };
+    let tiny = Tiny::new(shape, 11);
+    let mut model = load(&tiny);
+    let mut slot = Slot::new(&mut model, &[]);
+    for chunk in tokens(11, 4000).chunks(500) {
+        slot.step(&mut model, chunk, Want::Nothing);
+    }
+    let buffer = slot.tail.bytes() / shape.layers;
+    let before = model.memory().active_bytes;
+    mlx_rs::memory::reset_peak_memory().expect("a counter");
+    for token in 0..20 {
+        slot.step(&mut model, &[token], greedy());
+    }
+    let peak = model.memory().peak_bytes - before;
+    assert!(
+        peak < buffer / 4,
+        "{peak} bytes beside a buffer of {buffer}"
+    );
+}
