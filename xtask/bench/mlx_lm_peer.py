@@ -14,8 +14,9 @@ on a line of standard output, until the input ends. The other side of every comp
 An answer is {"ok": {...}} or {"error": "..."}. Between two answers nothing is computed,
 so that the other side has the machine to itself.
 
-usage: mlx_lm_peer.py MODEL
-    MODEL  folder with config.json and safetensors in f32
+usage: mlx_lm_peer.py PACKAGES MODEL
+    PACKAGES  folder that mlx-lm was installed into
+    MODEL     folder with config.json and safetensors in f32
 """
 
 import json
@@ -29,7 +30,8 @@ from pathlib import Path
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
-[model_folder] = sys.argv[1:]
+packages, model_folder = sys.argv[1:]
+sys.path.insert(0, packages)
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import mlx.core as mx  # noqa: E402

@@ -128,10 +128,10 @@ impl Workbench {
             return Err(Unavailable("no MLX".to_owned()).into());
         };
         let unavailable = |what, error| Unavailable(format!("mlx-lm {what}: {error:#}"));
-        let folder = mlx_lm::weights(&self.cache, &build_ours(true)?, &ready.model)?;
-        let python = mlx_lm::python(&self.cache)
+        let weights = mlx_lm::weights(&self.cache, &build_ours(true)?, &ready.model)?;
+        let mlx_lm = mlx_lm::install(&self.cache)
             .map_err(|error| unavailable("cannot be installed", error))?;
-        let mut command = mlx_lm::command(&python, &folder, ready.blas_preload.as_deref());
+        let mut command = mlx_lm.peer(&weights, ready.blas_preload.as_deref());
         let task = ui::Task::start("load mlx-lm");
         let log = report::folder()?.join("mlx-lm.log");
         let side = Side::start("mlx-lm", &mut command, &log)
