@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `setup/` | MLX for this machine: wheels, mlx-c, bindings, the generated cargo config |
 //! | `model.rs` | the models that tests and examples run |
+//! | `bench/` | the figures, side by side with mlx-lm |
 //! | `demo.rs`, `test.rs` | commands put together from set-up and cargo |
 //! | `cache.rs` | the per-user folder that all of it lives in, and its lock |
 //! | `component.rs` | a folder that is there whole and undamaged, or is built again |
 //! | `checksum.rs`, `process.rs`, `ui.rs` | SHA-256, other programs, the terminal |
 
+mod bench;
 mod cache;
 mod checksum;
 mod component;
@@ -44,6 +46,8 @@ enum Command {
     Demo(demo::Arguments),
     /// Set up, then run everything that CI checks
     Test(test::Arguments),
+    /// Measure the figures and write them to target/motet/bench.json
+    Bench(bench::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -51,6 +55,7 @@ fn main() -> ExitCode {
         Command::Setup(arguments) => setup::command(&arguments),
         Command::Demo(arguments) => demo::command(&arguments),
         Command::Test(arguments) => test::command(&arguments),
+        Command::Bench(arguments) => bench::command(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,165 @@
+//! Prefill and decode through the `Model` trait, as the device thread does it.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use motet::TokenId;
+use motet::model::sampling::{Draw, Sampling};
+use motet::model::{Model, Readout, Span, Want};
+use serde::Deserialize;
+
+use crate::Result;
+
+/// Longest span of an untimed prefill: keeps the scores of a long prompt small.
+const CHUNK_TOKENS: usize = 512;
+
+/// What the sequences of a batch have before their own prompts.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Prefix {
+    tokens: Vec<TokenId>,
+    /// Whether all have it in one sealed segment, or each a copy in its own tail.
+    shared: bool,
+}
+
+/// Sequences that are decoded together.
+pub(crate) struct Batch<M: Model> {
+    slots: Vec<Slot<M>>,
+}
+
+struct Slot<M: Model> {
+    path: Vec<Rc<M::Segment>>,
+    tail: M::Tail,
+    /// The last token drawn, which is the next to evaluate.
+    last: TokenId,
+    /// Tokens drawn.
+    drawn: u64,
+}
+
+/// The time from a prompt to its first token, all in one step, and that token.
+pub(crate) fn prefill<M: Model>(model: &mut M, prompt: &[TokenId]) -> Result<(f64, TokenId)> {
+    let started = Instant::now();
+    let mut slot = Slot::open(model, Vec::new())?;
+    let readouts = model.step(&mut [slot.span(prompt, true)])?;
+    let seconds = started.elapsed().as_secs_f64();
+    Ok((seconds, token(&readouts[0])?))
+}
+
+impl<M: Model> Batch<M> {
+    /// Prefills all prompts and draws each sequence's first token.
+    pub(crate) fn open(
+        model: &mut M,
+        prefix: Option<&Prefix>,
+        prompts: &[Vec<TokenId>],
+    ) -> Result<Self> {
+        let mut slots = match prefix {
+            None => open_empty(model, prompts.len())?,
+            Some(prefix) => open_on_prefix(model, prefix, prompts.len())?,
+        };
+        for (slot, prompt) in slots.iter_mut().zip(prompts) {
+            slot.evaluate(model, prompt)?;
+        }
+        Ok(Self { slots })
+    }
+
+    /// The token that each sequence drew last.
+    pub(crate) fn last_tokens(&self) -> Vec<TokenId> {
+        self.slots.iter().map(|slot| slot.last).collect()
+    }
+
+    /// Runs decode steps of all sequences: the time they took, and the tokens of
+    /// each step.
+    pub(crate) fn run(&mut self, model: &mut M, steps: usize) -> Result<(f64, Vec<Vec<TokenId>>)> {
+        let mut tokens = Vec::with_capacity(steps);
+        let started = Instant::now();
+        for _ in 0..steps {
+            self.step(model)?;
+            tokens.push(self.last_tokens());
+        }
+        Ok((started.elapsed().as_secs_f64(), tokens))
+    }
+
+    fn step(&mut self, model: &mut M) -> Result<()> {
+        let inputs = self.last_tokens();
+        let slots = self.slots.iter_mut().zip(inputs.chunks(1));
+        let mut spans: Vec<_> = slots.map(|(slot, input)| slot.span(input, true)).collect();
+        let readouts = model.step(&mut spans)?;
+        for (slot, readout) in self.slots.iter_mut().zip(&readouts) {
+            slot.drew(token(readout)?);
+        }
+        Ok(())
+    }
+}
+
+impl<M: Model> Slot<M> {
+    fn open(model: &mut M, path: Vec<Rc<M::Segment>>) -> Result<Self> {
+        let tail = model.tail(&path)?;
+        Ok(Self::with_tail(path, tail))
+    }
+
+    fn with_tail(path: Vec<Rc<M::Segment>>, tail: M::Tail) -> Self {
+        Self {
+            path,
+            tail,
+            last: 0,
+            drawn: 0,
+        }
+    }
+
+    fn span<'a>(&'a mut self, tokens: &'a [TokenId], draw: bool) -> Span<'a, M> {
+        let draw = draw.then_some(Draw {
+            sampling: Sampling::GREEDY,
+            index: self.drawn,
+        });
+        Span {
+            tokens,
+            path: &self.path,
+            tail: &mut self.tail,
+            want: draw.map_or(Want::Nothing, Want::Token),
+        }
+    }
+
+    /// Evaluates the tokens and draws the one that follows.
+    fn evaluate(&mut self, model: &mut M, tokens: &[TokenId]) -> Result<()> {
+        let chunks = tokens.chunks(CHUNK_TOKENS);
+        let last = chunks.len().checked_sub(1).ok_or("no tokens to evaluate")?;
+        for (index, chunk) in chunks.enumerate() {
+            let readouts = model.step(&mut [self.span(chunk, index == last)])?;
+            if index == last {
+                self.drew(token(&readouts[0])?);
+            }
+        }
+        Ok(())
+    }
+
+    fn drew(&mut self, token: TokenId) {
+        self.last = token;
+        self.drawn += 1;
+    }
+}
+
+fn open_empty<M: Model>(model: &mut M, count: usize) -> Result<Vec<Slot<M>>> {
+    (0..count).map(|_| Slot::open(model, Vec::new())).collect()
+}
+
+fn open_on_prefix<M: Model>(model: &mut M, prefix: &Prefix, count: usize) -> Result<Vec<Slot<M>>> {
+    let tokens = prefix.tokens.len();
+    let mut first = Slot::open(model, Vec::new())?;
+    first.evaluate(model, &prefix.tokens)?;
+    if prefix.shared {
+        let segment = Rc::new(model.seal(&mut first.tail, tokens)?);
+        let path = || vec![Rc::clone(&segment)];
+        return (0..count).map(|_| Slot::open(model, path())).collect();
+    }
+    let copies = (0..count).map(|_| model.fork(&first.tail, tokens));
+    copies
+        .map(|tail| Ok(Slot::with_tail(Vec::new(), tail?)))
+        .collect()
+}
+
+fn token(readout: &Readout) -> Result<TokenId> {
+    match readout {
+        Readout::Token(token) => Ok(*token),
+        other => Err(format!("expected a token, got {other:?}").into()),
+    }
+}

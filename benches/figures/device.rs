@@ -1,0 +1,117 @@
+//! What a measurement needs of a device and the `Model` trait does not offer.
+
+use std::path::Path;
+
+use motet::model::Model;
+use motet::model::oracle::{self, OracleConfig};
+
+use crate::Result;
+
+/// Steps on the oracle are to take a while, and its context to hold every figure's.
+const ORACLE_CONTEXT_TOKENS: usize = 16_384;
+
+/// The device that a model runs on.
+pub(crate) trait Device<M: Model> {
+    /// Bytes of weights that a decode step reads.
+    fn weight_bytes(&self) -> usize;
+
+    /// The time of one f32 product of `[rows, inner]` and `[inner, columns]`: the best
+    /// of several.
+    fn matmul_seconds(&self, rows: usize, inner: usize, columns: usize) -> Result<f64>;
+
+    /// Starts the count of peak bytes anew.
+    fn forget_peak(&self) -> Result<()>;
+}
+
+/// Stands in for a device where MLX is not set up; it has nothing to measure.
+pub(crate) struct Oracle;
+
+impl Device<oracle::Oracle> for Oracle {
+    fn weight_bytes(&self) -> usize {
+        0
+    }
+
+    fn matmul_seconds(&self, _rows: usize, _inner: usize, _columns: usize) -> Result<f64> {
+        Err("the oracle has no matrix products".into())
+    }
+
+    fn forget_peak(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+pub(crate) fn oracle() -> Result<oracle::Oracle> {
+    let config = OracleConfig {
+        context_tokens_max: ORACLE_CONTEXT_TOKENS,
+        ..OracleConfig::default()
+    };
+    Ok(oracle::Oracle::new(config)?)
+}
+
+/// Answers requests with this model on MLX.
+#[cfg(feature = "mlx")]
+pub(crate) fn serve(path: &Path) -> Result<()> {
+    use motet::model::mlx::{MlxModel, MlxOptions};
+    use motet::model::weights::ModelFiles;
+
+    let files = ModelFiles::open(path)?;
+    let elements: usize = files
+        .tensor_names()
+        .map(|name| Ok(files.tensor(name)?.elements()))
+        .sum::<Result<usize>>()?;
+    let model = MlxModel::load(&files, MlxOptions::default())?;
+    drop(files);
+    let device = mlx::Device {
+        weight_bytes: elements * size_of::<f32>(),
+    };
+    crate::protocol::serve(model, &device)
+}
+
+#[cfg(not(feature = "mlx"))]
+pub(crate) fn serve(_path: &Path) -> Result<()> {
+    Err("built without MLX: build with `--features mlx`".into())
+}
+
+#[cfg(feature = "mlx")]
+mod mlx {
+    use std::time::Instant;
+
+    use mlx_rs::{Array, memory, random};
+    use motet::model::mlx::MlxModel;
+
+    use crate::Result;
+
+    /// As many as `xtask/bench/mlx_lm_peer.py` makes.
+    const MATMUL_ATTEMPTS: usize = 7;
+
+    pub(super) struct Device {
+        pub(super) weight_bytes: usize,
+    }
+
+    impl super::Device<MlxModel> for Device {
+        fn weight_bytes(&self) -> usize {
+            self.weight_bytes
+        }
+
+        fn matmul_seconds(&self, rows: usize, inner: usize, columns: usize) -> Result<f64> {
+            let matrix = |rows: usize, columns: usize| -> Result<Array> {
+                let shape = [i32::try_from(rows)?, i32::try_from(columns)?];
+                let matrix = random::uniform::<_, f32>(0.0, 1.0, &shape, None)?;
+                matrix.eval()?;
+                Ok(matrix)
+            };
+            let (a, b) = (matrix(rows, inner)?, matrix(inner, columns)?);
+            let mut best = f64::INFINITY;
+            for _ in 0..MATMUL_ATTEMPTS {
+                let started = Instant::now();
+                a.matmul(&b)?.eval()?;
+                best = best.min(started.elapsed().as_secs_f64());
+            }
+            Ok(best)
+        }
+
+        fn forget_peak(&self) -> Result<()> {
+            Ok(memory::reset_peak_memory()?)
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Motet's side of `cargo xtask bench`.
+//!
+//! It measures what it is asked to, so that a comparison can let two sides take turns
+//! with both models loaded: one JSON request a line on standard input, one JSON answer
+//! a line on standard output. `xtask/bench/mlx_lm_peer.py` speaks the same lines for
+//! mlx-lm; figures, their goals and their statistics are xtask's.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `protocol.rs` | the requests, and the loop that answers them |
+//! | `decoder.rs` | prefill and decode through the `Model` trait, timed |
+//! | `device.rs` | what the trait does not offer: loading, a bare product, peak bytes |
+//! | `system_prompt.rs` | an engine whose users share a system prompt |
+//! | `export.rs` | the model as a folder that mlx-lm reads |
+
+mod decoder;
+mod device;
+mod export;
+mod protocol;
+mod system_prompt;
+
+use std::error::Error;
+use std::path::Path;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const USAGE: &str = "\
+Motet's side of `cargo xtask bench`; run that instead, or
+    figures --serve [MODEL]           answer requests, on the oracle or on this model
+    figures --export-hf MODEL FOLDER  write the model as f32 safetensors for mlx-lm";
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["--serve"] => protocol::serve(device::oracle()?, &device::Oracle),
+        ["--serve", model] => device::serve(Path::new(model)),
+        ["--export-hf", model, folder] => export::run(Path::new(model), Path::new(folder)),
+        // `cargo bench` and `cargo test --benches` come here with words of their own.
+        _ => {
+            println!("{USAGE}");
+            Ok(())
+        }
+    }
+}

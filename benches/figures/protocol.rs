@@ -1,0 +1,131 @@
+//! Requests and answers, one JSON object a line.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, Write};
+
+use motet::TokenId;
+use motet::model::Model;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::Result;
+use crate::decoder::{Batch, Prefix, prefill};
+use crate::device::Device;
+use crate::system_prompt::{self, Load};
+
+/// What can be asked for. Times are in seconds.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+enum Request {
+    /// What is measured, and its constants.
+    Hello,
+    /// The time of an f32 product of `[rows, inner]` and `[inner, columns]`.
+    Matmul {
+        rows: usize,
+        inner: usize,
+        columns: usize,
+    },
+    /// The time from a prompt to its first token.
+    Prefill { prompt: Vec<TokenId> },
+    /// Prefills a batch of that name; its decoding is timed by `DecodeRun`.
+    DecodeOpen {
+        batch: String,
+        /// Tokens that each sequence has before its own prompt.
+        #[serde(default)]
+        prefix: Option<Prefix>,
+        prompts: Vec<Vec<TokenId>>,
+    },
+    /// The time of so many steps of all the batch's sequences.
+    DecodeRun { batch: String, steps: usize },
+    /// Frees a batch.
+    DecodeClose { batch: String },
+    /// How much of a shared system prompt an engine evaluates.
+    SystemPrompt(Load),
+}
+
+/// Answers requests until standard input ends.
+pub(crate) fn serve<M: Model>(model: M, device: &impl Device<M>) -> Result<()> {
+    let mut host = Host {
+        model,
+        device,
+        batches: BTreeMap::new(),
+    };
+    let mut answers = std::io::stdout().lock();
+    for line in std::io::stdin().lock().lines() {
+        let answer = match serde_json::from_str(&line?).map_err(Into::into) {
+            Ok(request) => host.answer(request),
+            Err(error) => Err(error),
+        };
+        let answer = match answer {
+            Ok(ok) => json!({ "ok": ok }),
+            Err(error) => json!({ "error": error.to_string() }),
+        };
+        writeln!(answers, "{answer}")?;
+        answers.flush()?;
+    }
+    Ok(())
+}
+
+struct Host<'a, M: Model, D> {
+    model: M,
+    device: &'a D,
+    batches: BTreeMap<String, Batch<M>>,
+}
+
+impl<M: Model, D: Device<M>> Host<'_, M, D> {
+    fn answer(&mut self, request: Request) -> Result<Value> {
+        match request {
+            Request::Hello => {
+                let spec = self.model.spec();
+                Ok(json!({
+                    "name": format!("motet {}", env!("CARGO_PKG_VERSION")),
+                    "model": spec.name,
+                    "vocab_size": spec.vocab_size,
+                    "weight_bytes": self.device.weight_bytes(),
+                    "cached_token_bytes": spec.segment_bytes(1),
+                    "layers": spec.layer_groups.iter().map(|group| group.layers).sum::<usize>(),
+                }))
+            }
+            Request::Matmul {
+                rows,
+                inner,
+                columns,
+            } => {
+                let seconds = self.device.matmul_seconds(rows, inner, columns)?;
+                Ok(json!({ "seconds": seconds }))
+            }
+            Request::Prefill { prompt } => {
+                let (seconds, token) = prefill(&mut self.model, &prompt)?;
+                Ok(json!({ "seconds": seconds, "tokens": [[token]] }))
+            }
+            Request::DecodeOpen {
+                batch,
+                prefix,
+                prompts,
+            } => {
+                let opened = Batch::open(&mut self.model, prefix.as_ref(), &prompts)?;
+                let tokens = opened.last_tokens();
+                self.batches.insert(batch, opened);
+                Ok(json!({ "tokens": [tokens] }))
+            }
+            Request::DecodeRun { batch, steps } => self.run(&batch, steps),
+            Request::DecodeClose { batch } => {
+                self.batches.remove(&batch);
+                Ok(json!({}))
+            }
+            Request::SystemPrompt(load) => Ok(json!({ "evaluated": system_prompt::run(load)? })),
+        }
+    }
+
+    fn run(&mut self, name: &str, steps: usize) -> Result<Value> {
+        let batch = self
+            .batches
+            .get_mut(name)
+            .ok_or_else(|| format!("batch `{name}` is not open"))?;
+        self.device.forget_peak()?;
+        let before = self.model.memory().active_bytes;
+        let (seconds, tokens) = batch.run(&mut self.model, steps)?;
+        let most = self.model.memory().peak_bytes.saturating_sub(before);
+        Ok(json!({ "seconds": seconds, "tokens": tokens, "scratch_bytes": most }))
+    }
+}

@@ -1,0 +1,148 @@
+//! The table of figures: names, meaning, goals.
+
+use anyhow::Result;
+
+use super::statistics::Measured;
+use super::workbench::Workbench;
+use super::{demo, model};
+
+/// One number that the project wants to be good at.
+pub(super) struct Figure {
+    pub(super) name: &'static str,
+    pub(super) unit: &'static str,
+    /// What it is measured against.
+    pub(super) versus: &'static str,
+    pub(super) goal: Option<f64>,
+    pub(super) better: Better,
+    /// Whether it needs a real model on MLX.
+    pub(super) needs_mlx: bool,
+    pub(super) measure: fn(&mut Workbench) -> Result<Measured>,
+}
+
+/// Which way is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Better {
+    Higher,
+    Lower,
+}
+
+impl Better {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Better::Higher => "higher",
+            Better::Lower => "lower",
+        }
+    }
+}
+
+const RATIO: &str = "ratio";
+const MLX_LM: &str = "mlx-lm's batch generator, same libmlx, BLAS and f32 weights";
+
+/// Keys or values of one layer of SmolLM2-135M at 4,096 tokens: what the smallest
+/// hidden copy of a tail would take.
+const ONE_COPY_BYTES: f64 = (4_096 * 3 * 64 * size_of::<f32>()) as f64;
+
+/// Every figure, in the order in which they are measured.
+pub(super) const FIGURES: &[Figure] = &[
+    Figure {
+        name: "model.matmul_sanity_vs_mlx_lm",
+        unit: RATIO,
+        versus: "GFLOP/s of the same f32 product in mlx-lm's process; about 1 where both use one BLAS",
+        goal: None,
+        better: Better::Higher,
+        needs_mlx: true,
+        measure: model::matmul_sanity,
+    },
+    Figure {
+        name: "model.decode_b1_vs_mlx_lm",
+        unit: RATIO,
+        versus: MLX_LM,
+        goal: Some(1.2),
+        better: Better::Higher,
+        needs_mlx: true,
+        measure: |workbench| model::decode(workbench, 1),
+    },
+    Figure {
+        name: "model.decode_b8_vs_mlx_lm",
+        unit: RATIO,
+        versus: MLX_LM,
+        goal: Some(1.2),
+        better: Better::Higher,
+        needs_mlx: true,
+        measure: |workbench| model::decode(workbench, 8),
+    },
+    Figure {
+        name: "model.decode_b16_vs_mlx_lm",
+        unit: RATIO,
+        versus: MLX_LM,
+        goal: Some(1.2),
+        better: Better::Higher,
+        needs_mlx: true,
+        measure: |workbench| model::decode(workbench, 16),
+    },
+    Figure {
+        name: "model.prefill_vs_mlx_lm",
+        unit: RATIO,
+        versus: MLX_LM,
+        goal: Some(1.2),
+        better: Better::Higher,
+        needs_mlx: true,
+        measure: model::prefill,
+    },
+    Figure {
+        name: "model.shared_prefix_gain",
+        unit: RATIO,
+        versus: "16 private copies of the same 1,024-token prefix",
+        goal: Some(1.3),
+        better: Better::Higher,
+        needs_mlx: true,
+        measure: model::shared_prefix_gain,
+    },
+    Figure {
+        name: "model.tail_growth",
+        unit: RATIO,
+        versus: "growth of a decode step from 128 to 4,096 cached tokens by bytes of weights and state",
+        goal: Some(1.3),
+        better: Better::Lower,
+        needs_mlx: true,
+        measure: model::tail_growth,
+    },
+    Figure {
+        name: "model.step_bytes_allocated",
+        unit: "bytes",
+        versus: "keys or values of one layer at 4,096 tokens, the smallest copy that could hide",
+        goal: Some(ONE_COPY_BYTES),
+        better: Better::Lower,
+        needs_mlx: true,
+        measure: model::step_bytes_allocated,
+    },
+    Figure {
+        name: "demo.system_prompt_computed",
+        unit: RATIO,
+        versus: "length of a system prompt that 16 users share (engine on the oracle)",
+        goal: Some(1.0),
+        better: Better::Lower,
+        needs_mlx: false,
+        measure: demo::system_prompt_computed,
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_say_whose_they_are() {
+        let mut names: Vec<&str> = FIGURES.iter().map(|figure| figure.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), FIGURES.len());
+        for name in names {
+            let parts: Vec<&str> = name.split('.').collect();
+            assert!(
+                matches!(parts[..], [area, figure] if !area.is_empty() && !figure.is_empty()),
+                "{name}"
+            );
+        }
+    }
+}

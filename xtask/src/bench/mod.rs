@@ -1,0 +1,96 @@
+//! `cargo xtask bench`: the figures by which the project is judged.
+//!
+//! A figure is a ratio, a count or a share, taken in one run: both sides of a
+//! comparison are loaded and take turns, so that a noisy machine slows both. Nothing
+//! here knows a threshold; goals are only printed beside what was measured.
+//!
+//! ```text
+//!  figures ── workbench ──┬─ side: benches/figures/, ours
+//!  (table)     (prepares) └─ side: xtask/bench/mlx_lm_peer.py, mlx-lm
+//!     └─ turns, statistics ── report: table and target/motet/bench.json
+//! ```
+//!
+//! To add a figure: add a row to [`figures::FIGURES`]. To add a peer: a program that
+//! answers the requests of `benches/figures/protocol.rs`, and a method of
+//! [`workbench::Workbench`] that starts it.
+
+mod demo;
+mod figures;
+mod mlx_lm;
+mod model;
+mod prompts;
+mod report;
+mod side;
+mod statistics;
+mod turns;
+mod workbench;
+
+use anyhow::{Result, bail};
+
+use self::figures::{FIGURES, Figure};
+use self::report::{Outcome, Row};
+use self::workbench::{Unavailable, Workbench};
+use crate::ui;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Only figures whose names start so
+    #[arg(value_name = "PREFIX", default_value = "")]
+    prefix: String,
+
+    /// Check only that measuring works: small sizes, one round
+    #[arg(long)]
+    quick: bool,
+}
+
+pub(crate) fn command(arguments: &Arguments) -> Result<()> {
+    let chosen: Vec<&Figure> = FIGURES
+        .iter()
+        .filter(|figure| figure.name.starts_with(&arguments.prefix))
+        .collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = FIGURES.iter().map(|figure| figure.name).collect();
+        bail!(
+            "no figure's name starts with `{}`; there are {}",
+            arguments.prefix,
+            names.join(", ")
+        );
+    }
+    let with_mlx = chosen.iter().any(|figure| figure.needs_mlx);
+    let mut workbench = Workbench::open(arguments.quick, with_mlx)?;
+    let rows: Vec<Row<'_>> = chosen
+        .into_iter()
+        .map(|figure| measure(figure, &mut workbench))
+        .collect();
+
+    let path = report::write(&rows)?;
+    println!("\n{}", report::table(&rows));
+    println!("written to {}", path.display());
+    if arguments.quick {
+        println!("--quick: these values say nothing, only that they can be measured");
+    }
+    let failed: Vec<&str> = rows
+        .iter()
+        .filter(|row| matches!(row.outcome, Outcome::Failed(_)))
+        .map(|row| row.figure.name)
+        .collect();
+    if !failed.is_empty() {
+        bail!("could not measure {}", failed.join(", "));
+    }
+    Ok(())
+}
+
+fn measure<'a>(figure: &'a Figure, workbench: &mut Workbench) -> Row<'a> {
+    ui::heading(figure.name);
+    let outcome = match workbench
+        .check(figure)
+        .and_then(|()| (figure.measure)(workbench))
+    {
+        Ok(measured) => Outcome::Measured(measured),
+        Err(error) if error.is::<Unavailable>() => Outcome::Skipped(format!("{error:#}")),
+        Err(error) => Outcome::Failed(format!("{error:#}")),
+    };
+    let row = Row { figure, outcome };
+    ui::note(&report::line(&row));
+    row
+}

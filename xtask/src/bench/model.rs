@@ -1,0 +1,276 @@
+//! Figures of the model on MLX.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::prompts::{prompt, prompts};
+use super::side::{Answer, Side};
+use super::statistics::{Measured, median};
+use super::turns::{Pairs, Turn, take_turns};
+use super::workbench::Workbench;
+
+/// Steps of one turn. With every round's they stay within the 256 tokens by which both
+/// sides' caches grow.
+const STEPS: usize = 8;
+
+/// GFLOP/s of one f32 product ÷ the same in mlx-lm's process.
+pub(super) fn matmul_sanity(workbench: &mut Workbench) -> Result<Measured> {
+    let (rows, inner, columns) = (512, 2_048, workbench.pick(2_048, 64));
+    let rounds = workbench.rounds();
+    let (ours, theirs) = workbench.against_mlx_lm()?;
+    let request = json!({ "do": "matmul", "rows": rows, "inner": inner, "columns": columns });
+    let pairs = take_turns(rounds, |turn| {
+        whose(turn, ours, theirs).ask(&request)?.number("seconds")
+    })?;
+    let operations = 2.0 * (rows * inner * columns) as f64 / 1e9;
+    Ok(compared(&pairs, operations, "GFLOP/s"))
+}
+
+/// Decode tokens/s of a batch of 128-token contexts ÷ mlx-lm's.
+pub(super) fn decode(workbench: &mut Workbench, sequences: usize) -> Result<Measured> {
+    let (context_tokens, steps) = (workbench.pick(128, 16), workbench.pick(STEPS, 2));
+    let rounds = workbench.rounds();
+    let (ours, theirs) = workbench.against_mlx_lm()?;
+    let prompts = prompts(sequences, context_tokens, vocab_size(ours)?);
+    let open = json!({ "do": "decode_open", "batch": "decode", "prompts": prompts });
+    let mut agreement = Agreement::default();
+    for turn in [Turn::First, Turn::Second] {
+        agreement.hear(turn, &whose(turn, ours, theirs).ask(&open)?)?;
+    }
+    let pairs = take_turns(rounds, |turn| {
+        let answer = run(whose(turn, ours, theirs), "decode", steps)?;
+        agreement.hear(turn, &answer)?;
+        answer.number("seconds")
+    })?;
+    for side in [ours, theirs] {
+        close(side, "decode")?;
+    }
+    let tokens = (sequences * steps) as f64;
+    Ok(agreement.note(compared(&pairs, tokens, "tok/s")))
+}
+
+/// Prefill tokens/s of a 512-token prompt, up to its first token, ÷ mlx-lm's.
+pub(super) fn prefill(workbench: &mut Workbench) -> Result<Measured> {
+    let tokens = workbench.pick(512, 32);
+    let rounds = workbench.rounds();
+    let (ours, theirs) = workbench.against_mlx_lm()?;
+    let prompt = prompt(1, tokens, vocab_size(ours)?);
+    let request = json!({ "do": "prefill", "prompt": prompt });
+    let mut agreement = Agreement::default();
+    let pairs = take_turns(rounds, |turn| {
+        let answer = whose(turn, ours, theirs).ask(&request)?;
+        agreement.hear(turn, &answer)?;
+        answer.number("seconds")
+    })?;
+    Ok(agreement.note(compared(&pairs, tokens as f64, "tok/s")))
+}
+
+/// Decode tokens/s of 16 sequences on one shared prefix ÷ the same on private copies.
+pub(super) fn shared_prefix_gain(workbench: &mut Workbench) -> Result<Measured> {
+    const SEQUENCES: usize = 16;
+    let (prefix_tokens, steps) = (workbench.pick(1_024, 32), workbench.pick(STEPS / 2, 2));
+    let rounds = workbench.rounds();
+    let ours = workbench.ours()?;
+    let vocab_size = vocab_size(ours)?;
+    let prefix = prompt(0, prefix_tokens, vocab_size);
+    let mut agreement = Agreement::default();
+    for (turn, batch, shared) in [
+        (Turn::First, "shared", true),
+        (Turn::Second, "private", false),
+    ] {
+        let answer = ours.ask(&json!({
+            "do": "decode_open",
+            "batch": batch,
+            "prefix": { "tokens": prefix, "shared": shared },
+            "prompts": prompts(SEQUENCES, 8, vocab_size),
+        }))?;
+        agreement.hear(turn, &answer)?;
+    }
+    let pairs = take_turns(rounds, |turn| {
+        let answer = run(ours, pick(turn, "shared", "private"), steps)?;
+        agreement.hear(turn, &answer)?;
+        answer.number("seconds")
+    })?;
+    close(ours, "shared")?;
+    close(ours, "private")?;
+    let tokens = (SEQUENCES * steps) as f64;
+    Ok(agreement.note(compared(&pairs, tokens, "tok/s")))
+}
+
+/// How much longer a decode step takes at 4,096 cached tokens than at 128 ÷ how many
+/// more bytes of weights and cached state it reads.
+pub(super) fn tail_growth(workbench: &mut Workbench) -> Result<Measured> {
+    let tails = Tails::of(workbench);
+    let (steps, rounds) = (workbench.pick(STEPS, 2), workbench.rounds());
+    let ours = workbench.ours()?;
+    tails.open(ours)?;
+    let pairs = take_turns(rounds, |turn| {
+        run(ours, pick(turn, "short", "long"), steps)?.number("seconds")
+    })?;
+    tails.close(ours)?;
+
+    let bytes = |tokens: usize| -> Result<f64> {
+        let hello = ours.hello();
+        let cached = hello.number("cached_token_bytes")? * tokens as f64;
+        Ok(hello.number("weight_bytes")? + cached)
+    };
+    let by_bytes = bytes(tails.long)? / bytes(tails.short)?;
+    let growths = pairs.second_by_first();
+    let (short, long) = pairs.medians();
+    let per_step_ms = 1e3 / steps as f64;
+    let remark = format!(
+        "a step takes {:.1} ms at {} tokens and {:.1} ms at {}: {:.2} times as long; {:.2} times the bytes",
+        short * per_step_ms,
+        tails.short,
+        long * per_step_ms,
+        tails.long,
+        median(&growths),
+        by_bytes,
+    );
+    let samples = growths.iter().map(|growth| growth / by_bytes).collect();
+    Ok(Measured::new(samples).remark(remark))
+}
+
+/// Most bytes that a decode step at 4,096 cached tokens has allocated at any one time.
+pub(super) fn step_bytes_allocated(workbench: &mut Workbench) -> Result<Measured> {
+    let tails = Tails::of(workbench);
+    let rounds = workbench.rounds();
+    let ours = workbench.ours()?;
+    tails.open(ours)?;
+    let mut bytes = |batch| -> Result<Vec<f64>> {
+        run(ours, batch, 1)?; // a tail that is full grows by a block
+        let steps = (0..rounds).map(|_| run(ours, batch, 1)?.number("scratch_bytes"));
+        steps.collect()
+    };
+    let (short, long) = (bytes("short")?, bytes("long")?);
+    tails.close(ours)?;
+    let remark = format!(
+        "at {} cached tokens {:.0} bytes",
+        tails.short,
+        median(&short)
+    );
+    Ok(Measured::new(long).remark(remark))
+}
+
+/// Two sequences, each with all its state in its own tail.
+#[derive(Clone, Copy)]
+struct Tails {
+    short: usize,
+    long: usize,
+}
+
+impl Tails {
+    fn of(workbench: &Workbench) -> Self {
+        Self {
+            short: workbench.pick(128, 16),
+            long: workbench.pick(4_096, 64),
+        }
+    }
+
+    fn open(self, side: &mut Side) -> Result<()> {
+        for (batch, tokens) in [("short", self.short), ("long", self.long)] {
+            let prompts = prompts(1, tokens, vocab_size(side)?);
+            side.ask(&json!({ "do": "decode_open", "batch": batch, "prompts": prompts }))?;
+        }
+        Ok(())
+    }
+
+    fn close(self, side: &mut Side) -> Result<()> {
+        close(side, "short")?;
+        close(side, "long")
+    }
+}
+
+/// The tokens that both sides drew.
+#[derive(Default)]
+struct Agreement {
+    first: Vec<Vec<u64>>,
+    second: Vec<Vec<u64>>,
+}
+
+impl Agreement {
+    fn hear(&mut self, turn: Turn, answer: &Answer) -> Result<()> {
+        let steps = match turn {
+            Turn::First => &mut self.first,
+            Turn::Second => &mut self.second,
+        };
+        steps.extend(answer.tokens()?);
+        Ok(())
+    }
+
+    /// Says whether all greedy tokens were the same.
+    fn note(&self, measured: Measured) -> Measured {
+        let steps = self.first.len();
+        let disagreed = self
+            .first
+            .iter()
+            .zip(&self.second)
+            .position(|(a, b)| a != b);
+        match disagreed {
+            None => measured.remark(format!("greedy tokens of {steps} steps agree")),
+            Some(step) => {
+                let (ours, theirs) = (&self.first[step], &self.second[step]);
+                let differing = ours.iter().zip(theirs).filter(|(a, b)| a != b).count();
+                measured.remark(format!(
+                    "WARNING: greedy tokens differ from step {} of {steps} on, there in {differing} of {} sequences",
+                    step + 1,
+                    ours.len()
+                ))
+            }
+        }
+    }
+}
+
+fn whose<'a>(turn: Turn, ours: &'a mut Side, theirs: &'a mut Side) -> &'a mut Side {
+    pick(turn, ours, theirs)
+}
+
+fn pick<T>(turn: Turn, first: T, second: T) -> T {
+    match turn {
+        Turn::First => first,
+        Turn::Second => second,
+    }
+}
+
+fn run(side: &mut Side, batch: &str, steps: usize) -> Result<Answer> {
+    side.ask(&json!({ "do": "decode_run", "batch": batch, "steps": steps }))
+}
+
+fn close(side: &mut Side, batch: &str) -> Result<()> {
+    let request: Value = json!({ "do": "decode_close", "batch": batch });
+    side.ask(&request).map(drop)
+}
+
+fn vocab_size(side: &Side) -> Result<usize> {
+    Ok(side.hello().number("vocab_size")? as usize)
+}
+
+/// The first side's speed ÷ the second's, where each turn did so much work.
+fn compared(pairs: &Pairs, work: f64, unit: &str) -> Measured {
+    let (first, second) = pairs.medians();
+    let remark = format!(
+        "{:.1} against {:.1} {unit} (medians)",
+        work / first,
+        work / second
+    );
+    Measured::new(pairs.second_by_first()).remark(remark)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disagreement_is_a_warning() {
+        let mut agreement = Agreement {
+            first: vec![vec![1, 2], vec![3, 4]],
+            second: vec![vec![1, 2], vec![3, 4]],
+        };
+        let remarks = |agreement: &Agreement| agreement.note(Measured::default()).remarks;
+        assert_eq!(remarks(&agreement), ["greedy tokens of 2 steps agree"]);
+        agreement.second[1][0] = 9;
+        let remarks = remarks(&agreement);
+        assert!(remarks[0].starts_with("WARNING: greedy tokens differ from step 2 of 2 on"));
+        assert!(remarks[0].ends_with("in 1 of 2 sequences"));
+    }
+}

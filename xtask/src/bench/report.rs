@@ -1,0 +1,156 @@
+//! The measurements, for people and for programs.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::figures::{Better, Figure};
+use super::statistics::{Measured, range};
+use crate::{cache, workspace};
+
+/// A figure and what became of it.
+pub(super) struct Row<'a> {
+    pub(super) figure: &'a Figure,
+    pub(super) outcome: Outcome,
+}
+
+pub(super) enum Outcome {
+    Measured(Measured),
+    /// What it needs is not there, and why.
+    Skipped(String),
+    /// It could not be measured although all is there.
+    Failed(String),
+}
+
+/// Writes the figures that were measured to `target/motet/bench.json`.
+pub(super) fn write(rows: &[Row<'_>]) -> Result<PathBuf> {
+    let path = folder()?.join("bench.json");
+    let entries: Vec<Value> = rows.iter().filter_map(entry).collect();
+    let text = serde_json::to_string_pretty(&entries)?;
+    cache::write_atomically(&path, &(text + "\n"))?;
+    Ok(path)
+}
+
+/// The folder for reports and logs, created.
+pub(super) fn folder() -> Result<PathBuf> {
+    let folder = workspace::root().join("target/motet");
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot create {}", folder.display()))?;
+    Ok(folder)
+}
+
+/// One line for each figure, and below it what is behind it.
+pub(super) fn table(rows: &[Row<'_>]) -> String {
+    let mut table = format!(
+        "{:<32} {:>10} {:>10}  {:<21} {:>3}  {}\n",
+        "figure", "value", "goal", "spread", "n", "versus"
+    );
+    for row in rows {
+        table.push_str(&line(row));
+        table.push('\n');
+        if let Outcome::Measured(measured) = &row.outcome {
+            for remark in &measured.remarks {
+                let _ = writeln!(table, "    {remark}"); // writing to a String cannot fail
+            }
+        }
+    }
+    table
+}
+
+/// The figure's line of the table.
+pub(super) fn line(row: &Row<'_>) -> String {
+    let name = row.figure.name;
+    match &row.outcome {
+        Outcome::Skipped(why) => format!("{name:<32} skipped: {why}"),
+        Outcome::Failed(why) => format!("{name:<32} FAILED: {why}"),
+        Outcome::Measured(measured) => {
+            let (least, most) = range(&measured.samples);
+            format!(
+                "{name:<32} {:>10} {:>10}  {:<21} {:>3}  {}",
+                number(measured.value()),
+                goal(row.figure),
+                format!("{} … {}", number(least), number(most)),
+                measured.samples.len(),
+                row.figure.versus,
+            )
+        }
+    }
+}
+
+fn goal(figure: &Figure) -> String {
+    match (figure.goal, figure.better) {
+        (None, _) => "-".to_owned(),
+        (Some(goal), Better::Higher) => format!("≥ {}", number(goal)),
+        (Some(goal), Better::Lower) => format!("≤ {}", number(goal)),
+    }
+}
+
+/// Three decimals for ratios, none for counts.
+fn number(value: f64) -> String {
+    if value.abs() >= 1e4 {
+        format!("{value:.0}")
+    } else {
+        format!("{value:.3}")
+    }
+}
+
+fn entry(row: &Row<'_>) -> Option<Value> {
+    let Outcome::Measured(measured) = &row.outcome else {
+        return None;
+    };
+    let figure = row.figure;
+    Some(json!({
+        "name": figure.name,
+        "value": measured.value(),
+        "unit": figure.unit,
+        "versus": figure.versus,
+        "goal": figure.goal,
+        "better": figure.better.name(),
+        "samples": measured.samples,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::figures::FIGURES;
+    use super::*;
+
+    fn row(outcome: Outcome) -> Row<'static> {
+        let figure = FIGURES
+            .iter()
+            .find(|figure| figure.name == "model.decode_b8_vs_mlx_lm")
+            .unwrap();
+        Row { figure, outcome }
+    }
+
+    #[test]
+    fn entries_have_every_field_and_skipped_figures_have_none() {
+        let measured = Measured::new(vec![1.25, 1.5, 1.0]);
+        let entry = entry(&row(Outcome::Measured(measured))).unwrap();
+        assert_eq!(entry["name"], "model.decode_b8_vs_mlx_lm");
+        assert_eq!(entry["value"], 1.25);
+        assert_eq!(entry["unit"], "ratio");
+        assert_eq!(entry["goal"], 1.2);
+        assert_eq!(entry["better"], "higher");
+        assert_eq!(entry["samples"], json!([1.25, 1.5, 1.0]));
+        assert!(
+            entry["versus"]
+                .as_str()
+                .is_some_and(|text| !text.is_empty())
+        );
+        let skipped = row(Outcome::Skipped("mlx-lm is not there".into()));
+        assert!(super::entry(&skipped).is_none());
+        assert!(line(&skipped).ends_with("skipped: mlx-lm is not there"));
+    }
+
+    #[test]
+    fn lines_show_value_goal_and_spread() {
+        let measured = Measured::new(vec![1.25, 1.5, 1.0]).remark("as expected");
+        let table = table(&[row(Outcome::Measured(measured))]);
+        for part in ["1.250", "≥ 1.200", "1.000 … 1.500", "    as expected\n"] {
+            assert!(table.contains(part), "no {part} in\n{table}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! A program that measures on request: one JSON object a line, there and back.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+/// One side of a comparison, loaded and waiting. Stopped when dropped.
+pub(super) struct Side {
+    name: &'static str,
+    child: Child,
+    requests: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    /// What the program says to people goes there.
+    log: PathBuf,
+    hello: Answer,
+}
+
+/// What a side answered.
+#[derive(Clone, Debug)]
+pub(super) struct Answer(Value);
+
+impl Side {
+    /// Starts the program, which people know by `name`, and waits until it has loaded
+    /// what it needs.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be started, or ends; with the last lines of what it said.
+    pub(super) fn start(name: &'static str, command: &mut Command, log: &Path) -> Result<Self> {
+        let said = std::fs::File::create(log)
+            .with_context(|| format!("cannot write {}", log.display()))?;
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(said)
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            bail!("{name} was started without pipes");
+        };
+        let mut side = Self {
+            name,
+            child,
+            requests,
+            answers: BufReader::new(answers),
+            log: log.to_path_buf(),
+            hello: Answer(Value::Null),
+        };
+        side.hello = side.ask(&json!({ "do": "hello" }))?;
+        Ok(side)
+    }
+
+    /// What it said of itself when it was ready.
+    pub(super) fn hello(&self) -> &Answer {
+        &self.hello
+    }
+
+    /// Asks for a measurement and waits for it.
+    ///
+    /// # Errors
+    ///
+    /// What the side says, or that it is gone.
+    pub(super) fn ask(&mut self, request: &Value) -> Result<Answer> {
+        match self.exchange(request) {
+            Ok(line) if !line.is_empty() => {
+                Answer::parse(&line).with_context(|| format!("{} cannot measure", self.name))
+            }
+            Ok(_) => bail!(
+                "{} has ended; its last words:\n{}",
+                self.name,
+                self.last_words()
+            ),
+            Err(error) => {
+                bail!(
+                    "{} does not answer: {error}; its last words:\n{}",
+                    self.name,
+                    self.last_words()
+                )
+            }
+        }
+    }
+
+    /// The line that answers the request; an empty one when the program has ended.
+    fn exchange(&mut self, request: &Value) -> io::Result<String> {
+        writeln!(self.requests, "{request}")?;
+        self.requests.flush()?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        Ok(line)
+    }
+
+    fn last_words(&self) -> String {
+        const LINES_MAX: usize = 12;
+        let said = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = said.lines().collect();
+        lines[lines.len().saturating_sub(LINES_MAX)..].join("\n")
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+impl Answer {
+    fn parse(line: &str) -> Result<Self> {
+        let answer: Value =
+            serde_json::from_str(line).with_context(|| format!("not an answer: {line}"))?;
+        match (answer.get("ok"), answer.get("error")) {
+            (Some(ok), None) => Ok(Self(ok.clone())),
+            (None, Some(error)) => bail!("{}", error.as_str().unwrap_or("an error without words")),
+            _ => bail!("not an answer: {line}"),
+        }
+    }
+
+    pub(super) fn number(&self, field: &str) -> Result<f64> {
+        self.0[field]
+            .as_f64()
+            .with_context(|| format!("an answer without a number `{field}`: {}", self.0))
+    }
+
+    pub(super) fn text(&self, field: &str) -> Result<&str> {
+        self.0[field]
+            .as_str()
+            .with_context(|| format!("an answer without a text `{field}`: {}", self.0))
+    }
+
+    /// The tokens of each step, one for each sequence.
+    pub(super) fn tokens(&self) -> Result<Vec<Vec<u64>>> {
+        let step = |step: &Value| -> Option<Vec<u64>> {
+            step.as_array()?.iter().map(Value::as_u64).collect()
+        };
+        self.0["tokens"]
+            .as_array()
+            .and_then(|steps| steps.iter().map(step).collect())
+            .with_context(|| format!("an answer without tokens: {}", self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_taken_apart() {
+        let answer = Answer::parse(r#"{"ok": {"seconds": 0.5, "tokens": [[1, 2], [3, 4]]}}"#);
+        let answer = answer.unwrap();
+        assert_eq!(answer.number("seconds").unwrap(), 0.5);
+        assert_eq!(answer.tokens().unwrap(), [[1, 2], [3, 4]]);
+        assert!(answer.number("minutes").is_err());
+        assert!(answer.text("seconds").is_err());
+
+        let error = Answer::parse(r#"{"error": "no such batch"}"#).unwrap_err();
+        assert_eq!(error.to_string(), "no such batch");
+        assert!(Answer::parse("Loading …").is_err());
+        assert!(Answer::parse("{}").is_err());
+    }
+}
