@@ -214,7 +214,7 @@ impl House {
         let stats = self.cache.stats();
         assert_eq!(counts.tails_alive, 0, "no tail outlives its sequence");
         assert_eq!(
-            counts.segments_alive as usize, stats.segments,
+            counts.segments_alive, stats.segments,
             "only the trie holds segments"
         );
         assert_eq!(stats.reserved_bytes, 0);
@@ -293,7 +293,7 @@ fn history(seed: u64, faults: bool) {
         faults || house.failures == 0,
         "the device fails only when told to"
     );
-    let peak = house.oracle.counters.now().bytes_peak as usize;
+    let peak = house.oracle.counters.now().bytes_peak;
     let budget = budget_bytes(house.model.spec(), budget_tokens);
     assert!(
         peak <= budget,

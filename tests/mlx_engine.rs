@@ -116,7 +116,10 @@ async fn sixteen_users_compute_their_system_prompt_once_and_speak() {
          Answer in one short sentence.",
     );
     let codec = engine.text().unwrap();
-    let shared = codec.encode_chat(std::slice::from_ref(&system)).unwrap().len();
+    let shared = codec
+        .encode_chat(std::slice::from_ref(&system))
+        .unwrap()
+        .len();
     let mut streams = Vec::new();
     for user in 0..16 {
         let question = Message::user(format!("I am visitor number {user}. When do you open?"));
@@ -134,6 +137,9 @@ async fn sixteen_users_compute_their_system_prompt_once_and_speak() {
     // template ends the system message alone with a few tokens more than are shared.
     let evaluated = engine.stats().evaluated_tokens as usize;
     let most = own - 15 * (shared - 8);
-    assert!(evaluated <= most, "{evaluated} tokens evaluated, at most {most} needed");
+    assert!(
+        evaluated <= most,
+        "{evaluated} tokens evaluated, at most {most} needed"
+    );
     engine.shutdown().await;
 }

@@ -13,6 +13,10 @@ fn the_readme_shows_the_quickstart() {
     let readme = include_str!("../README.md");
     let example = include_str!("../examples/quickstart.rs");
     let shown = main_function(readme);
-    assert_eq!(shown, main_function(example), "README.md differs from examples/quickstart.rs");
+    assert_eq!(
+        shown,
+        main_function(example),
+        "README.md differs from examples/quickstart.rs"
+    );
     assert!(shown.len() <= 20, "the example has {} lines", shown.len());
 }

@@ -32,9 +32,14 @@ const WINDOWED: Shape = Shape {
 };
 
 fn load(tiny: &Tiny) -> MlxModel {
+    load_with(tiny, true)
+}
+
+fn load_with(tiny: &Tiny, kernels: bool) -> MlxModel {
     let files = ModelFiles::open(tiny.folder()).expect("a whole model");
     let options = MlxOptions {
         device: Some(MlxDevice::Cpu),
+        kernels,
         ..MlxOptions::default()
     };
     MlxModel::load(&files, options).expect("a model")
@@ -431,7 +436,7 @@ fn tails_are_written_in_place() {
     let tiny = Tiny::new(shape, 11);
     let mut model = load(&tiny);
     let mut slot = Slot::new(&mut model, &[]);
-    for chunk in tokens(11, 4000).chunks(500) {
+    for chunk in tokens(11, 700).chunks(350) {
         slot.step(&mut model, chunk, Want::Nothing);
     }
     let buffer = slot.tail.bytes() / shape.layers;

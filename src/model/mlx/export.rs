@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! header, 64 bytes, little-endian          payload
-//!  0  magic                8 bytes          layer 0: [2 * kv_heads, kept, head_dim]
-//!  8  version, dtype       u32 each         layer 1: ..
-//! 16  model's identity     u64
+//!  0  magic                8 bytes          layer 0: keys, then values,
+//!  8  version, dtype       u32 each         each [kv_heads, kept, head_dim];
+//! 16  model's identity     u64              layer 1: ..
 //! 24  tokens, kept         u64 each
-//! 40  layers, 2 * kv_heads, head_dim, 0     u32 each
+//! 40  layers, kv_heads, head_dim, 0   u32 each
 //! 56  checksum of the payload               u64
 //! ```
 
@@ -15,6 +15,7 @@ use mlx_rs::{Array, Dtype, transforms};
 
 use super::segment::MlxSegment;
 use super::shape::Shape;
+use super::state::State;
 use crate::model::{ModelError, Segment};
 
 const MAGIC: [u8; 8] = *b"motetseg";
@@ -32,16 +33,15 @@ pub(super) struct Owner<'a> {
 impl Owner<'_> {
     /// Header and payload of `segment`.
     pub(super) fn export(&self, segment: &MlxSegment) -> Result<Vec<u8>, ModelError> {
-        let layers = segment
-            .layers()
-            .iter()
-            .map(|layer| layer.state.view_dtype(Dtype::Uint8))
+        let arrays = segment
+            .arrays()
+            .map(|array| array.view_dtype(Dtype::Uint8))
             .collect::<Result<Vec<_>, _>>()?;
-        transforms::eval(&layers)?;
+        transforms::eval(&arrays)?;
         let mut bytes = Vec::with_capacity(HEADER_BYTES + segment.bytes());
         bytes.resize(HEADER_BYTES, 0);
-        for layer in &layers {
-            bytes.extend_from_slice(layer.try_as_slice()?);
+        for array in &arrays {
+            bytes.extend_from_slice(array.try_as_slice()?);
         }
         let (header, payload) = bytes.split_at_mut(HEADER_BYTES);
         header.copy_from_slice(&self.header(segment.tokens(), checksum(payload)));
@@ -80,19 +80,26 @@ impl Owner<'_> {
         if header[56..] != checksum(payload).to_le_bytes() {
             return Err(ModelError::Import("the payload is damaged".to_owned()));
         }
-        let states = payload
+        let layers = payload
             .chunks_exact(layer_bytes)
             .map(|layer| self.layer(layer, self.shape.kept(tokens)))
             .collect::<Result<_, _>>()?;
-        let segment = MlxSegment::new(self.shape, tokens, states)?;
+        let segment = MlxSegment::new(self.shape, tokens, layers);
         transforms::eval(segment.arrays())?;
         Ok(segment)
     }
 
-    fn layer(&self, bytes: &[u8], kept: usize) -> Result<Array, Exception> {
-        let heads = 2 * self.shape.kv_heads;
-        let row = (bytes.len() / (heads as usize * kept)) as i32;
-        Array::from_slice(bytes, &[heads, kept as i32, row]).view_dtype(self.dtype)
+    fn layer(&self, bytes: &[u8], kept: usize) -> Result<State, Exception> {
+        let heads = self.shape.kv_heads;
+        let (keys, values) = bytes.split_at(bytes.len() / 2);
+        let array = |bytes: &[u8]| {
+            let row = (bytes.len() / (heads as usize * kept)) as i32;
+            Array::from_slice(bytes, &[heads, kept as i32, row]).view_dtype(self.dtype)
+        };
+        Ok(State {
+            keys: array(keys)?,
+            values: array(values)?,
+        })
     }
 
     /// Saturates, so that no claim of a header overflows.
@@ -109,7 +116,7 @@ impl Owner<'_> {
             (8, VERSION),
             (12, self.dtype as u32),
             (40, self.shape.layers as u32),
-            (44, 2 * self.shape.kv_heads as u32),
+            (44, self.shape.kv_heads as u32),
             (48, self.shape.head_dim as u32),
         ] {
             header[at..at + 4].copy_from_slice(&number.to_le_bytes());
@@ -140,7 +147,7 @@ fn field_name(at: usize) -> &'static str {
         16..24 => "identity",
         24..32 => "tokens",
         32..40 => "kept",
-        _ => "layers, heads or head_dim",
+        _ => "layers, kv_heads or head_dim",
     }
 }
 

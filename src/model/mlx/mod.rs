@@ -27,23 +27,28 @@ mod sample;
 mod segment;
 mod shape;
 mod stacked;
+mod state;
 mod tail;
 mod weights;
 
 use std::rc::Rc;
 
+use mlx_rs::error::Exception;
 use mlx_rs::{Device, DeviceType, Dtype, Stream, memory, transforms, with_stream};
 
 pub use segment::MlxSegment;
 pub use tail::MlxTail;
 
+use self::attention::{Attention, Means};
 use self::batch::Batch;
 use self::export::Owner;
 use self::forward::Network;
+use self::ops::Ops;
 use self::rotary::Rotary;
 use self::sample::Drawn;
 use self::shape::Shape;
-use self::tail::Append;
+use self::state::State;
+use self::tail::Appends;
 use self::weights::Weights;
 use super::weights::ModelFiles;
 use super::{
@@ -51,15 +56,12 @@ use super::{
     Tail, Want, sampling,
 };
 
-/// Most rows of a piece where attention is composed of products: half as many
-/// score columns are computed only to be masked.
-const COMPOSED_ROWS_MAX: usize = 64;
-
 /// A Llama-family model on one MLX device.
 ///
 /// To be made and used on one thread: MLX's streams belong to theirs.
 pub struct MlxModel {
     spec: ModelSpec,
+    shape: Shape,
     network: Network,
     dtype: Dtype,
     identity: u64,
@@ -76,6 +78,9 @@ pub struct MlxOptions {
     /// next step asks for again; beyond that it would sit on the memory of freed
     /// segments, which the byte budgets count as free.
     pub cache_bytes_max: usize,
+    /// Whether to use this crate's own CPU kernels where they are to be had, rather
+    /// than compose the same of MLX's operations.
+    pub kernels: bool,
 }
 
 /// Kinds of devices.
@@ -91,7 +96,8 @@ impl Default for MlxOptions {
     fn default() -> Self {
         Self {
             device: None,
-            cache_bytes_max: 128 << 20,
+            cache_bytes_max: 256 << 20,
+            kernels: true,
         }
     }
 }
@@ -110,25 +116,33 @@ impl MlxModel {
             None => MlxDevice::best()?,
         };
         let gpu = device == MlxDevice::Gpu;
-        let stream = Stream::new_with_device(&match device {
-            MlxDevice::Cpu => Device::cpu(),
-            MlxDevice::Gpu => Device::gpu(),
-        });
-        let dtype = match device {
-            MlxDevice::Cpu => Dtype::Float32,
-            MlxDevice::Gpu => Dtype::Bfloat16,
+        let (stream, dtype) = match device {
+            MlxDevice::Cpu => (Stream::new_with_device(&Device::cpu()), Dtype::Float32),
+            MlxDevice::Gpu => (Stream::new_with_device(&Device::gpu()), Dtype::Bfloat16),
         };
-        let config = files.config();
-        let shape = Shape::of(config);
-        let weights = with_stream(&stream, || Weights::load(files, &shape, dtype, gpu))?;
+        let kernels = (options.kernels && !gpu && bridge::available()).then(|| stream.clone());
+        let shape = Shape::of(files.config());
+        let means = match &kernels {
+            Some(stream) if shape.kernel_heads().supported() => Means::Kernel(stream.clone()),
+            _ if gpu => Means::Fused,
+            _ => Means::Composed,
+        };
+        let network = Network {
+            weights: with_stream(&stream, || {
+                Weights::load(files, dtype, gpu, kernels.as_ref())
+            })?,
+            attention: Attention {
+                shape,
+                rotary: Rotary::new(files.config()),
+                means,
+            },
+            ops: Ops { kernels },
+            norm_eps: files.config().rms_norm_eps,
+        };
         Ok(Self {
             spec: spec(files, &shape, dtype),
-            network: Network {
-                rotary: Rotary::new(config, shape),
-                shape,
-                weights,
-                fused_kernels: gpu,
-            },
+            shape,
+            network,
             dtype,
             identity: files.identity(),
             stream,
@@ -137,14 +151,14 @@ impl MlxModel {
 
     fn owner(&self) -> Owner<'_> {
         Owner {
-            shape: &self.network.shape,
+            shape: &self.shape,
             dtype: self.dtype,
             identity: self.identity,
         }
     }
 
     fn batch(&self, spans: &[Span<'_, Self>]) -> Result<Batch, ModelError> {
-        let vocab = self.network.shape.vocab;
+        let vocab = self.shape.vocab;
         for (index, span) in spans.iter().enumerate() {
             if span.tokens.is_empty() {
                 let message = format!("span {index} has no tokens; expected at least one");
@@ -155,18 +169,14 @@ impl MlxModel {
                 return Err(ModelError::Device(message));
             }
         }
-        let rows_max = match self.network.fused_kernels {
-            true => usize::MAX,
-            false => COMPOSED_ROWS_MAX,
-        };
-        Ok(Batch::new(&self.network.shape, spans, rows_max))
+        Ok(Batch::new(&self.shape, spans))
     }
 
     /// Builds the step's graph, runs it, and reads back what was wanted.
     fn run(
         &self,
         batch: &Batch,
-        tails: &mut [Append],
+        tails: &mut Appends,
         wants: &[Want],
     ) -> Result<Vec<Readout>, ModelError> {
         let logits = self.network.forward(batch, tails)?;
@@ -176,9 +186,7 @@ impl MlxModel {
         };
         let tokens = drawn.as_ref().map(|drawn| &drawn.tokens);
         let rows = logits.as_ref().filter(|_| wants.contains(&Want::Logits));
-        // A tail's last layer comes after all its others.
-        let state = tails.iter().filter_map(Append::last);
-        transforms::eval(state.chain(tokens).chain(rows))?;
+        transforms::eval(tails.pending().chain(tokens).chain(rows))?;
         let tokens = drawn.as_ref().map_or(Ok(&[][..]), tokens_of)?;
         let logits = rows.map_or(Ok(&[][..]), |rows| rows.try_as_slice::<f32>())?;
         Ok(readouts(batch, wants, logits, drawn.as_ref(), tokens))
@@ -190,7 +198,7 @@ impl MlxModel {
             "a segment holds at least one token"
         } else if at > tokens {
             "it does not hold as many"
-        } else if self.network.shape.window.is_some() && at != tokens && at != 0 {
+        } else if self.shape.window.is_some() && at != tokens && at != 0 {
             "a sliding window has no state of earlier offsets"
         } else {
             return Ok(());
@@ -208,7 +216,7 @@ impl Model for MlxModel {
     }
 
     fn tail(&mut self, _path: &[Rc<MlxSegment>]) -> Result<MlxTail, ModelError> {
-        Ok(MlxTail::new(&self.network.shape, self.dtype))
+        Ok(MlxTail::new(&self.shape, self.dtype))
     }
 
     fn step(&mut self, spans: &mut [Span<'_, Self>]) -> Result<Vec<Readout>, ModelError> {
@@ -216,29 +224,27 @@ impl Model for MlxModel {
             return Ok(Vec::new());
         }
         let batch = self.batch(spans)?;
-        let shape = &self.network.shape;
+        let shape = &self.shape;
         let wants: Vec<Want> = spans.iter().map(|span| span.want.clone()).collect();
-        let mut tails: Vec<Append> = spans
+        let appending = spans
             .iter_mut()
-            .map(|span| span.tail.begin(shape, span.tokens.len()))
-            .collect();
+            .map(|span| (&mut *span.tail, span.tokens.len()));
+        let mut tails = Appends::begin(shape, appending);
         let readouts = with_stream(&self.stream, || self.run(&batch, &mut tails, &wants))?;
-        for (span, tail) in spans.iter_mut().zip(tails) {
-            span.tail.commit(tail);
-        }
+        tails.commit(spans.iter_mut().map(|span| &mut *span.tail))?;
         Ok(readouts)
     }
 
     fn seal(&mut self, tail: &mut MlxTail, tokens: usize) -> Result<MlxSegment, ModelError> {
         self.cut(tail.tokens(), tokens, 1)?;
-        let shape = &self.network.shape;
+        let shape = &self.shape;
         with_stream(&self.stream, || {
             // Held tokens are the last ones, so those before the cut end at `cut`.
             let cut = tail.held() - (tail.tokens() - tokens);
-            let states = tail.compact(cut - shape.kept(tokens), cut)?;
-            let segment = MlxSegment::new(shape, tokens, states)?;
+            let layers = tail.compact(cut - shape.kept(tokens), cut)?;
+            let segment = MlxSegment::new(shape, tokens, layers);
             let rest = tail.roomy(cut, tail.held())?;
-            transforms::eval(segment.arrays().chain(&rest))?;
+            transforms::eval(segment.arrays().chain(rest.iter().flat_map(State::arrays)))?;
             let left = tail.tokens() - tokens;
             *tail = tail.with_layers(left, left, rest);
             Ok(segment)
@@ -256,11 +262,12 @@ impl Model for MlxModel {
             let why = "both halves need their own state";
             return Err(ModelError::Cut { tokens, at, why });
         }
-        let shape = &self.network.shape;
+        let shape = &self.shape;
         with_stream(&self.stream, || {
-            let part = |from: usize, to: usize| {
-                let states = segment.compact(from, to)?;
-                MlxSegment::new(shape, to - from, states)
+            let part = |from: usize, to: usize| -> Result<MlxSegment, Exception> {
+                let layers = segment.layers().iter().map(|layer| layer.compact(from, to));
+                let layers = layers.collect::<Result<_, _>>()?;
+                Ok(MlxSegment::new(shape, to - from, layers))
             };
             let (head, rest) = (part(0, at)?, part(at, tokens)?);
             transforms::eval(head.arrays().chain(rest.arrays()))?;
@@ -273,7 +280,7 @@ impl Model for MlxModel {
         with_stream(&self.stream, || {
             let held = tail.held() - (tail.tokens() - tokens);
             let layers = tail.roomy(0, held)?;
-            transforms::eval(&layers)?;
+            transforms::eval(layers.iter().flat_map(State::arrays))?;
             Ok(tail.with_layers(tokens, held, layers))
         })
     }
@@ -336,14 +343,14 @@ fn spec(files: &ModelFiles, shape: &Shape, dtype: Dtype) -> ModelSpec {
 fn draws(batch: &Batch, wants: &[Want]) -> Vec<(u32, sampling::Draw)> {
     let mut row = 0;
     let mut draws = Vec::new();
-    for (want, rows) in wants.iter().zip(&batch.spans) {
+    for (want, span) in wants.iter().zip(&batch.spans) {
         match want {
             Want::Nothing => {}
             Want::Token(draw) => {
                 draws.push((row, *draw));
                 row += 1;
             }
-            Want::Logits => row += rows.len() as u32,
+            Want::Logits => row += span.rows.len() as u32,
         }
     }
     draws
@@ -366,7 +373,7 @@ fn readouts(
     let mut row = 0;
     let spans = wants.iter().zip(&batch.spans);
     spans
-        .map(|(want, rows)| match want {
+        .map(|(want, span)| match want {
             Want::Nothing => Readout::Nothing,
             Want::Token(_) => {
                 row += 1;
@@ -375,7 +382,7 @@ fn readouts(
             }
             Want::Logits => {
                 let start = row * width;
-                row += rows.len();
+                row += span.rows.len();
                 Readout::Logits(logits[start..row * width].to_vec())
             }
         })

@@ -9,6 +9,8 @@
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Stream, fast, ops};
 
+use super::kernels;
+
 /// `array[start[0]..stop[0], start[1]..stop[1], ..]`: a view.
 pub(super) fn slice<const N: usize>(
     array: &Array,
@@ -61,18 +63,68 @@ pub(super) fn slice_update<const N: usize>(
     })
 }
 
-/// Root mean square normalisation over the last axis (Zhang and Sennrich 2019),
-/// scaled by `weight` unless the next matrix has it folded in.
-pub(super) fn rms_norm(x: &Array, weight: Option<&Array>, eps: f32) -> Result<Array, Exception> {
-    fast::rms_norm(x, weight, eps)
+/// Tokens `from..to` of `[heads, tokens, dim]`: a view.
+pub(super) fn tokens(array: &Array, from: usize, to: usize) -> Result<Array, Exception> {
+    let (heads, dim) = (array.dim(0), array.dim(2));
+    slice(array, [0, from as i32, 0], [heads, to as i32, dim])
 }
 
-/// `silu(gate) * up` (SwiGLU, Shazeer 2020) of rows `[gate | up]`.
-pub(super) fn silu_mul(gate_up: &Array) -> Result<Array, Exception> {
-    let (rows, width) = (gate_up.dim(0), gate_up.dim(1));
-    let gate = slice(gate_up, [0, 0], [rows, width / 2])?;
-    let up = slice(gate_up, [0, width / 2], [rows, width])?;
-    ops::sigmoid(&gate)?.multiply(&gate)?.multiply(&up)
+/// `array` (`[heads, tokens, dim]`) with `new` from token `at` on.
+pub(super) fn put_tokens(array: &Array, new: &Array, at: usize) -> Result<Array, Exception> {
+    let (heads, added, dim) = (new.dim(0), new.dim(1), new.dim(2));
+    let (start, stop) = (at as i32, at as i32 + added);
+    slice_update(array, new, [0, start, 0], [heads, stop, dim])
+}
+
+/// The operations that this crate has kernels for, where those are to be had.
+#[derive(Debug)]
+pub(super) struct Ops {
+    /// The CPU stream that the kernels run on; none to compose.
+    pub(super) kernels: Option<Stream>,
+}
+
+impl Ops {
+    /// Root mean square normalisation over the last axis (Zhang and Sennrich
+    /// 2019), times `weight` unless the next matrix has it folded in.
+    pub(super) fn rms_norm(
+        &self,
+        x: &Array,
+        weight: Option<&Array>,
+        eps: f32,
+    ) -> Result<Array, Exception> {
+        match &self.kernels {
+            Some(stream) => kernels::rms_norm(x, weight, eps, stream),
+            None => fast::rms_norm(x, weight, eps),
+        }
+    }
+
+    /// `x + delta`, and its normalisation as by [`rms_norm`](Ops::rms_norm): what
+    /// stands between any two blocks.
+    pub(super) fn add_rms_norm(
+        &self,
+        x: &Array,
+        delta: &Array,
+        weight: Option<&Array>,
+        eps: f32,
+    ) -> Result<(Array, Array), Exception> {
+        if let Some(stream) = &self.kernels {
+            return kernels::add_rms_norm(x, delta, weight, eps, stream);
+        }
+        let sum = x.add(delta)?;
+        let normed = self.rms_norm(&sum, weight, eps)?;
+        Ok((sum, normed))
+    }
+
+    /// `silu(gate) * up` (SwiGLU, Shazeer 2020) of rows `[gate | up]`.
+    pub(super) fn silu_mul(&self, gate_up: &Array) -> Result<Array, Exception> {
+        if let Some(stream) = &self.kernels {
+            return kernels::silu_mul(gate_up, stream);
+        }
+        let (rows, width) = (gate_up.dim(0), gate_up.dim(1));
+        let gate = slice(gate_up, [0, 0], [rows, width / 2])?;
+        let up = slice(gate_up, [0, width / 2], [rows, width])?;
+        ops::sigmoid(&gate)?.multiply(&gate)?.multiply(&up)
+    }
 }
 
 /// Softmax over the last axis, in at least single precision.

@@ -2,6 +2,7 @@
 
 use mlx_rs::Dtype;
 
+use super::kernels;
 use crate::model::weights::LlamaConfig;
 
 /// Sizes of everything in a layer. Signed 32-bit where they go into shapes of
@@ -41,9 +42,29 @@ impl Shape {
         self.heads + self.kv_heads
     }
 
-    /// Heads of a row of the fused projection: queries, keys, values.
-    pub(super) fn fused_heads(&self) -> i32 {
+    /// Heads of a packed row: queries, keys, values.
+    pub(super) fn packed_heads(&self) -> i32 {
         self.heads + 2 * self.kv_heads
+    }
+
+    /// What attention's scores are multiplied with.
+    pub(super) fn scale(&self) -> f32 {
+        (self.head_dim as f32).sqrt().recip()
+    }
+
+    /// The first position that a row at `position` sees.
+    pub(super) fn first_seen(&self, position: usize) -> usize {
+        let window = self.window.unwrap_or(usize::MAX);
+        (position + 1).saturating_sub(window)
+    }
+
+    /// The heads as this crate's kernel wants them.
+    pub(super) fn kernel_heads(&self) -> kernels::Heads {
+        kernels::Heads {
+            query: self.heads as usize,
+            kv: self.kv_heads as usize,
+            dim: self.head_dim as usize,
+        }
     }
 
     /// Numbers that one layer caches for one token.

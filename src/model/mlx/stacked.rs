@@ -1,9 +1,8 @@
 //! Matrices on the host, on their way from the files to the device.
 //!
 //! What belongs together is stacked into one matrix (queries, keys and values;
-//! gate and up), and what would cost an operation in every step is folded in
-//! beforehand: the norm's weight into the columns, attention's scale and RoPE's
-//! order of pairs into the rows of queries and keys.
+//! gate and up), and the weight of the norm before it is folded into its columns,
+//! so that neither costs an operation in every step.
 
 use half::f16;
 
@@ -67,41 +66,6 @@ impl Stacked {
         })
     }
 
-    /// Reorders rows: row `i` is what row `from(i)` was.
-    pub(super) fn permute_rows(&mut self, from: impl Fn(usize) -> usize) {
-        let rows = self.rows;
-        match &mut self.elements {
-            Elements::Plain(elements) => permute(elements, rows, &from),
-            Elements::Affine {
-                packed,
-                scales,
-                biases,
-                ..
-            } => {
-                permute(packed, rows, &from);
-                permute(scales, rows, &from);
-                permute(biases, rows, &from);
-            }
-        }
-    }
-
-    /// Multiplies the first `rows` rows.
-    pub(super) fn scale_rows(&mut self, rows: usize, factor: f32) {
-        let total = self.rows;
-        match &mut self.elements {
-            Elements::Plain(elements) => {
-                let count = elements.len() / total * rows;
-                elements[..count].iter_mut().for_each(|x| *x *= factor);
-            }
-            Elements::Affine { scales, biases, .. } => {
-                let count = scales.len() / total * rows;
-                for x in scales[..count].iter_mut().chain(&mut biases[..count]) {
-                    *x = f16::from_f32(x.to_f32() * factor);
-                }
-            }
-        }
-    }
-
     /// Multiplies column `i` by `factors[i]`, so that `self * (factors ∘ x)`
     /// becomes `self * x`. False, and nothing done, for quantised elements: a
     /// group's columns share their scale.
@@ -116,29 +80,6 @@ impl Stacked {
         }
         true
     }
-}
-
-/// The order in which pairs stand side by side: the two halves of each of the
-/// first `heads` heads interleaved, the rest as it was.
-pub(super) fn pairs_side_by_side(heads: usize, head_dim: usize) -> impl Fn(usize) -> usize {
-    move |row| {
-        if row >= heads * head_dim {
-            return row;
-        }
-        let (head, at) = (row / head_dim, row % head_dim);
-        head * head_dim + at / 2 + at % 2 * (head_dim / 2)
-    }
-}
-
-/// Reorders `rows` runs of equal length.
-pub(super) fn permute<T: Copy>(elements: &mut Vec<T>, rows: usize, from: impl Fn(usize) -> usize) {
-    let width = elements.len() / rows;
-    let mut permuted = Vec::with_capacity(elements.len());
-    for row in 0..rows {
-        let start = from(row) * width;
-        permuted.extend_from_slice(&elements[start..start + width]);
-    }
-    *elements = permuted;
 }
 
 /// None unless all are quantised alike.
@@ -167,33 +108,17 @@ fn stack_affine(matrices: Vec<AffineQuantised>) -> Option<Elements> {
 mod tests {
     use super::*;
 
-    fn plain(rows: usize, elements: &[f32]) -> Stacked {
-        Stacked {
-            rows,
-            columns: elements.len() / rows,
-            elements: Elements::Plain(elements.to_vec()),
-        }
-    }
-
-    fn check(matrix: Stacked, expected: &[f32]) {
+    #[test]
+    fn columns_are_scaled() {
+        let mut matrix = Stacked {
+            rows: 2,
+            columns: 2,
+            elements: Elements::Plain(vec![1., 2., 3., 4.]),
+        };
+        assert!(matrix.scale_columns(&[1., 10.]));
         let Elements::Plain(elements) = matrix.elements else {
             panic!("plain elements stay plain");
         };
-        assert_eq!(elements, expected);
-    }
-
-    #[test]
-    fn halves_of_each_head_are_interleaved() {
-        let mut matrix = plain(10, &[0., 1., 2., 3., 4., 5., 6., 7., 8., 9.]);
-        matrix.permute_rows(pairs_side_by_side(2, 4));
-        check(matrix, &[0., 2., 1., 3., 4., 6., 5., 7., 8., 9.]);
-    }
-
-    #[test]
-    fn rows_and_columns_are_scaled() {
-        let mut matrix = plain(2, &[1., 2., 3., 4.]);
-        matrix.scale_rows(1, 0.5);
-        assert!(matrix.scale_columns(&[1., 10.]));
-        check(matrix, &[0.5, 10., 3., 40.]);
+        assert_eq!(elements, [1., 20., 3., 40.]);
     }
 }

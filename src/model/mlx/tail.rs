@@ -1,14 +1,18 @@
 //! Tails: buffers that grow by blocks and are written in place.
 //!
-//! A step takes a layer's buffer out of the tail, puts it through the graph, and
-//! gives back what the graph made of it. Nothing else holds the buffer meanwhile,
-//! so MLX writes the new rows into it instead of copying it ("donation").
+//! A step takes the buffers out of its tails, puts them through the graph, and
+//! gives back what the graph made of them. Nothing else holds a buffer meanwhile,
+//! so that new rows are written into it ("donation"). A buffer that something
+//! else held would be copied as a whole, layer by layer, in every step.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops::zeros_dtype};
 
+use super::batch::Batch;
+use super::bridge::InPlace;
 use super::ops;
 use super::shape::Shape;
+use super::state::State;
 use crate::model::Tail;
 
 /// Buffers hold a multiple of this many tokens.
@@ -16,9 +20,9 @@ pub(super) const BLOCK_TOKENS: usize = 256;
 
 /// The growing end of a slot.
 pub struct MlxTail {
-    /// `[2 * kv_heads, capacity, head_dim]` for each layer: keys, then values.
-    /// None before the first token.
-    layers: Vec<Array>,
+    /// Keys and values of each layer, with room to grow. None before the first
+    /// token.
+    layers: Vec<State>,
     /// Tokens since the path's end.
     tokens: usize,
     /// Tokens whose state the buffers hold, from their start: the last ones.
@@ -27,18 +31,37 @@ pub struct MlxTail {
     bytes_per_token: usize,
 }
 
-/// A tail's buffers on their way through one step.
+/// The buffers of a step's tails, on their way through it.
 #[derive(Debug)]
-pub(super) struct Append {
+pub(super) struct Appends {
+    shape: Shape,
+    spans: Vec<Append>,
+    /// What became of the layers so far.
+    written: Vec<Written>,
+    /// What the last of them gave out.
+    output: Option<Array>,
+}
+
+/// One tail's part in a step.
+#[derive(Debug)]
+struct Append {
     /// Tokens that the step adds.
     added: usize,
-    /// Held tokens that stay, the last ones.
-    stay: usize,
     /// Of the held tokens, the first that stays.
     first: usize,
+    /// Held tokens that stay: all from there on.
+    stay: usize,
     capacity: usize,
-    before: std::vec::IntoIter<Array>,
-    after: Vec<Array>,
+    layers: std::vec::IntoIter<State>,
+}
+
+/// One layer's buffers after the step, one for each tail.
+#[derive(Debug)]
+enum Written {
+    /// What the graph makes of them.
+    Made(Vec<State>),
+    /// Changed by a kernel, beside the graph.
+    InPlace(InPlace),
 }
 
 impl MlxTail {
@@ -52,54 +75,10 @@ impl MlxTail {
         }
     }
 
-    /// Tokens whose state the buffers hold.
-    pub(super) fn held(&self) -> usize {
-        self.held
-    }
-
-    /// Tokens that will still be held when `added` more are appended, and come
-    /// before them in the buffers.
-    pub(super) fn staying(&self, shape: &Shape, added: usize) -> usize {
-        if self.held + added <= self.capacity {
-            self.held
-        } else {
-            shape.kept(self.held)
-        }
-    }
-
-    /// Takes the buffers out for a step that adds `added` tokens. Until
-    /// [`commit`](Self::commit) the tail is empty.
-    pub(super) fn begin(&mut self, shape: &Shape, added: usize) -> Append {
-        let stay = self.staying(shape, added);
-        let needed = stay + added;
-        let before = std::mem::take(&mut self.layers);
-        let capacity = match needed <= self.capacity {
-            true => self.capacity,
-            false => capacity_for(needed),
-        };
-        self.capacity = 0;
-        Append {
-            added,
-            stay,
-            first: self.held - stay,
-            capacity,
-            after: Vec::with_capacity(shape.layers),
-            before: before.into_iter(),
-        }
-    }
-
-    /// Takes the buffers back after the step.
-    pub(super) fn commit(&mut self, append: Append) {
-        self.tokens += append.added;
-        self.held = append.stay + append.added;
-        self.capacity = append.capacity;
-        self.layers = append.after;
-    }
-
-    /// A tail of `tokens` tokens with these buffers, all of whose tokens are held.
-    pub(super) fn with_layers(&self, tokens: usize, held: usize, layers: Vec<Array>) -> Self {
+    /// A tail of `tokens` tokens, the last `held` of which are in `layers`.
+    pub(super) fn with_layers(&self, tokens: usize, held: usize, layers: Vec<State>) -> Self {
         Self {
-            capacity: layers.first().map_or(0, |layer| layer.dim(1) as usize),
+            capacity: layers.first().map_or(0, State::capacity),
             layers,
             tokens,
             held,
@@ -107,45 +86,166 @@ impl MlxTail {
         }
     }
 
-    /// The state of held tokens `from..to`, compact: one array for each layer.
-    pub(super) fn compact(&self, from: usize, to: usize) -> Result<Vec<Array>, Exception> {
-        self.layers
-            .iter()
-            .map(|layer| rows(layer, from, to)?.contiguous())
-            .collect()
+    /// Tokens whose state the buffers hold.
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Tokens that will still be held when `added` more are appended, before them.
+    pub(super) fn staying(&self, shape: &Shape, added: usize) -> usize {
+        match self.held + added <= self.capacity {
+            true => self.held,
+            false => shape.kept(self.held),
+        }
+    }
+
+    /// Each layer's state of held tokens `from..to`, compact.
+    pub(super) fn compact(&self, from: usize, to: usize) -> Result<Vec<State>, Exception> {
+        let layers = self.layers.iter();
+        layers.map(|layer| layer.compact(from, to)).collect()
     }
 
     /// Copies of held tokens `from..to` in buffers with room to grow.
-    pub(super) fn roomy(&self, from: usize, to: usize) -> Result<Vec<Array>, Exception> {
+    pub(super) fn roomy(&self, from: usize, to: usize) -> Result<Vec<State>, Exception> {
         if from == to {
             return Ok(Vec::new());
         }
-        self.layers
-            .iter()
-            .map(|layer| grown(layer, from, to, capacity_for(to - from)))
+        let capacity = capacity_for(to - from);
+        let layers = self.layers.iter();
+        layers
+            .map(|layer| layer.map(|array| moved(array, from, to, capacity)))
             .collect()
+    }
+
+    fn begin(&mut self, shape: &Shape, added: usize) -> Append {
+        let stay = self.staying(shape, added);
+        let layers = std::mem::take(&mut self.layers);
+        let capacity = match stay + added <= self.capacity {
+            true => self.capacity,
+            false => capacity_for(stay + added),
+        };
+        self.capacity = 0;
+        Append {
+            added,
+            first: self.held - stay,
+            stay,
+            capacity,
+            layers: layers.into_iter(),
+        }
+    }
+}
+
+impl Appends {
+    /// Takes the buffers out of `tails`, with the tokens that each is to get. Until
+    /// [`commit`](Self::commit) the tails are unusable.
+    pub(super) fn begin<'a>(
+        shape: &Shape,
+        tails: impl Iterator<Item = (&'a mut MlxTail, usize)>,
+    ) -> Self {
+        Self {
+            shape: *shape,
+            spans: tails
+                .map(|(tail, added)| tail.begin(shape, added))
+                .collect(),
+            written: Vec::with_capacity(shape.layers),
+            output: None,
+        }
+    }
+
+    /// The next layer's buffers, with room for what is to be written.
+    pub(super) fn next_buffers(&mut self, dtype: Dtype) -> Result<Vec<State>, Exception> {
+        let shape = self.shape;
+        let spans = self.spans.iter_mut();
+        spans.map(|span| span.next_buffer(&shape, dtype)).collect()
+    }
+
+    /// Writes `new`, the next layer's state of all rows, to the tails. Returns
+    /// their buffers.
+    pub(super) fn write(&mut self, batch: &Batch, new: &State) -> Result<&[State], Exception> {
+        let buffers = self.next_buffers(new.keys.dtype())?;
+        let spans = buffers.iter().zip(&batch.spans);
+        let written = spans
+            .map(|(buffer, span)| {
+                let put = |buffer: &Array, new: &Array| {
+                    let rows = ops::tokens(new, span.rows.start, span.rows.end)?;
+                    ops::put_tokens(buffer, &rows, span.held)
+                };
+                Ok(State {
+                    keys: put(&buffer.keys, &new.keys)?,
+                    values: put(&buffer.values, &new.values)?,
+                })
+            })
+            .collect::<Result<_, Exception>>()?;
+        self.written.push(Written::Made(written));
+        match self.written.last() {
+            Some(Written::Made(states)) => Ok(states),
+            _ => unreachable!("just pushed"),
+        }
+    }
+
+    /// Notes that a kernel with that `output` writes to the buffers it was given.
+    pub(super) fn written_in_place(&mut self, in_place: InPlace, output: &Array) {
+        self.written.push(Written::InPlace(in_place));
+        self.output = Some(output.clone());
+    }
+
+    /// What must be evaluated so that all state is written.
+    pub(super) fn pending(&self) -> impl Iterator<Item = &Array> {
+        let made = match self.written.last() {
+            Some(Written::Made(states)) => states.as_slice(),
+            _ => &[],
+        };
+        made.iter().flat_map(State::arrays).chain(&self.output)
+    }
+
+    /// Gives the buffers back after the step was evaluated.
+    pub(super) fn commit<'a>(
+        self,
+        tails: impl Iterator<Item = &'a mut MlxTail>,
+    ) -> Result<(), Exception> {
+        let mut layers: Vec<Vec<State>> = self.spans.iter().map(|_| Vec::new()).collect();
+        for written in self.written {
+            for (layers, state) in layers.iter_mut().zip(written.take()?) {
+                layers.push(state);
+            }
+        }
+        for ((tail, span), layers) in tails.zip(self.spans).zip(layers) {
+            tail.tokens += span.added;
+            tail.held = span.stay + span.added;
+            tail.capacity = span.capacity;
+            tail.layers = layers;
+        }
+        Ok(())
     }
 }
 
 impl Append {
-    /// Writes one layer's new rows `[2 * kv_heads, added, head_dim]` and returns
-    /// the buffer they are in. Layers come in their order.
-    pub(super) fn write(&mut self, update: &Array) -> Result<&Array, Exception> {
-        let (heads, dim) = (update.dim(0), update.dim(2));
-        let buffer = match self.before.next() {
-            Some(buffer) if buffer.dim(1) as usize == self.capacity && self.first == 0 => buffer,
-            Some(buffer) => grown(&buffer, self.first, self.first + self.stay, self.capacity)?,
-            None => zeros_dtype(&[heads, self.capacity as i32, dim], update.dtype())?,
+    fn next_buffer(&mut self, shape: &Shape, dtype: Dtype) -> Result<State, Exception> {
+        let (first, stay, capacity) = (self.first, self.stay, self.capacity);
+        let Some(state) = self.layers.next() else {
+            let empty = [shape.kv_heads, capacity as i32, shape.head_dim];
+            return Ok(State {
+                keys: zeros_dtype(&empty, dtype)?,
+                values: zeros_dtype(&empty, dtype)?,
+            });
         };
-        let (start, stop) = (self.stay as i32, (self.stay + self.added) as i32);
-        let buffer = ops::slice_update(&buffer, update, [0, start, 0], [heads, stop, dim])?;
-        self.after.push(buffer);
-        Ok(&self.after[self.after.len() - 1])
+        match state.capacity() == capacity && first == 0 {
+            true => Ok(state),
+            false => state.map(|array| moved(array, first, first + stay, capacity)),
+        }
     }
+}
 
-    /// The last layer's buffer, which the whole step's state hangs on.
-    pub(super) fn last(&self) -> Option<&Array> {
-        self.after.last()
+impl Written {
+    fn take(self) -> Result<Vec<State>, Exception> {
+        let in_place = match self {
+            Written::Made(states) => return Ok(states),
+            Written::InPlace(in_place) => in_place,
+        };
+        debug_assert_eq!(in_place.copied(), 0, "something else held a tail's buffer");
+        let mut arrays = in_place.take()?.into_iter();
+        let pairs = std::iter::from_fn(|| Some((arrays.next()?, arrays.next()?)));
+        Ok(pairs.map(|(keys, values)| State { keys, values }).collect())
     }
 }
 
@@ -177,15 +277,36 @@ fn capacity_for(tokens: usize) -> usize {
     blocks.next_multiple_of(grain) * BLOCK_TOKENS
 }
 
-/// `buffer[.., from..to, ..]` at the start of a buffer of its own.
-fn grown(buffer: &Array, from: usize, to: usize, capacity: usize) -> Result<Array, Exception> {
-    let (heads, dim) = (buffer.dim(0), buffer.dim(2));
-    let room = zeros_dtype(&[heads, capacity as i32, dim], buffer.dtype())?;
-    let moved = rows(buffer, from, to)?;
-    ops::slice_update(&room, &moved, [0, 0, 0], [heads, (to - from) as i32, dim])
+/// Tokens `from..to` at the start of a buffer of their own.
+fn moved(buffer: &Array, from: usize, to: usize, capacity: usize) -> Result<Array, Exception> {
+    let room = [buffer.dim(0), capacity as i32, buffer.dim(2)];
+    let room = zeros_dtype(&room, buffer.dtype())?;
+    ops::put_tokens(&room, &ops::tokens(buffer, from, to)?, 0)
 }
 
-fn rows(buffer: &Array, from: usize, to: usize) -> Result<Array, Exception> {
-    let (heads, dim) = (buffer.dim(0), buffer.dim(2));
-    ops::slice(buffer, [0, from as i32, 0], [heads, to as i32, dim])
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capacities_are_whole_blocks_with_bounded_slack() {
+        for (tokens, blocks) in [
+            (1, 1),
+            (256, 1),
+            (257, 2),
+            (2048, 8),
+            (2049, 10),
+            (4097, 20),
+        ] {
+            assert_eq!(
+                capacity_for(tokens),
+                blocks * BLOCK_TOKENS,
+                "{tokens} tokens"
+            );
+        }
+        for tokens in (1..100_000).step_by(97) {
+            let slack = capacity_for(tokens) - tokens;
+            assert!(slack < BLOCK_TOKENS + tokens / 4, "{tokens} tokens");
+        }
+    }
 }

@@ -6,10 +6,10 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::take_axis;
-use mlx_rs::{Array, Dtype, ops, transforms};
+use mlx_rs::{Array, Dtype, Stream, ops, transforms};
 
-use super::shape::Shape;
-use super::stacked::{Elements, Stacked, pairs_side_by_side, permute};
+use super::kernels;
+use super::stacked::{Elements, Stacked};
 use crate::model::ModelError;
 use crate::model::weights::ModelFiles;
 
@@ -29,9 +29,8 @@ pub(super) struct Weights {
 #[derive(Debug)]
 pub(super) struct Layer {
     pub(super) attention_norm: Option<Array>,
-    /// To `[queries | keys | values]`; queries and keys have their pairs side by
-    /// side, and queries are divided by the root of `head_dim`.
-    pub(super) fused: Matrix,
+    /// To `[queries | keys | values]`.
+    pub(super) packed: Matrix,
     pub(super) output: Matrix,
     pub(super) mlp_norm: Option<Array>,
     /// To `[gate | up]`.
@@ -50,6 +49,8 @@ pub(super) struct Matrix {
 enum Form {
     /// `[in, out]`: a transposed view of the rows.
     Plain(Array),
+    /// `[out, in]`: rows, for this crate's own kernel on that stream.
+    Rows(Array, Stream),
     Quantised {
         packed: Array,
         scales: Array,
@@ -60,22 +61,23 @@ enum Form {
 }
 
 impl Weights {
-    /// Loads, folds and evaluates all weights, in `dtype`, on the current stream.
+    /// Loads, folds and evaluates all weights, in `dtype`, on the current stream. Products
+    /// run on this crate's own kernels where `kernels` names their CPU stream.
     ///
     /// # Errors
     ///
     /// What [`ModelFiles::tensor`] answers, and [`ModelError::Device`].
     pub(super) fn load(
         files: &ModelFiles,
-        shape: &Shape,
         dtype: Dtype,
         keep_quantised: bool,
+        kernels: Option<&Stream>,
     ) -> Result<Self, ModelError> {
         let loader = Loader {
             files,
-            shape,
             dtype,
             keep_quantised,
+            kernels: kernels.cloned(),
         };
         let head = match files.config().tied_embeddings {
             true => None,
@@ -83,7 +85,7 @@ impl Weights {
         };
         Ok(Self {
             embedding: loader.matrix(loader.stacked(&["model.embed_tokens.weight"])?)?,
-            layers: (0..shape.layers)
+            layers: (0..files.config().layers)
                 .map(|layer| loader.layer(layer))
                 .collect::<Result<_, _>>()?,
             norm: loader.vector(&files.tensor("model.norm.weight")?.to_f32())?,
@@ -101,25 +103,34 @@ impl Matrix {
     /// `x` times the matrix, plus the bias.
     pub(super) fn apply(&self, x: &Array) -> Result<Array, Exception> {
         match (&self.form, &self.bias) {
+            (Form::Rows(rows, stream), bias) => kernels::linear(x, rows, bias.as_ref(), stream),
             (Form::Plain(matrix), None) => x.matmul(matrix),
             (Form::Plain(matrix), Some(bias)) => ops::addmm(bias, x, matrix, None, None),
-            (Form::Quantised { .. }, bias) => add_to(self.quantised_product(x)?, bias.as_ref()),
+            (
+                Form::Quantised {
+                    packed,
+                    scales,
+                    biases,
+                    bits,
+                    group_size,
+                },
+                bias,
+            ) => {
+                let product =
+                    ops::quantized_matmul(x, packed, scales, biases, true, *group_size, *bits)?;
+                match bias {
+                    Some(bias) => product.add(bias),
+                    None => Ok(product),
+                }
+            }
         }
-    }
-
-    /// `residual` plus `x` times the matrix, plus the bias.
-    pub(super) fn apply_onto(&self, residual: &Array, x: &Array) -> Result<Array, Exception> {
-        let sum = match &self.form {
-            Form::Plain(matrix) => ops::addmm(residual, x, matrix, None, None)?,
-            Form::Quantised { .. } => residual.add(self.quantised_product(x)?)?,
-        };
-        add_to(sum, self.bias.as_ref())
     }
 
     /// Rows `indices` of the matrix, as an embedding.
     pub(super) fn rows(&self, indices: &Array) -> Result<Array, Exception> {
         match &self.form {
             Form::Plain(matrix) => take_axis(matrix.transpose()?, indices, 0),
+            Form::Rows(rows, _) => take_axis(rows, indices, 0),
             Form::Quantised {
                 packed,
                 scales,
@@ -135,41 +146,21 @@ impl Matrix {
             ),
         }
     }
-
-    fn quantised_product(&self, x: &Array) -> Result<Array, Exception> {
-        match &self.form {
-            Form::Plain(matrix) => x.matmul(matrix),
-            Form::Quantised {
-                packed,
-                scales,
-                biases,
-                bits,
-                group_size,
-            } => ops::quantized_matmul(x, packed, scales, biases, true, *group_size, *bits),
-        }
-    }
-}
-
-fn add_to(sum: Array, bias: Option<&Array>) -> Result<Array, Exception> {
-    match bias {
-        Some(bias) => sum.add(bias),
-        None => Ok(sum),
-    }
 }
 
 /// What all parts of loading need.
 struct Loader<'a> {
     files: &'a ModelFiles,
-    shape: &'a Shape,
     dtype: Dtype,
     keep_quantised: bool,
+    kernels: Option<Stream>,
 }
 
 impl Loader<'_> {
     fn layer(&self, layer: usize) -> Result<Layer, ModelError> {
         let name = |part: &str| format!("model.layers.{layer}.{part}.weight");
         let projections = ["q_proj", "k_proj", "v_proj"].map(|part| format!("self_attn.{part}"));
-        let (fused, attention_norm) = self.behind_norm(
+        let (packed, attention_norm) = self.behind_norm(
             &projections.each_ref().map(|part| name(part)),
             &name("input_layernorm"),
         )?;
@@ -179,37 +170,16 @@ impl Loader<'_> {
         )?;
         Ok(Layer {
             attention_norm,
-            fused: self.fused(fused, layer)?,
+            packed: self
+                .matrix(packed)?
+                .with_bias(self.bias(layer, &["q_proj", "k_proj", "v_proj"])?),
             output: self
                 .matrix(self.stacked(&[&name("self_attn.o_proj")])?)?
-                .with_bias(
-                    self.bias(layer, &["o_proj"])?
-                        .map(|b| self.vector(&b))
-                        .transpose()?,
-                ),
+                .with_bias(self.bias(layer, &["o_proj"])?),
             mlp_norm,
             gate_up: self.matrix(gate_up)?,
             down: self.matrix(self.stacked(&[&name("mlp.down_proj")])?)?,
         })
-    }
-
-    /// Attention's three projections: scale and order of pairs folded in.
-    fn fused(&self, mut stacked: Stacked, layer: usize) -> Result<Matrix, ModelError> {
-        let head_dim = self.shape.head_dim as usize;
-        let queries = self.shape.heads as usize * head_dim;
-        let scale = (head_dim as f32).sqrt().recip();
-        let order = pairs_side_by_side(self.shape.turned_heads() as usize, head_dim);
-        stacked.scale_rows(queries, scale);
-        stacked.permute_rows(&order);
-        let bias = match self.bias(layer, &["q_proj", "k_proj", "v_proj"])? {
-            None => None,
-            Some(mut bias) => {
-                bias[..queries].iter_mut().for_each(|x| *x *= scale);
-                permute(&mut bias, stacked.rows, &order);
-                Some(self.vector(&bias)?)
-            }
-        };
-        Ok(self.matrix(stacked)?.with_bias(bias))
     }
 
     /// Matrices with the weight of the norm before them folded in, or beside them
@@ -234,7 +204,7 @@ impl Loader<'_> {
         Stacked::read(self.files, &names, self.keep_quantised)
     }
 
-    fn bias(&self, layer: usize, parts: &[&str]) -> Result<Option<Vec<f32>>, ModelError> {
+    fn bias(&self, layer: usize, parts: &[&str]) -> Result<Option<Array>, ModelError> {
         if !self.files.config().attention_bias {
             return Ok(None);
         }
@@ -243,7 +213,7 @@ impl Loader<'_> {
             let name = format!("model.layers.{layer}.self_attn.{part}.bias");
             bias.append(&mut self.files.tensor(&name)?.to_f32());
         }
-        Ok(Some(bias))
+        self.vector(&bias).map(Some)
     }
 
     fn vector(&self, elements: &[f32]) -> Result<Array, ModelError> {
@@ -258,7 +228,12 @@ impl Loader<'_> {
         let form = match stacked.elements {
             Elements::Plain(elements) => {
                 let matrix = Array::from_slice(&elements, &[rows, columns]);
-                Form::Plain(matrix.as_dtype(self.dtype)?.transpose()?)
+                match &self.kernels {
+                    Some(stream) if kernels::linear_supports(stacked.columns) => {
+                        Form::Rows(matrix, stream.clone())
+                    }
+                    _ => Form::Plain(matrix.as_dtype(self.dtype)?.transpose()?),
+                }
             }
             Elements::Affine {
                 bits,
@@ -290,7 +265,7 @@ impl Matrix {
 
     fn arrays(&self) -> Vec<&Array> {
         match &self.form {
-            Form::Plain(matrix) => vec![matrix],
+            Form::Plain(matrix) | Form::Rows(matrix, _) => vec![matrix],
             Form::Quantised {
                 packed,
                 scales,

@@ -1,0 +1,45 @@
+//! One layer's cached state of some tokens.
+
+use mlx_rs::Array;
+use mlx_rs::error::Exception;
+
+use super::ops;
+
+/// Keys, turned to their positions, and values: `[kv_heads, tokens, head_dim]`
+/// each, in buffers of their own.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) keys: Array,
+    pub(super) values: Array,
+}
+
+impl State {
+    /// The same done to keys and values.
+    pub(super) fn map(
+        &self,
+        change: impl Fn(&Array) -> Result<Array, Exception>,
+    ) -> Result<State, Exception> {
+        Ok(State {
+            keys: change(&self.keys)?,
+            values: change(&self.values)?,
+        })
+    }
+
+    /// Tokens `from..to`, compact: never a view that pins a larger buffer.
+    pub(super) fn compact(&self, from: usize, to: usize) -> Result<State, Exception> {
+        self.map(|array| ops::tokens(array, from, to)?.contiguous())
+    }
+
+    /// Tokens that there is room for.
+    pub(super) fn capacity(&self) -> usize {
+        self.keys.dim(1) as usize
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.keys.nbytes() + self.values.nbytes()
+    }
+
+    pub(super) fn arrays(&self) -> [&Array; 2] {
+        [&self.keys, &self.values]
+    }
+}
