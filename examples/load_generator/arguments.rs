@@ -42,6 +42,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) json: Option<PathBuf>,
 
+    /// Users whose conversation is shown, so that you see that the model talks sense
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Output")]
+    pub(crate) show: usize,
+
     /// The table only: no progress bars, no conversation
     #[arg(long, short, help_heading = "Output")]
     pub(crate) quiet: bool,

@@ -17,7 +17,7 @@
 //! | `crowd.rs` | all users at once, and the end by CTRL-C |
 //! | `progress.rs` | the bars while it runs |
 //! | `distinct.rs` | how many tokens had to be computed at least |
-//! | `report/` | the figures; as a table, as JSON; one conversation |
+//! | `report/` | the figures; as a table, as JSON; conversations |
 
 mod arguments;
 mod arrivals;
@@ -82,7 +82,11 @@ async fn run(arguments: &Arguments) -> Result<Report> {
     let report = Report::new(arguments, &engine, started.load_time, &crowd)?;
 
     if !arguments.quiet {
-        show(&report::transcript(&crowd.visits, arguments.oracle))?;
+        show(&report::transcripts(
+            &crowd.visits,
+            arguments.show,
+            arguments.oracle,
+        ))?;
     }
     show(&report::table(&report))?;
     if let Some((path, file)) = json {

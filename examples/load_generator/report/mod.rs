@@ -13,7 +13,7 @@ use crate::arguments::{EngineSettings, Load};
 
 pub(crate) use percentiles::Percentiles;
 pub(crate) use table::table;
-pub(crate) use transcript::transcript;
+pub(crate) use transcript::transcripts;
 
 /// The figures of a run.
 #[derive(Clone, Debug, Serialize)]

@@ -154,7 +154,8 @@ fn memory(report: &Report) -> String {
     let device = format!(
         "{} at the peak, busy {:.1} % of the time",
         ByteSize(memory.device_peak_bytes),
-        100.0 * report.steps.device_busy_seconds / report.wall_seconds
+        // The last step may end a moment after the last user has left.
+        (100.0 * report.steps.device_busy_seconds / report.wall_seconds).min(100.0)
     );
     rows + &row("Device memory", &device)
 }

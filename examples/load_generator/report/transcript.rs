@@ -1,6 +1,7 @@
-//! One conversation, so that a person sees whether the model talks sense.
+//! Conversations, so that a person sees whether the model talks sense.
 
 use motet::request::FinishReason;
+use motet::text::Message;
 
 use super::layout::paragraph;
 use crate::conversation::Conversation;
@@ -8,52 +9,53 @@ use crate::texts::first_words;
 use crate::user::{Ending, Visit};
 
 /// Words of the system prompt that are shown.
-const SYSTEM_WORDS_SHOWN: usize = 36;
+const SYSTEM_WORDS_SHOWN: usize = 24;
 
-/// The conversation of the first user who got the most answers.
-pub(crate) fn transcript(visits: &[Visit], is_oracle: bool) -> String {
-    if is_oracle {
+/// The conversations of the first `users` users.
+pub(crate) fn transcripts(visits: &[Visit], users: usize, is_oracle: bool) -> String {
+    if users > 0 && is_oracle {
         return "No conversation is shown: the oracle's tokens are hashes, not language.\n\n"
             .to_owned();
     }
-    let answers = |visit: &Visit| {
-        let endings = visit.turns.iter().map(|turn| &turn.ending);
-        endings
-            .filter(|ending| matches!(ending, Ending::Finished(_)))
-            .count()
-    };
-    // Of equals `max_by_key` takes the last.
-    let shown = visits
-        .iter()
-        .enumerate()
-        .rev()
-        .max_by_key(|(_, v)| answers(v));
-    let Some((number, visit)) = shown else {
-        return String::new();
-    };
+    let shown = (1..).zip(visits).take(users);
+    shown
+        .map(|(number, visit)| transcript(number, visit))
+        .collect()
+}
+
+fn transcript(number: usize, visit: &Visit) -> String {
     let Conversation::Chat(messages) = &visit.conversation else {
         return String::new();
     };
     let mut endings = visit.turns.iter().map(|turn| &turn.ending);
-    let mut text = format!("The conversation of user {}\n\n", number + 1);
+    let mut text = format!("The conversation of user {number}\n\n");
     for message in messages {
-        let mut said = message.content.trim().to_owned();
-        if message.role == "system" {
-            let words = said.split_whitespace().count();
-            let start = first_words(&said, SYSTEM_WORDS_SHOWN);
-            if start.len() < said.len() {
-                said = format!("{start} … ({words} words)");
-            }
-        }
-        if message.role == "assistant" {
-            match endings.next() {
-                Some(Ending::Finished(FinishReason::Length)) => said += " …",
-                Some(Ending::Failed(error)) => said += &format!(" [failed: {error}]"),
-                Some(Ending::Interrupted) => said += " [interrupted]",
-                _ => {}
-            }
-        }
-        text += &paragraph(&format!("{:<11}", message.role), &said);
+        let ending = match message.role.as_str() {
+            "assistant" => endings.next(),
+            _ => None,
+        };
+        text += &paragraph(&format!("{:<11}", message.role), &said(message, ending));
     }
     text + "\n"
+}
+
+/// What was said, and how it ended if not by itself.
+fn said(message: &Message, ending: Option<&Ending>) -> String {
+    let text = message.content.trim();
+    match ending {
+        Some(Ending::Finished(FinishReason::Length)) => format!("{text} …"),
+        Some(Ending::Failed(error)) => format!("{text} [failed: {error}]"),
+        Some(Ending::Interrupted) => format!("{text} [interrupted]"),
+        None if message.role == "system" => {
+            let words = text.split_whitespace().count();
+            match words > SYSTEM_WORDS_SHOWN {
+                true => format!(
+                    "{} … ({words} words)",
+                    first_words(text, SYSTEM_WORDS_SHOWN)
+                ),
+                false => text.to_owned(),
+            }
+        }
+        _ => text.to_owned(),
+    }
 }
