@@ -69,11 +69,7 @@ impl<M: Model> Batch<M> {
 
     /// Runs decode steps of all sequences: the time they took, and the tokens of
     /// each step.
-    pub(crate) fn run(
-        &mut self,
-        model: &mut M,
-        steps: usize,
-    ) -> Result<(f64, Vec<Vec<TokenId>>)> {
+    pub(crate) fn run(&mut self, model: &mut M, steps: usize) -> Result<(f64, Vec<Vec<TokenId>>)> {
         let mut tokens = Vec::with_capacity(steps);
         let started = Instant::now();
         for _ in 0..steps {
@@ -146,11 +142,7 @@ fn open_empty<M: Model>(model: &mut M, count: usize) -> Result<Vec<Slot<M>>> {
     (0..count).map(|_| Slot::open(model, Vec::new())).collect()
 }
 
-fn open_on_prefix<M: Model>(
-    model: &mut M,
-    prefix: &Prefix,
-    count: usize,
-) -> Result<Vec<Slot<M>>> {
+fn open_on_prefix<M: Model>(model: &mut M, prefix: &Prefix, count: usize) -> Result<Vec<Slot<M>>> {
     let tokens = prefix.tokens.len();
     let mut first = Slot::open(model, Vec::new())?;
     first.evaluate(model, &prefix.tokens)?;

@@ -31,7 +31,11 @@ pub(crate) fn run(model: &Path, folder: &Path) -> Result<()> {
         .collect::<Result<Vec<_>>>()?;
     let metadata = HashMap::from([("format".to_owned(), "mlx".to_owned())]);
     let path = folder.join("model.safetensors");
-    Ok(safetensors::serialize_to_file(views, Some(metadata), &path)?)
+    Ok(safetensors::serialize_to_file(
+        views,
+        Some(metadata),
+        &path,
+    )?)
 }
 
 /// The fields that Transformers and mlx-lm read, by their names.

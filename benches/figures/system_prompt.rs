@@ -3,11 +3,12 @@
 //! It runs on the oracle, which counts each token that it evaluates: what is
 //! measured is the scheduler and the cache, and both are the same on every model.
 
-use motet::model::oracle::{Oracle, OracleConfig, OracleCounters, StepCost};
+use std::time::Duration;
+
 use motet::model::ModelError;
+use motet::model::oracle::{Oracle, OracleConfig, OracleCounters, StepCost};
 use motet::{Engine, Request, TokenId};
 use serde::Deserialize;
-use std::time::Duration;
 use tokio::task::JoinSet;
 
 use crate::Result;
