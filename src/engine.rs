@@ -27,8 +27,10 @@ use crate::{SequenceId, TokenId};
 
 /// How long a caller is asked to wait at least when the queue is full.
 const RETRY_AFTER_MIN: Duration = Duration::from_millis(10);
-/// The same, at most, and before anything has finished.
+/// The same, at most.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+/// The same, while nothing is known of how long sequences take.
+const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
 
 /// One model, shared by many sequences. The only thing an embedder must know.
 ///
@@ -212,7 +214,7 @@ impl Engine {
             Refusal::Shut => SubmitError::Draining,
             Refusal::Full => SubmitError::QueueFull {
                 retry_after: match self.telemetry.finish_interval() {
-                    Duration::ZERO => RETRY_AFTER_MAX,
+                    Duration::ZERO => RETRY_AFTER_UNKNOWN,
                     interval => interval.clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX),
                 },
                 request: Box::new(request),
