@@ -12,6 +12,9 @@ pub struct ConfigError {
     pub expected: &'static str,
 }
 
+/// Requests that may be inside in all.
+const INSIDE_MAX: usize = 1 << 32;
+
 /// Settings of a whole engine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EngineConfig {
@@ -33,7 +36,7 @@ pub struct SchedulerConfig {
     pub queue_max: usize,
     /// Tokens that one step may evaluate, decode and prefill together. Larger
     /// prefills prompts faster, smaller keeps the gap between two tokens short.
-    /// At least `sequences_max` keeps every sequence in every step.
+    /// At least `sequences_max`, so that every sequence is in every step.
     pub step_tokens_max: usize,
     /// Failed steps in a row, without a new token between, that a sequence may be
     /// part of before it fails itself. After the first it is tried alone.
@@ -89,7 +92,26 @@ impl EngineConfig {
         };
         positive("scheduler.sequences_max", self.scheduler.sequences_max)?;
         positive("scheduler.step_tokens_max", self.scheduler.step_tokens_max)?;
-        positive("cache.device_bytes_max", self.cache.device_bytes_max)
+        positive("cache.device_bytes_max", self.cache.device_bytes_max)?;
+        let inside = self
+            .scheduler
+            .sequences_max
+            .checked_add(self.scheduler.queue_max);
+        if inside.is_none_or(|inside| inside > INSIDE_MAX) {
+            return Err(ConfigError {
+                field: "scheduler.queue_max",
+                found: self.scheduler.queue_max.to_string(),
+                expected: "with `scheduler.sequences_max`, at most 2^32: a queue is bounded",
+            });
+        }
+        match self.scheduler.step_tokens_max >= self.scheduler.sequences_max {
+            true => Ok(()),
+            false => Err(ConfigError {
+                field: "scheduler.step_tokens_max",
+                found: self.scheduler.step_tokens_max.to_string(),
+                expected: "at least `scheduler.sequences_max`, so that all may decode",
+            }),
+        }
     }
 }
 
@@ -104,5 +126,11 @@ mod tests {
         config.scheduler.step_tokens_max = 0;
         let error = config.validate().unwrap_err();
         assert_eq!(error.field, "scheduler.step_tokens_max");
+        config.scheduler.step_tokens_max = config.scheduler.sequences_max - 1;
+        let error = config.validate().unwrap_err();
+        assert_eq!(error.field, "scheduler.step_tokens_max");
+        let mut config = EngineConfig::default();
+        config.scheduler.queue_max = usize::MAX;
+        assert_eq!(config.validate().unwrap_err().field, "scheduler.queue_max");
     }
 }

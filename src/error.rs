@@ -64,7 +64,7 @@ pub enum SubmitError {
         request: Box<Request>,
     },
     /// The engine takes no new requests: it is draining or has stopped.
-    #[error("the engine is draining and takes no new requests")]
+    #[error("the engine is draining or has stopped, and takes no new requests")]
     Draining,
 }
 

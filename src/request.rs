@@ -143,7 +143,8 @@ impl Request {
         self
     }
 
-    /// Sets the temperature; 0 is greedy.
+    /// Sets the temperature; 0 is greedy. The seed is 0 unless [set](Request::seed):
+    /// the same request draws the same tokens.
     #[must_use]
     pub fn temperature(mut self, temperature: f32) -> Self {
         self.sampling.temperature = temperature;

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::cache::CacheStats;
 use crate::device::{Outcome, Work};
-use crate::model::{DeviceMemory, Want};
+use crate::model::DeviceMemory;
 use crate::request::{FinishReason, Usage};
 use crate::scheduler::SchedulerStats;
 
@@ -135,20 +135,25 @@ impl Telemetry {
             return;
         }
         let tokens: usize = work.spans.iter().map(|span| span.tokens.len()).sum();
-        let wanted = |want: &Want| !matches!(want, Want::Nothing);
-        let drawn = work.spans.iter().filter(|span| wanted(&span.want)).count();
         self.metrics.step_tokens.record(tokens as f64);
-        self.metrics.output_tokens.increment(drawn as u64);
         self.stats.send_modify(|stats| {
             stats.steps += 1;
             stats.evaluated_tokens += tokens as u64;
-            stats.output_tokens += drawn as u64;
             let sequences = work.spans.len();
             if stats.steps_by_sequences.len() < sequences {
                 stats.steps_by_sequences.resize(sequences, 0);
             }
             stats.steps_by_sequences[sequences - 1] += 1;
         });
+    }
+
+    /// Sequences have new tokens.
+    pub(crate) fn drawn(&self, tokens: usize) {
+        if tokens > 0 {
+            self.metrics.output_tokens.increment(tokens as u64);
+            self.stats
+                .send_modify(|stats| stats.output_tokens += tokens as u64);
+        }
     }
 
     /// The device has answered.
@@ -203,7 +208,10 @@ impl Telemetry {
             stats.finished += 1;
             if let Some(before) = before {
                 // An exponential mean over about eight intervals.
-                stats.finish_interval = (stats.finish_interval * 7 + (now - before)) / 8;
+                stats.finish_interval = match stats.finish_interval {
+                    Duration::ZERO => now - before,
+                    mean => (mean * 7 + (now - before)) / 8,
+                };
             }
         });
     }

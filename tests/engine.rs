@@ -74,7 +74,9 @@ async fn sixty_four_callers_get_what_each_gets_alone() {
         let alone = alone(&oracle, &prompt, output, sampling);
         callers.push((stream, prompt, alone, output));
     }
+    let mut told = 0;
     for (stream, prompt, alone, output) in callers {
+        told += alone.len() as u64;
         let completion = stream.collect().await.expect("no fault was asked for");
         assert_eq!(completion.tokens, alone);
         let usage = completion.finish.usage;
@@ -92,6 +94,7 @@ async fn sixty_four_callers_get_what_each_gets_alone() {
     }
     let stats = engine.stats();
     assert_eq!((stats.finished, stats.failed, stats.running), (64, 0, 0));
+    assert_eq!(stats.output_tokens, told, "each token is counted once");
     assert!(
         stats.steps_by_sequences.len() > 1,
         "sequences shared steps: {stats:?}"

@@ -280,6 +280,7 @@ fn history(seed: u64, faults: bool) {
                 let fault = [StepFault::Fail, StepFault::Panic][rng.random_range(0..2)];
                 house.oracle.faults.next_steps(1, fault);
             }
+            4 if rng.random_bool(0.003) => house.feed(Event::Abort),
             3 if faults && rng.random_bool(0.05) => house.oracle.faults.refuse_memory(1),
             way => {
                 house.deliver(way % 3);
@@ -346,6 +347,37 @@ fn sixteen_equal_beginnings_are_computed_once() {
             "{kinds:?}: {evaluated} tokens evaluated, at most {most} needed"
         );
     }
+}
+
+#[test]
+fn nobody_small_overtakes_who_is_large() {
+    let mut rng = ChaCha8Rng::seed_from_u64(4);
+    let mut house = House::new(KINDS[0], 200);
+    let small = |house: &mut House, rng: &mut ChaCha8Rng| {
+        let prompt = (0..20).map(|_| rng.random_range(1..40)).collect();
+        house.submit(prompt, 8, Sampling::GREEDY)
+    };
+    for _ in 0..12 {
+        small(&mut house, &mut rng);
+    }
+    let prompt: Vec<TokenId> = (0..150).map(|i| 1 + i % 40).collect();
+    let large = house.submit(prompt, 40, Sampling::GREEDY);
+    let mut later = Vec::new();
+    while house.callers[&large].end.is_none() {
+        assert!(later.len() < 2_000, "the large one comes to its turn");
+        later.push(small(&mut house, &mut rng));
+        for _ in 0..10 {
+            let way = rng.random_range(0..3);
+            house.deliver(way);
+        }
+    }
+    let overtook = later.iter().filter(|s| house.callers[s].end.is_some());
+    assert!(
+        overtook.count() <= 8,
+        "at most those that were asked beside it"
+    );
+    house.run_until_idle(&mut rng);
+    house.check_end();
 }
 
 #[test]

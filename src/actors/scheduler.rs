@@ -107,7 +107,11 @@ impl Actor for Scheduler {
         loop {
             tokio::select! {
                 biased;
-                Some(answer) = self.answers.recv() => self.on_answer(answer),
+                answer = self.answers.recv() => match answer {
+                    Some(answer) => self.on_answer(answer),
+                    // The cache is gone, and every slot with it: all streams end as lost.
+                    None => return Ok(None),
+                },
                 outcome = self.device.outcomes.recv(), if !self.device_gone => {
                     self.on_outcome(outcome);
                 }
@@ -183,6 +187,8 @@ impl Scheduler {
         let effects = self.core.handle(event);
         // Before anyone is told of an end, so that the sums include it.
         self.telemetry.scheduler(self.core.stats());
+        let drawn = |effect: &&Effect| matches!(effect, Effect::Token(..));
+        self.telemetry.drawn(effects.iter().filter(drawn).count());
         for effect in effects {
             match effect {
                 Effect::Cache(message) => self.unasked.push_back(message),

@@ -18,7 +18,8 @@ impl CacheCore {
         };
         if may_wait
             && let Some((leader, shared)) = self.leader(usable)
-            && shared >= cached + self.config.share_tokens_min
+            && shared > cached
+            && shared - cached >= self.config.share_tokens_min
         {
             effects.push(Effect::Checkpoint {
                 sequence: leader,

@@ -1,13 +1,21 @@
 //! The byte budget: what is sealed and what is reserved never exceed it.
 
+use std::collections::BTreeSet;
+
 use super::trie::NodeKey;
 use super::{CacheCore, Effect, PathNode};
 use crate::device::Edit;
 
 impl CacheCore {
-    /// Evicts until `bytes` more fit. False when even that is not enough; then
-    /// what was evicted on the way stays so.
+    /// Evicts until `bytes` more fit. False, as far as can be seen before anything is
+    /// evicted, when even that is not enough.
     pub(super) fn make_room(&mut self, bytes: usize, effects: &mut Vec<Effect>) -> bool {
+        let wanted = self.sealed_bytes + self.reserved_bytes + bytes;
+        if wanted > self.config.device_bytes_max
+            && self.leased_bytes() + self.reserved_bytes + bytes > self.config.device_bytes_max
+        {
+            return false;
+        }
         while self.sealed_bytes + self.reserved_bytes + bytes > self.config.device_bytes_max {
             let Some((segment, tokens)) = self.trie.evict_oldest() else {
                 return false;
@@ -17,6 +25,17 @@ impl CacheCore {
             effects.push(Effect::Edit(Edit::Drop { segment }));
         }
         true
+    }
+
+    /// Bytes of segments that live slots use.
+    fn leased_bytes(&self) -> usize {
+        let used: BTreeSet<NodeKey> = self
+            .slots
+            .values()
+            .flat_map(|slot| slot.path.iter().map(|step| step.node))
+            .collect();
+        let tokens = used.iter().map(|node| self.trie.node(*node).edge().len());
+        tokens.map(|tokens| self.spec.segment_bytes(tokens)).sum()
     }
 
     /// Cuts a node's segment after `at` tokens, for all who use it. Returns the new

@@ -156,18 +156,16 @@ impl Trie {
     ///
     /// When `edge` is empty or a child of `parent` begins with the same token.
     pub fn insert(&mut self, parent: NodeKey, edge: &[TokenId], segment: SegmentId) -> NodeKey {
-        let last_use = 0;
         let key = self.nodes.insert(Node {
             parent,
             edge: edge.into(),
             children: BTreeMap::new(),
             word: LeaseWord::new(segment),
-            last_use,
+            last_use: 0,
         });
         let before = self.nodes[parent].children.insert(edge[0], key);
         assert!(before.is_none(), "no two edges below a node begin alike");
         self.leaves.remove(&(self.nodes[parent].last_use, parent));
-        self.leaves.insert((last_use, key));
         self.tokens += edge.len();
         self.touch(key);
         key

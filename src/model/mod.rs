@@ -29,7 +29,7 @@ pub mod weights;
 use std::rc::Rc;
 
 pub use error::ModelError;
-pub use spec::{LayerGroup, LayerKind, ModelSpec};
+pub use spec::{LayerGroup, LayerKind, ModelSpec, tail_capacity};
 
 use crate::TokenId;
 use sampling::Draw;

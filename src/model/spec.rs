@@ -41,7 +41,7 @@ pub struct ModelSpec {
     pub end_tokens: Vec<TokenId>,
     /// The layers, grouped by kind.
     pub layer_groups: Vec<LayerGroup>,
-    /// Tails grow by whole blocks of this many tokens.
+    /// Tails grow by whole blocks of this many tokens; see [`tail_capacity`].
     pub tail_block_tokens: usize,
 }
 
@@ -68,9 +68,53 @@ impl ModelSpec {
             .sum()
     }
 
-    /// Device bytes of a tail that holds `tokens` tokens, room to grow included.
+    /// Most device bytes of a tail on its way to `tokens` tokens, room to grow
+    /// included. Window layers count in full: how much more than the window they
+    /// hold at times depends on the step's chunks.
     #[must_use]
     pub fn tail_bytes(&self, tokens: usize) -> usize {
-        self.segment_bytes(tokens.next_multiple_of(self.tail_block_tokens.max(1)))
+        let capacity = tail_capacity(tokens, self.tail_block_tokens.max(1));
+        self.layer_groups
+            .iter()
+            .map(|group| match group.kind {
+                LayerKind::Full | LayerKind::Window { .. } => group.bytes * capacity,
+                LayerKind::Recurrent => group.bytes,
+            })
+            .sum()
+    }
+}
+
+/// Tokens that a tail of `tokens` tokens has room for: whole blocks, and beyond
+/// eight blocks an eighth of the next power of two at a time, so that the copies of
+/// a long tail's growth cost a constant share of each token.
+#[must_use]
+pub fn tail_capacity(tokens: usize, block_tokens: usize) -> usize {
+    let blocks = tokens.div_ceil(block_tokens);
+    let grain = (blocks.next_power_of_two() / 8).max(1);
+    blocks.next_multiple_of(grain) * block_tokens
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capacities_are_whole_blocks_with_bounded_slack() {
+        for (tokens, blocks) in [
+            (0, 0),
+            (1, 1),
+            (256, 1),
+            (257, 2),
+            (2048, 8),
+            (2049, 10),
+            (4097, 20),
+        ] {
+            assert_eq!(tail_capacity(tokens, 256), blocks * 256, "{tokens} tokens");
+        }
+        for tokens in (1..100_000).step_by(97) {
+            let slack = tail_capacity(tokens, 256) - tokens;
+            assert!(slack < 256 + tokens / 4, "{tokens} tokens");
+            assert!(tail_capacity(tokens + 1, 256) >= tail_capacity(tokens, 256));
+        }
     }
 }

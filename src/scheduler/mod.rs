@@ -1,8 +1,8 @@
 //! The scheduler: who runs in the next step.
 //!
-//! [`SchedulerCore`] is a plain state machine. Events only change its queues; then
-//! [`advance`](SchedulerCore::handle) starts what may start and, when no work is
-//! under way on the device, asks [`plan`](mod@plan) for the next step.
+//! [`SchedulerCore`] is a plain state machine. An event only changes its queues; then
+//! [`handle`](SchedulerCore::handle) starts what may start and, when no work is under
+//! way on the device, asks [`plan`](mod@plan) for the next step.
 //!
 //! ```text
 //!  Submit → queued → starting → running ──────────────→ finished
@@ -109,6 +109,9 @@ pub struct SchedulerCore {
     starting: usize,
     /// The cache said that the head of the queue does not fit until one ends.
     room_awaited: bool,
+    /// Somebody was refused: the queue is asked one by one, so that nobody small
+    /// overtakes who is large.
+    room_tight: bool,
     /// Edits for the next work, in the cache's order.
     edits: Vec<Edit>,
     /// The work under way, if any: who is in the step, and how many tokens each.
@@ -139,6 +142,7 @@ impl SchedulerCore {
             running: Vec::new(),
             starting: 0,
             room_awaited: false,
+            room_tight: false,
             edits: Vec::new(),
             in_flight: None,
             asked: 0,
@@ -209,7 +213,8 @@ impl SchedulerCore {
                 "a running sequence has work to do"
             );
         }
-        for (sequence, _) in self.in_flight.iter().flatten() {
+        let alive = |sequence: &SequenceId| self.entries.contains_key(sequence);
+        for (sequence, _) in self.in_flight.iter().flatten().filter(|(s, _)| alive(s)) {
             assert!(self.running.contains(sequence), "who is in the step runs");
         }
     }
@@ -315,6 +320,7 @@ impl SchedulerCore {
         self.enqueue(sequence);
         // Unless what was sent since may have made room: then it is tried again.
         self.room_awaited |= self.room_made_at < asked;
+        self.room_tight = true;
         if self.room_awaited && self.running.is_empty() && self.starting == 0 {
             self.fail(sequence, GenerateError::OutOfMemory, effects);
         }
@@ -344,7 +350,11 @@ impl SchedulerCore {
 
     /// Asks the cache for slots, first come first served.
     fn start_queued(&mut self, effects: &mut Vec<Effect>) {
+        if self.queue.is_empty() && self.unanswered == 0 {
+            self.room_tight = false;
+        }
         while !self.room_awaited
+            && (!self.room_tight || self.unanswered == 0)
             && self.running.len() + self.starting < self.config.sequences_max
             && let Some(sequence) = self.queue.pop_front()
         {

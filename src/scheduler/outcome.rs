@@ -1,7 +1,7 @@
 //! What a step has brought, or cost.
 //!
 //! Histories live here, with the sequences, so work that the device lost is done
-//! again: each sequence of a failed step goes back to the head of the queue and
+//! again: each sequence of a failed step goes back to its place in the queue and
 //! must prove itself alone, so that whoever cannot be run fails by itself.
 
 use super::entry::Phase;
@@ -41,6 +41,12 @@ impl SchedulerCore {
                     .filter(|(_, entry)| !matches!(entry.phase, Phase::Queued))
                     .map(|(sequence, _)| *sequence)
                     .collect();
+                // Without a step, nobody in particular is to blame.
+                let blamed = if blamed.is_empty() {
+                    lost.clone()
+                } else {
+                    blamed
+                };
                 self.edits.clear();
                 self.stale_answers = self.unanswered;
                 self.answers_before_step = 0;
@@ -58,8 +64,10 @@ impl SchedulerCore {
         readout: Readout,
         effects: &mut Vec<Effect>,
     ) {
-        let entry = self.entries.get_mut(&sequence);
-        let entry = entry.expect("a sequence in the step ends with the step");
+        let Some(entry) = self.entries.get_mut(&sequence) else {
+            // Ended with all others while the step was under way.
+            return;
+        };
         if let Phase::Running(running) = &mut entry.phase {
             running.computed += tokens;
         }
@@ -94,7 +102,7 @@ impl SchedulerCore {
         }
     }
 
-    /// Sends sequences whose state is lost back to the head of the queue; those to
+    /// Sends sequences whose state is lost back to their places in the queue; those to
     /// blame only as often as the configuration allows.
     fn restart(
         &mut self,

@@ -13,7 +13,7 @@ use super::bridge::InPlace;
 use super::ops;
 use super::shape::Shape;
 use super::state::State;
-use crate::model::Tail;
+use crate::model::{Tail, tail_capacity};
 
 /// Buffers hold a multiple of this many tokens.
 pub(super) const BLOCK_TOKENS: usize = 256;
@@ -269,12 +269,8 @@ impl std::fmt::Debug for MlxTail {
     }
 }
 
-/// Whole blocks; beyond eight, an eighth of the next power of two at a time, so
-/// that the copies of a long tail's growth cost a constant share of each token.
 fn capacity_for(tokens: usize) -> usize {
-    let blocks = tokens.div_ceil(BLOCK_TOKENS);
-    let grain = (blocks.next_power_of_two() / 8).max(1);
-    blocks.next_multiple_of(grain) * BLOCK_TOKENS
+    tail_capacity(tokens, BLOCK_TOKENS)
 }
 
 /// Tokens `from..to` at the start of a buffer of their own.
@@ -282,31 +278,4 @@ fn moved(buffer: &Array, from: usize, to: usize, capacity: usize) -> Result<Arra
     let room = [buffer.dim(0), capacity as i32, buffer.dim(2)];
     let room = zeros_dtype(&room, buffer.dtype())?;
     ops::put_tokens(&room, &ops::tokens(buffer, from, to)?, 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn capacities_are_whole_blocks_with_bounded_slack() {
-        for (tokens, blocks) in [
-            (1, 1),
-            (256, 1),
-            (257, 2),
-            (2048, 8),
-            (2049, 10),
-            (4097, 20),
-        ] {
-            assert_eq!(
-                capacity_for(tokens),
-                blocks * BLOCK_TOKENS,
-                "{tokens} tokens"
-            );
-        }
-        for tokens in (1..100_000).step_by(97) {
-            let slack = capacity_for(tokens) - tokens;
-            assert!(slack < BLOCK_TOKENS + tokens / 4, "{tokens} tokens");
-        }
-    }
 }
