@@ -8,7 +8,7 @@ use super::attention::Attention;
 use super::batch::Batch;
 use super::ops::Ops;
 use super::tail::Appends;
-use super::weights::{Layer, Weights};
+use super::weights::Weights;
 
 /// Layers that are built before the device starts on them. The device works while
 /// the rest is being built.
@@ -34,38 +34,40 @@ impl Network {
     ) -> Result<Option<Array>, Exception> {
         let plan = self.attention.plan(batch);
         let tokens = Array::from_slice(&batch.tokens, &[batch.rows() as i32]);
-        let mut x = self.weights.embedding.rows(&tokens)?;
-        let layers = self.weights.layers.len();
-        for (index, layer) in self.weights.layers.iter().enumerate() {
-            let normed = self.norm(&x, layer.attention_norm.as_ref())?;
+        let weights = &self.weights;
+        let mut x = weights.embedding.rows(&tokens)?;
+        let mut normed = self
+            .ops
+            .rms_norm(&x, weights.norm_before(0), self.norm_eps)?;
+        for (index, layer) in weights.layers.iter().enumerate() {
             let packed = layer.packed.apply(&normed)?;
             let mut attended = self.attention.attend(batch, &plan, index, &packed, tails)?;
-            if index + 1 == layers {
+            if index + 1 == weights.layers.len() {
                 if batch.wanted.is_empty() {
                     return Ok(None);
                 }
                 attended = wanted(batch, attended)?;
                 x = wanted(batch, x)?;
             }
-            x = layer.output.apply_onto(&x, &attended)?;
-            x = self.mlp(layer, &x)?;
+            let delta = layer.output.apply(&attended)?;
+            (x, normed) = self.add_norm(&x, &delta, layer.mlp_norm.as_ref())?;
+            let gated = self.ops.silu_mul(&layer.gate_up.apply(&normed)?)?;
+            let delta = layer.down.apply(&gated)?;
+            (x, normed) = self.add_norm(&x, &delta, weights.norm_before(index + 1))?;
             if index % LAYERS_AHEAD == LAYERS_AHEAD - 1 {
-                transforms::async_eval([&x])?;
+                transforms::async_eval([&x, &normed])?;
             }
         }
-        let x = self.norm(&x, Some(&self.weights.norm))?;
-        let logits = self.weights.head().apply(&x)?;
-        logits.as_type::<f32>().map(Some)
+        weights.head().apply(&normed)?.as_type::<f32>().map(Some)
     }
 
-    fn mlp(&self, layer: &Layer, x: &Array) -> Result<Array, Exception> {
-        let normed = self.norm(x, layer.mlp_norm.as_ref())?;
-        let gated = self.ops.silu_mul(&layer.gate_up.apply(&normed)?)?;
-        layer.down.apply_onto(x, &gated)
-    }
-
-    fn norm(&self, x: &Array, weight: Option<&Array>) -> Result<Array, Exception> {
-        self.ops.rms_norm(x, weight, self.norm_eps)
+    fn add_norm(
+        &self,
+        x: &Array,
+        delta: &Array,
+        weight: Option<&Array>,
+    ) -> Result<(Array, Array), Exception> {
+        self.ops.add_rms_norm(x, delta, weight, self.norm_eps)
     }
 }
 

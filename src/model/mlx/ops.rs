@@ -98,6 +98,23 @@ impl Ops {
         }
     }
 
+    /// `x + delta`, and its normalisation as by [`rms_norm`](Self::rms_norm): what
+    /// stands between any two blocks.
+    pub(super) fn add_rms_norm(
+        &self,
+        x: &Array,
+        delta: &Array,
+        weight: Option<&Array>,
+        eps: f32,
+    ) -> Result<(Array, Array), Exception> {
+        if let Some(stream) = &self.kernels {
+            return kernels::add_rms_norm(x, delta, weight, eps, stream);
+        }
+        let sum = x.add(delta)?;
+        let normed = fast::rms_norm(&sum, weight, eps)?;
+        Ok((sum, normed))
+    }
+
     /// `silu(gate) * up` (SwiGLU, Shazeer 2020) of rows `[gate | up]`.
     pub(super) fn silu_mul(&self, gate_up: &Array) -> Result<Array, Exception> {
         if let Some(stream) = &self.kernels {

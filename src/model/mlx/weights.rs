@@ -87,6 +87,15 @@ impl Weights {
         })
     }
 
+    /// The weight of the norm before layer `index`, or before the output head where
+    /// there is none; none where it is folded into the matrix behind it.
+    pub(super) fn norm_before(&self, index: usize) -> Option<&Array> {
+        match self.layers.get(index) {
+            Some(layer) => layer.attention_norm.as_ref(),
+            None => Some(&self.norm),
+        }
+    }
+
     /// The matrix that turns a row into logits.
     pub(super) fn head(&self) -> &Matrix {
         self.head.as_ref().unwrap_or(&self.embedding)
@@ -99,17 +108,24 @@ impl Matrix {
         match (&self.form, &self.bias) {
             (Form::Plain(matrix), None) => x.matmul(matrix),
             (Form::Plain(matrix), Some(bias)) => ops::addmm(bias, x, matrix, None, None),
-            (Form::Quantised { .. }, bias) => add_to(self.quantised_product(x)?, bias.as_ref()),
+            (
+                Form::Quantised {
+                    packed,
+                    scales,
+                    biases,
+                    bits,
+                    group_size,
+                },
+                bias,
+            ) => {
+                let product =
+                    ops::quantized_matmul(x, packed, scales, biases, true, *group_size, *bits)?;
+                match bias {
+                    Some(bias) => product.add(bias),
+                    None => Ok(product),
+                }
+            }
         }
-    }
-
-    /// `residual` plus `x` times the matrix, plus the bias.
-    pub(super) fn apply_onto(&self, residual: &Array, x: &Array) -> Result<Array, Exception> {
-        let sum = match &self.form {
-            Form::Plain(matrix) => ops::addmm(residual, x, matrix, None, None)?,
-            Form::Quantised { .. } => residual.add(self.quantised_product(x)?)?,
-        };
-        add_to(sum, self.bias.as_ref())
     }
 
     /// Rows `indices` of the matrix, as an embedding.
@@ -130,26 +146,6 @@ impl Matrix {
                 *bits,
             ),
         }
-    }
-
-    fn quantised_product(&self, x: &Array) -> Result<Array, Exception> {
-        match &self.form {
-            Form::Plain(matrix) => x.matmul(matrix),
-            Form::Quantised {
-                packed,
-                scales,
-                biases,
-                bits,
-                group_size,
-            } => ops::quantized_matmul(x, packed, scales, biases, true, *group_size, *bits),
-        }
-    }
-}
-
-fn add_to(sum: Array, bias: Option<&Array>) -> Result<Array, Exception> {
-    match bias {
-        Some(bias) => sum.add(bias),
-        None => Ok(sum),
     }
 }
 
