@@ -3,6 +3,7 @@
 
 mod attention;
 mod in_place;
+mod timings;
 
 use mlx_rs::ops::indexing::IndexOp;
 use mlx_rs::{Array, Stream, fast, ops};
@@ -57,6 +58,26 @@ fn silu_mul_equals_the_composition() {
             &expected,
             1e-6,
         );
+    }
+}
+
+#[test]
+fn linear_equals_the_composition() {
+    let Some(stream) = stream() else { return };
+    for (shape, n) in [
+        (&[1, 16][..], 1),
+        (&[1, 576], 960),
+        (&[2, 5, 64], 33),
+        (&[70, 96], 100),
+    ] {
+        let input = numbers(shape, 1.0, 1);
+        let weight = numbers(&[n, shape[shape.len() - 1]], 1.0, 2);
+        let bias = numbers(&[n], 1.0, 3);
+        let expected = input.matmul(weight.t()).unwrap();
+        let product = kernels::linear(&input, &weight, None, &stream).unwrap();
+        assert_near(&product, &expected, 1e-5);
+        let product = kernels::linear(&input, &weight, Some(&bias), &stream).unwrap();
+        assert_near(&product, &(&expected + &bias), 1e-5);
     }
 }
 
@@ -122,6 +143,10 @@ fn wrong_shapes_and_types_are_refused() {
     let turned = numbers(&[3, 2], 1.0, 1);
     let sum = kernels::add_rms_norm(&odd, &turned, None, 1e-5, &stream).map(|(sum, _)| sum);
     refused(sum, "[2, 3] and [3, 2] differ");
+    for weight in [&[4, 32][..], &[4, 3], &[3]] {
+        let weight = numbers(weight, 1.0, 1);
+        refused(kernels::linear(&odd, &weight, None, &stream), "linear");
+    }
     let whole = Array::from_slice(&[1_i32, 2], &[1, 2]);
     refused(kernels::silu_mul(&whole, &stream), "not float32");
 }

@@ -6,13 +6,15 @@
 //! [available](super::bridge::available) and the stream is a CPU's.
 
 mod attend;
+mod linear;
 mod norm;
 mod ops;
 mod pool;
+mod products;
 mod silu;
 mod simd;
 mod split;
 
 pub use attend::{AttendPlan, Attention, Heads, PartRange, Rotary, SpanRange, TailRange};
-pub use ops::{add_rms_norm, attend, rms_norm, silu_mul};
+pub use ops::{add_rms_norm, attend, linear, rms_norm, silu_mul};
 pub use simd::InstructionSet;

@@ -5,7 +5,7 @@ use super::pool::Pool;
 use super::simd::{Job, Simd, dispatch};
 
 /// Numbers that one thread takes at a time: enough that the hand-over does not count.
-const CHUNK: usize = 16 << 10;
+const CHUNK: usize = 32 << 10;
 
 /// How a row is normalised.
 #[derive(Clone, Copy, Debug)]

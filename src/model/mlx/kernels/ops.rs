@@ -7,6 +7,7 @@ use mlx_rs::{Array, Stream};
 
 use super::super::bridge::{InPlace, Kernel, View, ViewMut, apply, apply_in_place};
 use super::attend::{self, AttendPlan, Cache, CacheMut, Heads};
+use super::linear::linear as project;
 use super::norm::{self, Norm};
 use super::pool::Pool;
 use super::silu;
@@ -28,6 +29,39 @@ pub fn silu_mul(gate_up: &Array, stream: &Stream) -> Result<Array, Exception> {
         }
     }
     one(apply(SiluMul, &[gate_up], &[&shape], stream)?)
+}
+
+/// `input` (`[..., width]`) times the transpose of `weight` (`[n, width]`, as
+/// checkpoints store it), plus `bias` (`[n]`) where given, as one operation.
+///
+/// # Errors
+///
+/// When the shapes do not fit or `width` is not a multiple of 16, or as for
+/// [`apply`].
+pub fn linear(
+    input: &Array,
+    weight: &Array,
+    bias: Option<&Array>,
+    stream: &Stream,
+) -> Result<Array, Exception> {
+    let mut shape = input.shape().to_vec();
+    let (Some(last), &[n, width]) = (shape.last_mut(), weight.shape()) else {
+        let found = [input.shape(), weight.shape()];
+        return Err(Exception::custom(format!(
+            "linear: {found:?} are not rows and a matrix"
+        )));
+    };
+    if *last != width || width == 0 || width % 16 != 0 || bias.is_some_and(|b| b.shape() != [n]) {
+        let (input, bias) = (input.shape(), bias.map(Array::shape));
+        return Err(Exception::custom(format!(
+            "linear: input {input:?}, weight {:?} and bias {bias:?} do not fit, or the width is \
+             not a multiple of 16",
+            [n, width]
+        )));
+    }
+    *last = n;
+    let inputs: Vec<&Array> = [input, weight].into_iter().chain(bias).collect();
+    one(apply(Linear, &inputs, &[&shape], stream)?)
 }
 
 /// Root-mean-square normalisation over the last axis of `input` (`[..., width]`),
@@ -237,6 +271,27 @@ impl Kernel for SiluMul {
             .last()
             .expect("checked when the operation was made");
         silu::silu_mul(Pool::global(), &inputs[0].data, width, outputs[0].data);
+    }
+}
+
+struct Linear;
+
+impl Kernel for Linear {
+    fn run(&self, inputs: &[View<'_>], _: &mut [ViewMut<'_>], outputs: &mut [ViewMut<'_>]) {
+        let [input, weight, bias @ ..] = inputs else {
+            unreachable!("made with input and weight")
+        };
+        let bias = bias.first().map(|bias| &*bias.data);
+        let width = weight.shape[1];
+        let output = &mut outputs[0].data;
+        project(
+            Pool::global(),
+            &input.data,
+            &weight.data,
+            width,
+            bias,
+            output,
+        );
     }
 }
 

@@ -13,7 +13,7 @@ use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, TryLockError};
-use std::thread::{self, Thread};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::split::Split;
@@ -37,7 +37,7 @@ pub(crate) struct Pool {
     shared: Arc<Shared>,
     /// Held by the caller whose loop runs.
     turn: Mutex<()>,
-    workers: Vec<Thread>,
+    workers: Vec<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
@@ -47,6 +47,8 @@ struct Shared {
     /// Next index that nobody has taken.
     next: AtomicUsize,
     panicked: AtomicBool,
+    /// The pool is being dropped.
+    ended: AtomicBool,
     /// One for each worker: it is parked, or about to be.
     parked: Vec<AtomicBool>,
 }
@@ -89,8 +91,6 @@ impl Pool {
     }
 
     /// A pool of `threads` threads, the calling one included.
-    ///
-    /// Its threads end with the process only.
     pub(crate) fn new(threads: usize) -> Pool {
         let workers = threads.saturating_sub(1);
         let shared = Arc::new(Shared {
@@ -98,6 +98,7 @@ impl Pool {
             body: UnsafeCell::new(None),
             next: AtomicUsize::new(0),
             panicked: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             parked: (0..workers).map(|_| AtomicBool::new(false)).collect(),
         });
         let spawn = |index| {
@@ -107,8 +108,7 @@ impl Pool {
                 .spawn(move || shared.work(index))
         };
         // A machine that refuses a thread still computes, with fewer.
-        let workers = (0..workers).map_while(|index| spawn(index).ok());
-        let workers = workers.map(|handle| handle.thread().clone()).collect();
+        let workers = (0..workers).map_while(|index| spawn(index).ok()).collect();
         Pool {
             shared,
             turn: Mutex::new(()),
@@ -192,10 +192,21 @@ impl Pool {
         shared
             .gate
             .store(loops.wrapping_add(LOW + 1) | OPEN, Ordering::SeqCst);
-        for (worker, parked) in self.workers.iter().zip(&shared.parked) {
+        // The caller takes part, so one worker less than there are calls is enough.
+        for (worker, parked) in self.workers.iter().zip(&shared.parked).take(count - 1) {
             if parked.load(Ordering::SeqCst) {
-                worker.unpark();
+                worker.thread().unpark();
             }
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::SeqCst);
+        for worker in self.workers.drain(..) {
+            worker.thread().unpark();
+            worker.join().expect("a worker catches every panic");
         }
     }
 }
@@ -229,22 +240,26 @@ impl Shared {
     /// A worker's life.
     fn work(&self, index: usize) {
         let mut seen = 0;
-        loop {
-            seen = self.wait(index, seen);
-            let Some(body) = self.enter(seen) else {
+        while let Some(number) = self.wait(index, seen) {
+            seen = number;
+            let Some(body) = self.enter(number) else {
                 continue;
             };
             // SAFETY: inside the gate, so the loop's caller still waits for us.
             let run = unsafe { &*body.run };
-            if catch_unwind(AssertUnwindSafe(|| self.take_part(run, body.count))).is_err() {
+            let outcome = catch_unwind(AssertUnwindSafe(|| self.take_part(run, body.count)));
+            if let Err(panic) = outcome {
                 self.panicked.store(true, Ordering::Relaxed);
+                // Its drop might panic again, and then nobody would leave the gate.
+                std::mem::forget(panic);
             }
             self.gate.fetch_sub(ONE, Ordering::Release);
         }
     }
 
-    /// Waits for a loop after loop number `seen`; returns its number.
-    fn wait(&self, index: usize, seen: u64) -> u64 {
+    /// Waits for a loop after loop number `seen`; returns its number, or nothing
+    /// when there will be no more.
+    fn wait(&self, index: usize, seen: u64) -> Option<u64> {
         let fresh = |order| {
             let gate = self.gate.load(order);
             (gate & !LOW != seen && gate & OPEN != 0).then_some(gate & !LOW)
@@ -253,7 +268,7 @@ impl Shared {
         while start.elapsed() < SPIN {
             for _ in 0..16 {
                 if let Some(number) = fresh(Ordering::Relaxed) {
-                    return number;
+                    return Some(number);
                 }
                 std::hint::spin_loop();
             }
@@ -261,12 +276,15 @@ impl Shared {
         loop {
             self.parked[index].store(true, Ordering::SeqCst);
             let found = fresh(Ordering::SeqCst);
-            if found.is_none() {
+            if found.is_none() && !self.ended.load(Ordering::SeqCst) {
                 thread::park();
             }
             self.parked[index].store(false, Ordering::Relaxed);
             if let Some(number) = found.or_else(|| fresh(Ordering::Relaxed)) {
-                return number;
+                return Some(number);
+            }
+            if self.ended.load(Ordering::Relaxed) {
+                return None;
             }
         }
     }

@@ -1,9 +1,10 @@
 //! Attention of a few queries: keys are read row by row, as they lie in memory.
 
+use super::super::products::{along, sums};
 use super::super::simd::Simd;
+use super::group::BLOCK;
 use super::item::{Block, Work};
-use super::plan::BLOCK;
-use super::scratch::Scratch;
+use super::scratch::{LINE, Scratch};
 use super::softmax::{HIDDEN, LOWEST, Layout, weigh};
 
 /// Most queries that this is the better kernel for. Each costs its own pass over
@@ -25,12 +26,13 @@ pub(super) fn run<S: Simd>(simd: S, work: &Work<'_>, memory: &mut Scratch) {
     largest.fill(LOWEST);
     total.fill(0.0);
     let sight = work.sight(queries.clone());
-    for block in work.blocks() {
+    let mut blocks = work.blocks().peekable();
+    while let Some(block) = blocks.next() {
         let block = block.within(&sight.any, dim);
         if block.tokens == 0 {
             continue;
         }
-        score(simd, work, &block, scores);
+        score(simd, work, &block, blocks.peek(), scores);
         if sight.is_partial(&block) {
             hide(simd, work, &block, scores);
         }
@@ -54,33 +56,46 @@ pub(super) fn run<S: Simd>(simd: S, work: &Work<'_>, memory: &mut Scratch) {
 }
 
 /// The scores of each query, `BLOCK` apart; hidden up to the next whole vector.
+/// Fetches the `next` block meanwhile.
 #[inline(always)]
-fn score<S: Simd>(simd: S, work: &Work<'_>, block: &Block<'_>, scores: &mut [f32]) {
+fn score<S: Simd>(
+    simd: S,
+    work: &Work<'_>,
+    block: &Block<'_>,
+    next: Option<&Block<'_>>,
+    scores: &mut [f32],
+) {
     let dim = work.dim();
-    let whole = block.tokens - block.tokens % S::LANES;
-    for first in (0..whole).step_by(S::LANES) {
-        let keys = &block.keys[first * dim..(first + S::LANES) * dim];
-        for (query, scores) in work
-            .item
-            .queries
-            .clone()
-            .zip(scores.chunks_exact_mut(BLOCK))
-        {
-            // SAFETY: `keys` holds LANES rows of `dim`, and a query has `dim`
-            // numbers, a multiple of 16 and so of LANES.
-            let dots = unsafe { simd.dots(work.query(query).as_ptr(), keys.as_ptr(), dim, dim) };
-            simd.store_part(&mut scores[first..first + S::LANES], dots);
+    let tile = sums::<S>();
+    let whole = block.tokens - block.tokens % tile;
+    for first in (0..whole).step_by(tile) {
+        let keys = &block.keys[first * dim..(first + tile) * dim];
+        // The same keys and values of the next block: those that the first and the
+        // second query's pass fetch ahead.
+        let range = first * dim..first * dim + keys.len();
+        let [mut ahead, mut after] = next.map_or([&[][..]; 2], |next| {
+            [next.keys, next.values].map(|all| all.get(range.clone()).unwrap_or_default())
+        });
+        if work.item.queries.len() == 1 {
+            fetch(simd, after);
+        }
+        let queries = work.item.queries.clone();
+        for (query, scores) in queries.zip(scores.chunks_exact_mut(BLOCK)) {
+            let query = work.query(query);
+            let products = if tile == 16 {
+                along::<S, 16, 1>(simd, keys, query, dim, ahead)
+            } else {
+                along::<S, 8, 1>(simd, keys, query, dim, ahead)
+            };
+            (ahead, after) = (after, &[]);
+            scores[first..first + tile].copy_from_slice(&products[..tile]);
         }
     }
     if whole == block.tokens {
         return;
     }
-    for (query, scores) in work
-        .item
-        .queries
-        .clone()
-        .zip(scores.chunks_exact_mut(BLOCK))
-    {
+    let queries = work.item.queries.clone();
+    for (query, scores) in queries.zip(scores.chunks_exact_mut(BLOCK)) {
         let query = work.query(query);
         for (key, score) in block.keys[whole * dim..]
             .chunks_exact(dim)
@@ -96,16 +111,20 @@ fn score<S: Simd>(simd: S, work: &Work<'_>, block: &Block<'_>, scores: &mut [f32
     }
 }
 
+/// Asks for numbers that will be needed.
+#[inline(always)]
+fn fetch<S: Simd>(simd: S, numbers: &[f32]) {
+    for line in numbers.chunks(LINE) {
+        simd.prefetch(line.as_ptr());
+    }
+}
+
 /// Hides from each query what it does not see.
 #[inline(always)]
 fn hide<S: Simd>(simd: S, work: &Work<'_>, block: &Block<'_>, scores: &mut [f32]) {
     let hidden = simd.splat(HIDDEN);
-    for (query, scores) in work
-        .item
-        .queries
-        .clone()
-        .zip(scores.chunks_exact_mut(BLOCK))
-    {
+    let queries = work.item.queries.clone();
+    for (query, scores) in queries.zip(scores.chunks_exact_mut(BLOCK)) {
         let sees = work.sees(query);
         let first = simd.splat(sees.start as f32);
         let last = simd.splat((sees.end - 1) as f32);

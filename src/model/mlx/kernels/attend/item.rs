@@ -5,7 +5,8 @@ use std::ops::Range;
 use super::super::pool::Pool;
 use super::super::simd::{Job, Simd, dispatch_on};
 use super::super::split::Split;
-use super::plan::{AttendPlan, BLOCK, Group, Item, Source};
+use super::group::{BLOCK, Group, Source};
+use super::plan::{AttendPlan, Item};
 use super::scratch::{self, Scratch};
 use super::{Cache, few, many};
 

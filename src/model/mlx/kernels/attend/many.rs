@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
+use super::super::products::across;
 use super::super::simd::Simd;
+use super::group::BLOCK;
 use super::item::{Block, Sight, Work};
-use super::plan::BLOCK;
 use super::scratch::Scratch;
 use super::softmax::{HIDDEN, LOWEST, Layout, weigh};
 
@@ -156,24 +157,14 @@ impl Tile<'_> {
     /// Scores as `[tokens, width]`.
     #[inline(always)]
     fn score<S: Simd, const NQ: usize>(&self, simd: S, block: &Block<'_>, scores: &mut [f32]) {
-        let (dim, width) = (self.dim, 2 * S::LANES);
-        assert!(self.queries.len() >= dim * width && scores.len() >= block.tokens * width);
-        assert!(block.keys.len() >= block.tokens * dim);
-        let mut key = 0;
-        while key < block.tokens {
-            let keys = block.keys[key * dim..].as_ptr();
-            let scores = scores[key * width..].as_mut_ptr();
-            let queries = self.queries.as_ptr();
-            // SAFETY: `NR` keys are left, so the checks above cover all reads and writes.
-            key += unsafe {
-                match (block.tokens - key, S::REGISTERS) {
-                    (8.., 32) => products::<S, NQ, 8>(simd, queries, keys, dim, scores),
-                    (4.., _) => products::<S, NQ, 4>(simd, queries, keys, dim, scores),
-                    (2.., _) => products::<S, NQ, 2>(simd, queries, keys, dim, scores),
-                    _ => products::<S, NQ, 1>(simd, queries, keys, dim, scores),
-                }
-            };
-        }
+        let dim = self.dim;
+        across::<S, NQ>(
+            simd,
+            self.queries,
+            &block.keys[..block.tokens * dim],
+            dim,
+            scores,
+        );
     }
 
     /// Hides from each lane what it does not see.
@@ -234,43 +225,4 @@ impl Tile<'_> {
             simd.store_part(&mut self.largest[lanes], peak);
         }
     }
-}
-
-/// Products of `NR` keys with `NQ` vectors of queries. Returns `NR`.
-///
-/// # Safety
-///
-/// `queries` is readable as `[dim, 2 * LANES]`, `keys` as `[NR, dim]`, `scores`
-/// writable as `[NR, 2 * LANES]`.
-#[inline(always)]
-unsafe fn products<S: Simd, const NQ: usize, const NR: usize>(
-    simd: S,
-    queries: *const f32,
-    keys: *const f32,
-    dim: usize,
-    scores: *mut f32,
-) -> usize {
-    let width = 2 * S::LANES;
-    let mut sums = [[simd.splat(0.0); NQ]; NR];
-    // SAFETY: the caller's promise, for all reads and writes below.
-    unsafe {
-        for number in 0..dim {
-            let mut lanes = [simd.splat(0.0); NQ];
-            for (vector, lanes) in lanes.iter_mut().enumerate() {
-                *lanes = simd.load(queries.add(number * width + vector * S::LANES));
-            }
-            for (key, sums) in sums.iter_mut().enumerate() {
-                let number = simd.splat(*keys.add(key * dim + number));
-                for (sum, lanes) in sums.iter_mut().zip(&lanes) {
-                    *sum = simd.mul_add(number, *lanes, *sum);
-                }
-            }
-        }
-        for (key, sums) in sums.iter().enumerate() {
-            for (vector, sum) in sums.iter().enumerate() {
-                simd.store(scores.add(key * width + vector * S::LANES), *sum);
-            }
-        }
-    }
-    NR
 }

@@ -20,6 +20,7 @@
 //! no horizontal operation.
 
 mod few;
+mod group;
 mod item;
 mod many;
 mod merge;

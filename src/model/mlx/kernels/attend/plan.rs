@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use super::super::simd::InstructionSet;
+use super::group::{BLOCK, Group, gather};
 use super::shape::{Attention, Heads, PartRange, SpanRange, angles};
 use super::{Cache, CacheMut};
 
@@ -24,7 +25,7 @@ pub struct AttendPlan {
     /// Where each segment lies, and how many tokens it must hold.
     segments: Vec<PartRange>,
     partials: usize,
-    /// Rough cost of all items, in multiply-adds of one query head with one key.
+    /// Rough [cost] of all items.
     pub(super) cost: usize,
 }
 
@@ -37,35 +38,6 @@ pub(super) struct Span {
     pub(super) groups: Vec<(usize, usize)>,
 }
 
-/// Rows that see the same parts.
-#[derive(Debug)]
-pub(super) struct Group {
-    /// Row of the step, and position, of each stacked row.
-    pub(super) rows: Vec<(usize, usize)>,
-    pub(super) parts: Vec<Part>,
-    /// Ranges of keys, counted through all parts, that items are made for.
-    pub(super) chunks: Vec<Range<usize>>,
-    /// No other group works for its rows and there is one chunk: items write
-    /// their results to the output.
-    pub(super) direct: bool,
-    /// Index of its first partial result.
-    partial: usize,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
-    pub(super) source: Source,
-    pub(super) start: usize,
-    pub(super) tokens: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
-    Segment(usize),
-    /// The tail of a span, the step's rows included.
-    Tail(usize),
-}
-
 /// A block of queries over a range of keys, in one kv head.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
@@ -75,10 +47,6 @@ pub(super) struct Item {
     /// Stacked queries: query `row * (query heads / kv heads) + head`.
     pub(super) queries: Range<usize>,
 }
-
-/// Keys that are scored before their values are weighed: what fits into the first
-/// level of cache with the rest.
-pub(super) const BLOCK: usize = 64;
 
 /// Queries of one item at most, in tiles of two vectors.
 const TILES_MAX: usize = 4;
@@ -233,127 +201,57 @@ impl AttendPlan {
         }
     }
 
-    /// Gathers the spans that share each segment. Neighbouring segments of the
-    /// same spans, and all that one span has to itself, make one group.
     fn add_groups(&mut self, spans: &[SpanRange]) {
-        let mut members: Vec<Vec<usize>> = Vec::new();
-        for (index, span) in spans.iter().enumerate() {
-            for part in &span.path {
-                assert!(part.tokens > 0, "a part has tokens");
-                let known = members.len();
-                members.resize(known.max(part.segment + 1), Vec::new());
-                for segment in known..members.len() {
-                    self.segments.push(PartRange {
-                        segment,
-                        start: 0,
-                        tokens: 0,
-                    });
-                }
-                if members[part.segment].is_empty() {
-                    self.segments[part.segment] = *part;
-                }
-                assert_eq!(
-                    self.segments[part.segment], *part,
-                    "spans share a segment as it is"
-                );
-                members[part.segment].push(index);
+        let gathered = gather(spans);
+        self.segments = gathered.segments;
+        for (members, parts) in gathered.groups {
+            let group = self.groups.len();
+            let mut rows = Vec::new();
+            for &member in &members {
+                let span = &mut self.spans[member];
+                span.groups.push((group, rows.len()));
+                let position = spans[member].tail.start + span.tail_tokens;
+                rows.extend((0..span.rows).map(|row| (span.first_row + row, position + row)));
             }
-        }
-        for (index, span) in spans.iter().enumerate() {
-            let mut own = Vec::new();
-            let mut shared: Vec<(&[usize], Vec<Part>)> = Vec::new();
-            for part in &span.path {
-                let sharing = &members[part.segment][..];
-                let source = Source::Segment(part.segment);
-                let part = Part {
-                    source,
-                    start: part.start,
-                    tokens: part.tokens,
-                };
-                match shared.last_mut() {
-                    _ if sharing.len() == 1 => own.push(part),
-                    // The first of those who share it makes the group for all.
-                    _ if sharing[0] != index => {}
-                    Some((last, parts)) if *last == sharing => parts.push(part),
-                    _ => shared.push((sharing, vec![part])),
-                }
-            }
-            for (sharing, parts) in shared {
-                self.add_group(spans, sharing, parts);
-            }
-            let tokens = span.tail.tokens + span.rows;
-            own.push(Part {
-                source: Source::Tail(index),
-                start: span.tail.start,
-                tokens,
-            });
-            self.add_group(spans, &[index], own);
+            self.groups.push(Group::new(rows, parts));
         }
         for span in &self.spans {
             if let [(only, _)] = span.groups[..] {
-                // Settled when the chunks are known.
+                // For now: there may still be several chunks.
                 self.groups[only].direct = true;
             }
         }
-    }
-
-    fn add_group(&mut self, spans: &[SpanRange], members: &[usize], parts: Vec<Part>) {
-        let group = self.groups.len();
-        let mut rows = Vec::new();
-        for &member in members {
-            let span = &mut self.spans[member];
-            span.groups.push((group, rows.len()));
-            let position = spans[member].tail.start + span.tail_tokens;
-            rows.extend((0..span.rows).map(|row| (span.first_row + row, position + row)));
-        }
-        self.groups.push(Group {
-            rows,
-            parts,
-            chunks: Vec::new(),
-            direct: false,
-            partial: 0,
-        });
     }
 
     /// Cuts the groups into items, so that threads can share them evenly.
     fn add_items(&mut self, threads: usize) {
         let per_kv = self.attention.heads.per_kv();
         let kv_heads = self.attention.heads.kv;
-        let visible: Vec<Range<usize>> = self
+        for group in &mut self.groups {
+            group.see(self.attention.window);
+        }
+        let costs = self
             .groups
             .iter()
-            .map(|group| group.visible(self.attention.window))
-            .collect();
-        let cost = |keys: usize, queries: usize| keys * (queries + KEY_COST);
-        let costs = self.groups.iter().zip(&visible);
-        self.cost = costs
-            .map(|(group, keys)| kv_heads * cost(keys.len(), group.rows.len() * per_kv))
-            .sum();
+            .map(|group| kv_heads * cost(group.keys.len(), group.rows.len() * per_kv));
+        self.cost = costs.sum();
         let target = (self.cost / (threads * ITEMS_PER_THREAD)).max(COST_MIN);
         let tile = 2 * self.set.lanes();
         for (index, group) in self.groups.iter_mut().enumerate() {
-            let keys = visible[index].clone();
+            let keys = group.keys.len();
             let queries = group.rows.len() * per_kv;
             // Smaller blocks of queries before more chunks of keys: those need no merge.
-            let tiles = (1..=TILES_MAX)
-                .rev()
-                .find(|tiles| cost(keys.len(), tiles * tile) <= target);
-            let block = tiles.unwrap_or(1) * tile;
-            let chunks = if threads == 1 {
+            let fits = |tiles: &usize| cost(keys, tiles * tile) <= target;
+            let block = (1..=TILES_MAX).rev().find(fits).unwrap_or(1) * tile;
+            let pieces = if threads == 1 {
                 1
             } else {
-                let most = keys.len().div_ceil(2 * BLOCK).max(1);
-                cost(keys.len(), block.min(queries))
+                let most = keys.div_ceil(2 * BLOCK).max(1);
+                cost(keys, block.min(queries))
                     .div_ceil(target)
                     .clamp(1, most)
             };
-            let length = keys.len().div_ceil(chunks).next_multiple_of(BLOCK);
-            group.chunks = keys
-                .clone()
-                .step_by(length.max(1))
-                .map(|from| from..keys.end.min(from + length))
-                .collect();
-            group.direct &= group.chunks.len() == 1;
+            group.cut(pieces);
             group.partial = self.partials;
             if !group.direct {
                 self.partials += kv_heads * group.chunks.len() * queries;
@@ -372,33 +270,14 @@ impl AttendPlan {
         }
         let groups = &self.groups;
         self.items.sort_by_key(|item| {
-            std::cmp::Reverse(cost(
-                groups[item.group].chunks[item.chunk].len(),
-                item.queries.len(),
-            ))
+            let keys = groups[item.group].chunks[item.chunk].len();
+            std::cmp::Reverse(cost(keys, item.queries.len()))
         });
     }
 }
 
-impl Group {
-    /// The keys, counted through all parts, that any row sees: what has left
-    /// every row's window is at the front.
-    fn visible(&self, window: Option<usize>) -> Range<usize> {
-        let total = self.parts.iter().map(|part| part.tokens).sum();
-        let Some(window) = window else {
-            return 0..total;
-        };
-        let earliest = self
-            .rows
-            .iter()
-            .map(|row| row.1)
-            .min()
-            .expect("a span has rows");
-        let from = (earliest + 1).saturating_sub(window);
-        let hidden = self
-            .parts
-            .iter()
-            .map(|part| part.tokens.min(from.saturating_sub(part.start)));
-        hidden.sum::<usize>().min(total)..total
-    }
+/// Rough cost of some queries over some keys, in multiply-adds of one query head
+/// with one key.
+fn cost(keys: usize, queries: usize) -> usize {
+    keys * (queries + KEY_COST)
 }

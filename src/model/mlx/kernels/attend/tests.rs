@@ -286,7 +286,9 @@ fn windows_hide_what_is_too_old() {
             (&[0, 1], 30, 40),
             (&[0, 2], 17, 1),
             (&[], 0, 33),
-            (&[3], 1, 1),
+            // Few enough rows to be read along, each with a window of its own.
+            (&[3], 1, 2),
+            (&[], 70, 2),
         ];
         Case::new(attention(4, 2, 16, Some(window)), &[100, 50, 9, 200], spans).check();
     }

@@ -122,6 +122,12 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch(self, at: *const f32) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+    }
+
+    #[inline(always)]
     fn largest(self, v: __m256) -> f32 {
         intrinsic!({
             let four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
@@ -131,18 +137,10 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn dots(self, query: *const f32, rows: *const f32, stride: usize, dim: usize) -> __m256 {
-        let mut sums = [self.splat(0.0); 8];
-        for at in (0..dim).step_by(8) {
-            // SAFETY: `at + 8 <= dim`, so the caller's promise covers all reads.
-            unsafe {
-                let q = self.load(query.add(at));
-                for (row, sum) in sums.iter_mut().enumerate() {
-                    *sum = self.mul_add(q, self.load(rows.add(row * stride + at)), *sum);
-                }
-            }
-        }
-        let [a, b, c, d, e, f, g, h] = sums;
+    fn sum_each(self, vectors: &[__m256]) -> __m256 {
+        let &[a, b, c, d, e, f, g, h] = vectors else {
+            panic!("one vector a lane")
+        };
         intrinsic!({
             // Per 128-bit lane: partial sums of a, b, c, d, and of e, f, g, h.
             let low = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));

@@ -117,55 +117,46 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn prefetch(self, at: *const f32) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+    }
+
+    #[inline(always)]
     fn largest(self, v: __m512) -> f32 {
         intrinsic!(_mm512_reduce_max_ps(v))
     }
 
+    /// Four rounds, each of which halves the number of vectors and adds what the
+    /// next one needs side by side.
     #[inline(always)]
-    unsafe fn dots(self, query: *const f32, rows: *const f32, stride: usize, dim: usize) -> __m512 {
-        let mut sums = [self.splat(0.0); 16];
-        for at in (0..dim).step_by(16) {
-            // SAFETY: `at + 16 <= dim`, so the caller's promise covers all reads.
-            unsafe {
-                let q = self.load(query.add(at));
-                for (row, sum) in sums.iter_mut().enumerate() {
-                    *sum = self.mul_add(q, self.load(rows.add(row * stride + at)), *sum);
-                }
+    fn sum_each(self, vectors: &[__m512]) -> __m512 {
+        let v: &[__m512; 16] = vectors.try_into().expect("one vector a lane");
+        intrinsic!({
+            let mut fours = [_mm512_setzero_ps(); 4];
+            for (i, four) in fours.iter_mut().enumerate() {
+                let [a, b, c, d] = [v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]];
+                let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+                let cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+                // Per 128-bit lane: partial sums of a, b, c, d.
+                *four = _mm512_add_ps(
+                    _mm512_shuffle_ps::<0b01_00_01_00>(ab, cd),
+                    _mm512_shuffle_ps::<0b11_10_11_10>(ab, cd),
+                );
             }
-        }
-        sum_each(sums)
-    }
-}
-
-/// The sum of each of 16 vectors, as one vector: four rounds that halve the
-/// number of vectors, each adding what the next one needs side by side.
-#[inline(always)]
-fn sum_each(v: [__m512; 16]) -> __m512 {
-    // SAFETY: only reached through `Avx512`, the proof that the machine has AVX-512F.
-    unsafe {
-        let mut fours = [_mm512_setzero_ps(); 4];
-        for (i, four) in fours.iter_mut().enumerate() {
-            let [a, b, c, d] = [v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]];
-            let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-            let cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-            // Per 128-bit lane: partial sums of a, b, c, d.
-            *four = _mm512_add_ps(
-                _mm512_shuffle_ps::<0b01_00_01_00>(ab, cd),
-                _mm512_shuffle_ps::<0b11_10_11_10>(ab, cd),
+            let [p, q, r, s] = fours;
+            let pq = _mm512_add_ps(
+                _mm512_shuffle_f32x4::<0b10_00_10_00>(p, q),
+                _mm512_shuffle_f32x4::<0b11_01_11_01>(p, q),
             );
-        }
-        let [p, q, r, s] = fours;
-        let pq = _mm512_add_ps(
-            _mm512_shuffle_f32x4::<0b10_00_10_00>(p, q),
-            _mm512_shuffle_f32x4::<0b11_01_11_01>(p, q),
-        );
-        let rs = _mm512_add_ps(
-            _mm512_shuffle_f32x4::<0b10_00_10_00>(r, s),
-            _mm512_shuffle_f32x4::<0b11_01_11_01>(r, s),
-        );
-        _mm512_add_ps(
-            _mm512_shuffle_f32x4::<0b10_00_10_00>(pq, rs),
-            _mm512_shuffle_f32x4::<0b11_01_11_01>(pq, rs),
-        )
+            let rs = _mm512_add_ps(
+                _mm512_shuffle_f32x4::<0b10_00_10_00>(r, s),
+                _mm512_shuffle_f32x4::<0b11_01_11_01>(r, s),
+            );
+            _mm512_add_ps(
+                _mm512_shuffle_f32x4::<0b10_00_10_00>(pq, rs),
+                _mm512_shuffle_f32x4::<0b11_01_11_01>(pq, rs),
+            )
+        })
     }
 }

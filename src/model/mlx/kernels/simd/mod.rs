@@ -69,18 +69,19 @@ pub(crate) trait Simd: Copy {
     fn sum(self, v: Self::Vector) -> f32;
     /// The largest lane.
     fn largest(self, v: Self::Vector) -> f32;
-    /// Dot products of `query` with `LANES` rows that lie `stride` numbers apart.
+    /// The sum of each of `LANES` vectors.
     ///
-    /// # Safety
-    /// `query` is readable for `dim` numbers, `rows` for `LANES` rows of `dim`;
-    /// `dim` is a multiple of `LANES`.
-    unsafe fn dots(
-        self,
-        query: *const f32,
-        rows: *const f32,
-        stride: usize,
-        dim: usize,
-    ) -> Self::Vector;
+    /// # Panics
+    ///
+    /// When there are not so many.
+    fn sum_each(self, vectors: &[Self::Vector]) -> Self::Vector;
+
+    /// Asks for the cache line at `at`, which need not exist, in the second level of
+    /// cache. There it may: requests for the first level are few and block loads.
+    #[inline(always)]
+    fn prefetch(self, at: *const f32) {
+        let _ = at;
+    }
 
     /// The first numbers of `from`, at most `LANES`; zero elsewhere.
     #[inline(always)]
@@ -342,13 +343,12 @@ mod tests {
             let mut kept = vec![0.0; S::LANES];
             let chosen = simd.select_ge(v, simd.splat(2.0), simd.iota(), simd.splat(-1.0));
             simd.store_part(&mut kept, chosen);
-            // Row `i` is all `i`: its dot product with ones is `i * dim`.
-            let rows: Vec<f32> = (0..S::LANES).flat_map(|i| vec![i as f32; 48]).collect();
-            let ones = [1.0; 48];
-            // SAFETY: `rows` holds LANES rows of 48, a multiple of every LANES.
-            let dots = unsafe { simd.dots(ones.as_ptr(), rows.as_ptr(), 48, 48) };
+            let mut vectors = [v; LANES_MAX];
+            for (i, vector) in vectors.iter_mut().enumerate() {
+                *vector = simd.mul(v, simd.splat(i as f32));
+            }
             let mut products = vec![0.0; S::LANES];
-            simd.store_part(&mut products, dots);
+            simd.store_part(&mut products, simd.sum_each(&vectors[..S::LANES]));
             (S::LANES, simd.sum(v), simd.largest(v), kept, products)
         }
     }
@@ -369,7 +369,7 @@ mod tests {
             for (i, &number) in seen.iter().enumerate() {
                 let expected = if number >= 2.0 { i as f32 } else { -1.0 };
                 assert_eq!(kept[i], expected, "{set:?}");
-                assert_eq!(products[i], 48.0 * i as f32, "{set:?}");
+                assert_eq!(products[i], sum * i as f32, "{set:?}");
             }
         }
     }

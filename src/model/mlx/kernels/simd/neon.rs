@@ -123,27 +123,10 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn dots(
-        self,
-        query: *const f32,
-        rows: *const f32,
-        stride: usize,
-        dim: usize,
-    ) -> float32x4_t {
-        // Two sums a row, so that the pipeline always has independent work.
-        let mut even = [self.splat(0.0); 4];
-        let mut odd = [self.splat(0.0); 4];
-        for at in (0..dim).step_by(4) {
-            let sums = if at % 8 == 0 { &mut even } else { &mut odd };
-            // SAFETY: `at + 4 <= dim`, so the caller's promise covers all reads.
-            unsafe {
-                let q = self.load(query.add(at));
-                for (row, sum) in sums.iter_mut().enumerate() {
-                    *sum = self.mul_add(q, self.load(rows.add(row * stride + at)), *sum);
-                }
-            }
-        }
-        let [a, b, c, d]: [_; 4] = std::array::from_fn(|i| self.add(even[i], odd[i]));
+    fn sum_each(self, vectors: &[float32x4_t]) -> float32x4_t {
+        let &[a, b, c, d] = vectors else {
+            panic!("one vector a lane")
+        };
         intrinsic!(vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)))
     }
 }

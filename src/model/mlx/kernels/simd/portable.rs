@@ -109,20 +109,8 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    unsafe fn dots(self, query: *const f32, rows: *const f32, stride: usize, dim: usize) -> Lanes {
-        std::array::from_fn(|row| {
-            let mut sum = [0.0; 8];
-            for at in (0..dim).step_by(8) {
-                // SAFETY: `at + 8 <= dim`, so the caller's promise covers both reads.
-                let (q, k) = unsafe {
-                    (
-                        self.load(query.add(at)),
-                        self.load(rows.add(row * stride + at)),
-                    )
-                };
-                sum = self.mul_add(q, k, sum);
-            }
-            self.sum(sum)
-        })
+    fn sum_each(self, vectors: &[Lanes]) -> Lanes {
+        assert_eq!(vectors.len(), Self::LANES, "one vector a lane");
+        std::array::from_fn(|i| self.sum(vectors[i]))
     }
 }

@@ -1,0 +1,151 @@
+//! Which rows of a step see which cached tokens, gathered over all spans.
+
+use std::ops::Range;
+
+use super::shape::{PartRange, SpanRange};
+
+/// Keys that are scored before their values are weighed: what fits into the first
+/// level of cache with the rest.
+pub(super) const BLOCK: usize = 64;
+
+/// Rows that see the same parts.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// Row of the step, and position, of each stacked row.
+    pub(super) rows: Vec<(usize, usize)>,
+    pub(super) parts: Vec<Part>,
+    /// The keys, counted through all parts, that any row sees.
+    pub(super) keys: Range<usize>,
+    /// What of `keys` each item goes through.
+    pub(super) chunks: Vec<Range<usize>>,
+    /// No other group works for its rows and there is one chunk: items write
+    /// their results to the output.
+    pub(super) direct: bool,
+    /// Index of its first partial result.
+    pub(super) partial: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) source: Source,
+    pub(super) start: usize,
+    pub(super) tokens: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    Segment(usize),
+    /// The tail of a span, the step's rows included.
+    Tail(usize),
+}
+
+/// See [`gather`].
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    /// Where each segment of the step lies.
+    pub(super) segments: Vec<PartRange>,
+    /// Spans, and the parts that exactly they see.
+    pub(super) groups: Vec<(Vec<usize>, Vec<Part>)>,
+}
+
+/// Gathers the spans that share each segment. Neighbouring segments of the same
+/// spans, and all that one span has to itself, make one group.
+///
+/// # Panics
+///
+/// When spans share a segment at different positions, or a part has no tokens.
+pub(super) fn gather(spans: &[SpanRange]) -> Gathered {
+    let mut gathered = Gathered::default();
+    let members = gathered.members(spans);
+    for (index, span) in spans.iter().enumerate() {
+        let mut own = Vec::new();
+        // The groups from here on are new.
+        let first = gathered.groups.len();
+        for range in &span.path {
+            let sharing = &members[range.segment];
+            let part = Part {
+                source: Source::Segment(range.segment),
+                start: range.start,
+                tokens: range.tokens,
+            };
+            if sharing.len() == 1 {
+                own.push(part);
+            } else if sharing[0] == index {
+                // The first of those who share it makes the group for all.
+                match gathered.groups[first..].last_mut() {
+                    Some((last, parts)) if last == sharing => parts.push(part),
+                    _ => gathered.groups.push((sharing.clone(), vec![part])),
+                }
+            }
+        }
+        own.push(Part {
+            source: Source::Tail(index),
+            start: span.tail.start,
+            tokens: span.tail.tokens + span.rows,
+        });
+        gathered.groups.push((vec![index], own));
+    }
+    gathered
+}
+
+impl Gathered {
+    /// The spans that have each segment in their path; notes where it lies.
+    fn members(&mut self, spans: &[SpanRange]) -> Vec<Vec<usize>> {
+        let mut members: Vec<Vec<usize>> = Vec::new();
+        for (index, span) in spans.iter().enumerate() {
+            for range in &span.path {
+                assert!(range.tokens > 0, "a part has tokens");
+                for segment in members.len()..=range.segment {
+                    members.push(Vec::new());
+                    // Until one is found that has it.
+                    let (start, tokens) = (0, 0);
+                    self.segments.push(PartRange {
+                        segment,
+                        start,
+                        tokens,
+                    });
+                }
+                let known = &mut self.segments[range.segment];
+                if members[range.segment].is_empty() {
+                    *known = *range;
+                }
+                assert_eq!(known, range, "spans share a segment as it is");
+                members[range.segment].push(index);
+            }
+        }
+        members
+    }
+}
+
+impl Group {
+    pub(super) fn new(rows: Vec<(usize, usize)>, parts: Vec<Part>) -> Group {
+        Group {
+            rows,
+            parts,
+            keys: 0..0,
+            chunks: Vec::new(),
+            direct: false,
+            partial: 0,
+        }
+    }
+
+    /// Finds the keys that any row sees: what has left every row's window is at
+    /// the front.
+    pub(super) fn see(&mut self, window: Option<usize>) {
+        let earliest = self.rows.iter().map(|row| row.1).min();
+        let earliest = earliest.expect("a span has rows");
+        let from = window.map_or(0, |window| (earliest + 1).saturating_sub(window));
+        let hidden = |part: &Part| part.tokens.min(from.saturating_sub(part.start));
+        let total = self.parts.iter().map(|part| part.tokens).sum();
+        self.keys = self.parts.iter().map(hidden).sum::<usize>()..total;
+    }
+
+    /// Cuts the keys into so many chunks of whole blocks, or fewer.
+    pub(super) fn cut(&mut self, pieces: usize) {
+        let length = self.keys.len().div_ceil(pieces).next_multiple_of(BLOCK);
+        let end = self.keys.end;
+        let starts = self.keys.clone().step_by(length.max(1));
+        self.chunks = starts.map(|from| from..end.min(from + length)).collect();
+        self.direct &= self.chunks.len() == 1;
+    }
+}

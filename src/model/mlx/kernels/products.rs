@@ -1,0 +1,139 @@
+//! Dot products of rows with rows: the inner loops of attention and projections.
+
+use super::simd::Simd;
+
+/// Numbers in a cache line.
+const LINE: usize = 16;
+
+/// Most sums that [`along`] keeps in registers.
+pub(super) const SUMS_MAX: usize = 16;
+
+/// Sums that [`along`] keeps in registers: its `R * M`.
+pub(super) const fn sums<S: Simd>() -> usize {
+    if S::LANES == 8 { 8 } else { SUMS_MAX }
+}
+
+/// Dot products of `R` rows with `M` others, by vectors that run along the rows;
+/// the product of row `r` with the other row `m` goes to `r * M + m`. Nothing is
+/// rearranged, so this is best where one side has a few rows only.
+///
+/// Meanwhile `ahead`, some rows that will be needed next, is fetched into the
+/// second level of cache: a core that waits for memory with its own loads was
+/// measured to get half of what it can.
+///
+/// # Panics
+///
+/// When there are fewer rows, `dim` is not a multiple of 16, or `R * M` is not
+/// [`sums`].
+#[inline(always)]
+pub(super) fn along<S: Simd, const R: usize, const M: usize>(
+    simd: S,
+    rows: &[f32],
+    others: &[f32],
+    dim: usize,
+    ahead: &[f32],
+) -> [f32; SUMS_MAX] {
+    assert!(R * M == sums::<S>() && dim.is_multiple_of(16));
+    assert!(rows.len() >= R * dim && others.len() >= M * dim);
+    let mut sums = [simd.splat(0.0); SUMS_MAX];
+    for at in (0..dim).step_by(S::LANES) {
+        if at.is_multiple_of(LINE) {
+            for row in 0..ahead.len() / dim {
+                simd.prefetch(ahead.as_ptr().wrapping_add(row * dim + at));
+            }
+        }
+        let mut numbers = [simd.splat(0.0); M];
+        for (m, numbers) in numbers.iter_mut().enumerate() {
+            // SAFETY: `at + LANES <= dim`, and there are `M` rows of `dim`.
+            *numbers = unsafe { simd.load(others.as_ptr().add(m * dim + at)) };
+        }
+        for r in 0..R {
+            // SAFETY: `at + LANES <= dim`, and there are `R` rows of `dim`.
+            let row = unsafe { simd.load(rows.as_ptr().add(r * dim + at)) };
+            for m in 0..M {
+                sums[r * M + m] = simd.mul_add(row, numbers[m], sums[r * M + m]);
+            }
+        }
+    }
+    let mut products = [0.0; SUMS_MAX];
+    let sums = sums[..R * M].chunks_exact(S::LANES);
+    for (sums, products) in sums.zip(products.chunks_exact_mut(S::LANES)) {
+        simd.store_part(products, simd.sum_each(sums));
+    }
+    products
+}
+
+/// Dot products of rows with `NQ * LANES` others, which lie side by side in
+/// columns: `columns` is `[dim, 2 * LANES]`, `rows` is `[n, dim]`, `products`
+/// becomes `[n, 2 * LANES]`. Best where there are many on both sides: nothing is
+/// summed up across a vector.
+///
+/// # Panics
+///
+/// When a length does not fit.
+#[inline(always)]
+pub(super) fn across<S: Simd, const NQ: usize>(
+    simd: S,
+    columns: &[f32],
+    rows: &[f32],
+    dim: usize,
+    products: &mut [f32],
+) {
+    let width = 2 * S::LANES;
+    let count = rows.len() / dim;
+    assert!(NQ <= 2 && columns.len() >= dim * width && products.len() >= count * width);
+    let mut row = 0;
+    while row < count {
+        let rows = rows[row * dim..].as_ptr();
+        let products = products[row * width..].as_mut_ptr();
+        let columns = columns.as_ptr();
+        // SAFETY: `NR` rows are left, so the checks above cover all reads and writes.
+        row += unsafe {
+            match (count - row, S::REGISTERS) {
+                (8.., 32) => across_tile::<S, NQ, 8>(simd, columns, rows, dim, products),
+                (4.., _) => across_tile::<S, NQ, 4>(simd, columns, rows, dim, products),
+                (2.., _) => across_tile::<S, NQ, 2>(simd, columns, rows, dim, products),
+                _ => across_tile::<S, NQ, 1>(simd, columns, rows, dim, products),
+            }
+        };
+    }
+}
+
+/// [`across`] for `NR` rows. Returns `NR`.
+///
+/// # Safety
+///
+/// `columns` is readable as `[dim, 2 * LANES]`, `rows` as `[NR, dim]`, `products`
+/// writable as `[NR, 2 * LANES]`.
+#[inline(always)]
+unsafe fn across_tile<S: Simd, const NQ: usize, const NR: usize>(
+    simd: S,
+    columns: *const f32,
+    rows: *const f32,
+    dim: usize,
+    products: *mut f32,
+) -> usize {
+    let width = 2 * S::LANES;
+    let mut sums = [[simd.splat(0.0); NQ]; NR];
+    // SAFETY: the caller's promise, for all reads and writes below.
+    unsafe {
+        for number in 0..dim {
+            let mut lanes = [simd.splat(0.0); NQ];
+            for (vector, lanes) in lanes.iter_mut().enumerate() {
+                *lanes = simd.load(columns.add(number * width + vector * S::LANES));
+            }
+            for (row, sums) in sums.iter_mut().enumerate() {
+                let number = simd.splat(*rows.add(row * dim + number));
+                for (sum, lanes) in sums.iter_mut().zip(&lanes) {
+                    *sum = simd.mul_add(number, *lanes, *sum);
+                }
+            }
+        }
+        for (row, sums) in sums.iter().enumerate() {
+            for (vector, sum) in sums.iter().enumerate() {
+                simd.store(products.add(row * width + vector * S::LANES), *sum);
+            }
+        }
+    }
+    NR
+}
