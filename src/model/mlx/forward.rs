@@ -40,7 +40,7 @@ impl Network {
             .ops
             .rms_norm(&x, weights.norm_before(0), self.norm_eps)?;
         for (index, layer) in weights.layers.iter().enumerate() {
-            let packed = layer.packed.apply(&normed)?;
+            let packed = layer.packed.apply(&normed, &self.ops)?;
             let mut attended = self.attention.attend(batch, &plan, index, &packed, tails)?;
             if index + 1 == weights.layers.len() {
                 if batch.wanted.is_empty() {
@@ -49,16 +49,22 @@ impl Network {
                 attended = wanted(batch, attended)?;
                 x = wanted(batch, x)?;
             }
-            let delta = layer.output.apply(&attended)?;
+            let delta = layer.output.apply(&attended, &self.ops)?;
             (x, normed) = self.add_norm(&x, &delta, layer.mlp_norm.as_ref())?;
-            let gated = self.ops.silu_mul(&layer.gate_up.apply(&normed)?)?;
-            let delta = layer.down.apply(&gated)?;
+            let gated = self
+                .ops
+                .silu_mul(&layer.gate_up.apply(&normed, &self.ops)?)?;
+            let delta = layer.down.apply(&gated, &self.ops)?;
             (x, normed) = self.add_norm(&x, &delta, weights.norm_before(index + 1))?;
             if index % LAYERS_AHEAD == LAYERS_AHEAD - 1 {
                 transforms::async_eval([&x, &normed])?;
             }
         }
-        weights.head().apply(&normed)?.as_type::<f32>().map(Some)
+        weights
+            .head()
+            .apply(&normed, &self.ops)?
+            .as_type::<f32>()
+            .map(Some)
     }
 
     fn add_norm(

@@ -6,8 +6,10 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::take_axis;
-use mlx_rs::{Array, Dtype, ops, transforms};
+use mlx_rs::ops::{dequantize, quantized_matmul};
+use mlx_rs::{Array, Dtype, transforms};
 
+use super::ops::Ops;
 use super::stacked::{Elements, Stacked};
 use crate::model::ModelError;
 use crate::model::weights::ModelFiles;
@@ -46,7 +48,7 @@ pub(super) struct Matrix {
 
 #[derive(Debug)]
 enum Form {
-    /// `[in, out]`: a transposed view of the rows.
+    /// `[out, in]`.
     Plain(Array),
     Quantised {
         packed: Array,
@@ -104,22 +106,19 @@ impl Weights {
 
 impl Matrix {
     /// `x` times the matrix, plus the bias.
-    pub(super) fn apply(&self, x: &Array) -> Result<Array, Exception> {
-        match (&self.form, &self.bias) {
-            (Form::Plain(matrix), None) => x.matmul(matrix),
-            (Form::Plain(matrix), Some(bias)) => ops::addmm(bias, x, matrix, None, None),
-            (
-                Form::Quantised {
-                    packed,
-                    scales,
-                    biases,
-                    bits,
-                    group_size,
-                },
-                bias,
-            ) => {
+    pub(super) fn apply(&self, x: &Array, ops: &Ops) -> Result<Array, Exception> {
+        let bias = self.bias.as_ref();
+        match &self.form {
+            Form::Plain(matrix) => ops.linear(x, matrix, bias),
+            Form::Quantised {
+                packed,
+                scales,
+                biases,
+                bits,
+                group_size,
+            } => {
                 let product =
-                    ops::quantized_matmul(x, packed, scales, biases, true, *group_size, *bits)?;
+                    quantized_matmul(x, packed, scales, biases, true, *group_size, *bits)?;
                 match bias {
                     Some(bias) => product.add(bias),
                     None => Ok(product),
@@ -131,14 +130,14 @@ impl Matrix {
     /// Rows `indices` of the matrix, as an embedding.
     pub(super) fn rows(&self, indices: &Array) -> Result<Array, Exception> {
         match &self.form {
-            Form::Plain(matrix) => take_axis(matrix.transpose()?, indices, 0),
+            Form::Plain(matrix) => take_axis(matrix, indices, 0),
             Form::Quantised {
                 packed,
                 scales,
                 biases,
                 bits,
                 group_size,
-            } => ops::dequantize(
+            } => dequantize(
                 take_axis(packed, indices, 0)?,
                 take_axis(scales, indices, 0)?,
                 &take_axis(biases, indices, 0)?,
@@ -228,7 +227,7 @@ impl Loader<'_> {
         let form = match stacked.elements {
             Elements::Plain(elements) => {
                 let matrix = Array::from_slice(&elements, &[rows, columns]);
-                Form::Plain(matrix.as_dtype(self.dtype)?.transpose()?)
+                Form::Plain(matrix.as_dtype(self.dtype)?)
             }
             Elements::Affine {
                 bits,
