@@ -34,38 +34,37 @@ impl Network {
     ) -> Result<Option<Array>, Exception> {
         let plan = self.attention.plan(batch);
         let tokens = Array::from_slice(&batch.tokens, &[batch.rows() as i32]);
-        let layers = &self.weights.layers;
-        let mut x = self.weights.embedding.rows(&tokens)?;
-        let mut normed = self.norm(&x, layers[0].attention_norm.as_ref())?;
-        for (index, layer) in layers.iter().enumerate() {
-            let packed = layer.packed.apply(&normed)?;
+        let weights = &self.weights;
+        let mut x = weights.embedding.rows(&tokens)?;
+        let mut normed = self
+            .ops
+            .rms_norm(&x, weights.norm_before(0), self.norm_eps)?;
+        for (index, layer) in weights.layers.iter().enumerate() {
+            let packed = layer.packed.apply(&normed, &self.ops)?;
             let mut attended = self.attention.attend(batch, &plan, index, &packed, tails)?;
-            if index + 1 == layers.len() {
+            if index + 1 == weights.layers.len() {
                 if batch.wanted.is_empty() {
                     return Ok(None);
                 }
                 attended = wanted(batch, attended)?;
                 x = wanted(batch, x)?;
             }
-            let delta = layer.output.apply(&attended)?;
+            let delta = layer.output.apply(&attended, &self.ops)?;
             (x, normed) = self.add_norm(&x, &delta, layer.mlp_norm.as_ref())?;
-            let gated = self.ops.silu_mul(&layer.gate_up.apply(&normed)?)?;
-            let delta = layer.down.apply(&gated)?;
-            let next = match layers.get(index + 1) {
-                Some(next) => next.attention_norm.as_ref(),
-                None => Some(&self.weights.norm),
-            };
-            (x, normed) = self.add_norm(&x, &delta, next)?;
+            let gated = self
+                .ops
+                .silu_mul(&layer.gate_up.apply(&normed, &self.ops)?)?;
+            let delta = layer.down.apply(&gated, &self.ops)?;
+            (x, normed) = self.add_norm(&x, &delta, weights.norm_before(index + 1))?;
             if index % LAYERS_AHEAD == LAYERS_AHEAD - 1 {
-                transforms::async_eval([&x])?;
+                transforms::async_eval([&x, &normed])?;
             }
         }
-        let logits = self.weights.head().apply(&normed)?;
-        logits.as_type::<f32>().map(Some)
-    }
-
-    fn norm(&self, x: &Array, weight: Option<&Array>) -> Result<Array, Exception> {
-        self.ops.rms_norm(x, weight, self.norm_eps)
+        weights
+            .head()
+            .apply(&normed, &self.ops)?
+            .as_type::<f32>()
+            .map(Some)
     }
 
     fn add_norm(

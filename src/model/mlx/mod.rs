@@ -128,9 +128,7 @@ impl MlxModel {
             _ => Means::Composed,
         };
         let network = Network {
-            weights: with_stream(&stream, || {
-                Weights::load(files, dtype, gpu, kernels.as_ref())
-            })?,
+            weights: with_stream(&stream, || Weights::load(files, dtype, gpu))?,
             attention: Attention {
                 shape,
                 rotary: Rotary::new(files.config()),

@@ -83,7 +83,26 @@ pub(super) struct Ops {
     pub(super) kernels: Option<Stream>,
 }
 
+/// Columns of a matrix that the kernel takes at a time.
+const LINEAR_GRAIN: i32 = 16;
+
 impl Ops {
+    /// `x` times the transpose of `matrix` (`[out, in]`), plus `bias`.
+    pub(super) fn linear(
+        &self,
+        x: &Array,
+        matrix: &Array,
+        bias: Option<&Array>,
+    ) -> Result<Array, Exception> {
+        match (&self.kernels, bias) {
+            (Some(stream), _) if matrix.dim(1) % LINEAR_GRAIN == 0 => {
+                kernels::linear(x, matrix, bias, stream)
+            }
+            (_, None) => x.matmul(matrix.transpose()?),
+            (_, Some(bias)) => ops::addmm(bias, x, matrix.transpose()?, None, None),
+        }
+    }
+
     /// Root mean square normalisation over the last axis (Zhang and Sennrich
     /// 2019), times `weight` unless the next matrix has it folded in.
     pub(super) fn rms_norm(
@@ -98,7 +117,7 @@ impl Ops {
         }
     }
 
-    /// `x + delta`, and its normalisation as by [`rms_norm`](Ops::rms_norm): what
+    /// `x + delta`, and its normalisation as by [`rms_norm`](Self::rms_norm): what
     /// stands between any two blocks.
     pub(super) fn add_rms_norm(
         &self,
@@ -111,7 +130,7 @@ impl Ops {
             return kernels::add_rms_norm(x, delta, weight, eps, stream);
         }
         let sum = x.add(delta)?;
-        let normed = self.rms_norm(&sum, weight, eps)?;
+        let normed = fast::rms_norm(&sum, weight, eps)?;
         Ok((sum, normed))
     }
 

@@ -6,9 +6,10 @@
 
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::take_axis;
-use mlx_rs::{Array, Dtype, Stream, ops, transforms};
+use mlx_rs::ops::{dequantize, quantized_matmul};
+use mlx_rs::{Array, Dtype, transforms};
 
-use super::kernels;
+use super::ops::Ops;
 use super::stacked::{Elements, Stacked};
 use crate::model::ModelError;
 use crate::model::weights::ModelFiles;
@@ -47,10 +48,8 @@ pub(super) struct Matrix {
 
 #[derive(Debug)]
 enum Form {
-    /// `[in, out]`: a transposed view of the rows.
+    /// `[out, in]`.
     Plain(Array),
-    /// `[out, in]`: rows, for this crate's own kernel on that stream.
-    Rows(Array, Stream),
     Quantised {
         packed: Array,
         scales: Array,
@@ -61,8 +60,7 @@ enum Form {
 }
 
 impl Weights {
-    /// Loads, folds and evaluates all weights, in `dtype`, on the current stream. Products
-    /// run on this crate's own kernels where `kernels` names their CPU stream.
+    /// Loads, folds and evaluates all weights, in `dtype`, on the current stream.
     ///
     /// # Errors
     ///
@@ -71,13 +69,11 @@ impl Weights {
         files: &ModelFiles,
         dtype: Dtype,
         keep_quantised: bool,
-        kernels: Option<&Stream>,
     ) -> Result<Self, ModelError> {
         let loader = Loader {
             files,
             dtype,
             keep_quantised,
-            kernels: kernels.cloned(),
         };
         let head = match files.config().tied_embeddings {
             true => None,
@@ -93,6 +89,15 @@ impl Weights {
         })
     }
 
+    /// The weight of the norm before layer `index`, or before the output head where
+    /// there is none; none where it is folded into the matrix behind it.
+    pub(super) fn norm_before(&self, index: usize) -> Option<&Array> {
+        match self.layers.get(index) {
+            Some(layer) => layer.attention_norm.as_ref(),
+            None => Some(&self.norm),
+        }
+    }
+
     /// The matrix that turns a row into logits.
     pub(super) fn head(&self) -> &Matrix {
         self.head.as_ref().unwrap_or(&self.embedding)
@@ -101,23 +106,19 @@ impl Weights {
 
 impl Matrix {
     /// `x` times the matrix, plus the bias.
-    pub(super) fn apply(&self, x: &Array) -> Result<Array, Exception> {
-        match (&self.form, &self.bias) {
-            (Form::Rows(rows, stream), bias) => kernels::linear(x, rows, bias.as_ref(), stream),
-            (Form::Plain(matrix), None) => x.matmul(matrix),
-            (Form::Plain(matrix), Some(bias)) => ops::addmm(bias, x, matrix, None, None),
-            (
-                Form::Quantised {
-                    packed,
-                    scales,
-                    biases,
-                    bits,
-                    group_size,
-                },
-                bias,
-            ) => {
+    pub(super) fn apply(&self, x: &Array, ops: &Ops) -> Result<Array, Exception> {
+        let bias = self.bias.as_ref();
+        match &self.form {
+            Form::Plain(matrix) => ops.linear(x, matrix, bias),
+            Form::Quantised {
+                packed,
+                scales,
+                biases,
+                bits,
+                group_size,
+            } => {
                 let product =
-                    ops::quantized_matmul(x, packed, scales, biases, true, *group_size, *bits)?;
+                    quantized_matmul(x, packed, scales, biases, true, *group_size, *bits)?;
                 match bias {
                     Some(bias) => product.add(bias),
                     None => Ok(product),
@@ -129,15 +130,14 @@ impl Matrix {
     /// Rows `indices` of the matrix, as an embedding.
     pub(super) fn rows(&self, indices: &Array) -> Result<Array, Exception> {
         match &self.form {
-            Form::Plain(matrix) => take_axis(matrix.transpose()?, indices, 0),
-            Form::Rows(rows, _) => take_axis(rows, indices, 0),
+            Form::Plain(matrix) => take_axis(matrix, indices, 0),
             Form::Quantised {
                 packed,
                 scales,
                 biases,
                 bits,
                 group_size,
-            } => ops::dequantize(
+            } => dequantize(
                 take_axis(packed, indices, 0)?,
                 take_axis(scales, indices, 0)?,
                 &take_axis(biases, indices, 0)?,
@@ -153,7 +153,6 @@ struct Loader<'a> {
     files: &'a ModelFiles,
     dtype: Dtype,
     keep_quantised: bool,
-    kernels: Option<Stream>,
 }
 
 impl Loader<'_> {
@@ -228,12 +227,7 @@ impl Loader<'_> {
         let form = match stacked.elements {
             Elements::Plain(elements) => {
                 let matrix = Array::from_slice(&elements, &[rows, columns]);
-                match &self.kernels {
-                    Some(stream) if kernels::linear_supports(stacked.columns) => {
-                        Form::Rows(matrix, stream.clone())
-                    }
-                    _ => Form::Plain(matrix.as_dtype(self.dtype)?.transpose()?),
-                }
+                Form::Plain(matrix.as_dtype(self.dtype)?)
             }
             Elements::Affine {
                 bits,
@@ -265,7 +259,7 @@ impl Matrix {
 
     fn arrays(&self) -> Vec<&Array> {
         match &self.form {
-            Form::Plain(matrix) | Form::Rows(matrix, _) => vec![matrix],
+            Form::Plain(matrix) => vec![matrix],
             Form::Quantised {
                 packed,
                 scales,

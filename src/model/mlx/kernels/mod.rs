@@ -16,5 +16,5 @@ mod simd;
 mod split;
 
 pub use attend::{AttendPlan, Attention, Heads, PartRange, Rotary, SpanRange, TailRange};
-pub use ops::{add_rms_norm, attend, linear, linear_supports, rms_norm, silu_mul};
+pub use ops::{add_rms_norm, attend, linear, rms_norm, silu_mul};
 pub use simd::InstructionSet;

@@ -31,12 +31,6 @@ pub fn silu_mul(gate_up: &Array, stream: &Stream) -> Result<Array, Exception> {
     one(apply(SiluMul, &[gate_up], &[&shape], stream)?)
 }
 
-/// Whether [`linear`] takes matrices of this width.
-#[must_use]
-pub fn linear_supports(width: usize) -> bool {
-    width > 0 && width.is_multiple_of(16)
-}
-
 /// `input` (`[..., width]`) times the transpose of `weight` (`[n, width]`, as
 /// checkpoints store it), plus `bias` (`[n]`) where given, as one operation.
 ///
@@ -57,8 +51,7 @@ pub fn linear(
             "linear: {found:?} are not rows and a matrix"
         )));
     };
-    if *last != width || !linear_supports(width as usize) || bias.is_some_and(|b| b.shape() != [n])
-    {
+    if *last != width || width == 0 || width % 16 != 0 || bias.is_some_and(|b| b.shape() != [n]) {
         let (input, bias) = (input.shape(), bias.map(Array::shape));
         return Err(Exception::custom(format!(
             "linear: input {input:?}, weight {:?} and bias {bias:?} do not fit, or the width is \
