@@ -392,6 +392,36 @@ fn a_fork_and_its_origin_go_their_own_ways() {
     );
 }
 
+/// Buffers that are full must not be shared by a fork and its origin.
+#[test]
+fn a_full_block_is_sealed_and_forked() {
+    let _serial = one_at_a_time();
+    let shape = Shape { layers: 1, ..PLAIN };
+    let tiny = Tiny::new(shape, 13);
+    let tokens = tokens(13, 260);
+    for mut model in both(&tiny) {
+        let plain = Slot::new(&mut model, &[]).logits(&mut model, &tokens)[256..].to_vec();
+        let mut origin = Slot::new(&mut model, &[]);
+        origin.step(&mut model, &tokens[..256], Want::Nothing);
+        assert_eq!(origin.tail.bytes(), model.spec().tail_bytes(256));
+        let fork = |model: &mut MlxModel, origin: &Slot| Slot {
+            tail: model.fork(&origin.tail, 256).expect("a fork"),
+            path: Vec::new(),
+        };
+        let mut first = fork(&mut model, &origin);
+        let mut second = fork(&mut model, &origin);
+        second.seal(&mut model, 256);
+        for slot in [&mut first, &mut origin, &mut second] {
+            assert_close(
+                &slot.logits(&mut model, &tokens[256..]),
+                &plain,
+                TOLERANCE,
+                "forks",
+            );
+        }
+    }
+}
+
 #[test]
 fn exported_state_comes_back() {
     for shape in [PLAIN, WINDOWED] {

@@ -69,9 +69,14 @@ pub(super) fn tokens(array: &Array, from: usize, to: usize) -> Result<Array, Exc
     slice(array, [0, from as i32, 0], [heads, to as i32, dim])
 }
 
-/// `array` (`[heads, tokens, dim]`) with `new` from token `at` on.
+/// `array` (`[heads, tokens, dim]`) with `new` from token `at` on; in place where
+/// nothing else holds `array`. Never a view of `new`.
 pub(super) fn put_tokens(array: &Array, new: &Array, at: usize) -> Result<Array, Exception> {
     let (heads, added, dim) = (new.dim(0), new.dim(1), new.dim(2));
+    if added == array.dim(1) {
+        // MLX would take `new` for the whole, with the buffer that it lies in.
+        return new.contiguous();
+    }
     let (start, stop) = (at as i32, at as i32 + added);
     slice_update(array, new, [0, start, 0], [heads, stop, dim])
 }
@@ -88,18 +93,20 @@ const LINEAR_GRAIN: i32 = 16;
 
 impl Ops {
     /// `x` times the transpose of `matrix` (`[out, in]`), plus `bias`.
+    /// `transposed` is that transpose, a view.
     pub(super) fn linear(
         &self,
         x: &Array,
         matrix: &Array,
+        transposed: &Array,
         bias: Option<&Array>,
     ) -> Result<Array, Exception> {
         match (&self.kernels, bias) {
             (Some(stream), _) if matrix.dim(1) % LINEAR_GRAIN == 0 => {
                 kernels::linear(x, matrix, bias, stream)
             }
-            (_, None) => x.matmul(matrix.transpose()?),
-            (_, Some(bias)) => ops::addmm(bias, x, matrix.transpose()?, None, None),
+            (_, None) => x.matmul(transposed),
+            (_, Some(bias)) => ops::addmm(bias, x, transposed, None, None),
         }
     }
 

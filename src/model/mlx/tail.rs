@@ -105,12 +105,12 @@ impl MlxTail {
         layers.map(|layer| layer.compact(from, to)).collect()
     }
 
-    /// Copies of held tokens `from..to` in buffers with room to grow.
+    /// Copies of held tokens `from..to` in buffers with room for at least one more.
     pub(super) fn roomy(&self, from: usize, to: usize) -> Result<Vec<State>, Exception> {
         if from == to {
             return Ok(Vec::new());
         }
-        let capacity = capacity_for(to - from);
+        let capacity = capacity_for(to - from + 1);
         let layers = self.layers.iter();
         layers
             .map(|layer| layer.map(|array| moved(array, from, to, capacity)))
@@ -273,7 +273,7 @@ fn capacity_for(tokens: usize) -> usize {
     tail_capacity(tokens, BLOCK_TOKENS)
 }
 
-/// Tokens `from..to` at the start of a buffer of their own.
+/// Tokens `from..to` at the start of a buffer of their own, which is larger.
 fn moved(buffer: &Array, from: usize, to: usize, capacity: usize) -> Result<Array, Exception> {
     let room = [buffer.dim(0), capacity as i32, buffer.dim(2)];
     let room = zeros_dtype(&room, buffer.dtype())?;

@@ -48,8 +48,12 @@ pub(super) struct Matrix {
 
 #[derive(Debug)]
 enum Form {
-    /// `[out, in]`.
-    Plain(Array),
+    Plain {
+        /// `[out, in]`.
+        matrix: Array,
+        /// `[in, out]`, a view of the same.
+        transposed: Array,
+    },
     Quantised {
         packed: Array,
         scales: Array,
@@ -109,7 +113,7 @@ impl Matrix {
     pub(super) fn apply(&self, x: &Array, ops: &Ops) -> Result<Array, Exception> {
         let bias = self.bias.as_ref();
         match &self.form {
-            Form::Plain(matrix) => ops.linear(x, matrix, bias),
+            Form::Plain { matrix, transposed } => ops.linear(x, matrix, transposed, bias),
             Form::Quantised {
                 packed,
                 scales,
@@ -130,7 +134,7 @@ impl Matrix {
     /// Rows `indices` of the matrix, as an embedding.
     pub(super) fn rows(&self, indices: &Array) -> Result<Array, Exception> {
         match &self.form {
-            Form::Plain(matrix) => take_axis(matrix, indices, 0),
+            Form::Plain { matrix, .. } => take_axis(matrix, indices, 0),
             Form::Quantised {
                 packed,
                 scales,
@@ -226,8 +230,9 @@ impl Loader<'_> {
         let columns = stacked.columns as i32;
         let form = match stacked.elements {
             Elements::Plain(elements) => {
-                let matrix = Array::from_slice(&elements, &[rows, columns]);
-                Form::Plain(matrix.as_dtype(self.dtype)?)
+                let matrix = Array::from_slice(&elements, &[rows, columns]).as_dtype(self.dtype)?;
+                let transposed = matrix.transpose()?;
+                Form::Plain { matrix, transposed }
             }
             Elements::Affine {
                 bits,
@@ -259,7 +264,7 @@ impl Matrix {
 
     fn arrays(&self) -> Vec<&Array> {
         match &self.form {
-            Form::Plain(matrix) => vec![matrix],
+            Form::Plain { matrix, transposed } => vec![matrix, transposed],
             Form::Quantised {
                 packed,
                 scales,
