@@ -150,7 +150,10 @@ fn a_windowed_tail_stays_small() {
         assert_eq!(slot.tail.tokens(), 600);
         let spec = model.spec();
         assert_eq!(slot.tail.bytes(), spec.segment_bytes(1) * 256, "one block");
-        assert!(slot.tail.bytes() <= spec.tail_bytes(600), "no more than reserved");
+        assert!(
+            slot.tail.bytes() <= spec.tail_bytes(600),
+            "no more than reserved"
+        );
     }
 }
 
