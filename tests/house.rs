@@ -260,8 +260,9 @@ fn sampling(rng: &mut impl Rng) -> Sampling {
     }
 }
 
-/// One random history of the whole house.
-fn history(seed: u64, faults: bool) {
+/// One random history of the whole house. Returns how many tokens were told, and how
+/// often the device failed.
+fn history(seed: u64, faults: bool) -> (usize, usize) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let budget_tokens = [70, 150, 2_000][rng.random_range(0..3)];
     let mut house = House::new(KINDS[seed as usize % KINDS.len()], budget_tokens);
@@ -300,13 +301,17 @@ fn history(seed: u64, faults: bool) {
         peak <= budget,
         "{peak} bytes were alive on a device of {budget}"
     );
+    let told = house.callers.values().map(|caller| caller.told.len()).sum();
+    (told, house.failures)
 }
 
 #[test]
 fn any_order_of_messages_gives_every_caller_its_own_tokens() {
-    for seed in 0..400 {
-        history(seed, false);
-    }
+    let told: usize = (0..2_000).map(|seed| history(seed, false).0).sum();
+    assert!(
+        told > 10_000,
+        "only {told} tokens in all: these histories prove little"
+    );
 }
 
 #[test]
@@ -319,9 +324,17 @@ fn and_so_with_failing_steps_and_panics() {
             eprintln!("{message} on {thread:?}");
         }
     }));
-    for seed in 0..400 {
-        history(1_000 + seed, true);
+    let (mut told, mut failures) = (0, 0);
+    for seed in 0..2_000 {
+        let seen = history(10_000 + seed, true);
+        told += seen.0;
+        failures += seen.1;
     }
+    println!("{told} tokens told, {failures} failures of the device");
+    assert!(
+        told > 10_000 && failures > 500,
+        "{told} tokens, {failures} failures"
+    );
     std::panic::set_hook(quiet);
 }
 
