@@ -55,6 +55,9 @@ const STAGES: &[Stage] = &[
         cargo: &["run", "--features", "mlx", "--example", "quickstart"] },
     Stage { name: "load generator, oracle", quick: false, environment: &[],
         cargo: &["run", "--features", "mlx", "--example", "load_generator", "--", "--oracle"] },
+    // That the figures can be measured, never what they are.
+    Stage { name: "figures, smoke", quick: false, environment: &[],
+        cargo: &["run", "--package", "xtask", "--", "bench", "--quick"] },
 ];
 
 pub(crate) fn command(arguments: &Arguments) -> Result<()> {
