@@ -9,7 +9,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::actors::cache::CacheActor;
 use crate::actors::scheduler::{ASKED_MAX, Abort, MAILBOX_MAX, Scheduler, SchedulerArgs, Submit};
-use crate::actors::sequence::{Sequence, SequenceArgs};
+use crate::actors::sequence::{Guest, Sequence, SequenceArgs};
 use crate::cache::CacheCore;
 use crate::config::EngineConfig;
 use crate::device::Device;
@@ -17,7 +17,7 @@ use crate::error::{StartError, SubmitError};
 use crate::model::{Model, ModelError, ModelSpec};
 use crate::request::{Prompt, Request, field_error};
 use crate::scheduler::{SchedulerCore, Submission};
-use crate::shared::admission::{Admission, Permit, Refusal};
+use crate::shared::admission::{Admission, Refusal};
 use crate::shared::cancel::CancelWord;
 use crate::stream::TokenStream;
 use crate::sync::{AtomicUsize, Ordering};
@@ -57,13 +57,6 @@ pub struct EngineBuilder<B> {
     config: EngineConfig,
 }
 
-/// A request's place in the house; its drop may be what a drain waits for.
-#[derive(Debug)]
-pub(crate) struct Guest {
-    permit: Option<Permit>,
-    left: Arc<Notify>,
-}
-
 impl Engine {
     /// Sets up an engine for the model that `build` makes. `build` runs on the
     /// device thread, where the model will live.
@@ -92,10 +85,7 @@ impl Engine {
     pub async fn submit(&self, request: Request) -> Result<TokenStream, SubmitError> {
         let submitted_at = Instant::now();
         let guest = match self.admission.enter() {
-            Ok(permit) => Guest {
-                permit: Some(permit),
-                left: Arc::clone(&self.left),
-            },
+            Ok(permit) => Guest::new(permit, Arc::clone(&self.left)),
             Err(refusal) => return Err(self.refused(refusal, request)),
         };
         request.validate()?;
@@ -338,12 +328,5 @@ where
             sequences_made: AtomicUsize::new(0),
             device_gone,
         })
-    }
-}
-
-impl Drop for Guest {
-    fn drop(&mut self) {
-        drop(self.permit.take());
-        self.left.notify_waiters();
     }
 }

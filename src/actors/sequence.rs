@@ -11,12 +11,12 @@ use std::time::Instant;
 use kameo::Actor;
 use kameo::actor::ActorRef;
 use kameo::message::{Context, Message};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::scheduler::{Scheduler, Stop};
-use crate::engine::Guest;
 use crate::error::GenerateError;
 use crate::request::{Finish, FinishReason, Piece, Usage};
+use crate::shared::admission::Permit;
 use crate::shared::cancel::CancelWord;
 use crate::telemetry::Telemetry;
 use crate::text::{Certain, TextOutput};
@@ -65,6 +65,30 @@ pub(crate) struct SequenceArgs {
     /// Its place in the house; given back when the actor is gone.
     #[expect(dead_code, reason = "held for its drop")]
     pub(crate) guest: Guest,
+}
+
+/// A request's place in the house; its drop may be what a drain waits for.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    permit: Option<Permit>,
+    left: Arc<Notify>,
+}
+
+impl Guest {
+    /// The holder of a permit, who says so on `left` when it goes.
+    pub(crate) fn new(permit: Permit, left: Arc<Notify>) -> Self {
+        Self {
+            permit: Some(permit),
+            left,
+        }
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        drop(self.permit.take());
+        self.left.notify_waiters();
+    }
 }
 
 impl Actor for Sequence {
