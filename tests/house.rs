@@ -235,7 +235,7 @@ const KINDS: [&[LayerKind]; 4] = [
 
 /// Room for about so many tokens, also where a state weighs the same for any number.
 fn budget_bytes(spec: &ModelSpec, tokens: usize) -> usize {
-    spec.tail_bytes(tokens) + tokens / 8 * spec.segment_bytes(1)
+    spec.tail_bytes(tokens) + tokens / 8 * spec.segment_bytes(motet::model::Extent::whole(1))
 }
 
 /// Prompts that share beginnings often.

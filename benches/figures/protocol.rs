@@ -82,7 +82,7 @@ impl<M: Model, D: Device<M>> Host<'_, M, D> {
                     "model": spec.name,
                     "vocab_size": spec.vocab_size,
                     "weight_bytes": self.device.weight_bytes(),
-                    "cached_token_bytes": spec.segment_bytes(1),
+                    "cached_token_bytes": spec.segment_bytes(motet::model::Extent::whole(1)),
                     "layers": spec.layer_groups.iter().map(|group| group.layers).sum::<usize>(),
                 }))
             }

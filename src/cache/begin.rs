@@ -12,7 +12,7 @@ impl CacheCore {
         // One token is always left to evaluate, so that there are logits.
         let usable = &newcomer.tokens[..newcomer.tokens.len() - 1];
         let found = self.trie.find(self.trie.root(), usable);
-        let cached = match self.spec.cuts_anywhere() {
+        let cached = match self.spec.resumes_anywhere() {
             true => found.tokens_with_partial(),
             false => found.tokens,
         };

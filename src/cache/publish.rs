@@ -3,6 +3,7 @@
 use super::trie::{Match, NodeKey};
 use super::{CacheCore, Effect};
 use crate::device::Edit;
+use crate::model::Extent;
 use crate::{SequenceId, TokenId};
 
 impl CacheCore {
@@ -21,7 +22,7 @@ impl CacheCore {
         if slot.path_tokens >= at {
             return false;
         }
-        if at != computed && !self.spec.cuts_anywhere() {
+        if at != computed && !self.spec.resumes_anywhere() {
             return false;
         }
         let edge = slot.tokens[slot.path_tokens..at].to_vec();
@@ -57,7 +58,7 @@ impl CacheCore {
         }
         if known == 0 {
             self.seal(sequence, &tail, effects);
-        } else if self.spec.cuts_anywhere() {
+        } else if self.spec.resumes_anywhere() {
             self.publish_beyond(sequence, &tail, &found, effects);
         }
         // State that cannot be cut is not published beside what overlaps it.
@@ -86,7 +87,7 @@ impl CacheCore {
             }
         }
         let _held_too = self.lease_or_root(parent);
-        if !self.make_room(self.spec.segment_bytes(tail.len()), effects) {
+        if !self.make_room(self.spec.segment_bytes(Extent::whole(tail.len())), effects) {
             return;
         }
         let slot = self.slots[&sequence].id;
@@ -103,13 +104,13 @@ impl CacheCore {
             segment,
         }));
         self.trie.insert(parent, &tail[known..], segment);
-        self.sealed_bytes += self.spec.segment_bytes(tail.len() - known);
+        self.sealed_bytes += self.spec.segment_bytes(Extent::whole(tail.len() - known));
     }
 
     /// Seals the first `edge.len()` tokens of the slot's tail and hangs them below
     /// its path. False when there is no room.
     fn seal(&mut self, sequence: SequenceId, edge: &[TokenId], effects: &mut Vec<Effect>) -> bool {
-        let bytes = self.spec.segment_bytes(edge.len());
+        let bytes = self.spec.segment_bytes(Extent::whole(edge.len()));
         if !self.make_room(bytes, effects) {
             return false;
         }

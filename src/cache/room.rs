@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::trie::NodeKey;
 use super::{CacheCore, Effect, PathNode};
 use crate::device::Edit;
+use crate::model::Extent;
 
 impl CacheCore {
     /// Evicts until `bytes` more fit. False, as far as can be seen before anything is
@@ -20,7 +21,7 @@ impl CacheCore {
             let Some((segment, tokens)) = self.trie.evict_oldest() else {
                 return false;
             };
-            self.sealed_bytes -= self.spec.segment_bytes(tokens);
+            self.sealed_bytes -= self.spec.segment_bytes(Extent::whole(tokens));
             self.evicted_segments += 1;
             effects.push(Effect::Edit(Edit::Drop { segment }));
         }
@@ -35,7 +36,9 @@ impl CacheCore {
             .flat_map(|slot| slot.path.iter().map(|step| step.node))
             .collect();
         let tokens = used.iter().map(|node| self.trie.node(*node).edge().len());
-        tokens.map(|tokens| self.spec.segment_bytes(tokens)).sum()
+        tokens
+            .map(|tokens| self.spec.segment_bytes(Extent::whole(tokens)))
+            .sum()
     }
 
     /// Cuts a node's segment after `at` tokens, for all who use it. Returns the new
@@ -46,7 +49,7 @@ impl CacheCore {
         at: usize,
         effects: &mut Vec<Effect>,
     ) -> Option<NodeKey> {
-        if !self.spec.cuts_anywhere() {
+        if !self.spec.resumes_anywhere() {
             return None;
         }
         let word = self.trie.node(node).word().clone();
@@ -60,7 +63,9 @@ impl CacheCore {
             return None;
         }
         let held = word.lease()?;
-        let bytes = self.spec.segment_bytes(self.trie.node(node).edge().len());
+        let bytes = self
+            .spec
+            .segment_bytes(Extent::whole(self.trie.node(node).edge().len()));
         // Both halves exist beside the whole for a moment.
         let fits = self.make_room(bytes, effects);
         drop(held);

@@ -203,7 +203,7 @@ impl<M: Model> Checker<'_, M> {
         let mut slot = self.cold(0);
         self.advance(&mut slot, cached);
         let mut within = Vec::new();
-        if !self.model.spec().cuts_anywhere() {
+        if !self.model.spec().resumes_anywhere() {
             within.extend([1, cached / 2, cached - 1]);
         }
         for &at in within.iter().chain([&0, &(cached + 1)]) {

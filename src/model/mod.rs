@@ -29,7 +29,7 @@ pub mod weights;
 use std::rc::Rc;
 
 pub use error::ModelError;
-pub use spec::{LayerGroup, LayerKind, ModelSpec, tail_capacity};
+pub use spec::{Extent, LayerGroup, LayerKind, ModelSpec, tail_capacity};
 
 use crate::TokenId;
 use sampling::Draw;
@@ -86,7 +86,7 @@ pub trait Model: 'static {
     /// # Errors
     ///
     /// [`ModelError::Cut`] unless `0 < at < segment.tokens()` and every layer is
-    /// of a kind that can be cut anywhere ([`ModelSpec::cuts_anywhere`]).
+    /// of a kind that can be cut anywhere ([`ModelSpec::resumes_anywhere`]).
     fn split(
         &mut self,
         segment: &Self::Segment,

@@ -28,6 +28,21 @@ pub struct LayerGroup {
     pub bytes: usize,
 }
 
+/// How large a segment is, and how much of the past it holds.
+///
+/// Keys and values of full attention are cut after any token. Window and recurrent
+/// layers have the state of one offset only, that at which it was taken: of a cut
+/// segment the lower part keeps it, and the upper part is left with what of a window
+/// lies in its own range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Extent {
+    /// Tokens in its range.
+    pub tokens: usize,
+    /// Tokens between its end and the offset at which its state was taken: 0 unless
+    /// it is the upper part of a cut.
+    pub beyond: usize,
+}
+
 /// What a model is: its vocabulary, its context, its layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSpec {
@@ -43,27 +58,69 @@ pub struct ModelSpec {
     pub layer_groups: Vec<LayerGroup>,
     /// Tails grow by whole blocks of this many tokens; see [`tail_capacity`].
     pub tail_block_tokens: usize,
+    /// Whether the state of full attention can be moved to other positions.
+    pub can_shift: bool,
+}
+
+impl Extent {
+    /// A segment that ends where its state was taken.
+    #[must_use]
+    pub fn whole(tokens: usize) -> Self {
+        Self { tokens, beyond: 0 }
+    }
+
+    /// The parts of a segment that is cut after `at` tokens.
+    ///
+    /// # Panics
+    ///
+    /// Unless `0 < at < self.tokens`.
+    #[must_use]
+    pub fn cut(self, at: usize) -> (Self, Self) {
+        assert!(0 < at && at < self.tokens, "a segment is cut inside");
+        let rest = self.tokens - at;
+        let upper = Self {
+            tokens: at,
+            beyond: self.beyond + rest,
+        };
+        let lower = Self {
+            tokens: rest,
+            beyond: self.beyond,
+        };
+        (upper, lower)
+    }
+
+    /// Tokens of a window of `window` tokens that it holds: its last ones.
+    #[must_use]
+    pub fn window_tokens(self, window: usize) -> usize {
+        self.tokens.min(window.saturating_sub(self.beyond))
+    }
+
+    /// Whether it holds the state of recurrent layers at its end.
+    #[must_use]
+    pub fn has_recurrent_state(self) -> bool {
+        self.beyond == 0
+    }
 }
 
 impl ModelSpec {
-    /// Whether cached state can be cut after any token: true when every layer
+    /// Whether a sequence can resume after any cached token: true when every layer
     /// uses full attention.
     #[must_use]
-    pub fn cuts_anywhere(&self) -> bool {
+    pub fn resumes_anywhere(&self) -> bool {
         self.layer_groups
             .iter()
             .all(|group| group.kind == LayerKind::Full)
     }
 
-    /// Device bytes of a sealed segment of `tokens` tokens.
+    /// Device bytes of a sealed segment.
     #[must_use]
-    pub fn segment_bytes(&self, tokens: usize) -> usize {
+    pub fn segment_bytes(&self, extent: Extent) -> usize {
         self.layer_groups
             .iter()
             .map(|group| match group.kind {
-                LayerKind::Full => group.bytes * tokens,
-                LayerKind::Window { tokens: window } => group.bytes * tokens.min(window),
-                LayerKind::Recurrent => group.bytes,
+                LayerKind::Full => group.bytes * extent.tokens,
+                LayerKind::Window { tokens: window } => group.bytes * extent.window_tokens(window),
+                LayerKind::Recurrent => group.bytes * usize::from(extent.has_recurrent_state()),
             })
             .sum()
     }

@@ -149,7 +149,11 @@ fn a_windowed_tail_stays_small() {
         assert_close(&found, &expected, TOLERANCE, "600 tokens");
         assert_eq!(slot.tail.tokens(), 600);
         let spec = model.spec();
-        assert_eq!(slot.tail.bytes(), spec.segment_bytes(1) * 256, "one block");
+        assert_eq!(
+            slot.tail.bytes(),
+            spec.segment_bytes(motet::model::Extent::whole(1)) * 256,
+            "one block"
+        );
         assert!(
             slot.tail.bytes() <= spec.tail_bytes(600),
             "no more than reserved"
@@ -331,7 +335,10 @@ fn sealed_state_goes_on() {
     for at in [3, 7, 40] {
         check_cut(WINDOWED, at, |model, mut slot| {
             slot.seal(model, at);
-            assert_eq!(slot.path[0].bytes(), model.spec().segment_bytes(at));
+            assert_eq!(
+                slot.path[0].bytes(),
+                model.spec().segment_bytes(motet::model::Extent::whole(at))
+            );
             slot
         });
     }

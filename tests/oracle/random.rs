@@ -119,7 +119,7 @@ impl House {
 
     /// Seals at a legal offset near the one given, if there is any.
     fn seal(&mut self, slot: usize, at: usize) {
-        let anywhere = self.oracle.spec().cuts_anywhere();
+        let anywhere = self.oracle.spec().resumes_anywhere();
         let slots = self.slots.len().max(1);
         if let Some(slot) = self.slots.get_mut(slot % slots)
             && slot.tail.tokens() > 0
@@ -132,7 +132,7 @@ impl House {
     }
 
     fn split(&mut self, slot: usize, segment: usize, at: usize) {
-        let anywhere = self.oracle.spec().cuts_anywhere();
+        let anywhere = self.oracle.spec().resumes_anywhere();
         let slots = self.slots.len().max(1);
         if let Some(slot) = self.slots.get_mut(slot % slots)
             && !slot.path.is_empty()
@@ -152,7 +152,7 @@ impl House {
     }
 
     fn fork(&mut self, slot: usize, at: usize) {
-        let anywhere = self.oracle.spec().cuts_anywhere();
+        let anywhere = self.oracle.spec().resumes_anywhere();
         let slots = self.slots.len().max(1);
         if self.slots.len() < SLOTS_MAX
             && let Some(slot) = self.slots.get(slot % slots)

@@ -102,7 +102,7 @@ impl<'a, M: Model> Checker<'a, M> {
     pub(super) fn cuts(&self, tokens: usize) -> Vec<usize> {
         let mut cuts = vec![1, tokens / 2, tokens - 1];
         cuts.dedup();
-        cuts.retain(|_| self.model.spec().cuts_anywhere());
+        cuts.retain(|_| self.model.spec().resumes_anywhere());
         cuts
     }
 
@@ -214,7 +214,11 @@ impl<'a, M: Model> Checker<'a, M> {
 
     pub(super) fn expect_tokens(&self, segment: &M::Segment, tokens: usize) {
         let right = segment.tokens() == tokens
-            && segment.bytes() == self.model.spec().segment_bytes(tokens);
+            && segment.bytes()
+                == self
+                    .model
+                    .spec()
+                    .segment_bytes(crate::model::Extent::whole(tokens));
         self.expect(right, "a segment holds and weighs what the spec says");
     }
 

@@ -259,7 +259,7 @@ impl Model for MlxModel {
     ) -> Result<(MlxSegment, MlxSegment), ModelError> {
         let tokens = segment.tokens();
         self.cut(tokens, at, 1)?;
-        if at == tokens || !self.spec.cuts_anywhere() {
+        if at == tokens || !self.spec.resumes_anywhere() {
             let why = "both halves need their own state";
             return Err(ModelError::Cut { tokens, at, why });
         }
@@ -337,6 +337,7 @@ fn spec(files: &ModelFiles, shape: &Shape, dtype: Dtype) -> ModelSpec {
             bytes: shape.bytes_per_token(dtype),
         }],
         tail_block_tokens: tail::BLOCK_TOKENS,
+        can_shift: true,
     }
 }
 

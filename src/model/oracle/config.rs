@@ -35,6 +35,8 @@ pub struct OracleConfig {
     pub layer_bytes: usize,
     /// Tails report room for whole blocks of this many tokens; at least 1.
     pub tail_block_tokens: usize,
+    /// Whether it claims that full attention's state can be moved to other positions.
+    pub can_shift: bool,
     /// How long a step takes beyond the oracle's own work.
     pub cost: StepCost,
     /// Re-reads every cached entry at every step, in time linear in the context.
@@ -162,6 +164,7 @@ impl OracleConfig {
             end_tokens: self.distinct_end_tokens(),
             layer_groups,
             tail_block_tokens: self.tail_block_tokens,
+            can_shift: self.can_shift,
         }
     }
 
@@ -201,6 +204,7 @@ impl Default for OracleConfig {
             end_one_in: 0,
             layer_bytes: 8,
             tail_block_tokens: 16,
+            can_shift: true,
             cost: StepCost::default(),
             verify: true,
             seed: 0,

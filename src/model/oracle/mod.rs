@@ -145,7 +145,7 @@ impl Oracle {
     fn allow_cut(&self, tokens: usize, at: usize) -> Result<(), ModelError> {
         let why = if at > tokens {
             "it holds no more than its tokens"
-        } else if at < tokens && !self.spec.cuts_anywhere() {
+        } else if at < tokens && !self.spec.resumes_anywhere() {
             "window and recurrent layers can be cut at the end only"
         } else {
             return Ok(());

@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 
 use super::counters::{Charge, Holder, OracleCounters};
 use super::hash::Fold;
-use crate::model::{LayerKind, ModelSpec, Segment, Tail};
+use crate::model::{Extent, LayerKind, ModelSpec, Segment, Tail};
 
 /// What precedes a sequence's first token.
 const START: u64 = 0x7374_6172_7400;
@@ -134,7 +134,7 @@ pub(super) fn verify(path: &[Rc<OracleSegment>], tail: &OracleTail) {
 
 impl OracleSegment {
     pub(super) fn new(range: Range, spec: &ModelSpec, counters: &OracleCounters) -> OracleSegment {
-        let bytes = spec.segment_bytes(range.tokens);
+        let bytes = spec.segment_bytes(Extent::whole(range.tokens));
         OracleSegment {
             range,
             charge: counters.charge(Holder::Segment, bytes),
