@@ -1,5 +1,10 @@
 //! How an engine is set up: one struct a component, each field with advice.
 
+use std::borrow::Cow;
+
+use crate::cache::eviction::{Eviction, Lru};
+use crate::model::ModelSpec;
+
 /// A setting that cannot work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("configuration field `{field}` is {found}; expected {expected}")]
@@ -9,7 +14,7 @@ pub struct ConfigError {
     /// What it was set to.
     pub found: String,
     /// What would work.
-    pub expected: &'static str,
+    pub expected: Cow<'static, str>,
 }
 
 /// Requests that may be inside in all.
@@ -53,6 +58,44 @@ pub struct CacheConfig {
     /// A new sequence waits for another's prefill only if that spares it at least
     /// this many tokens.
     pub share_tokens_min: usize,
+    /// Who goes first when room is needed.
+    pub eviction: EvictionPolicy,
+    /// What becomes of a conversation that a newcomer continues in another way.
+    pub slot_choice: SlotChoice,
+    /// Models that cannot resume after any token (sliding windows, recurrent layers)
+    /// are made restorable every so many tokens of a prompt. Smaller saves more
+    /// recomputing and costs device bytes.
+    pub restore_interval_tokens: usize,
+    /// Two segments in a row are made one, when nobody uses them, if they are no
+    /// longer than this together. Each costs the device a copy; 0 never merges.
+    pub merge_tokens_max: usize,
+    /// Device bytes that pins may hold; half of `device_bytes_max`, if none. What is
+    /// pinned is not there for live sequences.
+    pub pinned_bytes_max: Option<usize>,
+    /// Sequences as long as the model's whole context that must fit at once. The
+    /// engine does not start on a budget that is too small for them.
+    pub full_sequences_min: usize,
+}
+
+/// Who goes first when room is needed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EvictionPolicy {
+    /// What was used least recently: the yardstick.
+    #[default]
+    Lru,
+}
+
+/// What becomes of a conversation that a newcomer continues in another way, for
+/// example since its last message was edited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SlotChoice {
+    /// It stays, beside the newcomer, as worthy as before: right for many users.
+    #[default]
+    Best,
+    /// The newcomer takes its place: what it does not continue is the first to go.
+    /// Right for one user with one conversation at a time.
+    Longest,
 }
 
 impl Default for SchedulerConfig {
@@ -71,6 +114,22 @@ impl Default for CacheConfig {
         Self {
             device_bytes_max: 2 << 30,
             share_tokens_min: 16,
+            eviction: EvictionPolicy::default(),
+            slot_choice: SlotChoice::default(),
+            restore_interval_tokens: 8192,
+            merge_tokens_max: 512,
+            pinned_bytes_max: None,
+            full_sequences_min: 1,
+        }
+    }
+}
+
+impl EvictionPolicy {
+    /// The policy, with nothing learned yet.
+    #[must_use]
+    pub fn policy(self) -> Box<dyn Eviction> {
+        match self {
+            Self::Lru => Box::new(Lru),
         }
     }
 }
@@ -86,13 +145,21 @@ impl EngineConfig {
             0 => Err(ConfigError {
                 field,
                 found: "0".into(),
-                expected: "at least 1",
+                expected: "at least 1".into(),
             }),
             _ => Ok(()),
         };
         positive("scheduler.sequences_max", self.scheduler.sequences_max)?;
         positive("scheduler.step_tokens_max", self.scheduler.step_tokens_max)?;
         positive("cache.device_bytes_max", self.cache.device_bytes_max)?;
+        let pinned_bytes_max = self.cache.pinned_bytes_max.unwrap_or(0);
+        if pinned_bytes_max > self.cache.device_bytes_max {
+            return Err(ConfigError {
+                field: "cache.pinned_bytes_max",
+                found: pinned_bytes_max.to_string(),
+                expected: "at most `cache.device_bytes_max`".into(),
+            });
+        }
         let inside = self
             .scheduler
             .sequences_max
@@ -101,7 +168,7 @@ impl EngineConfig {
             return Err(ConfigError {
                 field: "scheduler.queue_max",
                 found: self.scheduler.queue_max.to_string(),
-                expected: "with `scheduler.sequences_max`, at most 2^32: a queue is bounded",
+                expected: "with `scheduler.sequences_max`, at most 2^32: a queue is bounded".into(),
             });
         }
         match self.scheduler.step_tokens_max >= self.scheduler.sequences_max {
@@ -109,7 +176,35 @@ impl EngineConfig {
             false => Err(ConfigError {
                 field: "scheduler.step_tokens_max",
                 found: self.scheduler.step_tokens_max.to_string(),
-                expected: "at least `scheduler.sequences_max`, so that all may decode",
+                expected: "at least `scheduler.sequences_max`, so that all may decode".into(),
+            }),
+        }
+    }
+}
+
+impl EngineConfig {
+    /// Checks the budget against the worst case of this model: so many sequences of
+    /// its whole context at once, and the copies that their sealing needs. A sequence
+    /// reserves its own worst case before it starts, so beyond this check none runs
+    /// out in its middle.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] says how many bytes would do.
+    pub fn validate_for(&self, spec: &ModelSpec) -> Result<(), ConfigError> {
+        let tail = spec.tail_bytes(spec.context_tokens_max);
+        let needed = tail.saturating_mul(self.cache.full_sequences_min);
+        match needed <= self.cache.device_bytes_max {
+            true => Ok(()),
+            false => Err(ConfigError {
+                field: "cache.device_bytes_max",
+                found: self.cache.device_bytes_max.to_string(),
+                expected: format!(
+                    "at least {needed} bytes, for `cache.full_sequences_min` = {} sequences of \
+                     {} tokens; lower that to 0 if no request is that long",
+                    self.cache.full_sequences_min, spec.context_tokens_max
+                )
+                .into(),
             }),
         }
     }

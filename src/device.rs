@@ -7,6 +7,7 @@
 //! **Invariant.** What the thread holds is a function of the work it was sent:
 //! edits are carried out in order, before the step that comes with them.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -38,6 +39,35 @@ pub enum Edit {
         /// How many tokens.
         tokens: usize,
         /// The segment's name.
+        segment: SegmentId,
+    },
+    /// The first tokens of a slot's tail are given up for sealed segments that hold the
+    /// same, at the end of its path.
+    Adopt {
+        /// The slot.
+        slot: SlotId,
+        /// How many tokens.
+        tokens: usize,
+        /// The segments, in order.
+        path: Vec<SegmentId>,
+    },
+    /// Tokens are taken out of a slot: it keeps the first `kept` segments of its path,
+    /// and in its tail what followed them and is not removed.
+    Remove {
+        /// The slot.
+        slot: SlotId,
+        /// Segments of its path that stay.
+        kept: usize,
+        /// Which of its tokens.
+        removed: Range<usize>,
+    },
+    /// Two segments in a row become one.
+    Merge {
+        /// The first, which is gone afterwards.
+        upper: SegmentId,
+        /// The second, which is gone afterwards.
+        lower: SegmentId,
+        /// The name of what holds both.
         segment: SegmentId,
     },
     /// A segment becomes two, in every path that it is part of.
@@ -285,6 +315,13 @@ impl<M: Model> Table<M> {
                 self.segments.insert(upper, first);
                 self.segments.insert(lower, second);
             }
+            Edit::Adopt { slot, tokens, path } => {
+                let slot = self.slots.get_mut(&slot).expect("an open slot adopts");
+                drop(model.seal(&mut slot.tail, tokens)?);
+                let held = path.iter().map(|id| Rc::clone(&self.segments[id]));
+                slot.path.extend(held);
+            }
+            Edit::Remove { .. } | Edit::Merge { .. } => todo!(),
             // A slot that was part of a failed step is gone already.
             Edit::Close { slot } => drop(self.slots.remove(&slot)),
             Edit::Drop { segment } => drop(self.segments.remove(&segment)),

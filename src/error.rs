@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::SequenceId;
+use crate::cache::CacheError;
 use crate::config::ConfigError;
 use crate::model::ModelError;
 use crate::request::Request;
@@ -68,6 +70,24 @@ pub enum SubmitError {
     Draining,
 }
 
+/// Why something could not be kept in the cache.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeepError {
+    /// The prompt was not taken in.
+    #[error(transparent)]
+    Submit(Box<SubmitError>),
+    /// The prompt could not be computed.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+    /// The cache refused.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// The engine has stopped.
+    #[error("the engine has stopped")]
+    Stopped,
+}
+
 /// Why a sequence that was taken in ended without its output.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -83,6 +103,25 @@ pub enum GenerateError {
     /// The cached state does not fit on the device, even alone.
     #[error("the sequence's cached state does not fit on the device")]
     OutOfMemory,
+    /// The sequence to fork is not inside: it has ended, or never was.
+    #[error("cannot fork {0}: it has ended, or never was")]
+    ForkSource(SequenceId),
+    /// The fork was to begin beyond what its source has.
+    #[error("cannot fork {source_sequence} after {at} tokens: it has {tokens}")]
+    ForkBeyond {
+        /// The source.
+        source_sequence: SequenceId,
+        /// Where the fork was to begin.
+        at: usize,
+        /// Tokens of the source, prompt and output.
+        tokens: usize,
+    },
+    /// What the fork would continue leaves no room in the model's context, or is empty.
+    #[error("cannot continue {tokens} tokens: they are none, or fill the model's context")]
+    ForkFull {
+        /// Tokens that it would continue.
+        tokens: usize,
+    },
     /// A token could not be turned into text.
     #[error("a token could not be turned into text: {0}")]
     Text(String),

@@ -40,3 +40,8 @@ id!(
     SegmentId,
     "seg-"
 );
+id!(
+    /// A prefix that is kept. Never reused.
+    PinId,
+    "pin-"
+);

@@ -29,6 +29,36 @@ pub struct Request {
     pub stop_strings: Vec<String>,
     /// Whether to go on past the model's own end tokens, for measurements.
     pub ignore_end_tokens: bool,
+    /// What happens when the model's context is full.
+    pub at_context_limit: ContextLimit,
+    /// With whom the request shares cached state: only with requests of the same
+    /// salt, and those without one with each other. A server gives each tenant a
+    /// salt of its own.
+    pub cache_salt: Option<String>,
+    /// How dearly its cached state is kept, beside that of others: state of a higher
+    /// number is evicted only when none of a lower number is left.
+    pub retention: u8,
+    /// Offsets in the prompt's tokens where a later prompt is likely to branch off, so
+    /// that it can be resumed there. Of use for models that cannot resume after any
+    /// token (sliding windows, recurrent layers); chats have theirs by themselves.
+    pub restore_points: Vec<usize>,
+}
+
+/// What happens when prompt and output fill the model's context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ContextLimit {
+    /// The output ends, with [`FinishReason::Length`].
+    #[default]
+    Stop,
+    /// The oldest tokens after the first `keep` are forgotten, half of what is not
+    /// kept at once, and the output goes on. What follows the gap was computed when
+    /// the gap was not there: an approximation, which no other request is given.
+    /// A prompt that is too long for the context loses its middle in the same way.
+    Shift {
+        /// Tokens at the beginning that stay, such as a system prompt; less than the
+        /// model's context.
+        keep: usize,
+    },
 }
 
 /// What to continue.
@@ -126,6 +156,10 @@ impl Request {
             sampling: Sampling::GREEDY,
             stop_strings: Vec::new(),
             ignore_end_tokens: false,
+            at_context_limit: ContextLimit::Stop,
+            cache_salt: None,
+            retention: 0,
+            restore_points: Vec::new(),
         }
     }
 
@@ -190,6 +224,35 @@ impl Request {
     #[must_use]
     pub fn ignore_end_tokens(mut self) -> Self {
         self.ignore_end_tokens = true;
+        self
+    }
+
+    /// Goes on when the context is full, and keeps the first `keep` tokens then; see
+    /// [`ContextLimit::Shift`].
+    #[must_use]
+    pub fn shift(mut self, keep: usize) -> Self {
+        self.at_context_limit = ContextLimit::Shift { keep };
+        self
+    }
+
+    /// Shares cached state with requests of the same salt only.
+    #[must_use]
+    pub fn cache_salt(mut self, salt: impl Into<String>) -> Self {
+        self.cache_salt = Some(salt.into());
+        self
+    }
+
+    /// Sets how dearly its cached state is kept.
+    #[must_use]
+    pub fn retention(mut self, retention: u8) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// Adds an offset in the prompt's tokens at which it is to be restorable.
+    #[must_use]
+    pub fn restore_point(mut self, at: usize) -> Self {
+        self.restore_points.push(at);
         self
     }
 

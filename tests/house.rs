@@ -5,13 +5,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use motet::cache::{self, CacheCore};
+use motet::cache::{self, CacheCore, CacheError, Salt};
 use motet::config::{CacheConfig, SchedulerConfig};
 use motet::device::{Outcome, Table, Work};
 use motet::model::oracle::{Oracle, OracleConfig, StepFault};
 use motet::model::sampling::Sampling;
 use motet::model::{DeviceMemory, LayerKind, Model, ModelSpec};
-use motet::request::FinishReason;
+use motet::request::{ContextLimit, FinishReason};
 use motet::scheduler::{Effect, Event, SchedulerCore, Submission};
 use motet::{SequenceId, TokenId};
 use rand::{Rng, RngExt, SeedableRng};
@@ -35,7 +35,7 @@ struct House {
     cache: CacheCore,
     /// On the way to the cache, to the scheduler, to the device.
     messages: VecDeque<cache::Message>,
-    answers: VecDeque<Vec<cache::Effect>>,
+    answers: VecDeque<Result<Vec<cache::Effect>, CacheError>>,
     work: Option<Work>,
     callers: BTreeMap<SequenceId, Caller>,
     /// Work that the device could not carry out.
@@ -57,6 +57,8 @@ impl House {
         let cache_config = CacheConfig {
             device_bytes_max: budget_bytes(&spec, budget_tokens),
             share_tokens_min: 4,
+            merge_tokens_max: 0,
+            ..CacheConfig::default()
         };
         let scheduler_config = SchedulerConfig {
             sequences_max: 8,
@@ -98,6 +100,10 @@ impl House {
             output_tokens_max,
             sampling,
             ignore_end_tokens: false,
+            at_limit: ContextLimit::Stop,
+            salt: Salt::default(),
+            restore_points: Vec::new(),
+            priority: 0,
         }));
         sequence
     }
@@ -110,9 +116,11 @@ impl House {
                     assert!(self.work.is_none(), "one work at a time");
                     self.work = Some(work);
                 }
+                Effect::Upkept(..) => unreachable!("nobody asks"),
                 Effect::Started {
                     sequence,
                     cached_tokens,
+                    ..
                 } => {
                     assert!(cached_tokens < self.callers[&sequence].prompt.len());
                 }
@@ -140,7 +148,7 @@ impl House {
                 let Some(message) = self.messages.pop_front() else {
                     return false;
                 };
-                let answer = self.cache.handle(message);
+                let answer = self.cache.handle(Duration::ZERO, message);
                 self.cache.check_integrity();
                 self.answers.push_back(answer);
             }

@@ -1,7 +1,7 @@
 //! The cache's shell.
 //!
-//! What can wake it: a [`Message`] from the scheduler. Each is answered by exactly
-//! one [`Answer`], in order.
+//! What can wake it: a [`Message`] from the scheduler, each answered by exactly one
+//! [`Answer`], in order; and an [`Inspect`] from the engine, which awaits the reply.
 
 use std::convert::Infallible;
 
@@ -9,13 +9,14 @@ use kameo::Actor;
 use kameo::actor::ActorRef;
 use kameo::message::Context;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
-use crate::cache::{CacheCore, CacheStats, Effect, Message};
+use crate::cache::{CacheCore, CacheError, CacheStats, Effect, Message, Salt, TreeView};
 
 /// What the cache says to one message.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    pub(crate) effects: Vec<Effect>,
+    pub(crate) result: Result<Vec<Effect>, CacheError>,
     pub(crate) stats: CacheStats,
 }
 
@@ -23,7 +24,11 @@ pub(crate) struct Answer {
 pub(crate) struct CacheActor {
     core: CacheCore,
     answers: mpsc::Sender<Answer>,
+    born: Instant,
 }
+
+/// Somebody wants to look at the trie.
+pub(crate) struct Inspect(pub(crate) Salt);
 
 impl Actor for CacheActor {
     type Args = (CacheCore, mpsc::Sender<Answer>);
@@ -33,7 +38,11 @@ impl Actor for CacheActor {
         (core, answers): Self::Args,
         _actor_ref: ActorRef<Self>,
     ) -> Result<Self, Self::Error> {
-        Ok(Self { core, answers })
+        Ok(Self {
+            core,
+            answers,
+            born: Instant::now(),
+        })
     }
 }
 
@@ -41,9 +50,9 @@ impl kameo::message::Message<Message> for CacheActor {
     type Reply = ();
 
     async fn handle(&mut self, message: Message, ctx: &mut Context<Self, Self::Reply>) {
-        let effects = self.core.handle(message);
+        let result = self.core.handle(self.born.elapsed(), message);
         let stats = self.core.stats();
-        match self.answers.try_send(Answer { effects, stats }) {
+        match self.answers.try_send(Answer { result, stats }) {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Closed(_)) => ctx.stop(),
             Err(mpsc::error::TrySendError::Full(_)) => {
@@ -52,3 +61,19 @@ impl kameo::message::Message<Message> for CacheActor {
         }
     }
 }
+
+impl kameo::message::Message<Inspect> for CacheActor {
+    type Reply = Inspected;
+
+    async fn handle(
+        &mut self,
+        Inspect(salt): Inspect,
+        _ctx: &mut Context<Self, Self::Reply>,
+    ) -> Inspected {
+        Inspected(self.core.tree(&salt))
+    }
+}
+
+/// What the trie looks like.
+#[derive(kameo::Reply)]
+pub(crate) struct Inspected(pub(crate) TreeView);

@@ -7,6 +7,8 @@
 //! | `Answer` | cache | [`ASKED_MAX`]; never full: no more messages are out than answers fit |
 //! | `Outcome` | device thread | one per work under way; never full |
 //! | `Submit` | `Engine::submit` | the mailbox, [`MAILBOX_MAX`]; the caller awaits |
+//! | `Fork` | `Engine::fork` | the mailbox; the caller awaits |
+//! | `Upkeep` | `Engine::pin`, `unpin`, `clear` | the mailbox; the caller awaits the answer |
 //! | `Stop` | sequences, dropped streams | the mailbox; sequences await, a dropped stream is also seen by its cancel word |
 //! | `Abort` | `Engine::shutdown` | the mailbox; the caller awaits |
 
@@ -19,14 +21,14 @@ use kameo::actor::{ActorRef, WeakActorRef};
 use kameo::error::SendError;
 use kameo::mailbox::{MailboxReceiver, Signal};
 use kameo::message::{Context, Message};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::cache::{Answer, CacheActor};
 use super::sequence::{News, Sequence};
 use crate::SequenceId;
-use crate::cache;
+use crate::cache::{self, CacheError};
 use crate::device::{Device, Outcome};
-use crate::scheduler::{Effect, Event, SchedulerCore, Submission};
+use crate::scheduler::{self, Effect, Event, SchedulerCore, Submission};
 use crate::shared::cancel::CancelWord;
 use crate::telemetry::Telemetry;
 
@@ -47,6 +49,9 @@ pub(crate) struct Scheduler {
     /// Messages to the cache beyond [`ASKED_MAX`]; as many as sequences can cause.
     unasked: VecDeque<cache::Message>,
     links: BTreeMap<SequenceId, Link>,
+    /// Callers who await the cache's answer; each waits for one.
+    upkeep: BTreeMap<u64, oneshot::Sender<Result<(), CacheError>>>,
+    tickets_made: u64,
     telemetry: Arc<Telemetry>,
 }
 
@@ -74,6 +79,19 @@ pub(crate) struct Submit {
     pub(crate) cancel: CancelWord,
 }
 
+/// A new sequence that continues another, and the way to it.
+pub(crate) struct Fork {
+    pub(crate) fork: scheduler::Fork,
+    pub(crate) actor: ActorRef<Sequence>,
+    pub(crate) cancel: CancelWord,
+}
+
+/// A caller's question to the cache.
+pub(crate) struct Upkeep {
+    pub(crate) message: cache::Message,
+    pub(crate) reply: oneshot::Sender<Result<(), CacheError>>,
+}
+
 /// A sequence is to stop.
 pub(crate) struct Stop(pub(crate) SequenceId);
 
@@ -94,6 +112,8 @@ impl Actor for Scheduler {
             asked: 0,
             unasked: VecDeque::new(),
             links: BTreeMap::new(),
+            upkeep: BTreeMap::new(),
+            tickets_made: 0,
             telemetry: args.telemetry,
         })
     }
@@ -135,6 +155,33 @@ impl Message<Submit> for Scheduler {
     }
 }
 
+impl Message<Fork> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, fork: Fork, _ctx: &mut Context<Self, Self::Reply>) {
+        let link = Link {
+            actor: fork.actor,
+            cancel: fork.cancel,
+            undelivered: Vec::new(),
+        };
+        self.links.insert(fork.fork.submission.sequence, link);
+        self.feed(Event::Fork(fork.fork));
+    }
+}
+
+impl Message<Upkeep> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, upkeep: Upkeep, _ctx: &mut Context<Self, Self::Reply>) {
+        self.tickets_made += 1;
+        self.upkeep.insert(self.tickets_made, upkeep.reply);
+        self.feed(Event::Upkeep {
+            ticket: self.tickets_made,
+            message: upkeep.message,
+        });
+    }
+}
+
 impl Message<Stop> for Scheduler {
     type Reply = ();
 
@@ -155,7 +202,7 @@ impl Scheduler {
     fn on_answer(&mut self, answer: Answer) {
         self.asked -= 1;
         self.telemetry.cache(answer.stats);
-        self.feed(Event::Cache(answer.effects));
+        self.feed(Event::Cache(answer.result));
     }
 
     fn on_outcome(&mut self, outcome: Option<Outcome>) {
@@ -200,9 +247,19 @@ impl Scheduler {
                 Effect::Token(sequence, token) => self.tell(sequence, News::Token(token)),
                 Effect::Started {
                     sequence,
+                    prompt_tokens,
                     cached_tokens,
                 } => {
-                    self.tell(sequence, News::Started { cached_tokens });
+                    let news = News::Started {
+                        prompt_tokens,
+                        cached_tokens,
+                    };
+                    self.tell(sequence, news);
+                }
+                Effect::Upkept(ticket, result) => {
+                    let caller = self.upkeep.remove(&ticket).expect("a ticket is made once");
+                    // Who does not wait any more does not want to know.
+                    caller.send(result).ok();
                 }
                 Effect::Finished(sequence, reason) => {
                     self.part(sequence, News::Finished(reason));

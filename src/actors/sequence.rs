@@ -25,8 +25,11 @@ use crate::{SequenceId, TokenId};
 /// What the scheduler tells a sequence.
 #[derive(Debug)]
 pub(crate) enum News {
-    /// It has a slot; this many prompt tokens were in the cache.
-    Started { cached_tokens: usize },
+    /// It has a slot; of so many prompt tokens, so many were in the cache.
+    Started {
+        prompt_tokens: usize,
+        cached_tokens: usize,
+    },
     /// A new token.
     Token(TokenId),
     /// There will be no more.
@@ -117,7 +120,10 @@ impl Message<Vec<News>> for Sequence {
             match news {
                 // Its caller has what it wanted; this is a late token or the end.
                 _ if self.done => {}
-                News::Started { cached_tokens } => self.started(cached_tokens),
+                News::Started {
+                    prompt_tokens,
+                    cached_tokens,
+                } => self.started(prompt_tokens, cached_tokens),
                 News::Token(token) => self.token(token).await,
                 News::Finished(reason) => self.finish(reason),
                 News::Failed(error) => self.fail(error),
@@ -127,7 +133,8 @@ impl Message<Vec<News>> for Sequence {
 }
 
 impl Sequence {
-    fn started(&mut self, cached_tokens: usize) {
+    fn started(&mut self, prompt_tokens: usize, cached_tokens: usize) {
+        self.usage.prompt_tokens = prompt_tokens;
         self.usage.cached_tokens = cached_tokens;
         self.args
             .telemetry

@@ -1,43 +1,60 @@
 //! A sequence starts: the longest usable prefix, or whom to wait for.
 
-use super::trie::{Match, NodeKey, common_prefix};
-use super::{Begin, CacheCore, Effect, PathNode, Slot, Waiting};
+use std::sync::Arc;
+
+use super::trie::NodeKey;
+use super::{Begin, CacheCore, Coverage, Effect, OwnCheckpoint, Salt, Slot, Waiting};
+use crate::config::SlotChoice;
 use crate::device::Edit;
 use crate::{SequenceId, SlotId, TokenId};
 
+/// How much of a token list a sequence can start from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Usable {
+    /// The last node to be used in full.
+    pub(super) end: Option<NodeKey>,
+    /// Below it, a node of which only the beginning is used, and how much.
+    pub(super) partial: Option<(NodeKey, usize)>,
+    /// Tokens that need not be computed.
+    pub(super) tokens: usize,
+    /// Tokens that the trie knows: more, where the model cannot resume after them.
+    seen: usize,
+}
+
 impl CacheCore {
+    /// Whether a sequence of these tokens could start with its first `at` cached.
+    #[must_use]
+    pub fn can_resume(&self, salt: &Salt, tokens: &[TokenId], at: usize) -> bool {
+        at <= tokens.len() && self.usable(salt, &tokens[..at]).tokens == at
+    }
+
     /// Gives the newcomer a slot, or a leader to wait for (if `may_wait`), or word
     /// that there is no room.
     pub(super) fn begin(&mut self, newcomer: Begin, may_wait: bool, effects: &mut Vec<Effect>) {
         // One token is always left to evaluate, so that there are logits.
-        let usable = &newcomer.tokens[..newcomer.tokens.len() - 1];
-        let found = self.trie.find(self.trie.root(), usable);
-        let cached = match self.spec.resumes_anywhere() {
-            true => found.tokens_with_partial(),
-            false => found.tokens,
-        };
-        if may_wait
-            && let Some((leader, shared)) = self.leader(usable)
-            && shared > cached
-            && shared - cached >= self.config.share_tokens_min
-        {
+        let most = (newcomer.tokens.len() - 1).min(newcomer.tokens_max);
+        let usable = self.usable(&newcomer.salt, &newcomer.tokens[..most]);
+        if may_wait && let Some((leader, at)) = self.leader(&newcomer, most, usable.tokens) {
+            effects.push(Effect::Waits {
+                sequence: newcomer.sequence,
+                tokens: at,
+            });
             effects.push(Effect::Checkpoint {
                 sequence: leader,
-                at: shared,
+                at,
             });
             self.waiting.push(Waiting {
                 newcomer,
                 leader,
-                at: shared,
+                at,
             });
             return;
         }
-        let path = self.lease_path(&found, effects);
-        self.open(newcomer, path, effects);
+        self.open(newcomer, usable, effects);
     }
 
-    /// The leader has computed `computed` tokens: seals what others wait for and
-    /// begins those who do.
+    /// The sequence has computed `computed` tokens: seals what others wait for and
+    /// begins those who do, and seals what is to be restorable.
     pub(super) fn reached(
         &mut self,
         leader: SequenceId,
@@ -50,93 +67,232 @@ impl CacheCore {
         self.waiting = others;
         // Shortest first, so that the leader's tail is sealed from its front.
         ready.sort_by_key(|w| w.at);
+        let mut sealed: Vec<(Begin, bool)> = Vec::new();
         for waiting in ready {
-            let sealed = self.seal_for(leader, waiting.at, computed, effects);
+            let done = self.seal_for_others(leader, waiting.at, computed, effects);
+            sealed.push((waiting.newcomer, done));
+        }
+        self.seal_own_checkpoints(leader, computed, effects);
+        for (newcomer, done) in sealed {
             // What could not be sealed now will not be sealed by waiting again.
-            self.begin(waiting.newcomer, sealed, effects);
+            self.begin(newcomer, done, effects);
         }
     }
 
-    /// The live sequence whose prompt shares most with `tokens`, and how much. What
-    /// it has sealed already does not count: that is in the trie.
-    fn leader(&self, tokens: &[TokenId]) -> Option<(SequenceId, usize)> {
-        self.slots
-            .iter()
-            .map(|(sequence, slot)| (sequence, slot, common_prefix(&slot.tokens, tokens)))
-            .filter(|(_, slot, shared)| *shared > slot.path_tokens)
-            .map(|(sequence, _, shared)| (*sequence, shared))
-            .max_by_key(|(sequence, shared)| (*shared, std::cmp::Reverse(*sequence)))
+    /// How much of `tokens` a sequence could start from now.
+    pub(super) fn usable(&self, salt: &Salt, tokens: &[TokenId]) -> Usable {
+        let mut usable = Usable {
+            end: None,
+            partial: None,
+            tokens: 0,
+            seen: 0,
+        };
+        let Some(root) = self.trie.root(salt) else {
+            return usable;
+        };
+        let found = self.trie.find(root, tokens);
+        usable.seen = found.tokens_with_partial();
+        if self.spec.resumes_anywhere() {
+            usable.end = found.path.last().copied();
+            usable.partial = found.partial;
+            usable.tokens = usable.seen;
+            return usable;
+        }
+        let mut coverage = Coverage::new(&self.spec);
+        for node in &found.path {
+            coverage.extend(self.trie.node(*node).extent());
+            if coverage.resumes() {
+                usable.end = Some(*node);
+                usable.tokens = self.trie.node(*node).end();
+            }
+        }
+        if let Some((node, at)) = found.partial {
+            coverage.extend(self.trie.node(node).extent().cut(at).0);
+            if coverage.resumes() {
+                usable.end = found.path.last().copied();
+                usable.partial = found.partial;
+                usable.tokens = usable.seen;
+            }
+        }
+        usable
     }
 
-    /// Leases the nodes of a match; a partial edge is cut first, where it can be.
-    fn lease_path(&mut self, found: &Match, effects: &mut Vec<Effect>) -> Vec<PathNode> {
-        let mut path: Vec<PathNode> = found.path.iter().map(|node| self.lease(*node)).collect();
-        if let Some((node, at)) = found.partial
+    /// The live sequence to wait for, and until it has computed how much: one that
+    /// shares enough more of its prompt than is cached. What it has sealed already
+    /// does not count: that is in the trie.
+    fn leader(&self, newcomer: &Begin, most: usize, cached: usize) -> Option<(SequenceId, usize)> {
+        if most - cached < self.config.share_tokens_min {
+            return None;
+        }
+        let (leader, shared) = self.live.nearest(&newcomer.salt, &newcomer.tokens)?;
+        let slot = &self.slots[&leader];
+        let at = shared.min(most).min(slot.exact_tokens).min(slot.tokens_max);
+        let worth_it = at >= cached + self.config.share_tokens_min.max(1);
+        (worth_it && at > slot.path_tokens).then_some((leader, at))
+    }
+
+    /// Opens a slot on what is usable, if its tail has room to grow.
+    fn open(&mut self, newcomer: Begin, usable: Usable, effects: &mut Vec<Effect>) {
+        let root = self.trie.root_or_new(&newcomer.salt);
+        let mut end = usable.end.unwrap_or(root);
+        self.trie.hold(end);
+        if let Some((node, at)) = usable.partial
             && let Some(upper) = self.split(node, at, effects)
         {
-            path.push(self.lease(upper));
+            self.trie.hold(upper);
+            self.trie.release(end);
+            end = upper;
         }
-        path
-    }
-
-    pub(super) fn lease(&self, node: NodeKey) -> PathNode {
-        let lease = self.trie.node(node).word().lease();
-        PathNode {
-            node,
-            lease: lease.expect("a node in the trie is not evicted"),
-        }
-    }
-
-    /// Opens a slot on `path` if its tail has room to grow.
-    fn open(&mut self, newcomer: Begin, mut path: Vec<PathNode>, effects: &mut Vec<Effect>) {
-        let mut path_tokens = self.tokens_on(&path);
-        let tokens_max = newcomer.tokens.len() + newcomer.output_tokens_max;
-        let mut reserved_bytes = self.spec.tail_bytes(tokens_max - path_tokens);
+        let mut reserved_bytes = self.reservation(end, newcomer.tokens_max, newcomer.keep);
         let mut fits = self.make_room(reserved_bytes, effects);
         if !fits && self.slots.is_empty() {
             // Alone on the device it must fit: then without what is cached.
-            path.clear();
-            path_tokens = 0;
-            reserved_bytes = self.spec.tail_bytes(tokens_max);
+            self.trie.hold(root);
+            self.trie.release(end);
+            end = root;
+            reserved_bytes = self.reservation(end, newcomer.tokens_max, newcomer.keep);
             fits = self.make_room(reserved_bytes, effects);
         }
         if !fits {
+            self.trie.release(end);
             effects.push(Effect::NoRoom {
                 sequence: newcomer.sequence,
             });
             return;
         }
+        self.forsake_others(end, &newcomer);
+        self.seat(newcomer, end, usable.seen, reserved_bytes, effects);
+    }
+
+    /// Makes the slot, on a path that is held already.
+    fn seat(
+        &mut self,
+        newcomer: Begin,
+        end: NodeKey,
+        seen: usize,
+        reserved_bytes: usize,
+        effects: &mut Vec<Effect>,
+    ) {
         self.slots_made += 1;
         let id = SlotId(self.slots_made);
+        let path_tokens = self.trie.node(end).end();
         self.reserved_bytes += reserved_bytes;
-        if let Some(last) = path.last() {
-            self.trie.touch(last.node);
-        }
+        self.asked_tokens += newcomer.tokens.len() as u64;
+        self.hit_tokens += path_tokens as u64;
+        self.trie.use_path(end);
+        let path = self.trie.path(end);
         effects.push(Effect::Edit(Edit::Open {
             slot: id,
-            path: path.iter().map(|step| step.lease.segment()).collect(),
+            path: path
+                .iter()
+                .map(|node| self.trie.node(*node).word().segment())
+                .collect(),
         }));
         effects.push(Effect::Begun {
             sequence: newcomer.sequence,
             slot: id,
             cached_tokens: path_tokens,
         });
+        let checkpoints = self.own_checkpoints(&newcomer, path_tokens, seen);
+        effects.extend(checkpoints.iter().map(|own| Effect::Checkpoint {
+            sequence: newcomer.sequence,
+            at: own.at,
+        }));
+        self.live
+            .insert(&newcomer.salt, &newcomer.tokens, newcomer.sequence);
         let slot = Slot {
             id,
+            salt: newcomer.salt,
             tokens: newcomer.tokens,
-            output_tokens_max: newcomer.output_tokens_max,
-            path,
+            tokens_max: newcomer.tokens_max,
+            keep: newcomer.keep,
+            checkpoints,
+            priority: newcomer.priority,
+            end,
             path_tokens,
             reserved_bytes,
+            own_bytes: 0,
+            exact_tokens: usize::MAX,
         };
-        let before = self.slots.insert(newcomer.sequence, slot);
-        assert!(before.is_none(), "a sequence begins once");
+        self.slots.insert(newcomer.sequence, slot);
     }
 
-    fn tokens_on(&self, path: &[PathNode]) -> usize {
-        let edges = path
-            .iter()
-            .map(|step| self.trie.node(step.node).edge().len());
-        edges.sum()
+    /// Where the sequence is to be sealed for its own sake: where its caller asks;
+    /// and, if the model cannot resume anywhere, in regular intervals, where its
+    /// prompt branches off from one that the trie knows, and before its last token.
+    fn own_checkpoints(
+        &self,
+        newcomer: &Begin,
+        path_tokens: usize,
+        seen: usize,
+    ) -> Vec<OwnCheckpoint> {
+        let asked = |at: &usize| OwnCheckpoint {
+            at: *at,
+            asked: true,
+        };
+        let mut all: Vec<OwnCheckpoint> = newcomer.restore_points.iter().map(asked).collect();
+        if !self.spec.resumes_anywhere() {
+            let interval = self.config.restore_interval_tokens.max(1);
+            let regular = (1..).map(|n| n * interval);
+            let regular = regular.take_while(|at| *at < newcomer.tokens.len());
+            let branch = path_tokens + self.config.share_tokens_min <= seen;
+            // A caller who knows where its next prompt will differ has said so.
+            let last = newcomer.restore_points.is_empty();
+            let chosen = regular
+                .chain(branch.then_some(seen))
+                .chain(last.then_some(newcomer.tokens.len() - 1));
+            all.extend(chosen.map(|at| OwnCheckpoint { at, asked: false }));
+        }
+        let most = newcomer.tokens.len().min(newcomer.tokens_max);
+        all.retain(|own| path_tokens < own.at && own.at <= most);
+        // Of two at one offset, the one that was asked for.
+        all.sort_by_key(|own| (own.at, std::cmp::Reverse(own.asked)));
+        all.dedup_by_key(|own| own.at);
+        all
+    }
+
+    /// With [`SlotChoice::Longest`], a newcomer takes over the conversation that it
+    /// continues: what it does not continue is the first to go.
+    fn forsake_others(&mut self, end: NodeKey, newcomer: &Begin) {
+        if self.config.slot_choice == SlotChoice::Longest {
+            let next = newcomer.tokens.get(self.trie.node(end).end());
+            self.trie.forsake(end, next.copied());
+        }
+    }
+
+    /// Seals the sequence where it wanted to be sealed, as far as it has got.
+    fn seal_own_checkpoints(
+        &mut self,
+        sequence: SequenceId,
+        computed: usize,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(slot) = self.slots.get_mut(&sequence) else {
+            return;
+        };
+        let (due, later) = std::mem::take(&mut slot.checkpoints)
+            .into_iter()
+            .partition(|own| own.at <= computed);
+        slot.checkpoints = later;
+        let due: Vec<OwnCheckpoint> = due;
+        for own in due {
+            self.seal_for_others(sequence, own.at, computed, effects);
+            let Some(slot) = self.slots.get(&sequence) else {
+                return;
+            };
+            if own.asked && slot.path_tokens == own.at {
+                self.trie.keep_restorable(slot.end);
+            }
+        }
+    }
+}
+
+impl Slot {
+    /// Learns of tokens that were generated after those it knows.
+    pub(super) fn extended(&self, generated: &[TokenId]) -> Arc<[TokenId]> {
+        match generated {
+            [] => Arc::clone(&self.tokens),
+            _ => self.tokens.iter().chain(generated).copied().collect(),
+        }
     }
 }

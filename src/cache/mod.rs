@@ -3,117 +3,73 @@
 //! [`CacheCore`] is a plain state machine. It owns the prefix [`trie`] and the
 //! slots of all live sequences, deals in ids, token ranges and byte counts, and
 //! answers each [`Message`] with [`Effect`]s: news for the scheduler, and edits
-//! that the device carries out, in order, before its next step.
+//! that the device carries out, in order, before its next step. A message that
+//! cannot be met is a [`CacheError`] and changes nothing.
 //!
 //! | file | what happens there |
 //! |---|---|
 //! | `begin.rs` | a sequence starts: longest usable prefix, or whom to wait for |
-//! | `publish.rs` | tails become segments: for one who waits, and at the end |
+//! | `publish.rs` | tails become segments: for one who waits, at restore points, at the end |
+//! | `slots.rs` | tokens are taken out of a slot: truncation and shift |
+//! | `keep.rs` | pins, clearing, merging |
 //! | `room.rs` | the byte budget: reservations and eviction |
 //! | [`trie`] | the compressed prefix trie |
+//! | [`eviction`] | who goes first when room is needed |
+//! | [`shift`], [`Coverage`] | how much a full context gives up; where a path can be resumed |
+//! | `live.rs`, `inspect.rs`, `check.rs` | whose prompt is like mine; the tree as data; what must always be true |
 //!
 //! **Sharing.** A sequence's state stays in its private tail, where decoding is
 //! fastest, until somebody else wants it. A newcomer that shares more with the
 //! prompt of a live sequence (its *leader*) than the trie holds waits for the
 //! leader to get that far; then that part of the leader's tail is sealed and
 //! serves both. So equal prompts are computed once, and a prompt that nobody
-//! shares is never copied.
+//! shares is never copied. Where models cannot resume after any token, tails are
+//! also sealed at restore points.
 //!
 //! **Room.** A slot reserves at its start what its tail may grow to, so a running
-//! sequence never runs out; a newcomer that does not fit evicts what nobody uses,
-//! least recently used first, and otherwise waits for a sequence to end.
+//! sequence never runs out; a newcomer that does not fit evicts what nobody holds,
+//! in the order of the [policy](eviction), and otherwise waits for a sequence to end.
 
 mod begin;
+mod check;
+mod coverage;
+mod error;
+pub mod eviction;
+mod inspect;
+mod keep;
+mod live;
+mod message;
 mod publish;
 mod room;
+mod salt;
+pub mod shift;
+mod slots;
 pub mod trie;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::config::CacheConfig;
 use crate::device::Edit;
 use crate::model::ModelSpec;
-use crate::shared::lease::Lease;
-use crate::{SegmentId, SequenceId, SlotId, TokenId};
+use crate::{PinId, SegmentId, SequenceId, SlotId, TokenId};
+use live::LivePrompts;
 use trie::{NodeKey, Trie};
 
-/// What the scheduler tells the cache.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message {
-    /// A sequence wants a slot.
-    Begin(Begin),
-    /// A sequence that was given a [`Effect::Checkpoint`] has state for this many
-    /// tokens now, at least as many as were asked for.
-    Reached {
-        /// The sequence.
-        sequence: SequenceId,
-        /// Tokens of which its slot holds the state.
-        computed: usize,
-    },
-    /// A sequence is over; what it computed may serve others.
-    Close {
-        /// The sequence.
-        sequence: SequenceId,
-        /// Tokens of which its slot holds the state.
-        computed: usize,
-        /// Tokens that were generated after those of [`Begin::tokens`].
-        generated: Vec<TokenId>,
-    },
-    /// A sequence is over, and its tail is unusable.
-    Discard {
-        /// The sequence.
-        sequence: SequenceId,
-    },
-    /// The device has lost everything.
-    Reset,
-}
-
-/// A sequence that wants a slot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Begin {
-    /// The sequence.
-    pub sequence: SequenceId,
-    /// Its tokens so far; at least one.
-    pub tokens: Arc<[TokenId]>,
-    /// How many tokens it may add at most.
-    pub output_tokens_max: usize,
-}
-
-/// What follows from a message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// The sequence has a slot whose path holds its first `cached_tokens` tokens.
-    Begun {
-        /// The sequence.
-        sequence: SequenceId,
-        /// Its slot.
-        slot: SlotId,
-        /// Tokens that need not be computed; less than all.
-        cached_tokens: usize,
-    },
-    /// The sequence does not fit now; begin it again when another has ended.
-    NoRoom {
-        /// The sequence.
-        sequence: SequenceId,
-    },
-    /// Tell me with [`Message::Reached`] when `sequence` has state for `at` tokens,
-    /// and end a prefill chunk there.
-    Checkpoint {
-        /// The sequence that computes what another waits for.
-        sequence: SequenceId,
-        /// Tokens.
-        at: usize,
-    },
-    /// To be carried out by the device before its next step, in order.
-    Edit(Edit),
-}
+pub use coverage::Coverage;
+pub use error::CacheError;
+pub use inspect::{NodeView, TreeView};
+pub use message::{Begin, Effect, Message, Pin};
+pub use salt::Salt;
 
 /// Sums that anyone may look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Bytes of sealed segments.
     pub sealed_bytes: usize,
+    /// Of these, bytes that live sequences and pins hold.
+    pub protected_bytes: usize,
     /// Bytes that live tails may grow to.
     pub reserved_bytes: usize,
     /// Tokens in the trie.
@@ -122,6 +78,12 @@ pub struct CacheStats {
     pub segments: usize,
     /// Segments evicted so far.
     pub evicted_segments: u64,
+    /// Prompt tokens of all sequences that have begun so far.
+    pub asked_tokens: u64,
+    /// Of these, tokens whose state was in the cache.
+    pub hit_tokens: u64,
+    /// Pins.
+    pub pins: usize,
 }
 
 /// The cache's state machine. See the module's documentation.
@@ -131,30 +93,50 @@ pub struct CacheCore {
     config: CacheConfig,
     trie: Trie,
     slots: BTreeMap<SequenceId, Slot>,
+    live: LivePrompts,
     waiting: Vec<Waiting>,
+    pins: BTreeMap<PinId, Pinned>,
+    /// Nodes that were left with one child.
+    mergeable: Vec<NodeKey>,
+    /// What came of a message that then could not be met: said with the next.
+    unsaid: Vec<Effect>,
     slots_made: u64,
     segments_made: u64,
-    sealed_bytes: usize,
     reserved_bytes: usize,
     evicted_segments: u64,
+    asked_tokens: u64,
+    hit_tokens: u64,
 }
 
 /// A live sequence's place on the device.
 #[derive(Debug)]
 struct Slot {
     id: SlotId,
+    salt: Salt,
+    /// The tokens known to the cache: the prompt, unless it has been told of more.
     tokens: Arc<[TokenId]>,
-    output_tokens_max: usize,
-    path: Vec<PathNode>,
+    tokens_max: usize,
+    keep: Option<usize>,
+    /// Offsets at which the sequence is to be sealed, ascending; those that a caller
+    /// asked for stay restorable.
+    checkpoints: Vec<OwnCheckpoint>,
+    priority: u8,
+    /// The node at which its path ends. The slot holds it.
+    end: NodeKey,
     path_tokens: usize,
     reserved_bytes: usize,
+    /// Bytes of segments that are part of its path only, and not of the trie.
+    own_bytes: usize,
+    /// Tokens whose state is exactly that of its tokens; less than all it holds once
+    /// it was shifted. What comes after is never published.
+    exact_tokens: usize,
 }
 
-/// One sealed segment of a slot's path.
-#[derive(Debug)]
-struct PathNode {
-    node: NodeKey,
-    lease: Lease,
+/// Where a slot is to be sealed for its own sake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct OwnCheckpoint {
+    at: usize,
+    asked: bool,
 }
 
 /// A newcomer that waits until its leader has computed what both share.
@@ -165,91 +147,119 @@ struct Waiting {
     at: usize,
 }
 
+/// A pin, and what it holds.
+#[derive(Debug)]
+struct Pinned {
+    salt: Salt,
+    tokens: Arc<[TokenId]>,
+    expires_at: Option<Duration>,
+    /// The node that it holds; none after the device has lost everything, until the
+    /// prefix has been computed again.
+    end: Option<NodeKey>,
+}
+
 impl CacheCore {
     /// An empty cache for a model of this shape.
     #[must_use]
     pub fn new(spec: ModelSpec, config: CacheConfig) -> Self {
         Self {
+            trie: Trie::new(config.eviction.policy()),
             spec,
             config,
-            trie: Trie::new(),
             slots: BTreeMap::new(),
+            live: LivePrompts::default(),
             waiting: Vec::new(),
+            pins: BTreeMap::new(),
+            mergeable: Vec::new(),
+            unsaid: Vec::new(),
             slots_made: 0,
             segments_made: 0,
-            sealed_bytes: 0,
             reserved_bytes: 0,
             evicted_segments: 0,
+            asked_tokens: 0,
+            hit_tokens: 0,
         }
     }
 
-    /// Takes in one message and says what follows, in order.
-    pub fn handle(&mut self, message: Message) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        match message {
-            Message::Begin(begin) => self.begin(begin, true, &mut effects),
-            Message::Reached { sequence, computed } => {
-                self.reached(sequence, computed, &mut effects);
+    /// Takes in one message and says what follows, in order. `now` is the time since
+    /// a moment that never changes; it only goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`CacheError`] when the message makes no sense or cannot be met. The cache is
+    /// as it was before then.
+    pub fn handle(&mut self, now: Duration, message: Message) -> Result<Vec<Effect>, CacheError> {
+        let mut effects = std::mem::take(&mut self.unsaid);
+        self.expire_pins(now);
+        match self.carry_out(now, message, &mut effects) {
+            Ok(()) => Ok(effects),
+            Err(error) => {
+                self.unsaid = effects;
+                Err(error)
             }
+        }
+    }
+
+    fn carry_out(
+        &mut self,
+        now: Duration,
+        message: Message,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), CacheError> {
+        match message {
+            Message::Begin(begin) => {
+                if self.slots.contains_key(&begin.sequence) {
+                    return Err(CacheError::BegunTwice(begin.sequence));
+                }
+                self.begin(begin, true, effects);
+            }
+            Message::Reached { sequence, computed } => {
+                self.reached(sequence, computed, effects);
+            }
+            Message::Share {
+                sequence,
+                computed,
+                generated,
+                at,
+            } => self.share(sequence, computed, &generated, at, effects)?,
+            Message::Remove {
+                sequence,
+                computed,
+                generated,
+                removed,
+            } => self.remove(sequence, computed, &generated, removed, effects)?,
             Message::Close {
                 sequence,
                 computed,
                 generated,
             } => {
-                self.publish(sequence, computed, &generated, &mut effects);
-                self.close(sequence, &mut effects);
+                self.publish(sequence, computed, &generated, effects);
+                self.close(sequence, effects);
+                self.hold_lost_pins(effects);
+                self.merge_one(effects);
             }
-            Message::Discard { sequence } => self.close(sequence, &mut effects),
+            Message::Discard { sequence } => self.close(sequence, effects),
+            Message::Pin(pin) => self.pin(now, pin, effects)?,
+            Message::Unpin { pin } => self.unpin(pin)?,
+            Message::Clear { salt } => self.clear(salt.as_ref(), effects),
             Message::Reset => self.reset(),
         }
-        effects
+        Ok(())
     }
 
     /// Sums that anyone may look at.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         CacheStats {
-            sealed_bytes: self.sealed_bytes,
+            sealed_bytes: self.trie.bytes() + self.own_bytes(),
+            protected_bytes: self.trie.protected_bytes() + self.own_bytes(),
             reserved_bytes: self.reserved_bytes,
             cached_tokens: self.trie.tokens(),
             segments: self.trie.len(),
             evicted_segments: self.evicted_segments,
-        }
-    }
-
-    /// Panics unless the trie, the slots, the leases and the bytes agree.
-    pub fn check_integrity(&self) {
-        self.trie.check_integrity();
-        let reserved: usize = self.slots.values().map(|slot| slot.reserved_bytes).sum();
-        assert_eq!(reserved, self.reserved_bytes, "reservations add up");
-        assert!(
-            self.sealed_bytes + self.reserved_bytes <= self.config.device_bytes_max,
-            "the cache keeps within its bytes"
-        );
-        for slot in self.slots.values() {
-            let mut at = 0;
-            for step in &slot.path {
-                let node = self.trie.node(step.node);
-                assert_eq!(
-                    node.word().segment(),
-                    step.lease.segment(),
-                    "a lease is of its node"
-                );
-                let edge = node.edge();
-                assert_eq!(
-                    &slot.tokens[at..at + edge.len()],
-                    edge,
-                    "a path spells its tokens"
-                );
-                at += edge.len();
-            }
-            assert_eq!(at, slot.path_tokens, "a path is as long as it says");
-        }
-        for waiting in &self.waiting {
-            assert!(
-                self.slots.contains_key(&waiting.leader),
-                "a leader is alive"
-            );
+            asked_tokens: self.asked_tokens,
+            hit_tokens: self.hit_tokens,
+            pins: self.pins.len(),
         }
     }
 
@@ -258,10 +268,10 @@ impl CacheCore {
     fn close(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
         self.waiting.retain(|w| w.newcomer.sequence != sequence);
         if let Some(slot) = self.slots.remove(&sequence) {
+            self.live.remove(&slot.salt, &slot.tokens, sequence);
             self.reserved_bytes -= slot.reserved_bytes;
-            if let Some(last) = slot.path.last() {
-                self.trie.touch(last.node);
-            }
+            self.trie.touch(slot.end);
+            self.trie.release(slot.end);
             effects.push(Effect::Edit(Edit::Close { slot: slot.id }));
         }
         let (orphans, others) = std::mem::take(&mut self.waiting)
@@ -275,15 +285,28 @@ impl CacheCore {
     }
 
     /// Starts from nothing, as the device does. Live sequences begin again; the
-    /// scheduler sees to that. Ids go on, so that none is ever used twice.
+    /// scheduler sees to that. Ids go on, so that none is ever used twice, and pins
+    /// hold their prefixes again once these have been computed.
     fn reset(&mut self) {
         let fresh = Self::new(self.spec.clone(), self.config.clone());
+        let mut pins = std::mem::take(&mut self.pins);
+        for pin in pins.values_mut() {
+            pin.end = None;
+        }
         *self = Self {
+            pins,
             slots_made: self.slots_made,
             segments_made: self.segments_made,
             evicted_segments: self.evicted_segments,
+            asked_tokens: self.asked_tokens,
+            hit_tokens: self.hit_tokens,
             ..fresh
         };
+    }
+
+    /// Device bytes of segments that are part of one slot's path only.
+    fn own_bytes(&self) -> usize {
+        self.slots.values().map(|slot| slot.own_bytes).sum()
     }
 
     fn next_segment(&mut self) -> SegmentId {

@@ -1,110 +1,106 @@
 //! The byte budget: what is sealed and what is reserved never exceed it.
 
-use std::collections::BTreeSet;
-
-use super::trie::NodeKey;
-use super::{CacheCore, Effect, PathNode};
+use super::trie::{NodeKey, Sealed};
+use super::{CacheCore, Coverage, Effect};
 use crate::device::Edit;
-use crate::model::Extent;
 
 impl CacheCore {
     /// Evicts until `bytes` more fit. False, as far as can be seen before anything is
     /// evicted, when even that is not enough.
     pub(super) fn make_room(&mut self, bytes: usize, effects: &mut Vec<Effect>) -> bool {
-        let wanted = self.sealed_bytes + self.reserved_bytes + bytes;
-        if wanted > self.config.device_bytes_max
-            && self.leased_bytes() + self.reserved_bytes + bytes > self.config.device_bytes_max
-        {
+        let own = self.own_bytes();
+        let budget = self.config.device_bytes_max;
+        let lasting = own + self.reserved_bytes + bytes;
+        if self.trie.protected_bytes() + lasting > budget {
             return false;
         }
-        while self.sealed_bytes + self.reserved_bytes + bytes > self.config.device_bytes_max {
-            let Some((segment, tokens)) = self.trie.evict_oldest() else {
+        while self.trie.bytes() + lasting > budget {
+            let Some(gone) = self.trie.evict() else {
                 return false;
             };
-            self.sealed_bytes -= self.spec.segment_bytes(Extent::whole(tokens));
             self.evicted_segments += 1;
-            effects.push(Effect::Edit(Edit::Drop { segment }));
+            self.mergeable.extend(gone.merge_at);
+            effects.push(Effect::Edit(Edit::Drop {
+                segment: gone.segment,
+            }));
         }
         true
     }
 
-    /// Bytes of segments that live slots use.
-    fn leased_bytes(&self) -> usize {
-        let used: BTreeSet<NodeKey> = self
-            .slots
-            .values()
-            .flat_map(|slot| slot.path.iter().map(|step| step.node))
-            .collect();
-        let tokens = used.iter().map(|node| self.trie.node(*node).edge().len());
-        tokens
-            .map(|tokens| self.spec.segment_bytes(Extent::whole(tokens)))
-            .sum()
+    /// Device bytes that are free.
+    pub(super) fn free_bytes(&self) -> usize {
+        let used = self.trie.bytes() + self.own_bytes() + self.reserved_bytes;
+        self.config.device_bytes_max.saturating_sub(used)
+    }
+
+    /// What the tail of a slot whose path ends at `end` may grow to. One that will be
+    /// shifted keeps only nodes within what it keeps; the rest moves into its tail.
+    pub(super) fn reservation(
+        &self,
+        end: NodeKey,
+        tokens_max: usize,
+        keep: Option<usize>,
+    ) -> usize {
+        let sealed = match keep {
+            None => self.trie.node(end).end(),
+            Some(keep) => self.trie.node(self.within(end, keep)).end(),
+        };
+        self.spec.tail_bytes(tokens_max.saturating_sub(sealed))
+    }
+
+    /// The last node on the way down to `end` that ends within the first `tokens`.
+    pub(super) fn within(&self, end: NodeKey, tokens: usize) -> NodeKey {
+        let mut at = end;
+        while self.trie.node(at).end() > tokens {
+            at = self.trie.node(at).parent();
+        }
+        at
+    }
+
+    /// Whether a sequence can start at the end of this node.
+    pub(super) fn resumes_at(&self, end: NodeKey) -> bool {
+        if self.spec.resumes_anywhere() {
+            return true;
+        }
+        let mut coverage = Coverage::new(&self.spec);
+        for node in self.trie.path(end) {
+            coverage.extend(self.trie.node(node).extent());
+        }
+        coverage.resumes()
     }
 
     /// Cuts a node's segment after `at` tokens, for all who use it. Returns the new
-    /// upper node; `None` when the state cannot be cut or copied now.
+    /// upper node; `None` when there is no room, or somebody outside reads it now.
     pub(super) fn split(
         &mut self,
         node: NodeKey,
         at: usize,
         effects: &mut Vec<Effect>,
     ) -> Option<NodeKey> {
-        if !self.spec.resumes_anywhere() {
-            return None;
-        }
-        let word = self.trie.node(node).word().clone();
-        let users = self
-            .slots
-            .values()
-            .filter(|slot| slot.path.iter().any(|step| step.node == node))
-            .count();
-        if word.leases() != users {
-            // Somebody outside the slots reads the segment just now.
-            return None;
-        }
-        let held = word.lease()?;
-        let bytes = self
-            .spec
-            .segment_bytes(Extent::whole(self.trie.node(node).edge().len()));
-        // Both halves exist beside the whole for a moment.
+        let whole = self.trie.node(node);
+        let (upper, lower) = whole.extent().cut(at);
+        let segment = whole.word().segment();
+        let bytes = self.spec.segment_bytes(upper) + self.spec.segment_bytes(lower);
+        // Both parts exist beside the whole for a moment.
+        self.trie.hold(node);
         let fits = self.make_room(bytes, effects);
-        drop(held);
+        self.trie.release(node);
         if !fits {
             return None;
         }
-        let (upper, lower) = (self.next_segment(), self.next_segment());
+        let mut part = |extent: crate::model::Extent| Sealed {
+            segment: self.next_segment(),
+            beyond: extent.beyond,
+            bytes: self.spec.segment_bytes(extent),
+        };
+        let (upper, lower) = (part(upper), part(lower));
+        let above = self.trie.split(node, at, upper, lower)?;
         effects.push(Effect::Edit(Edit::Split {
-            segment: word.segment(),
+            segment,
             at,
-            upper,
-            lower,
+            upper: upper.segment,
+            lower: lower.segment,
         }));
-        let above = self.trie.split(node, at, upper, lower);
-        self.follow_split(node, above);
-        assert!(word.try_evict(), "nobody uses the whole after its split");
         Some(above)
-    }
-
-    /// A lease of `node`, unless it is the root, which needs none.
-    pub(super) fn lease_or_root(&self, node: NodeKey) -> Option<PathNode> {
-        (node != self.trie.root()).then(|| self.lease(node))
-    }
-
-    /// Replaces the lease of a node that was split by leases of both halves.
-    fn follow_split(&mut self, node: NodeKey, above: NodeKey) {
-        let halves = |core: &Self| [core.lease(above), core.lease(node)];
-        let users: Vec<_> = self
-            .slots
-            .iter()
-            .filter_map(|(sequence, slot)| {
-                let at = slot.path.iter().position(|step| step.node == node)?;
-                Some((*sequence, at))
-            })
-            .collect();
-        for (sequence, at) in users {
-            let halves = halves(self);
-            let slot = self.slots.get_mut(&sequence).expect("a user is alive");
-            slot.path.splice(at..=at, halves);
-        }
     }
 }

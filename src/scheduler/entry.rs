@@ -1,25 +1,35 @@
 //! One sequence: its history, and how far the device is with it.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::Submission;
 use super::plan::Candidate;
-use crate::cache::Begin;
+use crate::cache::{Begin, Salt, shift};
 use crate::model::sampling::Sampling;
+use crate::request::ContextLimit;
 use crate::{SequenceId, SlotId, TokenId};
 
 /// A sequence that has not ended.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) phase: Phase,
-    /// The prompt, and after a failed step also what was generated before it.
+    /// What it begins with: the prompt, and after a restart also what was generated
+    /// before it.
     pub(super) tokens: Arc<[TokenId]>,
     pub(super) generated: Vec<TokenId>,
     /// How much of `generated` stands in `tokens` already.
     pub(super) restarted_at: usize,
     pub(super) output_tokens_max: usize,
+    /// Tokens that its slot may hold.
+    pub(super) context_tokens_max: usize,
+    /// What happens when its slot is full.
+    pub(super) at_limit: ContextLimit,
+    pub(super) salt: Salt,
+    pub(super) restore_points: Vec<usize>,
+    pub(super) priority: u8,
     pub(super) sampling: Sampling,
     pub(super) ignore_end_tokens: bool,
     /// Whether it has had a slot before.
@@ -37,8 +47,9 @@ pub(super) struct Entry {
 pub(super) enum Phase {
     /// In the queue.
     Queued,
-    /// The cache was asked for a slot, with this message.
-    Starting { asked: u64 },
+    /// The cache was asked for a slot, with this message, and may have answered that
+    /// somebody else computes the beginning just now.
+    Starting { asked: u64, waits: bool },
     /// It has a slot.
     Running(Running),
 }
@@ -49,18 +60,25 @@ pub(super) struct Running {
     pub(super) slot: SlotId,
     /// Tokens of which the slot holds the state.
     pub(super) computed: usize,
+    /// Tokens that were shifted out of the slot: all after the first that are kept.
+    pub(super) shifted_out: usize,
     /// Where somebody waits for the state.
     pub(super) checkpoints: SmallVec<[usize; 2]>,
 }
 
 impl Entry {
-    pub(super) fn new(submission: Submission) -> Self {
+    pub(super) fn new(submission: Submission, context_tokens_max: usize) -> Self {
         Self {
             phase: Phase::Queued,
             tokens: submission.prompt,
             generated: Vec::new(),
             restarted_at: 0,
             output_tokens_max: submission.output_tokens_max,
+            context_tokens_max,
+            at_limit: submission.at_limit,
+            salt: submission.salt,
+            restore_points: submission.restore_points,
+            priority: submission.priority,
             sampling: submission.sampling,
             ignore_end_tokens: submission.ignore_end_tokens,
             started: false,
@@ -71,10 +89,19 @@ impl Entry {
     }
 
     pub(super) fn begin(&self, sequence: SequenceId) -> Begin {
+        let all = self.tokens.len() + self.output_tokens_max - self.restarted_at;
+        let keep = match self.at_limit {
+            ContextLimit::Shift { keep } if all > self.context_tokens_max => Some(keep),
+            ContextLimit::Shift { .. } | ContextLimit::Stop => None,
+        };
         Begin {
             sequence,
+            salt: self.salt.clone(),
             tokens: Arc::clone(&self.tokens),
-            output_tokens_max: self.output_tokens_max - self.restarted_at,
+            tokens_max: all.min(self.context_tokens_max),
+            keep,
+            restore_points: self.restore_points.clone(),
+            priority: self.priority,
         }
     }
 
@@ -82,6 +109,7 @@ impl Entry {
         self.phase = Phase::Running(Running {
             slot,
             computed: cached_tokens,
+            shifted_out: 0,
             checkpoints: SmallVec::new(),
         });
     }
@@ -89,27 +117,69 @@ impl Entry {
     /// Back to the queue, after the device lost its state. What was generated
     /// becomes part of what it starts with.
     pub(super) fn restart(&mut self) {
-        let fresh = &self.generated[self.restarted_at..];
-        self.tokens = self.tokens.iter().chain(fresh).copied().collect();
+        self.tokens = self.history().collect();
         self.restarted_at = self.generated.len();
         self.phase = Phase::Queued;
     }
 
+    /// All its tokens so far: the prompt, then what was generated.
+    pub(super) fn history(&self) -> impl Iterator<Item = TokenId> + '_ {
+        let fresh = &self.generated[self.restarted_at..];
+        self.tokens.iter().chain(fresh).copied()
+    }
+
     /// Tokens that are known but have no state yet.
     pub(super) fn pending(&self) -> usize {
-        self.known() - self.computed()
+        self.known() - self.computed() - self.shifted_out()
+    }
+
+    /// The tokens to take out of its slot, if that is full and there is more to come.
+    pub(super) fn due_shift(&self) -> Option<Range<usize>> {
+        let ContextLimit::Shift { keep } = self.at_limit else {
+            return None;
+        };
+        let full = self.computed() == self.context_tokens_max;
+        if !full || self.pending() == 0 {
+            return None;
+        }
+        let discard = shift::discard(self.context_tokens_max, keep, self.context_tokens_max);
+        let discard = discard.expect("a submission keeps less than the context");
+        Some(keep..keep + discard)
+    }
+
+    /// Its slot was shifted.
+    pub(super) fn shifted(&mut self, removed: &Range<usize>) {
+        if let Phase::Running(running) = &mut self.phase {
+            running.computed -= removed.len();
+            running.shifted_out += removed.len();
+        }
+    }
+
+    /// Begins anew without the tokens `removed`, as if they had never been.
+    pub(super) fn begin_without(&mut self, removed: &Range<usize>) {
+        let stay = self.history().enumerate();
+        let stay = stay.filter(|(at, _)| !removed.contains(at));
+        self.tokens = stay.map(|(_, token)| token).collect();
+        self.restarted_at = self.generated.len();
+        self.phase = Phase::Queued;
     }
 
     pub(super) fn candidate(&self) -> Candidate {
         let computed = self.computed();
         let next_checkpoint = match &self.phase {
-            Phase::Running(running) => running.checkpoints.iter().min(),
+            Phase::Running(running) => running.checkpoints.iter().min().copied(),
             _ => None,
         };
+        // Nor beyond the end of the slot, where it must be shifted first.
+        let limit = match self.at_limit {
+            ContextLimit::Shift { .. } => Some(self.context_tokens_max),
+            ContextLimit::Stop => None,
+        };
+        let next_stop = next_checkpoint.into_iter().chain(limit).min();
         Candidate {
             pending: self.pending(),
             decoding: self.generated.len() > self.restarted_at,
-            stop_after: next_checkpoint.map(|at| at.saturating_sub(computed).max(1)),
+            stop_after: next_stop.map(|at| at.saturating_sub(computed).max(1)),
             suspect: self.suspect,
         }
     }
@@ -119,7 +189,7 @@ impl Entry {
         let Phase::Running(running) = &self.phase else {
             panic!("only running sequences are planned")
         };
-        let from = running.computed;
+        let from = running.computed + running.shifted_out;
         let of_prompt = self.tokens.get(from..).unwrap_or_default();
         let fresh = &self.generated[self.restarted_at..];
         let of_fresh = &fresh[from.saturating_sub(self.tokens.len())..];
@@ -134,6 +204,13 @@ impl Entry {
     fn computed(&self) -> usize {
         match &self.phase {
             Phase::Running(running) => running.computed,
+            Phase::Queued | Phase::Starting { .. } => 0,
+        }
+    }
+
+    fn shifted_out(&self) -> usize {
+        match &self.phase {
+            Phase::Running(running) => running.shifted_out,
             Phase::Queued | Phase::Starting { .. } => 0,
         }
     }

@@ -15,7 +15,9 @@
 //! | [`mod@plan`] | the policy of a step, one pure function |
 //! | `entry.rs` | one sequence: its history and how far it is |
 //! | `outcome.rs` | what a step has brought, or cost |
+//! | `context.rs` | forks, and contexts that are full |
 
+mod context;
 mod entry;
 mod outcome;
 pub mod plan;
@@ -23,13 +25,13 @@ pub mod plan;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use crate::cache;
+use crate::cache::{self, CacheError, Salt};
 use crate::config::SchedulerConfig;
 use crate::device::{Edit, Outcome, PlannedSpan, Work};
 use crate::error::GenerateError;
 use crate::model::sampling::{Draw, Sampling};
 use crate::model::{ModelSpec, Want};
-use crate::request::FinishReason;
+use crate::request::{ContextLimit, FinishReason};
 use crate::{SequenceId, TokenId};
 use entry::{Entry, Phase};
 use plan::{Candidate, Share};
@@ -39,10 +41,19 @@ use plan::{Candidate, Share};
 pub enum Event {
     /// A new sequence.
     Submit(Submission),
+    /// A new sequence that continues one that is not over.
+    Fork(Fork),
+    /// The cache is asked on behalf of a caller; [`Effect::Upkept`] brings the answer.
+    Upkeep {
+        /// The caller's name for it.
+        ticket: u64,
+        /// The question.
+        message: cache::Message,
+    },
     /// The sequence is to stop: its caller has left, or has all the text it wants.
     Stop(SequenceId),
     /// What the cache answered.
-    Cache(Vec<cache::Effect>),
+    Cache(Result<Vec<cache::Effect>, CacheError>),
     /// What the device answered.
     Outcome(Outcome),
     /// The device thread is gone.
@@ -64,6 +75,26 @@ pub struct Submission {
     pub sampling: Sampling,
     /// Whether the model's end tokens do not end it.
     pub ignore_end_tokens: bool,
+    /// What happens when its context is full.
+    pub at_limit: ContextLimit,
+    /// With whom it shares cached state.
+    pub salt: Salt,
+    /// Offsets in its prompt at which it is to be restorable.
+    pub restore_points: Vec<usize>,
+    /// How dearly its cached state is kept.
+    pub priority: u8,
+}
+
+/// A new sequence that continues one that is not over.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fork {
+    /// The sequence to continue.
+    pub source: SequenceId,
+    /// How many of its tokens, prompt and output; all that it has, if none.
+    pub at: Option<usize>,
+    /// The new sequence. Its prompt follows the source's tokens, and may be empty; it
+    /// has the source's salt and does the same when its context is full.
+    pub submission: Submission,
 }
 
 /// What follows from an event.
@@ -79,9 +110,13 @@ pub enum Effect {
     Started {
         /// The sequence.
         sequence: SequenceId,
-        /// Prompt tokens that need not be computed.
+        /// Tokens of its prompt; a fork's includes what it continues.
+        prompt_tokens: usize,
+        /// Of these, tokens that need not be computed.
         cached_tokens: usize,
     },
+    /// The cache has answered an [`Event::Upkeep`].
+    Upkept(u64, Result<(), CacheError>),
     /// The sequence is over.
     Finished(SequenceId, FinishReason),
     /// The sequence is over without its output.
@@ -95,6 +130,8 @@ pub struct SchedulerStats {
     pub running: usize,
     /// Sequences without one.
     pub waiting: usize,
+    /// Of these, sequences that wait for another to compute what both begin with.
+    pub awaiting_prefix: usize,
 }
 
 /// The scheduler's state machine. See the module's documentation.
@@ -122,6 +159,10 @@ pub struct SchedulerCore {
     unanswered: usize,
     /// The last message that may have made room.
     room_made_at: u64,
+    /// Callers' questions that the cache has not answered: its message, their ticket.
+    tickets: VecDeque<(u64, u64)>,
+    /// Forks whose source is in the step under way.
+    forks_due: Vec<Fork>,
     /// The next answers that speak of what a reset has wiped out.
     stale_answers: usize,
     /// The next answers that are due before a step may be planned: a tail that is
@@ -148,6 +189,8 @@ impl SchedulerCore {
             asked: 0,
             unanswered: 0,
             room_made_at: 0,
+            tickets: VecDeque::new(),
+            forks_due: Vec::new(),
             stale_answers: 0,
             answers_before_step: 0,
             device_gone: false,
@@ -159,6 +202,11 @@ impl SchedulerCore {
         let mut effects = Vec::new();
         match event {
             Event::Submit(submission) => self.submit(submission, &mut effects),
+            Event::Fork(fork) => self.fork(fork, &mut effects),
+            Event::Upkeep { ticket, message } => {
+                self.tickets.push_back((self.asked + 1, ticket));
+                self.ask(message, &mut effects);
+            }
             Event::Stop(sequence) => self.stop(sequence, &mut effects),
             Event::Cache(answers) => self.answered(answers, &mut effects),
             Event::Outcome(outcome) => self.outcome(outcome, &mut effects),
@@ -179,13 +227,19 @@ impl SchedulerCore {
         SchedulerStats {
             running: self.running.len(),
             waiting: self.entries.len() - self.running.len(),
+            awaiting_prefix: self
+                .entries
+                .values()
+                .filter(|entry| matches!(entry.phase, Phase::Starting { waits: true, .. }))
+                .count(),
         }
     }
 
     /// Whether no sequence is left and no work is under way.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.entries.is_empty() && self.in_flight.is_none() && self.edits.is_empty()
+        let quiet = self.in_flight.is_none() && self.forks_due.is_empty();
+        self.entries.is_empty() && quiet && self.edits.is_empty()
     }
 
     /// Panics unless queues, phases and the step under way agree.
@@ -225,7 +279,9 @@ impl SchedulerCore {
             effects.push(Effect::Failed(sequence, GenerateError::Lost));
             return;
         }
-        self.entries.insert(sequence, Entry::new(submission));
+        let context = self.spec.context_tokens_max;
+        self.entries
+            .insert(sequence, Entry::new(submission, context));
         self.enqueue(sequence);
     }
 
@@ -242,9 +298,22 @@ impl SchedulerCore {
     }
 
     /// The cache's answer to the oldest unanswered message.
-    fn answered(&mut self, answers: Vec<cache::Effect>, effects: &mut Vec<Effect>) {
+    fn answered(
+        &mut self,
+        answer: Result<Vec<cache::Effect>, CacheError>,
+        effects: &mut Vec<Effect>,
+    ) {
         self.unanswered -= 1;
         self.answers_before_step = self.answers_before_step.saturating_sub(1);
+        let number = self.asked - self.unanswered as u64;
+        let answers = match self.tickets.pop_front_if(|(asked, _)| *asked == number) {
+            Some((_, ticket)) => {
+                let told = answer.as_ref().map(|_| ()).map_err(Clone::clone);
+                effects.push(Effect::Upkept(ticket, told));
+                answer.unwrap_or_default()
+            }
+            None => answer.expect("the scheduler asks only for what the cache can do"),
+        };
         if self.stale_answers > 0 {
             self.stale_answers -= 1;
             return;
@@ -260,7 +329,9 @@ impl SchedulerCore {
         self.unanswered += 1;
         match message {
             cache::Message::Begin(_) => {}
-            cache::Message::Reached { .. } => self.answers_before_step = self.unanswered,
+            cache::Message::Reached { .. }
+            | cache::Message::Share { .. }
+            | cache::Message::Remove { .. } => self.answers_before_step = self.unanswered,
             _ => {
                 self.room_made_at = self.asked;
                 self.room_awaited = false;
@@ -286,9 +357,18 @@ impl SchedulerCore {
                     if !std::mem::replace(&mut entry.started, true) {
                         effects.push(Effect::Started {
                             sequence,
+                            prompt_tokens: entry.tokens.len(),
                             cached_tokens,
                         });
                     }
+                    self.shift_if_full(sequence, effects);
+                }
+            }
+            cache::Effect::Waits { sequence, .. } => {
+                if let Some(entry) = self.entries.get_mut(&sequence)
+                    && let Phase::Starting { waits, .. } = &mut entry.phase
+                {
+                    *waits = true;
                 }
             }
             cache::Effect::NoRoom { sequence } => self.no_room(sequence, effects),
@@ -312,7 +392,7 @@ impl SchedulerCore {
         let Some(entry) = self.entries.get_mut(&sequence) else {
             return;
         };
-        let Phase::Starting { asked } = entry.phase else {
+        let Phase::Starting { asked, .. } = entry.phase else {
             panic!("only a starting sequence is refused")
         };
         entry.phase = Phase::Queued;
@@ -364,6 +444,7 @@ impl SchedulerCore {
                 .expect("the queued have entries");
             entry.phase = Phase::Starting {
                 asked: self.asked + 1,
+                waits: false,
             };
             self.starting += 1;
             let begin = entry.begin(sequence);

@@ -23,6 +23,7 @@ impl SchedulerCore {
             Ok(readouts) => {
                 for ((sequence, tokens), readout) in stepped.into_iter().zip(readouts) {
                     self.stepped(sequence, tokens, readout, effects);
+                    self.shift_if_full(sequence, effects);
                 }
             }
             Err(Failure::Step(error)) => {
@@ -54,6 +55,7 @@ impl SchedulerCore {
                 self.restart(&lost, &blamed, &reason, effects);
             }
         }
+        self.start_due_forks(effects);
     }
 
     /// The device has state for `tokens` more tokens of the sequence.

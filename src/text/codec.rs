@@ -83,6 +83,17 @@ impl TextCodec {
             .encode(&template.render(messages, true)?, false)
     }
 
+    /// The tokens of a conversation so far, without asking the assistant to speak.
+    ///
+    /// # Errors
+    ///
+    /// As [`encode_chat`](Self::encode_chat).
+    pub fn encode_conversation(&self, messages: &[Message]) -> Result<Vec<TokenId>, TextError> {
+        let template = self.template.as_ref().ok_or(TextError::NoTemplate)?;
+        self.tokenizer
+            .encode(&template.render(messages, false)?, false)
+    }
+
     /// A detokenizer for one sequence's output, without special tokens.
     #[must_use]
     pub fn detokenizer(&self) -> Detokenizer {

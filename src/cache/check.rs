@@ -1,0 +1,68 @@
+//! What must always be true of the cache.
+
+use super::CacheCore;
+
+impl CacheCore {
+    /// Panics unless the trie, the slots, the pins, the holds and the bytes agree.
+    pub fn check_integrity(&self) {
+        self.trie.check_integrity();
+        self.check_bytes();
+        self.check_holders();
+        for (sequence, slot) in &self.slots {
+            let mut at = 0;
+            for key in self.trie.path(slot.end) {
+                let edge = self.trie.node(key).edge();
+                assert_eq!(
+                    &slot.tokens[at..at + edge.len()],
+                    edge,
+                    "the path of {sequence} spells its tokens"
+                );
+                at += edge.len();
+            }
+            assert_eq!(at, slot.path_tokens, "a path is as long as it says");
+            assert!(at <= slot.exact_tokens, "what is sealed is exact");
+            let root = self.trie.root(&slot.salt);
+            assert_eq!(self.trie.root_above(slot.end), root, "salts never mix");
+        }
+        assert_eq!(self.live.len(), self.slots.len(), "the live are listed");
+        for waiting in &self.waiting {
+            assert!(
+                self.slots.contains_key(&waiting.leader),
+                "a leader is alive"
+            );
+        }
+    }
+
+    /// Free, evictable, protected and reserved bytes are all there are.
+    fn check_bytes(&self) {
+        let reserved: usize = self.slots.values().map(|slot| slot.reserved_bytes).sum();
+        assert_eq!(reserved, self.reserved_bytes, "reservations add up");
+        let evictable = self.trie.bytes() - self.trie.protected_bytes();
+        let protected = self.trie.protected_bytes() + self.own_bytes();
+        assert_eq!(
+            self.free_bytes() + evictable + protected + reserved,
+            self.config.device_bytes_max,
+            "the cache keeps within its bytes"
+        );
+        for (slot, end) in self.slots.values().map(|slot| (slot, slot.end)) {
+            let needed = self.reservation(end, slot.tokens_max, slot.keep);
+            assert_eq!(slot.reserved_bytes, needed, "a slot reserves what it needs");
+        }
+    }
+
+    /// Each node is held by exactly those whose path leads through it.
+    fn check_holders(&self) {
+        let mut holders = std::collections::BTreeMap::new();
+        let slots = self.slots.values().map(|slot| slot.end);
+        let pins = self.pins.values().filter_map(|pinned| pinned.end);
+        for end in slots.chain(pins) {
+            for key in self.trie.path(end) {
+                *holders.entry(key).or_insert(0) += 1;
+            }
+        }
+        for key in self.trie.keys() {
+            let known = holders.get(&key).copied().unwrap_or(0);
+            assert_eq!(self.trie.node(key).holders(), known, "every hold is known");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Pins, clearing, merging.
+
+use std::time::Duration;
+
+use super::begin::Usable;
+use super::trie::{NodeKey, Sealed};
+use super::{CacheCore, CacheError, Effect, Pin, Pinned, Salt};
+use crate::PinId;
+use crate::device::Edit;
+use crate::model::Extent;
+
+impl CacheCore {
+    /// Holds a cached prefix until it is unpinned or expires.
+    pub(super) fn pin(
+        &mut self,
+        now: Duration,
+        pin: Pin,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), CacheError> {
+        if self.pins.contains_key(&pin.pin) {
+            return Err(CacheError::PinnedTwice(pin.pin));
+        }
+        let bytes = self.pin_bytes(pin.tokens.len());
+        let half = self.config.device_bytes_max / 2;
+        let bytes_max = self.config.pinned_bytes_max.unwrap_or(half);
+        if bytes > bytes_max {
+            return Err(CacheError::PinTooLarge { bytes, bytes_max });
+        }
+        let usable = self.usable(&pin.salt, &pin.tokens);
+        let end = self.hold_whole(&usable, pin.tokens.len(), effects)?;
+        let pinned = Pinned {
+            salt: pin.salt,
+            tokens: pin.tokens,
+            expires_at: pin.time_to_live.map(|ttl| now.saturating_add(ttl)),
+            end: Some(end),
+        };
+        self.pins.insert(pin.pin, pinned);
+        Ok(())
+    }
+
+    pub(super) fn unpin(&mut self, pin: PinId) -> Result<(), CacheError> {
+        let pinned = self.pins.remove(&pin).ok_or(CacheError::UnknownPin(pin))?;
+        if let Some(end) = pinned.end {
+            self.trie.release(end);
+        }
+        Ok(())
+    }
+
+    pub(super) fn expire_pins(&mut self, now: Duration) {
+        let over = |pinned: &Pinned| pinned.expires_at.is_some_and(|at| at <= now);
+        while let Some(pin) = self.pins.iter().find(|(_, p)| over(p)).map(|(pin, _)| *pin) {
+            self.unpin(pin).expect("the pin was found");
+        }
+    }
+
+    /// Pins whose prefix was lost with the device hold it again, if it is back.
+    pub(super) fn hold_lost_pins(&mut self, effects: &mut Vec<Effect>) {
+        let lost: Vec<PinId> = self
+            .pins
+            .iter()
+            .filter(|(_, pinned)| pinned.end.is_none())
+            .map(|(pin, _)| *pin)
+            .collect();
+        for pin in lost {
+            let pinned = &self.pins[&pin];
+            let (usable, tokens) = (
+                self.usable(&pinned.salt, &pinned.tokens),
+                pinned.tokens.len(),
+            );
+            let end = self.hold_whole(&usable, tokens, effects).ok();
+            self.pins.get_mut(&pin).expect("the pin is there").end = end;
+        }
+    }
+
+    /// Holds the path to the last of `tokens` tokens, if all are cached.
+    fn hold_whole(
+        &mut self,
+        usable: &Usable,
+        tokens: usize,
+        effects: &mut Vec<Effect>,
+    ) -> Result<NodeKey, CacheError> {
+        let not_cached = CacheError::NotCached {
+            tokens,
+            cached_tokens: usable.tokens,
+        };
+        if usable.tokens < tokens {
+            return Err(not_cached);
+        }
+        let end = match usable.partial {
+            None => usable.end.ok_or(not_cached)?,
+            Some((node, at)) => {
+                let bytes = self.trie.node(node).bytes();
+                let upper = self.split(node, at, effects);
+                upper.ok_or(CacheError::NoRoom { bytes })?
+            }
+        };
+        self.trie.hold(end);
+        Ok(end)
+    }
+
+    /// What all pins may hold, with another of `tokens` tokens, if they share nothing.
+    fn pin_bytes(&self, tokens: usize) -> usize {
+        let others = self.pins.values().map(|pinned| pinned.tokens.len());
+        others
+            .chain([tokens])
+            .map(|tokens| self.spec.segment_bytes(Extent::whole(tokens)))
+            .sum()
+    }
+
+    /// Evicts what nobody holds.
+    pub(super) fn clear(&mut self, salt: Option<&Salt>, effects: &mut Vec<Effect>) {
+        let roots: Vec<_> = self
+            .trie
+            .roots()
+            .filter(|(of, _)| salt.is_none_or(|salt| salt == *of))
+            .map(|(_, root)| root)
+            .collect();
+        for root in roots {
+            for gone in self.trie.clear(root) {
+                self.evicted_segments += 1;
+                self.mergeable.extend(gone.merge_at);
+                effects.push(Effect::Edit(Edit::Drop {
+                    segment: gone.segment,
+                }));
+            }
+        }
+    }
+
+    /// Makes one of two small nodes that an eviction has left in a row, so that paths
+    /// have few parts. One at a time: each costs the device a copy.
+    pub(super) fn merge_one(&mut self, effects: &mut Vec<Effect>) {
+        while let Some(upper) = self.mergeable.pop() {
+            if !self.trie.contains(upper) {
+                continue;
+            }
+            let Some(lower) = self.trie.merges(upper) else {
+                continue;
+            };
+            let (above, below) = (self.trie.node(upper), self.trie.node(lower));
+            let extent = Extent {
+                tokens: above.edge().len() + below.edge().len(),
+                beyond: below.extent().beyond,
+            };
+            let bytes = self.spec.segment_bytes(extent);
+            // To resume there is worth more than a shorter path.
+            let needed = !self.spec.resumes_anywhere() && self.resumes_at(upper);
+            if needed || extent.tokens > self.config.merge_tokens_max || bytes > self.free_bytes() {
+                continue;
+            }
+            let segment = self.next_segment();
+            let sealed = Sealed {
+                segment,
+                beyond: extent.beyond,
+                bytes,
+            };
+            let (upper, lower) = self.trie.merge(upper, sealed);
+            effects.push(Effect::Edit(Edit::Merge {
+                upper,
+                lower,
+                segment,
+            }));
+            return;
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What the cache is told, and what follows.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::salt::Salt;
+use crate::device::Edit;
+use crate::{PinId, SequenceId, SlotId, TokenId};
+
+/// What the scheduler tells the cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// A sequence wants a slot.
+    Begin(Begin),
+    /// A sequence that was given a [`Effect::Checkpoint`] has state for this many
+    /// tokens now, at least as many as were asked for.
+    Reached {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Tokens of which its slot holds the state.
+        computed: usize,
+    },
+    /// What a sequence has computed is to be shared from now on, up to `at`: a fork
+    /// begins there. The sequence goes on.
+    Share {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Tokens of which its slot holds the state.
+        computed: usize,
+        /// Tokens that were generated after those of [`Begin::tokens`].
+        generated: Vec<TokenId>,
+        /// How many of its tokens.
+        at: usize,
+    },
+    /// Tokens are taken out of a slot, and those that follow move up: a truncation
+    /// where none follow, else a shift.
+    Remove {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Tokens of which its slot holds the state.
+        computed: usize,
+        /// Tokens that were generated after those of [`Begin::tokens`].
+        generated: Vec<TokenId>,
+        /// Which of its tokens.
+        removed: Range<usize>,
+    },
+    /// A sequence is over; what it computed may serve others.
+    Close {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Tokens of which its slot holds the state.
+        computed: usize,
+        /// Tokens that were generated after those of [`Begin::tokens`].
+        generated: Vec<TokenId>,
+    },
+    /// A sequence is over, and its tail is unusable.
+    Discard {
+        /// The sequence.
+        sequence: SequenceId,
+    },
+    /// A cached prefix is to be kept.
+    Pin(Pin),
+    /// A pin is over.
+    Unpin {
+        /// The pin.
+        pin: PinId,
+    },
+    /// Everything that nobody uses is evicted.
+    Clear {
+        /// Of this salt only, if any.
+        salt: Option<Salt>,
+    },
+    /// The device has lost everything.
+    Reset,
+}
+
+/// A sequence that wants a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Begin {
+    /// The sequence.
+    pub sequence: SequenceId,
+    /// With whom it shares.
+    pub salt: Salt,
+    /// Its tokens so far; at least one.
+    pub tokens: Arc<[TokenId]>,
+    /// How many tokens its slot will hold at most.
+    pub tokens_max: usize,
+    /// Set when its slot will be shifted: the tokens at the beginning that then stay.
+    pub keep: Option<usize>,
+    /// Offsets at which it is to be restorable, besides those that the cache chooses.
+    pub restore_points: Vec<usize>,
+    /// How dearly its tokens are kept; what has the lowest priority goes first.
+    pub priority: u8,
+}
+
+/// A cached prefix that is to be kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pin {
+    /// The pin.
+    pub pin: PinId,
+    /// Under which salt the prefix is cached.
+    pub salt: Salt,
+    /// The prefix, all of it cached; at least one token.
+    pub tokens: Arc<[TokenId]>,
+    /// For how long; for good, if none.
+    pub time_to_live: Option<Duration>,
+}
+
+/// What follows from a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The sequence has a slot whose path holds its first `cached_tokens` tokens.
+    Begun {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Its slot.
+        slot: SlotId,
+        /// Tokens that need not be computed; less than all.
+        cached_tokens: usize,
+    },
+    /// The sequence begins when another has computed what both share.
+    Waits {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Tokens that it will not have to compute then.
+        tokens: usize,
+    },
+    /// The sequence does not fit now; begin it again when another has ended.
+    NoRoom {
+        /// The sequence.
+        sequence: SequenceId,
+    },
+    /// Tell me with [`Message::Reached`] when `sequence` has state for `at` tokens,
+    /// and end a prefill chunk there.
+    Checkpoint {
+        /// The sequence that computes what another waits for.
+        sequence: SequenceId,
+        /// Tokens.
+        at: usize,
+    },
+    /// To be carried out by the device before its next step, in order.
+    Edit(Edit),
+}
+
+impl Begin {
+    /// A sequence of these tokens that may add `output_tokens_max`, with nothing
+    /// special about it.
+    #[must_use]
+    pub fn new(
+        sequence: SequenceId,
+        tokens: impl Into<Arc<[TokenId]>>,
+        output_tokens_max: usize,
+    ) -> Self {
+        let tokens = tokens.into();
+        Self {
+            sequence,
+            salt: Salt::default(),
+            tokens_max: tokens.len() + output_tokens_max,
+            tokens,
+            keep: None,
+            restore_points: Vec::new(),
+            priority: 0,
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Tokens are taken out of a slot: truncation and shift.
+
+use std::ops::Range;
+
+use super::{CacheCore, CacheError, Effect};
+use crate::device::Edit;
+use crate::{SequenceId, TokenId};
+
+impl CacheCore {
+    /// Takes tokens out of a slot. Sealed segments before them stay shared; what
+    /// follows becomes the slot's own.
+    pub(super) fn remove(
+        &mut self,
+        sequence: SequenceId,
+        computed: usize,
+        generated: &[TokenId],
+        removed: Range<usize>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), CacheError> {
+        let slot = self
+            .slots
+            .get(&sequence)
+            .ok_or(CacheError::UnknownSequence(sequence))?;
+        if removed.start >= removed.end || removed.end > computed {
+            return Err(CacheError::OutsideSequence {
+                sequence,
+                removed,
+                computed,
+            });
+        }
+        let shifts = removed.end < computed;
+        if !self.spec.resumes_anywhere() || (shifts && !self.spec.can_shift) {
+            return Err(CacheError::CannotMove);
+        }
+        let end = self.within(slot.end, removed.start);
+        let (tokens_max, keep) = (slot.tokens_max, slot.keep);
+        let more = self
+            .reservation(end, tokens_max, keep)
+            .saturating_sub(slot.reserved_bytes);
+        if !self.make_room(more, effects) {
+            return Err(CacheError::NoRoom { bytes: more });
+        }
+        self.forget_tokens(sequence, generated, &removed, shifts);
+        effects.push(Effect::Edit(Edit::Remove {
+            slot: self.slots[&sequence].id,
+            kept: self.trie.path(end).len(),
+            removed,
+        }));
+        self.trie.hold(end);
+        let slot = self.slots.get_mut(&sequence).expect("the slot is live");
+        self.trie.release(slot.end);
+        slot.end = end;
+        slot.path_tokens = self.trie.node(end).end();
+        self.reserve(sequence, end, tokens_max, keep);
+        Ok(())
+    }
+
+    /// The slot's tokens end before what is removed: nobody looks further, since what
+    /// was shifted is never published.
+    fn forget_tokens(
+        &mut self,
+        sequence: SequenceId,
+        generated: &[TokenId],
+        removed: &Range<usize>,
+        shifts: bool,
+    ) {
+        let slot = self.slots.get_mut(&sequence).expect("the slot is live");
+        let known = slot.extended(generated);
+        let kept = known.len().min(removed.start);
+        self.live.remove(&slot.salt, &slot.tokens, sequence);
+        slot.tokens = known[..kept].into();
+        self.live.insert(&slot.salt, &slot.tokens, sequence);
+        slot.checkpoints.retain(|own| own.at <= removed.start);
+        if shifts {
+            slot.exact_tokens = slot.exact_tokens.min(removed.start);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What must always be true of the trie.
+
+use super::Trie;
+
+impl Trie {
+    /// Panics unless every edge, link, sum, hold and order is consistent.
+    pub fn check_integrity(&self) {
+        let (mut tokens, mut bytes, mut protected_bytes, mut listed) = (0, 0, 0, 0);
+        for (key, node) in &self.nodes {
+            let mut held_below = 0;
+            for (first, child) in node.children.iter() {
+                let below = &self.nodes[child];
+                assert_eq!(below.edge[0], first, "a child stands under its first token");
+                assert_eq!(below.parent, key, "a child knows its parent");
+                assert_eq!(below.tokens_before as usize, node.end(), "ends add up");
+                assert!(
+                    below.last_use <= node.last_use || node.is_root(),
+                    "a path was used no earlier than its end"
+                );
+                held_below += below.holders;
+            }
+            assert!(
+                held_below <= node.holders,
+                "who holds a child holds its parent"
+            );
+            if node.is_root() {
+                assert_eq!(node.parent, key, "a root is its own parent");
+                assert!(
+                    self.roots.values().any(|root| *root == key),
+                    "a root belongs to a salt"
+                );
+                continue;
+            }
+            tokens += node.edge.len();
+            bytes += node.bytes;
+            assert_eq!(
+                node.lease.is_some(),
+                node.holders > 0,
+                "what is held is leased"
+            );
+            if node.holders > 0 {
+                protected_bytes += node.bytes;
+            }
+            assert_eq!(
+                node.rank.is_some(),
+                node.children.is_empty() && node.holders == 0,
+                "exactly the leaves that nobody holds may go"
+            );
+            if let Some(rank) = node.rank {
+                listed += 1;
+                assert!(
+                    self.order.contains(&(node.priority, rank, key)),
+                    "who may go stands in the order"
+                );
+            }
+        }
+        assert_eq!(listed, self.order.len(), "nobody else stands in the order");
+        assert_eq!(tokens, self.tokens, "tokens add up");
+        assert_eq!(bytes, self.bytes, "bytes add up");
+        assert_eq!(protected_bytes, self.protected_bytes, "held bytes add up");
+    }
+}

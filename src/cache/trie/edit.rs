@@ -1,0 +1,276 @@
+//! Insert, split, merge, replace, remove.
+
+use super::children::Children;
+use super::{Node, NodeKey, Sealed, Trie};
+use crate::cache::salt::Salt;
+use crate::model::Extent;
+use crate::shared::lease::LeaseWord;
+use crate::{SegmentId, TokenId};
+
+impl Trie {
+    /// The node before every first token of this salt.
+    pub fn root_or_new(&mut self, salt: &Salt) -> NodeKey {
+        if let Some(root) = self.roots.get(salt) {
+            return *root;
+        }
+        let root = self.nodes.insert_with_key(|key| Node {
+            parent: key,
+            children: Children::new(),
+            edge: Box::default(),
+            // A root caches no tokens and owns no segment on the device.
+            word: LeaseWord::new(SegmentId(0)),
+            lease: None,
+            holders: 0,
+            hits: 0,
+            tokens_before: 0,
+            beyond: 0,
+            bytes: 0,
+            fingerprint: salt.fingerprint(),
+            last_use: 0,
+            inserted: 0,
+            rank: None,
+            priority: 0,
+            restore_point: false,
+        });
+        self.roots.insert(salt.clone(), root);
+        root
+    }
+
+    /// Adds `edge` below `parent`, used now.
+    ///
+    /// # Panics
+    ///
+    /// When `edge` is empty or a child of `parent` begins with the same token.
+    pub fn insert(
+        &mut self,
+        parent: NodeKey,
+        edge: &[TokenId],
+        sealed: Sealed,
+        priority: u8,
+    ) -> NodeKey {
+        let tick = self.tick + 1;
+        let above = &self.nodes[parent];
+        let node = Node {
+            parent,
+            children: Children::new(),
+            edge: edge.into(),
+            word: LeaseWord::new(sealed.segment),
+            lease: None,
+            holders: 0,
+            hits: 0,
+            tokens_before: above.end() as u32,
+            beyond: sealed.beyond as u32,
+            bytes: sealed.bytes,
+            fingerprint: fingerprint(above.fingerprint, edge),
+            last_use: 0,
+            inserted: tick,
+            rank: None,
+            priority,
+            restore_point: false,
+        };
+        self.policy.inserted(&node.facts(), tick);
+        let key = self.nodes.insert(node);
+        let before = self.nodes[parent].children.insert(edge[0], key);
+        assert!(before.is_none(), "no two edges below a node begin alike");
+        self.unlist(parent);
+        self.tokens += edge.len();
+        self.bytes += sealed.bytes;
+        self.touch(key);
+        self.list_if_free(key);
+        key
+    }
+
+    /// Cuts a node's edge after `at` tokens. The returned new node holds the upper
+    /// part; `key` keeps its end and its children, and its place in the order.
+    /// Whoever holds the whole, holds both. Returns `None`, and changes nothing, when
+    /// somebody outside the trie has a lease of the segment.
+    ///
+    /// # Panics
+    ///
+    /// Unless `0 < at < edge length`.
+    pub fn split(
+        &mut self,
+        key: NodeKey,
+        at: usize,
+        upper: Sealed,
+        lower: Sealed,
+    ) -> Option<NodeKey> {
+        self.take_word(key)?;
+        let node = &mut self.nodes[key];
+        let (parent, holders) = (node.parent, node.holders);
+        let edge = std::mem::take(&mut node.edge);
+        assert!(0 < at && at < edge.len(), "an edge is cut inside");
+        let whole_bytes = node.bytes;
+        let mut above = Node {
+            parent,
+            children: Children::of(edge[at], key),
+            edge: edge[..at].into(),
+            word: LeaseWord::new(upper.segment),
+            lease: None,
+            holders,
+            hits: node.hits,
+            tokens_before: node.tokens_before,
+            beyond: upper.beyond as u32,
+            bytes: upper.bytes,
+            fingerprint: 0,
+            last_use: node.last_use,
+            inserted: node.inserted,
+            rank: None,
+            priority: node.priority,
+            restore_point: false,
+        };
+        node.edge = edge[at..].into();
+        node.tokens_before += at as u32;
+        node.beyond = lower.beyond as u32;
+        node.bytes = lower.bytes;
+        node.word = LeaseWord::new(lower.segment);
+        if holders > 0 {
+            above.lease = above.word.lease();
+            node.lease = node.word.lease();
+            self.protected_bytes += upper.bytes + lower.bytes;
+            self.protected_bytes -= whole_bytes;
+        }
+        self.bytes += upper.bytes + lower.bytes;
+        self.bytes -= whole_bytes;
+        above.fingerprint = fingerprint(self.nodes[parent].fingerprint, &edge[..at]);
+        let above = self.nodes.insert(above);
+        self.nodes[parent].children.insert(edge[0], above);
+        self.nodes[key].parent = above;
+        Some(above)
+    }
+
+    /// Whether `upper` and its only child can become one: nobody holds either, the
+    /// upper is no restore point, and the child's state covers what the whole needs.
+    #[must_use]
+    pub fn merges(&self, upper: NodeKey) -> Option<NodeKey> {
+        let above = &self.nodes[upper];
+        let child = above.children.only()?;
+        let below = &self.nodes[child];
+        let free = |node: &Node| node.holders == 0 && node.word.leases() == 0;
+        let fits = above.beyond as usize <= below.edge.len() + below.beyond as usize;
+        let alike = above.priority == below.priority && !above.restore_point;
+        (!above.is_root() && free(above) && free(below) && fits && alike).then_some(child)
+    }
+
+    /// Makes one node of `upper` and its only child, whose key and end stay. Returns
+    /// the two segments that are gone.
+    ///
+    /// # Panics
+    ///
+    /// Unless [`merges`](Self::merges) allows it.
+    pub fn merge(&mut self, upper: NodeKey, merged: Sealed) -> (SegmentId, SegmentId) {
+        let lower = self.merges(upper).expect("the two can be merged");
+        for key in [upper, lower] {
+            self.take_word(key).expect("nobody holds either");
+        }
+        let above = self.nodes.remove(upper).expect("the upper was there");
+        let node = &mut self.nodes[lower];
+        let gone = (above.word.segment(), node.word.segment());
+        self.bytes -= above.bytes + node.bytes;
+        self.bytes += merged.bytes;
+        node.edge = above.edge.iter().chain(&node.edge).copied().collect();
+        node.parent = above.parent;
+        node.tokens_before = above.tokens_before;
+        node.hits = node.hits.max(above.hits);
+        node.last_use = node.last_use.max(above.last_use);
+        node.beyond = merged.beyond as u32;
+        node.bytes = merged.bytes;
+        node.word = LeaseWord::new(merged.segment);
+        self.nodes[above.parent]
+            .children
+            .insert(above.edge[0], lower);
+        self.relist(lower);
+        gone
+    }
+
+    /// Gives a node another segment of the same tokens. Returns the one that is gone;
+    /// `None`, and changes nothing, while anybody holds it.
+    pub fn replace(&mut self, key: NodeKey, sealed: Sealed) -> Option<SegmentId> {
+        if self.nodes[key].holders > 0 {
+            return None;
+        }
+        let gone = self.take_word(key)?;
+        let node = &mut self.nodes[key];
+        self.bytes -= node.bytes;
+        self.bytes += sealed.bytes;
+        node.bytes = sealed.bytes;
+        node.beyond = sealed.beyond as u32;
+        node.word = LeaseWord::new(sealed.segment);
+        self.relist(key);
+        Some(gone)
+    }
+
+    /// Asks that the node's end stays restorable.
+    pub fn keep_restorable(&mut self, key: NodeKey) {
+        self.nodes[key].restore_point = true;
+    }
+
+    /// Raises the retention priority of a path, from its end up.
+    pub fn raise_priority(&mut self, end: NodeKey, priority: u8) {
+        let mut at = end;
+        while !self.nodes[at].is_root() {
+            if self.nodes[at].priority < priority {
+                self.unlist(at);
+                self.nodes[at].priority = priority;
+                self.list_if_free(at);
+            }
+            at = self.nodes[at].parent;
+        }
+    }
+
+    /// Takes a leaf out that is not in the order any more.
+    pub(super) fn remove_leaf(&mut self, key: NodeKey) -> Node {
+        let node = self.nodes.remove(key).expect("a leaf is in the trie");
+        assert!(node.children.is_empty(), "only leaves are removed");
+        self.tokens -= node.edge.len();
+        self.bytes -= node.bytes;
+        self.nodes[node.parent].children.remove(node.edge[0]);
+        self.list_if_free(node.parent);
+        self.drop_empty_root(node.parent);
+        node
+    }
+
+    /// A root that nothing hangs on and nobody holds is forgotten.
+    pub(super) fn drop_empty_root(&mut self, key: NodeKey) {
+        let node = &self.nodes[key];
+        if node.is_root() && node.children.is_empty() && node.holders == 0 {
+            self.nodes.remove(key);
+            self.roots.retain(|_, root| *root != key);
+        }
+    }
+
+    /// Wins the node's word from all holders, which are to hold its successor.
+    /// `None` when somebody outside the trie has a lease.
+    fn take_word(&mut self, key: NodeKey) -> Option<SegmentId> {
+        let node = &mut self.nodes[key];
+        let held = node.lease.take();
+        let ours = usize::from(held.is_some());
+        if node.word.leases() != ours {
+            node.lease = held;
+            return None;
+        }
+        drop(held);
+        // Only the trie hands out leases of its words, and it is busy with this.
+        assert!(node.word.try_evict(), "nobody else leases meanwhile");
+        Some(node.word.segment())
+    }
+}
+
+impl Sealed {
+    /// Its size, given its tokens.
+    #[must_use]
+    pub fn extent(&self, tokens: usize) -> Extent {
+        Extent {
+            tokens,
+            beyond: self.beyond,
+        }
+    }
+}
+
+/// Goes on hashing a prefix, token by token, so that the hash of a whole prefix does
+/// not depend on where its nodes end.
+pub(super) fn fingerprint(before: u64, tokens: &[TokenId]) -> u64 {
+    tokens.iter().fold(before, |hash, token| {
+        (hash.rotate_left(5) ^ u64::from(*token)).wrapping_mul(0x517c_c1b7_2722_0a95)
+    })
+}

@@ -1,0 +1,361 @@
+//! The compressed prefix trie: what is cached, and under which tokens.
+//!
+//! A node is an *end*: the state after the tokens on the way from its root to it.
+//! Its edge is the token range since its parent, and it owns that range's sealed
+//! segment. Children are found by the first token of their edge. When an edge is
+//! split, the new node is put above and the old key keeps its end; when two are
+//! merged, the lower key stays: a key that somebody remembers never changes its
+//! meaning. Each [salt](Salt) has a root of its own, and nothing below two roots is
+//! ever shared.
+//!
+//! | file | what happens there |
+//! |---|---|
+//! | `edit.rs` | insert, split, merge, replace, remove |
+//! | `order.rs` | holding, using, and who is evicted next |
+//! | `children.rs` | children by first token |
+//! | `check.rs` | what must always be true |
+
+mod check;
+mod children;
+mod edit;
+mod order;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use slotmap::{SlotMap, new_key_type};
+use smallvec::SmallVec;
+
+use super::eviction::{Eviction, Facts};
+use super::salt::Salt;
+use crate::model::Extent;
+use crate::shared::lease::{Lease, LeaseWord};
+use crate::{SegmentId, TokenId};
+use children::Children;
+
+pub use order::Evicted;
+
+new_key_type! {
+    /// A node's name; a removed node's key is never valid again.
+    pub struct NodeKey;
+}
+
+/// One cached token range.
+#[derive(Debug)]
+pub struct Node {
+    parent: NodeKey,
+    children: Children,
+    edge: Box<[TokenId]>,
+    word: LeaseWord,
+    /// Held while `holders` is not 0.
+    lease: Option<Lease>,
+    /// Slots and pins whose path leads through this node.
+    holders: u32,
+    hits: u32,
+    tokens_before: u32,
+    beyond: u32,
+    bytes: usize,
+    fingerprint: u64,
+    last_use: u64,
+    inserted: u64,
+    /// Where it stands in the order of eviction, if it does.
+    rank: Option<u64>,
+    priority: u8,
+    restore_point: bool,
+}
+
+/// A sealed segment that is to be a node's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sealed {
+    /// Its name on the device.
+    pub segment: SegmentId,
+    /// See [`Extent::beyond`].
+    pub beyond: usize,
+    /// Device bytes.
+    pub bytes: usize,
+}
+
+/// How far a token list is cached.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Match {
+    /// Nodes whose edges match in full, from the top.
+    pub path: SmallVec<[NodeKey; 8]>,
+    /// Tokens on that path, counted from where the match started.
+    pub tokens: usize,
+    /// A child of the path's end that matches only its first tokens, and how many.
+    pub partial: Option<(NodeKey, usize)>,
+}
+
+/// The trie. Owned by the cache core; holds ids and token ranges, never arrays.
+#[derive(Debug)]
+pub struct Trie {
+    nodes: SlotMap<NodeKey, Node>,
+    roots: BTreeMap<Salt, NodeKey>,
+    /// Leaves that nobody holds, the next to go first.
+    order: BTreeSet<Standing>,
+    policy: Box<dyn Eviction>,
+    tokens: usize,
+    bytes: usize,
+    protected_bytes: usize,
+    tick: u64,
+}
+
+/// Retention priority, rank, node.
+type Standing = (u8, u64, NodeKey);
+
+impl Node {
+    /// The node above; a root is its own.
+    #[must_use]
+    pub fn parent(&self) -> NodeKey {
+        self.parent
+    }
+
+    /// The tokens since the parent.
+    #[must_use]
+    pub fn edge(&self) -> &[TokenId] {
+        &self.edge
+    }
+
+    /// The word that counts the leases of this node's segment.
+    #[must_use]
+    pub fn word(&self) -> &LeaseWord {
+        &self.word
+    }
+
+    /// The size of its segment.
+    #[must_use]
+    pub fn extent(&self) -> Extent {
+        Extent {
+            tokens: self.edge.len(),
+            beyond: self.beyond as usize,
+        }
+    }
+
+    /// Tokens from the root to the node's end.
+    #[must_use]
+    pub fn end(&self) -> usize {
+        self.tokens_before as usize + self.edge.len()
+    }
+
+    /// Device bytes of its segment.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Slots and pins whose path leads through it.
+    #[must_use]
+    pub fn holders(&self) -> usize {
+        self.holders as usize
+    }
+
+    /// Sequences that have used it since it was inserted.
+    #[must_use]
+    pub fn hits(&self) -> u32 {
+        self.hits
+    }
+
+    /// When it was used last, in [ticks](Trie::tick).
+    #[must_use]
+    pub fn last_use(&self) -> u64 {
+        self.last_use
+    }
+
+    /// How dearly its publishers want it kept; the lowest goes first.
+    #[must_use]
+    pub fn priority(&self) -> u8 {
+        self.priority
+    }
+
+    /// Whether a caller asked to keep its end restorable: it is never merged away.
+    #[must_use]
+    pub fn restore_point(&self) -> bool {
+        self.restore_point
+    }
+
+    /// Its children, in no order that means anything.
+    pub fn children(&self) -> impl Iterator<Item = NodeKey> + '_ {
+        self.children.iter().map(|(_, child)| child)
+    }
+
+    fn is_root(&self) -> bool {
+        self.edge.is_empty()
+    }
+
+    fn facts(&self) -> Facts {
+        Facts {
+            fingerprint: self.fingerprint,
+            tokens_before: self.tokens_before as usize,
+            tokens: self.edge.len(),
+            bytes: self.bytes,
+            hits: self.hits,
+            last_use: self.last_use,
+            inserted: self.inserted,
+        }
+    }
+}
+
+impl Match {
+    /// Tokens matched, the partial edge included.
+    #[must_use]
+    pub fn tokens_with_partial(&self) -> usize {
+        self.tokens + self.partial.map_or(0, |(_, tokens)| tokens)
+    }
+}
+
+impl Trie {
+    /// A trie that caches nothing and evicts as `policy` says.
+    #[must_use]
+    pub fn new(policy: Box<dyn Eviction>) -> Self {
+        Self {
+            nodes: SlotMap::with_key(),
+            roots: BTreeMap::new(),
+            order: BTreeSet::new(),
+            policy,
+            tokens: 0,
+            bytes: 0,
+            protected_bytes: 0,
+            tick: 0,
+        }
+    }
+
+    /// The node before every first token of this salt, if anything was ever cached
+    /// or begun under it.
+    #[must_use]
+    pub fn root(&self, salt: &Salt) -> Option<NodeKey> {
+        self.roots.get(salt).copied()
+    }
+
+    /// The salts that have a root, and their roots.
+    pub fn roots(&self) -> impl Iterator<Item = (&Salt, NodeKey)> + '_ {
+        self.roots.iter().map(|(salt, root)| (salt, *root))
+    }
+
+    /// A node that is in the trie.
+    ///
+    /// # Panics
+    ///
+    /// When it is not.
+    #[must_use]
+    pub fn node(&self, key: NodeKey) -> &Node {
+        &self.nodes[key]
+    }
+
+    /// Whether the node is still in the trie.
+    #[must_use]
+    pub fn contains(&self, key: NodeKey) -> bool {
+        self.nodes.contains_key(key)
+    }
+
+    /// Nodes, the roots not counted.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.nodes.len() - self.roots.len()
+    }
+
+    /// Whether nothing is cached.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Tokens cached.
+    #[must_use]
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Device bytes of all segments.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Of these, bytes that slots and pins hold.
+    #[must_use]
+    pub fn protected_bytes(&self) -> usize {
+        self.protected_bytes
+    }
+
+    /// Uses so far: the trie's clock.
+    #[must_use]
+    pub fn tick(&self) -> u64 {
+        self.tick
+    }
+
+    /// The name of the policy of eviction.
+    #[must_use]
+    pub fn policy(&self) -> &'static str {
+        self.policy.name()
+    }
+
+    /// How far `tokens` are cached below `from`: full edges, then at most one
+    /// partial edge. Reads each token once.
+    #[must_use]
+    pub fn find(&self, from: NodeKey, tokens: &[TokenId]) -> Match {
+        let mut found = Match::default();
+        let mut at = from;
+        while let Some(first) = tokens.get(found.tokens)
+            && let Some(child) = self.nodes[at].children.get(*first)
+        {
+            let edge = &self.nodes[child].edge;
+            let shared = common_prefix(edge, &tokens[found.tokens..]);
+            if shared < edge.len() {
+                found.partial = Some((child, shared));
+                break;
+            }
+            found.path.push(child);
+            found.tokens += shared;
+            at = child;
+        }
+        found
+    }
+
+    /// All nodes, the roots left out.
+    pub fn keys(&self) -> impl Iterator<Item = NodeKey> + '_ {
+        let nodes = self.nodes.iter().filter(|(_, node)| !node.is_root());
+        nodes.map(|(key, _)| key)
+    }
+
+    /// The root that a node hangs on.
+    #[must_use]
+    pub fn root_above(&self, node: NodeKey) -> Option<NodeKey> {
+        let mut at = node;
+        while !self.nodes.get(at)?.is_root() {
+            at = self.nodes[at].parent;
+        }
+        Some(at)
+    }
+
+    /// The nodes from the top down to `end`, the root left out.
+    #[must_use]
+    pub fn path(&self, end: NodeKey) -> SmallVec<[NodeKey; 8]> {
+        let mut path = SmallVec::new();
+        let mut at = end;
+        while !self.nodes[at].is_root() {
+            path.push(at);
+            at = self.nodes[at].parent;
+        }
+        path.reverse();
+        path
+    }
+}
+
+/// Length of the longest common prefix.
+#[must_use]
+pub fn common_prefix(a: &[TokenId], b: &[TokenId]) -> usize {
+    const LANES: usize = 16;
+    let (mut left, mut right) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+    let mut same = 0;
+    for (x, y) in left.by_ref().zip(right.by_ref()) {
+        // Compared as wholes, which is one instruction or two.
+        let whole = x.iter().zip(y).fold(0, |differ, (x, y)| differ | (x ^ y)) == 0;
+        if !whole {
+            break;
+        }
+        same += LANES;
+    }
+    let rest = a[same..].iter().zip(&b[same..]);
+    same + rest.take_while(|(x, y)| x == y).count()
+}

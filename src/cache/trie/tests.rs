@@ -1,0 +1,190 @@
+use super::*;
+use crate::cache::eviction::Lru;
+
+fn sealed(segment: u64, tokens: usize) -> Sealed {
+    Sealed {
+        segment: SegmentId(segment),
+        beyond: 0,
+        bytes: tokens,
+    }
+}
+
+/// A trie of the given texts, one segment each, numbered from 1.
+fn trie(texts: &[&[TokenId]]) -> Trie {
+    let mut trie = Trie::new(Box::new(Lru));
+    let root = trie.root_or_new(&Salt::default());
+    for (i, text) in texts.iter().enumerate() {
+        let found = trie.find(root, text);
+        let mut parent = found.path.last().copied().unwrap_or(root);
+        let mut from = found.tokens;
+        if let Some((node, at)) = found.partial {
+            let id = 1000 + 2 * i as u64;
+            let rest = trie.node(node).edge().len() - at;
+            let halves = (sealed(id, at), sealed(id + 1, rest));
+            parent = trie.split(node, at, halves.0, halves.1).unwrap();
+            from += at;
+        }
+        if from < text.len() {
+            let segment = sealed(i as u64 + 1, text.len() - from);
+            let node = trie.insert(parent, &text[from..], segment, 0);
+            trie.touch(node);
+        }
+        trie.check_integrity();
+    }
+    trie
+}
+
+fn end(trie: &Trie, text: &[TokenId]) -> NodeKey {
+    let found = trie.find(trie.root(&Salt::default()).unwrap(), text);
+    assert_eq!(found.tokens, text.len(), "{text:?} is cached");
+    *found.path.last().unwrap()
+}
+
+fn check(texts: &[&[TokenId]], query: &[TokenId], full: usize, with_partial: usize) {
+    let trie = trie(texts);
+    let found = trie.find(trie.root(&Salt::default()).unwrap(), query);
+    assert_eq!(
+        (found.tokens, found.tokens_with_partial()),
+        (full, with_partial)
+    );
+}
+
+#[test]
+fn finds_full_edges_then_one_partial_edge() {
+    check(&[], &[1, 2], 0, 0);
+    check(&[&[1, 2, 3]], &[1, 2, 3, 4], 3, 3);
+    check(&[&[1, 2, 3]], &[1, 2, 9], 0, 2);
+    check(&[&[1, 2, 3], &[1, 2, 4]], &[1, 2, 4, 5], 3, 3);
+    check(&[&[1, 2, 3], &[1, 2, 4, 5]], &[1, 2, 4, 6], 2, 3);
+    check(&[&[1], &[1, 2], &[1, 2, 3]], &[1, 2, 3], 3, 3);
+}
+
+#[test]
+fn common_prefixes_of_all_lengths() {
+    let text: Vec<TokenId> = (0..100).collect();
+    for at in 0..100 {
+        let mut other = text.clone();
+        other[at] ^= 1 << 20;
+        assert_eq!(common_prefix(&text, &other), at);
+        assert_eq!(common_prefix(&text[..at], &text), at);
+    }
+}
+
+#[test]
+fn many_children_are_found_and_removed() {
+    let texts: Vec<Vec<TokenId>> = (0..40).map(|i| vec![7, i, i]).collect();
+    let texts: Vec<&[TokenId]> = texts.iter().map(Vec::as_slice).collect();
+    let mut trie = trie(&texts);
+    for text in &texts {
+        end(&trie, text);
+    }
+    while trie.evict().is_some() {
+        trie.check_integrity();
+    }
+    assert!(trie.is_empty());
+}
+
+#[test]
+fn a_split_keeps_the_old_end_and_all_holders() {
+    let mut trie = trie(&[&[1, 2, 3, 4]]);
+    let old = end(&trie, &[1, 2, 3, 4]);
+    trie.hold(old);
+    let above = trie.split(old, 1, sealed(7, 1), sealed(8, 3)).unwrap();
+    trie.check_integrity();
+    assert_eq!(trie.path(old).as_slice(), [above, old]);
+    assert_eq!(trie.node(above).holders(), 1);
+    trie.release(old);
+    trie.check_integrity();
+}
+
+#[test]
+fn no_split_under_a_lease_from_outside() {
+    let mut trie = trie(&[&[1, 2, 3, 4]]);
+    let node = end(&trie, &[1, 2, 3, 4]);
+    trie.hold(node);
+    let lease = trie.node(node).word().lease();
+    assert_eq!(trie.split(node, 1, sealed(7, 1), sealed(8, 3)), None);
+    trie.check_integrity();
+    drop(lease);
+    assert!(trie.split(node, 1, sealed(7, 1), sealed(8, 3)).is_some());
+}
+
+#[test]
+fn merging_keeps_the_lower_end() {
+    let mut trie = trie(&[&[1, 2, 3], &[1, 2, 3, 4, 5]]);
+    let (upper, lower) = (end(&trie, &[1, 2, 3]), end(&trie, &[1, 2, 3, 4, 5]));
+    assert_eq!(trie.merges(upper), Some(lower));
+    trie.hold(upper);
+    assert_eq!(trie.merges(upper), None, "a held node stays");
+    trie.release(upper);
+    let gone = trie.merge(upper, sealed(9, 5));
+    assert_eq!(gone, (SegmentId(1), SegmentId(2)));
+    assert!(!trie.contains(upper));
+    assert_eq!(trie.node(lower).edge(), [1, 2, 3, 4, 5]);
+    trie.check_integrity();
+    trie.evict();
+    assert!(trie.is_empty());
+}
+
+#[test]
+fn restore_points_and_forks_are_not_merged() {
+    let mut trie = trie(&[&[1, 2], &[1, 2, 3], &[1, 2, 4], &[9], &[9, 9]]);
+    assert_eq!(trie.merges(end(&trie, &[1, 2])), None, "two children");
+    let kept = end(&trie, &[9]);
+    trie.keep_restorable(kept);
+    assert_eq!(trie.merges(kept), None);
+}
+
+#[test]
+fn evicts_leaves_oldest_first_and_never_the_held() {
+    let mut trie = trie(&[&[1, 2], &[1, 2, 3], &[1, 2, 4], &[5]]);
+    trie.use_path(end(&trie, &[1, 2, 3]));
+    let held = end(&trie, &[5]);
+    trie.hold(held);
+    let mut evicted = Vec::new();
+    while let Some(gone) = trie.evict() {
+        evicted.push(gone.segment.0);
+        trie.check_integrity();
+    }
+    assert_eq!(evicted, [3, 2, 1]);
+    assert_eq!(trie.protected_bytes(), trie.bytes());
+    trie.release(held);
+    assert_eq!(trie.evict().unwrap().segment, SegmentId(4));
+    assert!(trie.is_empty());
+    assert_eq!((trie.tokens(), trie.bytes()), (0, 0));
+}
+
+#[test]
+fn the_lowest_priority_goes_first() {
+    let mut trie = trie(&[&[1], &[2], &[3]]);
+    trie.raise_priority(end(&trie, &[1]), 2);
+    trie.raise_priority(end(&trie, &[2]), 1);
+    let order = std::iter::from_fn(|| trie.evict()).map(|gone| gone.segment.0);
+    assert_eq!(order.collect::<Vec<_>>(), [3, 2, 1]);
+}
+
+#[test]
+fn salts_share_nothing() {
+    let mut trie = trie(&[&[1, 2, 3]]);
+    let other = trie.root_or_new(&Salt::new("tenant"));
+    assert_eq!(trie.find(other, &[1, 2, 3]), Match::default());
+    let node = trie.insert(other, &[1, 2, 3], sealed(9, 3), 0);
+    let fingerprint = |key| trie.node(key).fingerprint;
+    assert_ne!(fingerprint(node), fingerprint(end(&trie, &[1, 2, 3])));
+    trie.check_integrity();
+    trie.clear(other);
+    assert_eq!(
+        trie.root(&Salt::new("tenant")),
+        None,
+        "an empty root is gone"
+    );
+    assert_eq!(trie.tokens(), 3);
+}
+
+#[test]
+fn a_prefix_hashes_alike_wherever_its_nodes_end() {
+    let cut = trie(&[&[1, 2], &[1, 2, 3, 4]]);
+    let whole = trie(&[&[1, 2, 3, 4]]);
+    let of = |trie: &Trie| trie.node(end(trie, &[1, 2, 3, 4])).fingerprint;
+    assert_eq!(of(&cut), of(&whole));
+}

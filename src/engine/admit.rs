@@ -1,0 +1,141 @@
+//! A request becomes tokens that fit, or a typed refusal.
+
+use super::Engine;
+use crate::TokenId;
+use crate::cache::shift;
+use crate::cache::trie::common_prefix;
+use crate::error::SubmitError;
+use crate::request::{ContextLimit, Prompt, Request, field_error};
+
+/// Outputs that shift their context are no longer than so many contexts: what runs
+/// longer has lost its end, and its place is wanted.
+const SHIFTED_CONTEXTS_MAX: usize = 10;
+
+/// What a request asks for, in tokens that fit.
+#[derive(Debug)]
+pub(super) struct Admitted {
+    pub(super) tokens: Vec<TokenId>,
+    pub(super) output_tokens_max: usize,
+    pub(super) restore_points: Vec<usize>,
+}
+
+impl Engine {
+    /// The request's tokens, if model and device could ever run them.
+    pub(super) fn admit(&self, request: &Request) -> Result<Admitted, SubmitError> {
+        self.check_limit(request)?;
+        let mut tokens = self.appended_tokens(&request.prompt)?;
+        if tokens.is_empty() {
+            return Err(field_error("prompt", "empty", "at least one token"));
+        }
+        let mut restore_points = request.restore_points.clone();
+        if let Some(stray) = restore_points.iter().find(|at| **at > tokens.len()) {
+            return Err(field_error(
+                "restore_points",
+                format!("{stray}, in a prompt of {} tokens", tokens.len()),
+                "offsets within the prompt",
+            ));
+        }
+        restore_points.extend(self.before_generation_prompt(&request.prompt, &tokens)?);
+        if self.fit_prompt(&mut tokens, request.at_context_limit)? {
+            restore_points.clear();
+        }
+        let output_tokens_max = self.output_tokens_max(tokens.len(), request)?;
+        Ok(Admitted {
+            tokens,
+            output_tokens_max,
+            restore_points,
+        })
+    }
+
+    /// The tokens of a prompt, which may be none.
+    pub(super) fn appended_tokens(&self, prompt: &Prompt) -> Result<Vec<TokenId>, SubmitError> {
+        let text = |field| self.text.as_ref().ok_or(SubmitError::NoTokenizer { field });
+        let tokens = match prompt {
+            Prompt::Tokens(tokens) => tokens.clone(),
+            Prompt::Text(words) => text("prompt.text")?.encode_prompt(words)?,
+            Prompt::Chat(messages) => text("prompt.chat")?.encode_chat(messages)?,
+        };
+        let vocab_size = self.spec.vocab_size;
+        let stray = |token: &TokenId| *token as usize >= vocab_size;
+        match tokens.iter().position(stray) {
+            None => Ok(tokens),
+            Some(at) => Err(field_error(
+                "prompt",
+                format!("token id {} at index {at}", tokens[at]),
+                format!("token ids below {vocab_size}"),
+            )),
+        }
+    }
+
+    /// Where a conversation's next prompt will differ from this one: before what asks
+    /// the assistant to speak. None where the model can resume after any token.
+    fn before_generation_prompt(
+        &self,
+        prompt: &Prompt,
+        tokens: &[TokenId],
+    ) -> Result<Option<usize>, SubmitError> {
+        let (Prompt::Chat(messages), Some(text), false) =
+            (prompt, &self.text, self.spec.resumes_anywhere())
+        else {
+            return Ok(None);
+        };
+        let so_far = text.encode_conversation(messages)?;
+        Ok(Some(common_prefix(tokens, &so_far)).filter(|at| *at > 0))
+    }
+
+    fn check_limit(&self, request: &Request) -> Result<(), SubmitError> {
+        let context = self.spec.context_tokens_max;
+        match request.at_context_limit {
+            ContextLimit::Shift { keep } if keep >= context => Err(field_error(
+                "at_context_limit.keep",
+                keep.to_string(),
+                format!("less than the {context} tokens of the model's context"),
+            )),
+            ContextLimit::Shift { .. } | ContextLimit::Stop => Ok(()),
+        }
+    }
+
+    /// Takes the middle out of a prompt that is too long, if its caller wants that.
+    /// Says whether it did.
+    fn fit_prompt(
+        &self,
+        tokens: &mut Vec<TokenId>,
+        at_limit: ContextLimit,
+    ) -> Result<bool, SubmitError> {
+        let context = self.spec.context_tokens_max;
+        match at_limit {
+            _ if tokens.len() < context => Ok(false),
+            ContextLimit::Shift { keep } => {
+                let gone = shift::truncation(context, keep, tokens.len());
+                tokens.drain(gone.expect("`keep` was checked"));
+                Ok(true)
+            }
+            ContextLimit::Stop => Err(field_error(
+                "prompt",
+                format!("{} tokens long", tokens.len()),
+                format!("fewer than the {context} tokens of the model's context"),
+            )),
+        }
+    }
+
+    /// The longest output that context and device have room for.
+    fn output_tokens_max(&self, prompt: usize, request: &Request) -> Result<usize, SubmitError> {
+        let context = self.spec.context_tokens_max;
+        let most = match request.at_context_limit {
+            ContextLimit::Stop => context - prompt,
+            ContextLimit::Shift { .. } => context.saturating_mul(SHIFTED_CONTEXTS_MAX),
+        };
+        let output_tokens_max = request.output_tokens_max.min(most);
+        let needed_bytes = self
+            .spec
+            .tail_bytes((prompt + output_tokens_max).min(context));
+        let budget_bytes = self.config.cache.device_bytes_max;
+        match needed_bytes <= budget_bytes {
+            true => Ok(output_tokens_max),
+            false => Err(SubmitError::TooLarge {
+                needed_bytes,
+                budget_bytes,
+            }),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The house is started.
+
+use std::sync::Arc;
+
+use kameo::actor::Spawn;
+use kameo::mailbox;
+use tokio::sync::{Notify, mpsc};
+
+use super::Engine;
+use crate::actors::cache::CacheActor;
+use crate::actors::scheduler::{ASKED_MAX, MAILBOX_MAX, Scheduler, SchedulerArgs};
+use crate::cache::CacheCore;
+use crate::config::EngineConfig;
+use crate::device::Device;
+use crate::error::StartError;
+use crate::model::{Model, ModelError};
+use crate::scheduler::SchedulerCore;
+use crate::shared::admission::Admission;
+use crate::sync::AtomicUsize;
+use crate::telemetry::Telemetry;
+use crate::text::TextCodec;
+
+/// Sets an engine up. Made by [`Engine::builder`].
+#[derive(Debug)]
+pub struct EngineBuilder<B> {
+    build: B,
+    text: Option<TextCodec>,
+    config: EngineConfig,
+}
+
+impl<M, B> EngineBuilder<B>
+where
+    M: Model,
+    B: FnOnce() -> Result<M, ModelError> + Send + 'static,
+{
+    pub(super) fn new(build: B) -> Self {
+        Self {
+            build,
+            text: None,
+            config: EngineConfig::default(),
+        }
+    }
+
+    /// Lets the engine speak text: without this it takes and gives tokens only.
+    #[must_use]
+    pub fn text(mut self, text: TextCodec) -> Self {
+        self.text = Some(text);
+        self
+    }
+
+    /// Replaces the default settings.
+    #[must_use]
+    pub fn config(mut self, config: EngineConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Loads the model and starts all actors.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`] when a setting cannot work or the model cannot be loaded.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives everything up once the model is loaded.
+    pub async fn start(self) -> Result<Engine, StartError> {
+        self.config.validate()?;
+        let (device, device_gone, spec) = Device::start(self.build).await?;
+        self.config.validate_for(&spec)?;
+        let telemetry = Arc::new(Telemetry::new());
+        let (answer_sender, answers) = mpsc::channel(ASKED_MAX);
+        let cache = CacheActor::spawn_with_mailbox(
+            (
+                CacheCore::new(spec.clone(), self.config.cache.clone()),
+                answer_sender,
+            ),
+            mailbox::bounded(ASKED_MAX),
+        );
+        let weak_cache = cache.downgrade();
+        let scheduler = Scheduler::spawn_with_mailbox(
+            SchedulerArgs {
+                core: SchedulerCore::new(spec.clone(), self.config.scheduler.clone()),
+                device,
+                cache,
+                answers,
+                telemetry: Arc::clone(&telemetry),
+            },
+            mailbox::bounded(MAILBOX_MAX),
+        );
+        let inside_max = self.config.scheduler.sequences_max + self.config.scheduler.queue_max;
+        Ok(Engine {
+            scheduler,
+            cache: weak_cache,
+            admission: Admission::new(inside_max),
+            left: Arc::new(Notify::new()),
+            telemetry,
+            text: self.text,
+            spec,
+            config: self.config,
+            sequences_made: AtomicUsize::new(0),
+            pins_made: AtomicUsize::new(0),
+            device_gone,
+        })
+    }
+}

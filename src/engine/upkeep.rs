@@ -1,0 +1,132 @@
+//! What is kept: warm, pin, clear, and a look at the trie.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::Engine;
+use crate::PinId;
+use crate::actors::cache::Inspect;
+use crate::actors::scheduler::Upkeep;
+use crate::cache::{Message, Pin, Salt, TreeView};
+use crate::error::{KeepError, SubmitError};
+use crate::request::{Prompt, Request, Usage};
+use crate::sync::Ordering;
+
+impl Engine {
+    /// Computes a prompt's state, so that requests that begin with it start from the
+    /// cache. Waits until it is there. The request's output settings do not matter.
+    ///
+    /// # Errors
+    ///
+    /// [`KeepError`] when the request is refused or fails.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future cancels the work; what was computed stays cached.
+    pub async fn warm(&self, request: Request) -> Result<Usage, KeepError> {
+        // The prompt's state is whole once a token was drawn from it.
+        let request = request.output_tokens_max(1);
+        let completion = self.submit(request).await?.collect().await?;
+        Ok(completion.finish.usage)
+    }
+
+    /// Computes the state of a request's prompt and keeps it: it is not evicted until
+    /// it is unpinned, or `time_to_live` has passed. Should the device lose it, it is
+    /// kept again once a request has computed it again.
+    ///
+    /// # Errors
+    ///
+    /// [`KeepError`] when the request is refused or fails, or its prompt is more than
+    /// `cache.pinned_bytes_max` leaves.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the prompt cached, and perhaps pinned for its time
+    /// to live: give one.
+    pub async fn pin(
+        &self,
+        request: Request,
+        time_to_live: Option<Duration>,
+    ) -> Result<PinId, KeepError> {
+        let tokens = self.admit(&request)?.tokens;
+        let salt = salt(request.cache_salt.as_deref());
+        self.warm(Request {
+            prompt: Prompt::Tokens(tokens.clone()),
+            ..request
+        })
+        .await?;
+        let pin = PinId(self.pins_made.fetch_add(1, Ordering::Relaxed) as u64 + 1);
+        let message = Message::Pin(Pin {
+            pin,
+            salt,
+            tokens: tokens.into(),
+            time_to_live,
+        });
+        self.upkeep(message).await?;
+        Ok(pin)
+    }
+
+    /// Gives a pinned prompt up to eviction, like any other.
+    ///
+    /// # Errors
+    ///
+    /// [`KeepError::Cache`] when there is no such pin, or it has expired.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave the pin or not.
+    pub async fn unpin(&self, pin: PinId) -> Result<(), KeepError> {
+        self.upkeep(Message::Unpin { pin }).await
+    }
+
+    /// Evicts everything that no live sequence and no pin holds, of one `cache_salt` or
+    /// of all.
+    ///
+    /// # Errors
+    ///
+    /// [`KeepError::Stopped`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave the cache cleared or not.
+    pub async fn clear_cache(&self, cache_salt: Option<&str>) -> Result<(), KeepError> {
+        let salt = cache_salt.map(Salt::new);
+        self.upkeep(Message::Clear { salt }).await
+    }
+
+    /// What is cached for the requests of a `cache_salt`, or for those without one: the
+    /// trie as data, for pictures and for people.
+    ///
+    /// # Errors
+    ///
+    /// [`KeepError::Stopped`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it only looks.
+    pub async fn cache_tree(&self, cache_salt: Option<&str>) -> Result<TreeView, KeepError> {
+        let cache = self.cache.upgrade().ok_or(KeepError::Stopped)?;
+        let asked = cache.ask(Inspect(salt(cache_salt))).send().await;
+        asked.map(|seen| seen.0).map_err(|_| KeepError::Stopped)
+    }
+
+    async fn upkeep(&self, message: Message) -> Result<(), KeepError> {
+        let (reply, answer) = oneshot::channel();
+        let asked = self.scheduler.tell(Upkeep { message, reply }).send().await;
+        asked.map_err(|_| KeepError::Stopped)?;
+        answer.await.map_err(|_| KeepError::Stopped)??;
+        Ok(())
+    }
+}
+
+/// The salt of this name, or that of all who name none.
+pub(super) fn salt(name: Option<&str>) -> Salt {
+    name.map(Salt::new).unwrap_or_default()
+}
+
+impl From<SubmitError> for KeepError {
+    fn from(error: SubmitError) -> Self {
+        Self::Submit(Box::new(error))
+    }
+}

@@ -1,0 +1,128 @@
+//! Forks, and contexts that are full.
+//!
+//! A full slot is shifted: the oldest tokens after those that are kept go, and what
+//! follows moves up. When that happens depends on the sequence's own tokens only, so
+//! a sequence that is run again after a failure goes through the same shifts and
+//! gives the same tokens. A model whose state cannot be moved computes what stays
+//! anew, as if the rest had never been.
+
+use super::entry::Phase;
+use super::{Effect, Fork, SchedulerCore};
+use crate::cache;
+use crate::error::GenerateError;
+use crate::{SequenceId, TokenId};
+
+impl SchedulerCore {
+    /// Starts a sequence that continues another, now or after the step under way.
+    pub(super) fn fork(&mut self, fork: Fork, effects: &mut Vec<Effect>) {
+        let Some(source) = self.entries.get(&fork.source) else {
+            let error = GenerateError::ForkSource(fork.source);
+            effects.push(Effect::Failed(fork.submission.sequence, error));
+            return;
+        };
+        let known = source.history().count();
+        let at = fork.at.unwrap_or(known);
+        if at > known {
+            let error = GenerateError::ForkBeyond {
+                at,
+                tokens: known,
+                source_sequence: fork.source,
+            };
+            effects.push(Effect::Failed(fork.submission.sequence, error));
+            return;
+        }
+        let mut submission = fork.submission;
+        let prompt: Vec<TokenId> = source
+            .history()
+            .take(at)
+            .chain(submission.prompt.iter().copied())
+            .collect();
+        submission.prompt = prompt.into();
+        submission.at_limit = source.at_limit;
+        submission.salt = source.salt.clone();
+        let fork = Fork {
+            source: fork.source,
+            at: Some(at),
+            submission,
+        };
+        match self.in_step(fork.source) {
+            true => self.forks_due.push(fork),
+            false => self.start_fork(fork, effects),
+        }
+    }
+
+    /// Starts the forks that waited for the step under way.
+    pub(super) fn start_due_forks(&mut self, effects: &mut Vec<Effect>) {
+        for fork in std::mem::take(&mut self.forks_due) {
+            self.start_fork(fork, effects);
+        }
+    }
+
+    /// Has the source's state shared, if it has any, and queues the newcomer.
+    fn start_fork(&mut self, fork: Fork, effects: &mut Vec<Effect>) {
+        let sequence = fork.source;
+        if let Some(source) = self.entries.get(&sequence)
+            && let Phase::Running(running) = &source.phase
+            && running.shifted_out == 0
+        {
+            let at = fork.at.expect("set when it was asked for");
+            let computed = running.computed;
+            let share = cache::Message::Share {
+                sequence,
+                computed,
+                generated: source.generated[source.restarted_at..].to_vec(),
+                at: at.min(computed),
+            };
+            self.ask(share, effects);
+        }
+        let mut submission = fork.submission;
+        let left = match submission.at_limit {
+            crate::request::ContextLimit::Shift { .. } => usize::MAX,
+            crate::request::ContextLimit::Stop => {
+                let context = self.spec.context_tokens_max;
+                context.saturating_sub(submission.prompt.len())
+            }
+        };
+        submission.output_tokens_max = submission.output_tokens_max.min(left);
+        if submission.output_tokens_max == 0 || submission.prompt.is_empty() {
+            let error = GenerateError::ForkFull {
+                tokens: submission.prompt.len(),
+            };
+            effects.push(Effect::Failed(submission.sequence, error));
+            return;
+        }
+        self.submit(submission, effects);
+    }
+
+    /// Makes room in a sequence's slot, if that is full and there is more to come.
+    pub(super) fn shift_if_full(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
+        let Some(entry) = self.entries.get_mut(&sequence) else {
+            return;
+        };
+        let Some(removed) = entry.due_shift() else {
+            return;
+        };
+        let generated = entry.generated[entry.restarted_at..].to_vec();
+        let computed = entry.context_tokens_max;
+        if self.spec.resumes_anywhere() && self.spec.can_shift {
+            entry.shifted(&removed);
+            let remove = cache::Message::Remove {
+                sequence,
+                computed,
+                generated,
+                removed,
+            };
+            self.ask(remove, effects);
+        } else {
+            entry.begin_without(&removed);
+            self.running.retain(|running| *running != sequence);
+            let close = cache::Message::Close {
+                sequence,
+                computed,
+                generated,
+            };
+            self.ask(close, effects);
+            self.enqueue(sequence);
+        }
+    }
+}
