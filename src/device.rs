@@ -51,25 +51,6 @@ pub enum Edit {
         /// The segments, in order.
         path: Vec<SegmentId>,
     },
-    /// Tokens are taken out of a slot: it keeps the first `kept` segments of its path,
-    /// and in its tail what followed them and is not removed.
-    Remove {
-        /// The slot.
-        slot: SlotId,
-        /// Segments of its path that stay.
-        kept: usize,
-        /// Which of its tokens.
-        removed: Range<usize>,
-    },
-    /// Two segments in a row become one.
-    Merge {
-        /// The first, which is gone afterwards.
-        upper: SegmentId,
-        /// The second, which is gone afterwards.
-        lower: SegmentId,
-        /// The name of what holds both.
-        segment: SegmentId,
-    },
     /// A segment becomes two, in every path that it is part of.
     Split {
         /// The segment, which is gone afterwards.
@@ -80,6 +61,26 @@ pub enum Edit {
         upper: SegmentId,
         /// The lower part's name.
         lower: SegmentId,
+    },
+    /// Two segments become one, in every path that `lower` follows `upper` in.
+    Merge {
+        /// The upper part, which is gone afterwards.
+        upper: SegmentId,
+        /// The lower part, which is gone afterwards.
+        lower: SegmentId,
+        /// The whole's name.
+        segment: SegmentId,
+    },
+    /// Tokens are taken out of a slot, and what follows them moves in: see
+    /// [`Model::remove`].
+    Remove {
+        /// The slot.
+        slot: SlotId,
+        /// Segments at the start of its path that stay; what the others held is the
+        /// tail's from now on.
+        kept: usize,
+        /// The tokens, as offsets in the slot.
+        removed: Range<usize>,
     },
     /// The slot and its tail are given up.
     Close {
@@ -300,17 +301,10 @@ impl<M: Model> Table<M> {
                 upper,
                 lower,
             } => {
-                let whole = self
-                    .segments
-                    .remove(&segment)
-                    .expect("a held segment is split");
+                let whole = self.take_segment(segment);
                 let (first, second) = model.split(&whole, at)?;
                 let halves = [Rc::new(first), Rc::new(second)];
-                for slot in self.slots.values_mut() {
-                    if let Some(i) = slot.path.iter().position(|s| Rc::ptr_eq(s, &whole)) {
-                        slot.path.splice(i..=i, halves.clone());
-                    }
-                }
+                self.replace(&[whole], &halves);
                 let [first, second] = halves;
                 self.segments.insert(upper, first);
                 self.segments.insert(lower, second);
@@ -321,12 +315,49 @@ impl<M: Model> Table<M> {
                 let held = path.iter().map(|id| Rc::clone(&self.segments[id]));
                 slot.path.extend(held);
             }
-            Edit::Remove { .. } | Edit::Merge { .. } => todo!(),
+            Edit::Merge {
+                upper,
+                lower,
+                segment,
+            } => {
+                let halves = [self.take_segment(upper), self.take_segment(lower)];
+                let whole = Rc::new(model.merge(&halves[0], &halves[1])?);
+                self.replace(&halves, &[Rc::clone(&whole)]);
+                self.segments.insert(segment, whole);
+            }
+            Edit::Remove {
+                slot,
+                kept,
+                removed,
+            } => {
+                let slot = self.slots.get_mut(&slot);
+                let slot = slot.expect("tokens are removed from an open slot");
+                model.remove(&slot.path, kept, &mut slot.tail, removed)?;
+                slot.path.truncate(kept);
+            }
             // A slot that was part of a failed step is gone already.
             Edit::Close { slot } => drop(self.slots.remove(&slot)),
             Edit::Drop { segment } => drop(self.segments.remove(&segment)),
         }
         Ok(())
+    }
+
+    fn take_segment(&mut self, segment: SegmentId) -> Rc<M::Segment> {
+        let held = self.segments.remove(&segment);
+        held.expect("a segment is cut or merged while it is held")
+    }
+
+    /// Puts `new` where paths hold `old`, one after another.
+    fn replace(&mut self, old: &[Rc<M::Segment>], new: &[Rc<M::Segment>]) {
+        for slot in self.slots.values_mut() {
+            let same = |held: &[Rc<M::Segment>]| {
+                let mut pairs = held.iter().zip(old);
+                pairs.all(|(held, old)| Rc::ptr_eq(held, old))
+            };
+            if let Some(at) = slot.path.windows(old.len()).position(same) {
+                slot.path.splice(at..at + old.len(), new.iter().cloned());
+            }
+        }
     }
 
     /// Runs a step. Its slots are taken out of the table meanwhile, so that a
@@ -383,5 +414,123 @@ impl<M: Model> std::fmt::Debug for Table<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (segments, slots) = self.held();
         write!(f, "Table({segments} segments, {slots} slots)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::oracle::{Oracle, OracleConfig, Soloist};
+
+    const SLOT: SlotId = SlotId(1);
+    const TWIN: SlotId = SlotId(2);
+
+    fn span(slot: SlotId, tokens: &[TokenId]) -> PlannedSpan {
+        PlannedSpan {
+            slot,
+            tokens: tokens.to_vec(),
+            want: Want::Logits,
+        }
+    }
+
+    fn work(edits: Vec<Edit>, spans: Vec<PlannedSpan>) -> Work {
+        Work { edits, spans }
+    }
+
+    /// A table with two slots on segments 1 and 2, of two tokens each; the first has
+    /// a tail of two more.
+    fn table(oracle: &mut Oracle) -> Table<Oracle> {
+        let mut table = Table::new();
+        let open = |slot, path| Edit::Open { slot, path };
+        let seal = |segment| Edit::Seal {
+            slot: SLOT,
+            tokens: 2,
+            segment: SegmentId(segment),
+        };
+        for (edits, tokens) in [
+            (vec![open(SLOT, vec![])], &[1, 2, 3, 4][..]),
+            (vec![seal(1), seal(2)], &[5, 6]),
+            (vec![open(TWIN, vec![SegmentId(1), SegmentId(2)])], &[]),
+        ] {
+            let spans = match tokens {
+                [] => vec![],
+                tokens => vec![span(SLOT, tokens)],
+            };
+            table.carry_out(oracle, work(edits, spans)).expect("done");
+        }
+        table
+    }
+
+    /// Logits after `next`, when these tokens were evaluated and `removed` of them
+    /// taken out again.
+    fn truth(config: &OracleConfig, tokens: &[TokenId], removed: Range<usize>) -> Readout {
+        let mut soloist = Soloist::new(config);
+        for &token in tokens {
+            soloist.evaluate(token);
+        }
+        soloist.remove(removed);
+        soloist.evaluate(9);
+        let mut logits = Vec::new();
+        soloist.push_logits(&mut logits);
+        Readout::Logits(logits)
+    }
+
+    #[test]
+    fn merged_segments_are_one_in_every_path() {
+        let config = OracleConfig::default();
+        let mut oracle = Oracle::new(config.clone()).expect("a valid configuration");
+        let mut table = table(&mut oracle);
+        assert_eq!(table.held(), (2, 2));
+        let merge = Edit::Merge {
+            upper: SegmentId(1),
+            lower: SegmentId(2),
+            segment: SegmentId(3),
+        };
+        let spans = vec![span(SLOT, &[9]), span(TWIN, &[9])];
+        let found = table.carry_out(&mut oracle, work(vec![merge], spans));
+        let expected = [
+            truth(&config, &[1, 2, 3, 4, 5, 6], 6..6),
+            truth(&config, &[1, 2, 3, 4], 4..4),
+        ];
+        assert_eq!(found.expect("done"), expected);
+        assert_eq!(table.held(), (1, 2));
+        assert_eq!(config.counters.now().segments_alive, 1);
+    }
+
+    #[test]
+    fn tokens_are_removed_from_one_slot_only() {
+        let config = OracleConfig::default();
+        let mut oracle = Oracle::new(config.clone()).expect("a valid configuration");
+        let mut table = table(&mut oracle);
+        let remove = Edit::Remove {
+            slot: SLOT,
+            kept: 1,
+            removed: 3..5,
+        };
+        let spans = vec![span(SLOT, &[9]), span(TWIN, &[9])];
+        let found = table.carry_out(&mut oracle, work(vec![remove], spans));
+        let expected = [
+            truth(&config, &[1, 2, 3, 4, 5, 6], 3..5),
+            truth(&config, &[1, 2, 3, 4], 4..4),
+        ];
+        assert_eq!(found.expect("done"), expected);
+    }
+
+    #[test]
+    fn an_edit_that_the_model_refuses_resets() {
+        let config = OracleConfig::default();
+        let mut oracle = Oracle::new(config.clone()).expect("a valid configuration");
+        let mut table = table(&mut oracle);
+        let remove = Edit::Remove {
+            slot: SLOT,
+            kept: 2,
+            removed: 3..5,
+        };
+        let found = table.carry_out(&mut oracle, work(vec![remove], vec![]));
+        let Err(Failure::Reset(message)) = found else {
+            panic!("expected a reset, got {found:?}");
+        };
+        assert!(message.contains("tokens 3..5 of 6"), "{message}");
+        assert_eq!(table.held(), (0, 0));
     }
 }

@@ -100,8 +100,8 @@ pub enum GenerateError {
         /// What the device said last.
         reason: String,
     },
-    /// The cached state does not fit on the device, even alone.
-    #[error("the sequence's cached state does not fit on the device")]
+    /// The cached state does not fit on the device, even alone beside what is pinned.
+    #[error("the sequence's cached state does not fit on the device beside what is pinned")]
     OutOfMemory,
     /// The sequence to fork is not inside: it has ended, or never was.
     #[error("cannot fork {0}: it has ended, or never was")]

@@ -2,18 +2,18 @@
 //! or actors: messages are delivered in a random order, everything is checked after
 //! each, and every sequence must get exactly the tokens that it gets alone.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use motet::cache::{self, CacheCore, CacheError, Salt};
 use motet::config::{CacheConfig, SchedulerConfig};
 use motet::device::{Outcome, Table, Work};
-use motet::model::oracle::{Oracle, OracleConfig, StepFault};
+use motet::model::oracle::{Oracle, OracleConfig, ShiftRule, StepFault};
 use motet::model::sampling::Sampling;
 use motet::model::{DeviceMemory, LayerKind, Model, ModelSpec};
 use motet::request::{ContextLimit, FinishReason};
-use motet::scheduler::{Effect, Event, SchedulerCore, Submission};
-use motet::{SequenceId, TokenId};
+use motet::scheduler::{Effect, Event, Fork, SchedulerCore, Submission};
+use motet::{PinId, SequenceId, TokenId};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -23,6 +23,8 @@ struct Caller {
     prompt: Vec<TokenId>,
     output_tokens_max: usize,
     sampling: Sampling,
+    at_limit: ContextLimit,
+    salt: Salt,
     told: Vec<TokenId>,
     end: Option<Result<FinishReason, String>>,
 }
@@ -39,14 +41,23 @@ struct House {
     work: Option<Work>,
     callers: BTreeMap<SequenceId, Caller>,
     /// Work that the device could not carry out.
-    failures: usize,
+    failures: Vec<String>,
+    /// What the cache takes for the time.
+    now: Duration,
+    pins_made: u64,
+    /// Questions to the cache without an answer so far.
+    tickets: BTreeSet<u64>,
 }
 
 impl House {
     fn new(layers: &[LayerKind], budget_tokens: usize) -> Self {
+        Self::with_context(layers, budget_tokens, 512)
+    }
+
+    fn with_context(layers: &[LayerKind], budget_tokens: usize, context_tokens_max: usize) -> Self {
         let oracle = OracleConfig {
             vocab_size: 50,
-            context_tokens_max: 512,
+            context_tokens_max,
             end_tokens: vec![0],
             end_one_in: 40,
             tail_block_tokens: 4,
@@ -57,7 +68,7 @@ impl House {
         let cache_config = CacheConfig {
             device_bytes_max: budget_bytes(&spec, budget_tokens),
             share_tokens_min: 4,
-            merge_tokens_max: 0,
+            restore_interval_tokens: 16,
             ..CacheConfig::default()
         };
         let scheduler_config = SchedulerConfig {
@@ -76,7 +87,10 @@ impl House {
             answers: VecDeque::new(),
             work: None,
             callers: BTreeMap::new(),
-            failures: 0,
+            failures: Vec::new(),
+            now: Duration::ZERO,
+            pins_made: 0,
+            tickets: BTreeSet::new(),
         }
     }
 
@@ -86,26 +100,53 @@ impl House {
         output_tokens_max: usize,
         sampling: Sampling,
     ) -> SequenceId {
-        let sequence = SequenceId(self.callers.len() as u64 + 1);
-        let caller = Caller {
-            prompt: prompt.clone(),
+        self.submit_caller(Caller {
+            prompt,
             output_tokens_max,
             sampling,
             ..Caller::default()
-        };
+        })
+    }
+
+    fn submit_caller(&mut self, caller: Caller) -> SequenceId {
+        let sequence = SequenceId(self.callers.len() as u64 + 1);
+        let submission = submission(sequence, &caller, &caller.prompt);
         self.callers.insert(sequence, caller);
-        self.feed(Event::Submit(Submission {
-            sequence,
-            prompt: prompt.into(),
-            output_tokens_max,
-            sampling,
-            ignore_end_tokens: false,
-            at_limit: ContextLimit::Stop,
-            salt: Salt::default(),
-            restore_points: Vec::new(),
-            priority: 0,
-        }));
+        self.feed(Event::Submit(submission));
         sequence
+    }
+
+    /// Forks a sequence after `at` of its tokens, and adds `appended` to them.
+    fn fork(&mut self, source: SequenceId, at: usize, appended: &[TokenId]) {
+        let of = &self.callers[&source];
+        let known = of.prompt.iter().chain(&of.told).copied();
+        let prompt: Vec<TokenId> = known.take(at).chain(appended.iter().copied()).collect();
+        let left = match of.at_limit {
+            ContextLimit::Shift { .. } => usize::MAX,
+            ContextLimit::Stop => self.oracle.context_tokens_max - prompt.len(),
+        };
+        let caller = Caller {
+            output_tokens_max: 9.min(left),
+            sampling: of.sampling,
+            at_limit: of.at_limit,
+            salt: of.salt.clone(),
+            prompt,
+            ..Caller::default()
+        };
+        let sequence = SequenceId(self.callers.len() as u64 + 1);
+        let submission = submission(sequence, &caller, appended);
+        self.callers.insert(sequence, caller);
+        self.feed(Event::Fork(Fork {
+            source,
+            at: Some(at),
+            submission,
+        }));
+    }
+
+    fn upkeep(&mut self, message: cache::Message) {
+        let ticket = 1 + self.tickets.last().unwrap_or(&0);
+        self.tickets.insert(ticket);
+        self.feed(Event::Upkeep { ticket, message });
     }
 
     fn feed(&mut self, event: Event) {
@@ -116,7 +157,9 @@ impl House {
                     assert!(self.work.is_none(), "one work at a time");
                     self.work = Some(work);
                 }
-                Effect::Upkept(..) => unreachable!("nobody asks"),
+                Effect::Upkept(ticket, _) => {
+                    assert!(self.tickets.remove(&ticket), "an answer is awaited");
+                }
                 Effect::Started {
                     sequence,
                     cached_tokens,
@@ -148,7 +191,8 @@ impl House {
                 let Some(message) = self.messages.pop_front() else {
                     return false;
                 };
-                let answer = self.cache.handle(Duration::ZERO, message);
+                self.now += Duration::from_millis(1);
+                let answer = self.cache.handle(self.now, message);
                 self.cache.check_integrity();
                 self.answers.push_back(answer);
             }
@@ -163,7 +207,8 @@ impl House {
                     return false;
                 };
                 let result = self.table.carry_out(&mut self.model, work);
-                self.failures += usize::from(result.is_err());
+                self.failures
+                    .extend(result.as_ref().err().map(|failure| format!("{failure:?}")));
                 self.feed(Event::Outcome(Outcome {
                     result,
                     busy: Duration::ZERO,
@@ -193,12 +238,27 @@ impl House {
         );
     }
 
+    /// What a caller gets that has the device for itself.
+    fn alone(&self, caller: &Caller) -> Vec<TokenId> {
+        let (prompt, tokens) = (&caller.prompt, caller.output_tokens_max);
+        match caller.at_limit {
+            ContextLimit::Stop => self.oracle.solo(prompt, tokens, caller.sampling),
+            ContextLimit::Shift { keep } => {
+                let context_tokens = self.oracle.context_tokens_max;
+                let rule = ShiftRule {
+                    context_tokens,
+                    keep,
+                };
+                self.oracle
+                    .solo_shifting(prompt, tokens, caller.sampling, rule)
+            }
+        }
+    }
+
     /// Everybody got what it gets alone, and nothing leaked.
     fn check_end(&self) {
         for (sequence, caller) in &self.callers {
-            let mut alone =
-                self.oracle
-                    .solo(&caller.prompt, caller.output_tokens_max, caller.sampling);
+            let mut alone = self.alone(caller);
             let end = alone.iter().position(|token| *token == 0);
             alone.truncate(end.unwrap_or(alone.len()));
             match caller.end.as_ref().expect("every sequence ends") {
@@ -227,6 +287,21 @@ impl House {
         );
         assert_eq!(stats.reserved_bytes, 0);
         assert_eq!(self.table.held(), (stats.segments, 0));
+    }
+}
+
+fn submission(sequence: SequenceId, caller: &Caller, prompt: &[TokenId]) -> Submission {
+    Submission {
+        sequence,
+        prompt: prompt.into(),
+        output_tokens_max: caller.output_tokens_max,
+        sampling: caller.sampling,
+        ignore_end_tokens: false,
+        at_limit: caller.at_limit,
+        salt: caller.salt.clone(),
+        // Every other sequence asks for one.
+        restore_points: (sequence.0 % 2..1).map(|_| prompt.len() / 2).collect(),
+        priority: (sequence.0 % 3) as u8,
     }
 }
 
@@ -268,19 +343,88 @@ fn sampling(rng: &mut impl Rng) -> Sampling {
     }
 }
 
+/// A request of any kind: some go on when their context is full.
+fn submit_any(house: &mut House, rng: &mut impl Rng) {
+    let shifts = rng.random_bool(0.3);
+    let caller = Caller {
+        prompt: prompt(rng),
+        output_tokens_max: rng.random_range(1..if shifts { 90 } else { 12 }),
+        sampling: sampling(rng),
+        at_limit: match shifts {
+            true => ContextLimit::Shift {
+                keep: rng.random_range(0..40),
+            },
+            false => ContextLimit::Stop,
+        },
+        salt: any_salt(rng),
+        ..Caller::default()
+    };
+    house.submit_caller(caller);
+}
+
+fn any_salt(rng: &mut impl Rng) -> Salt {
+    match rng.random_bool(0.2) {
+        true => Salt::new("a tenant"),
+        false => Salt::default(),
+    }
+}
+
+/// Forks a live sequence, if there is one, somewhere in what it has.
+fn fork_any(house: &mut House, rng: &mut impl Rng) {
+    let live = house.callers.iter().filter(|(_, c)| c.end.is_none());
+    let live: Vec<SequenceId> = live.map(|(sequence, _)| *sequence).collect();
+    if live.is_empty() {
+        return;
+    }
+    let source = live[rng.random_range(0..live.len())];
+    let of = &house.callers[&source];
+    let known = of.prompt.len() + of.told.len();
+    let appended: Vec<TokenId> = (0..rng.random_range(0..3)).collect();
+    let most = match of.at_limit {
+        ContextLimit::Stop => known.min(60),
+        ContextLimit::Shift { .. } => known,
+    };
+    let at = match rng.random_bool(0.5) {
+        true => most,
+        false => rng.random_range(1..=most),
+    };
+    house.fork(source, at, &appended);
+}
+
+/// Pins, unpins, clears.
+fn keep_any(house: &mut House, rng: &mut impl Rng) {
+    let message = match rng.random_range(0..6) {
+        0 => cache::Message::Clear { salt: None },
+        1 | 2 => cache::Message::Unpin {
+            pin: PinId(rng.random_range(0..=house.pins_made)),
+        },
+        _ => {
+            house.pins_made += 1;
+            let mut tokens = prompt(rng);
+            tokens.truncate(rng.random_range(1..=tokens.len()));
+            cache::Message::Pin(cache::Pin {
+                pin: PinId(house.pins_made),
+                salt: any_salt(rng),
+                tokens: tokens.into(),
+                time_to_live: Some(Duration::from_millis(rng.random_range(1..40))),
+            })
+        }
+    };
+    house.upkeep(message);
+}
+
 /// One random history of the whole house. Returns how many tokens were told, and how
 /// often the device failed.
 fn history(seed: u64, faults: bool) -> (usize, usize) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let budget_tokens = [70, 150, 2_000][rng.random_range(0..3)];
-    let mut house = House::new(KINDS[seed as usize % KINDS.len()], budget_tokens);
+    let kinds = KINDS[seed as usize % KINDS.len()];
+    let mut house = House::with_context(kinds, budget_tokens, 66);
     for _ in 0..rng.random_range(50..400) {
         match rng.random_range(0..20) {
-            0 if house.callers.len() < 60 => {
-                let (prompt, output) = (prompt(&mut rng), rng.random_range(1..12));
-                let sampling = sampling(&mut rng);
-                house.submit(prompt, output, sampling);
-            }
+            0 if house.callers.len() < 64 => submit_any(&mut house, &mut rng),
+            5 if house.callers.len() < 64 => fork_any(&mut house, &mut rng),
+            6 if rng.random_bool(0.2) => keep_any(&mut house, &mut rng),
             1 if !house.callers.is_empty() && rng.random_bool(0.3) => {
                 let sequence = SequenceId(rng.random_range(1..=house.callers.len()) as u64);
                 house.feed(Event::Stop(sequence));
@@ -300,8 +444,9 @@ fn history(seed: u64, faults: bool) -> (usize, usize) {
     house.run_until_idle(&mut rng);
     house.check_end();
     assert!(
-        faults || house.failures == 0,
-        "the device fails only when told to"
+        faults || house.failures.is_empty(),
+        "the device fails only when told to: {:?}",
+        house.failures
     );
     let peak = house.oracle.counters.now().bytes_peak;
     let budget = budget_bytes(house.model.spec(), budget_tokens);
@@ -310,7 +455,7 @@ fn history(seed: u64, faults: bool) -> (usize, usize) {
         "{peak} bytes were alive on a device of {budget}"
     );
     let told = house.callers.values().map(|caller| caller.told.len()).sum();
-    (told, house.failures)
+    (told, house.failures.len())
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod oracle {
     mod faults;
     mod mixups;
     mod random;
+    mod shifting;
 
     use motet::model::LayerKind::{self, Full, Recurrent};
 

@@ -146,15 +146,19 @@ fn open_on_prefix<M: Model>(model: &mut M, prefix: &Prefix, count: usize) -> Res
     let tokens = prefix.tokens.len();
     let mut first = Slot::open(model, Vec::new())?;
     first.evaluate(model, &prefix.tokens)?;
+    let path = [Rc::new(model.seal(&mut first.tail, tokens)?)];
     if prefix.shared {
-        let segment = Rc::new(model.seal(&mut first.tail, tokens)?);
-        let path = || vec![Rc::clone(&segment)];
-        return (0..count).map(|_| Slot::open(model, path())).collect();
+        return (0..count)
+            .map(|_| Slot::open(model, path.to_vec()))
+            .collect();
     }
-    let copies = (0..count).map(|_| model.fork(&first.tail, tokens));
-    copies
-        .map(|tail| Ok(Slot::with_tail(Vec::new(), tail?)))
-        .collect()
+    let copy = |_| {
+        let mut tail = model.tail(&path)?;
+        // Removes nothing: what was sealed is copied into the tail.
+        model.remove(&path, 0, &mut tail, tokens..tokens)?;
+        Ok(Slot::with_tail(Vec::new(), tail))
+    };
+    (0..count).map(copy).collect()
 }
 
 fn token(readout: &Readout) -> Result<TokenId> {

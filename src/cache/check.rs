@@ -12,9 +12,11 @@ impl CacheCore {
             let mut at = 0;
             for key in self.trie.path(slot.end) {
                 let edge = self.trie.node(key).edge();
-                assert_eq!(
-                    &slot.tokens[at..at + edge.len()],
-                    edge,
+                // What was shared of its output, its scheduler knows.
+                let known = slot.tokens.get(at..).unwrap_or_default();
+                let known = &known[..known.len().min(edge.len())];
+                assert!(
+                    edge.starts_with(known),
                     "the path of {sequence} spells its tokens"
                 );
                 at += edge.len();
@@ -46,7 +48,12 @@ impl CacheCore {
         );
         for (slot, end) in self.slots.values().map(|slot| (slot, slot.end)) {
             let needed = self.reservation(end, slot.tokens_max, slot.keep);
-            assert_eq!(slot.reserved_bytes, needed, "a slot reserves what it needs");
+            // A cut of its path may have left a shifting slot with more than it needs.
+            let spare = slot.keep.is_some() && slot.reserved_bytes > needed;
+            assert!(
+                slot.reserved_bytes == needed || spare,
+                "a slot reserves what it needs"
+            );
         }
     }
 

@@ -109,24 +109,23 @@ impl CacheCore {
             }
             self.trie.hold(shared_end);
         }
-        let done = match (known == tail.len(), self.resumes_at(shared_end)) {
-            (true, true) => self.adopt(sequence, known, shared_end, effects),
-            (true, false) => {
+        let (rest, resumes) = (&tail[known..], self.resumes_at(shared_end));
+        let done = match (known, rest) {
+            (0, _) => self.seal(sequence, rest, beyond, effects),
+            (_, []) if resumes => self.adopt(sequence, known, shared_end, effects),
+            (_, []) => {
                 let room = self.room_to_restate(sequence, shared_end, beyond, effects);
                 self.trie.release(shared_end);
                 return room && self.restate(sequence, known, shared_end, beyond, effects);
             }
-            (false, true) => {
-                (known == 0 || self.adopt(sequence, known, shared_end, effects))
-                    && self.seal(sequence, &tail[known..], beyond, effects)
+            _ if resumes => {
+                self.adopt(sequence, known, shared_end, effects)
+                    && self.seal(sequence, rest, beyond, effects)
             }
-            (false, false) => {
-                let rest = &tail[known..];
-                self.seal_apart(sequence, known, shared_end, rest, beyond, effects)
-            }
+            _ => self.seal_apart(sequence, known, shared_end, rest, beyond, effects),
         };
         self.trie.release(shared_end);
-        done
+        done && self.resumes_at(self.slots[&sequence].end)
     }
 
     /// Seals the first `edge.len()` tokens of the slot's tail and hangs them below its
@@ -221,7 +220,7 @@ impl CacheCore {
         let priority = self.slots[&sequence].priority;
         let node = self.trie.insert(parent, edge, sealed, priority);
         self.move_end(sequence, node, self.spec.segment_bytes(own));
-        self.resumes_at(node)
+        true
     }
 
     /// Whether a node can be given the state that the slot has at its end.

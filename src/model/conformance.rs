@@ -15,11 +15,13 @@
 //! ```
 
 mod checker;
+mod cuts;
+mod removal;
 
 use std::rc::Rc;
 
 use super::sampling::{Draw, Sampling};
-use super::{Model, ModelError, Readout, Segment, Tail, Want};
+use super::{Model, ModelError, Readout, Segment, Want};
 use crate::TokenId;
 use checker::{Checker, Slot};
 
@@ -27,8 +29,11 @@ use checker::{Checker, Slot};
 const PROMPT_TOKENS_MIN: usize = 6;
 
 /// Checks that `model` keeps the contract of [`Model`], and that its logits
-/// depend on a sequence's tokens only: not on the batch, the chunks, the cuts,
-/// the forks, nor on a way through host memory.
+/// depend on a sequence's tokens only: not on the batch, the chunks, the cuts, what
+/// was shared or merged, nor on a way through host memory.
+///
+/// What comes of a shift is compared with the same shift of state that lay
+/// otherwise; whether keys turn by the right angle is for a model's own tests.
 ///
 /// `prompts` are at least two, of at least six tokens each, that differ early on;
 /// some lengths should be beyond a window and off the multiples of the tail's
@@ -52,12 +57,15 @@ pub fn check<M: Model>(
     checker.run("batched = solo", Checker::batched);
     checker.run("any chunking gives the same", Checker::chunked);
     checker.run("warm = cold", Checker::warm);
-    checker.run("seal at any legal offset", Checker::sealed);
-    checker.run("split at any legal offset", Checker::split);
-    checker.run("fork of a tail", Checker::forked);
+    checker.run("seal at any offset", Checker::sealed);
+    checker.run("split at any offset", Checker::split);
+    checker.run("merge of what follows each other", Checker::merged);
+    checker.run("removal of the end", Checker::truncated);
+    checker.run("removal of a middle", Checker::shifted);
     checker.run("export, then import", Checker::exported);
     checker.run("spans share segments, or have their own", Checker::shared);
-    checker.run("illegal cuts change nothing", Checker::illegal);
+    checker.run("illegal cuts change nothing", Checker::illegal_cuts);
+    checker.run("illegal removals change nothing", Checker::illegal_removals);
     checker.run("wants", Checker::wants);
 }
 
@@ -100,69 +108,15 @@ impl<M: Model> Checker<'_, M> {
         }
     }
 
-    fn sealed(&mut self) {
-        for prompt in 0..self.given {
-            let cached = self.prompts[prompt].len() - 1;
-            for at in self.cuts(cached).into_iter().chain([cached]) {
-                let mut slot = self.cold(prompt);
-                self.advance(&mut slot, cached);
-                self.seal(&mut slot, at);
-                self.expect(slot.tail.tokens() == cached - at, "the tail keeps the rest");
-                let mut warm = self.on(prompt, slot.path.clone());
-                self.finish(&mut slot);
-                self.finish(&mut warm);
-            }
-        }
-    }
-
-    fn split(&mut self) {
-        for prompt in 0..self.given {
-            let cached = self.prompts[prompt].len() - 1;
-            let segment = self.segment(prompt, cached);
-            for at in self.cuts(cached) {
-                let parts = self.model.split(&segment, at);
-                let (left, right) = self.done(parts);
-                self.expect_tokens(&left, at);
-                self.expect_tokens(&right, cached - at);
-                let mut halves = self.on(prompt, vec![Rc::new(left), Rc::new(right)]);
-                self.finish(&mut halves);
-            }
-            let mut whole = self.on(prompt, vec![segment]);
-            self.finish(&mut whole);
-        }
-    }
-
-    fn forked(&mut self) {
-        for prompt in 0..self.given {
-            let cached = self.prompts[prompt].len() - 2;
-            for at in self.cuts(cached).into_iter().chain([cached]) {
-                let first = self.segment(prompt, 1);
-                let mut slot = self.on(prompt, vec![first]);
-                self.advance(&mut slot, cached);
-                let mut forks: Vec<Slot<M>> = (0..2).map(|_| self.fork(&slot, at)).collect();
-                self.expect(forks[0].tail.tokens() == at, "a fork holds what was asked");
-                // One fork goes another way, which must not show in the others.
-                let prompts = Rc::clone(&self.prompts);
-                let stray = &prompts[(prompt + 1) % self.given];
-                self.step(&mut [(&mut forks[0], stray)]);
-                self.finish(&mut forks[1]);
-                self.finish(&mut slot);
-            }
-        }
-    }
-
     fn exported(&mut self) {
         for prompt in 0..self.given {
             let segment = self.segment(prompt, self.prompts[prompt].len() - 1);
-            let bytes = self.model.export(&segment);
-            let bytes = self.done(bytes);
-            let copy = self.model.import(&bytes);
-            let copy = Rc::new(self.done(copy));
-            self.expect_tokens(&copy, segment.tokens());
-            let again = self.model.export(&copy);
-            self.expect(self.done(again) == bytes, "the copy exports the same bytes");
-            for path in [copy, segment] {
-                let mut warm = self.on(prompt, vec![path]);
+            let (copy, bytes) = self.travelled(&segment);
+            let parts = self.model.split(&segment, segment.tokens() / 2);
+            let (upper, lower) = self.done(parts);
+            let parts = vec![self.travelled(&upper).0, self.travelled(&lower).0];
+            for path in [vec![copy], parts, vec![segment]] {
+                let mut warm = self.on(prompt, path);
                 self.finish(&mut warm);
             }
             let mut damaged = bytes.clone();
@@ -172,6 +126,18 @@ impl<M: Model> Checker<'_, M> {
                 self.expect(refused, "damaged bytes are refused as ModelError::Import");
             }
         }
+    }
+
+    /// What comes back of a segment, and the bytes that it was.
+    fn travelled(&mut self, segment: &M::Segment) -> (Rc<M::Segment>, Vec<u8>) {
+        let bytes = self.model.export(segment);
+        let bytes = self.done(bytes);
+        let copy = self.model.import(&bytes);
+        let copy = Rc::new(self.done(copy));
+        self.expect_extent(&copy, segment.extent());
+        let again = self.model.export(&copy);
+        self.expect(self.done(again) == bytes, "the copy exports the same bytes");
+        (copy, bytes)
     }
 
     /// Given prompts have segments of their own, the family shares one, and two
@@ -195,33 +161,6 @@ impl<M: Model> Checker<'_, M> {
         let twin = self.on(0, deeper.path.clone());
         slots.extend([deeper, twin]);
         self.advance_raggedly(&mut slots);
-    }
-
-    fn illegal(&mut self) {
-        let cached = self.prompts[0].len() - 1;
-        let segment = self.segment(0, cached);
-        let mut slot = self.cold(0);
-        self.advance(&mut slot, cached);
-        let mut within = Vec::new();
-        if !self.model.spec().resumes_anywhere() {
-            within.extend([1, cached / 2, cached - 1]);
-        }
-        for &at in within.iter().chain([&0, &(cached + 1)]) {
-            let sealed = self.model.seal(&mut slot.tail, at);
-            self.expect_cut(sealed, "seal", at);
-        }
-        for &at in within.iter().chain([&(cached + 1)]) {
-            let forked = self.model.fork(&slot.tail, at);
-            self.expect_cut(forked, "fork", at);
-        }
-        for &at in within.iter().chain([&0, &cached, &(cached + 1)]) {
-            let parts = self.model.split(&segment, at);
-            self.expect_cut(parts, "split", at);
-        }
-        self.expect(slot.tail.tokens() == cached, "the tail is as it was");
-        let mut warm = self.on(0, vec![segment]);
-        self.finish(&mut slot);
-        self.finish(&mut warm);
     }
 
     fn wants(&mut self) {

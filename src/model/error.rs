@@ -1,5 +1,6 @@
 //! Everything that can go wrong with a model, from its files to its device.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 /// Why a model could not be loaded or run.
@@ -96,6 +97,26 @@ pub enum ModelError {
         tokens: usize,
         /// Where it was to be cut.
         at: usize,
+        /// Which rule forbids it.
+        why: &'static str,
+    },
+    /// Two segments cannot become one.
+    #[error("cannot merge segments of {upper} and {lower} tokens: {why}")]
+    Merge {
+        /// Tokens of the upper one.
+        upper: usize,
+        /// Tokens of the lower one.
+        lower: usize,
+        /// Which rule forbids it.
+        why: &'static str,
+    },
+    /// Tokens cannot be taken out of a slot.
+    #[error("cannot remove tokens {}..{} of {tokens}: {why}", removed.start, removed.end)]
+    Remove {
+        /// The offsets that were to be removed.
+        removed: Range<usize>,
+        /// Tokens that the slot holds.
+        tokens: usize,
         /// Which rule forbids it.
         why: &'static str,
     },

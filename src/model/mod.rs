@@ -19,6 +19,7 @@
 
 pub mod conformance;
 mod error;
+pub mod legal;
 #[cfg(feature = "mlx")]
 pub mod mlx;
 pub mod oracle;
@@ -26,6 +27,7 @@ pub mod sampling;
 mod spec;
 pub mod weights;
 
+use std::ops::Range;
 use std::rc::Rc;
 
 pub use error::ModelError;
@@ -41,8 +43,14 @@ use sampling::Draw;
 /// * A span's result depends on that span's own path, tail and tokens only,
 ///   never on the other spans of the step (rule 1 of the design).
 /// * When [`step`](Model::step) fails, the tails it was given are unusable and
-///   will be dropped; sealed segments are untouched.
+///   will be dropped; sealed segments are untouched. The same holds of
+///   [`remove`](Model::remove) when the device fails.
 /// * Every other method leaves its inputs as they were when it fails.
+/// * Cached state of every layer kind can be cut at any offset and put together
+///   again, but not every part can be gone on from: a path is *resumable* when
+///   [`ModelSpec::can_resume`] says so of its segments' extents. To begin a tail
+///   on another is the caller's mistake, which a model need not notice: what
+///   comes of it is undefined, and on the [`oracle`] it is wrong tokens.
 pub trait Model: 'static {
     /// Cached state of one contiguous token range, all layers. Immutable.
     type Segment: Segment;
@@ -52,8 +60,8 @@ pub trait Model: 'static {
     /// What the model is: vocabulary, context, layer kinds and their bytes.
     fn spec(&self) -> &ModelSpec;
 
-    /// An empty tail that continues `path`. Recurrent layers start from the
-    /// state at the path's end.
+    /// An empty tail that continues `path`, which must be resumable (see above).
+    /// Recurrent layers start from the state at the path's end.
     ///
     /// # Errors
     ///
@@ -74,32 +82,68 @@ pub trait Model: 'static {
     /// compact copy, never a view that pins the tail's buffer. The tail keeps
     /// the rest and continues the new segment.
     ///
+    /// Before the tail's end the segment holds what the upper part of a cut does
+    /// ([`Extent::cut`]): the tail keeps the state of its recurrent layers, and of
+    /// its windows what lies in its own range.
+    ///
     /// # Errors
     ///
-    /// [`ModelError::Cut`] where a layer kind has no state at that offset: window
-    /// and recurrent layers can be sealed at the tail's end only.
+    /// [`ModelError::Cut`] unless `0 < tokens <= tail.tokens()`.
     fn seal(&mut self, tail: &mut Self::Tail, tokens: usize) -> Result<Self::Segment, ModelError>;
 
     /// Two segments that together hold what `segment` holds, cut after `at`
-    /// tokens.
+    /// tokens as [`Extent::cut`] says.
     ///
     /// # Errors
     ///
-    /// [`ModelError::Cut`] unless `0 < at < segment.tokens()` and every layer is
-    /// of a kind that can be cut anywhere ([`ModelSpec::resumes_anywhere`]).
+    /// [`ModelError::Cut`] unless `0 < at < segment.tokens()`.
     fn split(
         &mut self,
         segment: &Self::Segment,
         at: usize,
     ) -> Result<(Self::Segment, Self::Segment), ModelError>;
 
-    /// A copy of the first `tokens` tokens of `tail`, for a slot that forks
-    /// within it.
+    /// One segment in the place of `upper` and of `lower`, which follows it, as
+    /// [`Extent::merged`] says: a compact copy.
     ///
     /// # Errors
     ///
-    /// [`ModelError::Cut`] as for [`seal`](Model::seal).
-    fn fork(&mut self, tail: &Self::Tail, tokens: usize) -> Result<Self::Tail, ModelError>;
+    /// [`ModelError::Merge`] where they hold too little of a window
+    /// ([`ModelSpec::can_merge`]).
+    fn merge(
+        &mut self,
+        upper: &Self::Segment,
+        lower: &Self::Segment,
+    ) -> Result<Self::Segment, ModelError>;
+
+    /// Takes the tokens at offsets `removed` out of the slot of `path` and `tail`.
+    ///
+    /// Afterwards `tail` continues `path[..kept]` and holds what `path[kept..]` and
+    /// it held, but for those. What follows them moves to its new positions: cached
+    /// keys are turned back by as many tokens. It stays what it was computed as
+    /// after a longer past, so that what comes of a slot from which more than its
+    /// end was removed is an approximation (StreamingLLM, Xiao et al. 2024, rests
+    /// on it). Where `removed` is empty, state only becomes private.
+    ///
+    /// Segments are not changed. State is moved layer by layer, so that at most one
+    /// layer's old and new buffers exist at once.
+    ///
+    /// # Errors
+    ///
+    /// [`ModelError::Remove`], and nothing has changed, where `path[..kept]` is not
+    /// a part of the path or reaches into `removed`, where `removed` is not a range
+    /// of the slot, where a layer is not of full attention, or where tokens follow
+    /// and the model cannot shift ([`ModelSpec::can_shift`]).
+    ///
+    /// [`ModelError::Device`] when the device fails, after which the tail is
+    /// unusable, as after a failed step.
+    fn remove(
+        &mut self,
+        path: &[Rc<Self::Segment>],
+        kept: usize,
+        tail: &mut Self::Tail,
+        removed: Range<usize>,
+    ) -> Result<(), ModelError>;
 
     /// The segment as plain bytes, layer after layer, in a layout that only
     /// [`import`](Model::import) of the same model and version reads.
@@ -123,10 +167,15 @@ pub trait Model: 'static {
 
 /// What the device thread wants to know of a segment.
 pub trait Segment: 'static {
-    /// Tokens in the range that this segment caches.
-    fn tokens(&self) -> usize;
-    /// Device bytes it holds.
+    /// The range that it caches, and how much of the past it holds.
+    fn extent(&self) -> Extent;
+    /// Device bytes it holds: [`ModelSpec::segment_bytes`] of its extent.
     fn bytes(&self) -> usize;
+
+    /// Tokens in the range that it caches.
+    fn tokens(&self) -> usize {
+        self.extent().tokens
+    }
 }
 
 /// What the device thread wants to know of a tail.

@@ -89,6 +89,16 @@ impl Extent {
         (upper, lower)
     }
 
+    /// The extent of this segment and of `lower`, which follows it, as one: the
+    /// inverse of [`cut`](Self::cut) where both come from the same.
+    #[must_use]
+    pub fn merged(self, lower: Self) -> Self {
+        Self {
+            tokens: self.tokens + lower.tokens,
+            beyond: lower.beyond,
+        }
+    }
+
     /// Tokens of a window of `window` tokens that it holds: its last ones.
     #[must_use]
     pub fn window_tokens(self, window: usize) -> usize {
@@ -110,6 +120,36 @@ impl ModelSpec {
         self.layer_groups
             .iter()
             .all(|group| group.kind == LayerKind::Full)
+    }
+
+    /// Whether a new tail on a path of such segments, oldest first, has all the
+    /// past that it needs. Each window layer must find the last W tokens, or all
+    /// where there are fewer: held by the segments at the path's end, of which all
+    /// but the uppermost that it needs hold all their tokens. Each recurrent layer
+    /// must find its state in the last segment.
+    #[must_use]
+    pub fn can_resume(&self, path: &[Extent]) -> bool {
+        self.layer_groups.iter().all(|group| match group.kind {
+            LayerKind::Full => true,
+            LayerKind::Window { tokens } => covers_window(path, tokens),
+            LayerKind::Recurrent => path
+                .last()
+                .is_none_or(|segment| segment.has_recurrent_state()),
+        })
+    }
+
+    /// Whether `upper` and `lower`, which follows it, hold all that one segment in
+    /// their place has to hold. Full attention's state always does, any state does
+    /// where `upper.beyond <= lower.tokens + lower.beyond`.
+    #[must_use]
+    pub fn can_merge(&self, upper: Extent, lower: Extent) -> bool {
+        self.layer_groups.iter().all(|group| match group.kind {
+            LayerKind::Full | LayerKind::Recurrent => true,
+            LayerKind::Window { tokens: window } => {
+                let wanted = upper.merged(lower).window_tokens(window);
+                wanted <= upper.window_tokens(window) + lower.window_tokens(window)
+            }
+        })
     }
 
     /// Device bytes of a sealed segment.
@@ -141,6 +181,16 @@ impl ModelSpec {
     }
 }
 
+/// Whether the last `window` tokens of `path` are held, or all where it has fewer.
+fn covers_window(path: &[Extent], window: usize) -> bool {
+    let mut wanted = window;
+    path.iter().rev().all(|segment| {
+        let held = segment.window_tokens(window) >= segment.tokens.min(wanted);
+        wanted = wanted.saturating_sub(segment.tokens);
+        held
+    })
+}
+
 /// Tokens that a tail of `tokens` tokens has room for: whole blocks, and beyond
 /// eight blocks an eighth of the next power of two at a time, so that the copies of
 /// a long tail's growth cost a constant share of each token.
@@ -154,6 +204,97 @@ pub fn tail_capacity(tokens: usize, block_tokens: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn spec(kind: LayerKind) -> ModelSpec {
+        let group = LayerGroup {
+            kind,
+            layers: 1,
+            bytes: 1,
+        };
+        ModelSpec {
+            name: String::new(),
+            vocab_size: 2,
+            context_tokens_max: 100,
+            end_tokens: Vec::new(),
+            layer_groups: vec![group],
+            tail_block_tokens: 1,
+            can_shift: true,
+        }
+    }
+
+    fn extents(path: &[(usize, usize)]) -> Vec<Extent> {
+        let extent = |&(tokens, beyond)| Extent { tokens, beyond };
+        path.iter().map(extent).collect()
+    }
+
+    #[test]
+    fn a_path_is_resumable_where_its_end_is_held() {
+        let window = LayerKind::Window { tokens: 4 };
+        let check = |kind, path: &[(usize, usize)], expected| {
+            let found = spec(kind).can_resume(&extents(path));
+            assert_eq!(found, expected, "{kind:?}: {path:?}");
+        };
+        for path in [&[][..], &[(9, 0)], &[(9, 5), (2, 0)]] {
+            check(LayerKind::Full, path, true);
+            check(LayerKind::Recurrent, path, true);
+        }
+        check(LayerKind::Full, &[(9, 5)], true);
+        check(LayerKind::Recurrent, &[(9, 1)], false);
+        check(window, &[], true);
+        check(window, &[(1, 0)], true);
+        check(window, &[(9, 0)], true);
+        check(window, &[(9, 1)], false);
+        // All that there is lies in the window, and is held.
+        check(window, &[(3, 1)], true);
+        check(window, &[(3, 2)], false);
+        check(window, &[(9, 3), (3, 0)], true);
+        check(window, &[(9, 4), (3, 0)], false);
+        check(window, &[(9, 4), (4, 0)], true);
+        check(window, &[(9, 4), (3, 1), (1, 0)], true);
+        check(window, &[(9, 4), (3, 2), (1, 0)], false);
+    }
+
+    #[test]
+    fn what_was_cut_can_be_merged() {
+        let window = LayerKind::Window { tokens: 4 };
+        let check = |kind, upper, lower, expected| {
+            let path = extents(&[upper, lower]);
+            let found = spec(kind).can_merge(path[0], path[1]);
+            assert_eq!(found, expected, "{kind:?}: {upper:?}, {lower:?}");
+        };
+        for kind in [LayerKind::Full, LayerKind::Recurrent, window] {
+            for at in 1..9 {
+                let (upper, lower) = Extent {
+                    tokens: 9,
+                    beyond: 2,
+                }
+                .cut(at);
+                assert!(
+                    spec(kind).can_merge(upper, lower),
+                    "{kind:?}, cut after {at}"
+                );
+                assert_eq!(
+                    upper.merged(lower),
+                    Extent {
+                        tokens: 9,
+                        beyond: 2
+                    }
+                );
+            }
+        }
+        check(LayerKind::Full, (9, 5), (1, 0), true);
+        check(LayerKind::Recurrent, (9, 5), (1, 0), true);
+        check(window, (9, 0), (3, 0), true);
+        check(window, (9, 1), (1, 0), true);
+        check(window, (9, 2), (1, 0), false);
+        check(window, (9, 2), (1, 1), true);
+        // Below the window that is still seen, the upper part need hold nothing.
+        check(window, (9, 9), (4, 0), true);
+        check(window, (9, 9), (3, 1), true);
+        check(window, (9, 9), (3, 0), false);
+        check(window, (1, 3), (1, 0), true);
+        check(window, (1, 4), (1, 0), false);
+    }
 
     #[test]
     fn capacities_are_whole_blocks_with_bounded_slack() {

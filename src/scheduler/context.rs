@@ -63,7 +63,7 @@ impl SchedulerCore {
         let sequence = fork.source;
         if let Some(source) = self.entries.get(&sequence)
             && let Phase::Running(running) = &source.phase
-            && running.shifted_out == 0
+            && source.is_whole()
         {
             let at = fork.at.expect("set when it was asked for");
             let computed = running.computed;

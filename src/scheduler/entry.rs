@@ -16,8 +16,9 @@ use crate::{SequenceId, SlotId, TokenId};
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) phase: Phase,
-    /// What it begins with: the prompt, and after a restart also what was generated
-    /// before it.
+    pub(super) prompt: Arc<[TokenId]>,
+    /// What it begins with: the prompt, after a restart also what was generated before
+    /// it, and less what it began anew without.
     pub(super) tokens: Arc<[TokenId]>,
     pub(super) generated: Vec<TokenId>,
     /// How much of `generated` stands in `tokens` already.
@@ -70,6 +71,7 @@ impl Entry {
     pub(super) fn new(submission: Submission, context_tokens_max: usize) -> Self {
         Self {
             phase: Phase::Queued,
+            prompt: Arc::clone(&submission.prompt),
             tokens: submission.prompt,
             generated: Vec::new(),
             restarted_at: 0,
@@ -117,13 +119,23 @@ impl Entry {
     /// Back to the queue, after the device lost its state. What was generated
     /// becomes part of what it starts with.
     pub(super) fn restart(&mut self) {
-        self.tokens = self.history().collect();
+        self.tokens = self.known_tokens().collect();
         self.restarted_at = self.generated.len();
         self.phase = Phase::Queued;
     }
 
     /// All its tokens so far: the prompt, then what was generated.
     pub(super) fn history(&self) -> impl Iterator<Item = TokenId> + '_ {
+        self.prompt.iter().chain(&self.generated).copied()
+    }
+
+    /// Whether its slot holds its history from the first token on.
+    pub(super) fn is_whole(&self) -> bool {
+        self.shifted_out() == 0 && self.known() == self.prompt.len() + self.generated.len()
+    }
+
+    /// What it goes on from: its history, less what it began anew without.
+    fn known_tokens(&self) -> impl Iterator<Item = TokenId> + '_ {
         let fresh = &self.generated[self.restarted_at..];
         self.tokens.iter().chain(fresh).copied()
     }
@@ -157,7 +169,7 @@ impl Entry {
 
     /// Begins anew without the tokens `removed`, as if they had never been.
     pub(super) fn begin_without(&mut self, removed: &Range<usize>) {
-        let stay = self.history().enumerate();
+        let stay = self.known_tokens().enumerate();
         let stay = stay.filter(|(at, _)| !removed.contains(at));
         self.tokens = stay.map(|(_, token)| token).collect();
         self.restarted_at = self.generated.len();

@@ -403,6 +403,8 @@ impl SchedulerCore {
         self.room_tight = true;
         if self.room_awaited && self.running.is_empty() && self.starting == 0 {
             self.fail(sequence, GenerateError::OutOfMemory, effects);
+            // The next may be smaller.
+            self.room_awaited = false;
         }
     }
 

@@ -1,5 +1,6 @@
 //! The conformance checks: they pass on the oracle and can fail.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
@@ -7,10 +8,11 @@ use motet::TokenId;
 use motet::model::oracle::{Oracle, OracleConfig, OracleSegment, OracleTail};
 use motet::model::sampling::{Draw, Sampling};
 use motet::model::{
-    DeviceMemory, Model, ModelError, ModelSpec, Readout, Segment, Span, Tail, Want, conformance,
+    DeviceMemory, LayerKind, Model, ModelError, ModelSpec, Readout, Segment, Span, Tail, Want,
+    conformance,
 };
 
-use super::LAYERS;
+use super::{LAYERS, window};
 
 fn prompts(vocab_size: u32) -> Vec<Vec<TokenId>> {
     let prompt = |seed: u32, tokens: u32| -> Vec<TokenId> {
@@ -29,10 +31,11 @@ fn check<M: Model>(model: &mut M) {
 #[test]
 fn the_oracle_conforms_with_all_layer_kinds() {
     for layers in LAYERS {
-        for (vocab_size, verify) in [(2, true), (40, false)] {
+        for (vocab_size, verify, can_shift) in [(2, true, true), (40, false, false)] {
             let config = OracleConfig {
                 vocab_size,
                 verify,
+                can_shift,
                 end_one_in: 4,
                 ..OracleConfig::with_layers(layers)
             };
@@ -55,7 +58,12 @@ enum Bug {
     SealKeepsState,
     SealTakesAll,
     SwapsHalves,
-    ForkForgets,
+    SplitMovesCut,
+    MergeForgetsLower,
+    MergesAnything,
+    TruncatesLate,
+    ShiftCutsTheEnd,
+    RemovesAnything,
     ImportDropsState,
     TakesDamage,
     SplitsAnywhere,
@@ -122,8 +130,12 @@ impl Model for Broken {
     fn seal(&mut self, tail: &mut OracleTail, tokens: usize) -> Result<OracleSegment, ModelError> {
         match self.bug {
             Bug::SealKeepsState => {
-                let mut copy = self.oracle.fork(tail, tail.tokens())?;
-                self.oracle.seal(&mut copy, tokens)
+                let sealed = self.oracle.seal(tail, tokens)?;
+                let bytes = self.oracle.export(&sealed)?;
+                let path = [Rc::new(sealed)];
+                *tail = self.oracle.tail(&path)?;
+                self.oracle.remove(&path, 0, tail, tokens..tokens)?;
+                self.oracle.import(&bytes)
             }
             Bug::SealTakesAll => self.oracle.seal(tail, tail.tokens()),
             Bug::SealsNothing => self.oracle.seal(tail, tokens.max(1)),
@@ -141,15 +153,57 @@ impl Model for Broken {
                 let (left, right) = self.oracle.split(segment, at)?;
                 Ok((right, left))
             }
+            Bug::SplitMovesCut if at > 3 => self.oracle.split(segment, at - 1),
             Bug::SplitsAnywhere => self.oracle.split(segment, at.max(1)),
             _ => self.oracle.split(segment, at),
         }
     }
 
-    fn fork(&mut self, tail: &OracleTail, tokens: usize) -> Result<OracleTail, ModelError> {
+    fn merge(
+        &mut self,
+        upper: &OracleSegment,
+        lower: &OracleSegment,
+    ) -> Result<OracleSegment, ModelError> {
         match self.bug {
-            Bug::ForkForgets => self.oracle.tail(&[]),
-            _ => self.oracle.fork(tail, tokens),
+            Bug::MergeForgetsLower => {
+                let bytes = self.oracle.export(upper)?;
+                self.oracle.import(&bytes)
+            }
+            Bug::MergesAnything => match self.oracle.merge(upper, lower) {
+                Err(_) => self.oracle.merge(lower, upper),
+                merged => merged,
+            },
+            _ => self.oracle.merge(upper, lower),
+        }
+    }
+
+    fn remove(
+        &mut self,
+        path: &[Rc<OracleSegment>],
+        kept: usize,
+        tail: &mut OracleTail,
+        removed: Range<usize>,
+    ) -> Result<(), ModelError> {
+        let sealed: usize = path.iter().map(|segment| segment.tokens()).sum();
+        let tokens = sealed + tail.tokens();
+        match self.bug {
+            Bug::TruncatesLate if removed.end == tokens && removed.len() > 1 => {
+                let late = removed.start + 1..removed.end;
+                self.oracle.remove(path, kept, tail, late)
+            }
+            // Cuts as many tokens off the end instead, so that nothing moves.
+            Bug::ShiftCutsTheEnd if sealed > 0 && removed.end < tokens => {
+                let end = tokens - removed.len()..tokens;
+                self.oracle.remove(path, kept, tail, end)
+            }
+            Bug::RemovesAnything => {
+                let end = removed.end.min(tokens);
+                let kept = kept.min(path.len());
+                let most: usize = path[..kept].iter().map(|segment| segment.tokens()).sum();
+                let start = removed.start.clamp(most, end.max(most));
+                self.oracle.remove(path, kept, tail, start..end.max(start))
+            }
+            _ => self.oracle.remove(path, kept, tail, removed),
         }
     }
 
@@ -187,23 +241,48 @@ fn other_segment(oracle: &mut Oracle, tokens: usize) -> Result<OracleSegment, Mo
 
 #[test]
 fn each_planted_bug_fails_the_check_that_looks_for_it() {
+    let windowed = &[LayerKind::Full, window(5)][..];
+    let full = &[LayerKind::Full][..];
     let cases = [
-        (Bug::SwapsReadouts, "batched = solo"),
-        (Bug::MisreadsFives, "any chunking gives the same"),
-        (Bug::ForgetsOldestSegment, "warm = cold"),
-        (Bug::SealKeepsState, "warm = cold"),
-        (Bug::SealTakesAll, "seal at any legal offset"),
-        (Bug::SwapsHalves, "split at any legal offset"),
-        (Bug::ForkForgets, "fork of a tail"),
-        (Bug::ImportDropsState, "export, then import"),
-        (Bug::TakesDamage, "export, then import"),
-        (Bug::MixesBatches, "spans share segments, or have their own"),
-        (Bug::SealsNothing, "illegal cuts change nothing"),
-        (Bug::SplitsAnywhere, "illegal cuts change nothing"),
-        (Bug::ReadsFirstRow, "wants"),
+        (full, Bug::SwapsReadouts, "batched = solo"),
+        (full, Bug::MisreadsFives, "any chunking gives the same"),
+        (full, Bug::ForgetsOldestSegment, "warm = cold"),
+        (full, Bug::SealKeepsState, "warm = cold"),
+        (full, Bug::SealTakesAll, "seal at any offset"),
+        (windowed, Bug::SealTakesAll, "seal at any offset"),
+        (full, Bug::SwapsHalves, "split at any offset"),
+        (windowed, Bug::SplitMovesCut, "split at any offset"),
+        (
+            full,
+            Bug::MergeForgetsLower,
+            "merge of what follows each other",
+        ),
+        (
+            windowed,
+            Bug::MergesAnything,
+            "merge of what follows each other",
+        ),
+        (full, Bug::TruncatesLate, "removal of the end"),
+        (full, Bug::ShiftCutsTheEnd, "removal of a middle"),
+        (full, Bug::ImportDropsState, "export, then import"),
+        (full, Bug::TakesDamage, "export, then import"),
+        (
+            full,
+            Bug::MixesBatches,
+            "spans share segments, or have their own",
+        ),
+        (full, Bug::SealsNothing, "illegal cuts change nothing"),
+        (full, Bug::SplitsAnywhere, "illegal cuts change nothing"),
+        (
+            full,
+            Bug::RemovesAnything,
+            "illegal removals change nothing",
+        ),
+        (full, Bug::ReadsFirstRow, "wants"),
     ];
-    for (bug, name) in cases {
-        let oracle = Oracle::new(OracleConfig::default()).expect("a valid configuration");
+    for (layers, bug, name) in cases {
+        let oracle = Oracle::new(OracleConfig::with_layers(layers));
+        let oracle = oracle.expect("a valid configuration");
         let mut broken = Broken { oracle, bug };
         let caught = catch_unwind(AssertUnwindSafe(|| check(&mut broken)));
         let payload = caught.expect_err("the checks find the bug");

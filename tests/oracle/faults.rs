@@ -111,11 +111,36 @@ fn refused_memory_changes_nothing() {
     assert!(is_device_error(oracle.tail(&[])));
     assert!(is_device_error(oracle.seal(&mut tail, 1)));
     assert!(is_device_error(oracle.split(&segment, 1)));
-    assert!(is_device_error(oracle.fork(&tail, 1)));
+    assert!(is_device_error(oracle.merge(&segment, &segment)));
     assert!(is_device_error(oracle.import(&bytes)));
     assert_eq!(config.counters.now(), before);
     assert_eq!(tail.tokens(), 1);
     assert!(oracle.seal(&mut tail, 1).is_ok(), "five were refused");
+}
+
+#[test]
+fn a_failed_removal_leaves_segments_whole_and_no_tail() {
+    let config = OracleConfig::default();
+    let mut oracle = oracle(&config);
+    let mut tail = oracle.tail(&[]).expect("memory");
+    let logits_after_nine = |oracle: &mut Oracle, path: &[_], tail: &mut _| {
+        let mut spans = [Span {
+            tokens: &[9],
+            path,
+            tail,
+            want: Want::Logits,
+        }];
+        oracle.step(&mut spans).expect("a step").remove(0)
+    };
+    logits_after_nine(&mut oracle, &[], &mut tail);
+    let path = [Rc::new(oracle.seal(&mut tail, 1).expect("a legal offset"))];
+    config.faults.refuse_memory(1);
+    assert!(is_device_error(oracle.remove(&path, 0, &mut tail, 1..1)));
+    let truth = config.solo_logits(&[9, 9])[config.vocab_size..].to_vec();
+    let truth = Readout::Logits(truth);
+    let mut fresh = oracle.tail(&path).expect("memory");
+    assert_eq!(logits_after_nine(&mut oracle, &path, &mut fresh), truth);
+    assert_ne!(logits_after_nine(&mut oracle, &path, &mut tail), truth);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use motet::TokenId;
 use motet::model::oracle::{Oracle, OracleConfig, OracleSegment, OracleTail, StepFault};
 use motet::model::sampling::{Draw, Sampling};
-use motet::model::{Model, Readout, Span, Tail, Want};
+use motet::model::{Model, Readout, Segment, Span, Tail, Want};
 
 use super::{LAYERS, window};
 
@@ -108,7 +108,7 @@ impl Scene {
 /// What is done to a slot, and whether it still is right.
 type Case = (&'static str, bool, fn(&mut Scene) -> Slot);
 
-const CASES: [Case; 21] = [
+const CASES: [Case; 28] = [
     ("nothing is wrong", true, |s| s.right(0)),
     ("nothing is wrong, with a tail", true, |s| s.right(1)),
     ("two segments swapped", false, |s| {
@@ -189,6 +189,41 @@ const CASES: [Case; 21] = [
         let (_, tail) = s.right(1);
         (s.path.clone(), tail)
     }),
+    ("cut, and both parts on the path", true, |s| {
+        let [a, b, c] = parts(&s.path);
+        let (upper, lower) = s.oracle.split(&c, 1).expect("inside");
+        s.on(vec![a, b, Rc::new(upper), Rc::new(lower)])
+    }),
+    ("merged", true, |s| {
+        let [a, b, c] = parts(&s.path);
+        let merged = s.oracle.merge(&b, &c).expect("whole segments");
+        s.on(vec![a, Rc::new(merged)])
+    }),
+    ("merged the wrong way round", false, |s| {
+        let [a, b, c] = parts(&s.path);
+        let merged = s.oracle.merge(&c, &b).expect("whole segments");
+        s.on(vec![a, Rc::new(merged)])
+    }),
+    ("merged with what does not follow", false, |s| {
+        let [a, b, c] = parts(&s.path);
+        let merged = s.oracle.merge(&a, &c).expect("whole segments");
+        s.on(vec![Rc::new(merged), b])
+    }),
+    ("merged, and a part once more", false, |s| {
+        let [a, b, c] = parts(&s.path);
+        let merged = s.oracle.merge(&b, &c).expect("whole segments");
+        s.on(vec![a, Rc::new(merged), c])
+    }),
+    ("the upper part of a cut only", false, |s| {
+        let [a, b, c] = parts(&s.path);
+        let (upper, _) = s.oracle.split(&c, 3).expect("inside");
+        s.on(vec![a, b, Rc::new(upper)])
+    }),
+    ("the lower part of a cut only", false, |s| {
+        let [a, b, c] = parts(&s.path);
+        let (_, lower) = s.oracle.split(&c, 1).expect("inside");
+        s.on(vec![a, b, Rc::new(lower)])
+    }),
     ("the tail of a failed step", false, |s| {
         let (path, mut tail) = s.right(1);
         s.config.faults.next_steps(1, StepFault::Fail);
@@ -266,5 +301,22 @@ fn another_oracle_has_other_tokens_and_refuses_exports() {
         assert_ne!(truth(&other), truth(&config));
         let mut other = Oracle::new(other).expect("a valid configuration");
         other.import(&bytes).expect_err("another model's export");
+    }
+}
+
+/// What is computed after the upper part of a cut, where that lacks state.
+#[test]
+fn a_path_that_is_not_resumable_gives_other_tokens() {
+    for layers in LAYERS {
+        let config = OracleConfig::with_layers(layers);
+        let mut scene = Scene::new(config.clone());
+        let truth = config.solo(&PROMPT, OUTPUT, Sampling::GREEDY);
+        let (upper, _) = scene.oracle.split(&scene.path[0], 1).expect("inside");
+        let resumable = scene.oracle.spec().can_resume(&[upper.extent()]);
+        let path = vec![Rc::new(upper)];
+        let tail = scene.tail(&path, &PROMPT[1..12]);
+        let right = scene.output((path, tail)) == truth;
+        // A window of one token reads nothing of the past.
+        assert_eq!(right, resumable || layers == [window(1)], "{layers:?}");
     }
 }

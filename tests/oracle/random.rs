@@ -1,10 +1,10 @@
-//! Random batches, cuts, forks and journeys against the truth.
+//! Random batches, cuts, removals and journeys against the truth.
 
 use std::rc::Rc;
 
 use motet::TokenId;
-use motet::model::oracle::{Oracle, OracleConfig, OracleSegment, OracleTail};
-use motet::model::{LayerKind, Model, Readout, Segment, Span, Tail, Want};
+use motet::model::oracle::{Oracle, OracleConfig, OracleSegment, OracleTail, Soloist};
+use motet::model::{Extent, LayerKind, Model, Readout, Segment, Span, Tail, Want};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -21,7 +21,10 @@ enum Op {
     Step(Vec<Vec<TokenId>>),
     Seal(usize, usize),
     Split(usize, usize, usize),
-    Fork(usize, usize),
+    /// A segment of a path and the one after it become one.
+    Merge(usize, usize),
+    /// Tokens from an offset on, so many; and how many segments stay.
+    Remove(usize, usize, usize, usize),
     /// A new slot on the first segments of another's path.
     Share(usize, usize),
     /// A segment of a path goes to the host and comes back.
@@ -30,7 +33,7 @@ enum Op {
 }
 
 struct Slot {
-    tokens: Vec<TokenId>,
+    truth: Soloist,
     path: Vec<Rc<OracleSegment>>,
     tail: OracleTail,
 }
@@ -54,19 +57,13 @@ impl House {
 
     fn apply(&mut self, op: Op) {
         match op {
-            Op::Begin => self.admit(Vec::new(), Vec::new()),
+            Op::Begin => self.admit(Soloist::new(&self.config), Vec::new()),
             Op::Step(tokens) => self.step(&tokens),
             Op::Seal(slot, at) => self.seal(slot, at),
             Op::Split(slot, segment, at) => self.split(slot, segment, at),
-            Op::Fork(slot, at) => self.fork(slot, at),
-            Op::Share(slot, segments) => {
-                if let Some(slot) = self.slot(slot) {
-                    let path = slot.path[..segments % (slot.path.len() + 1)].to_vec();
-                    let held: usize = path.iter().map(|segment| segment.tokens()).sum();
-                    let tokens = slot.tokens[..held].to_vec();
-                    self.admit(tokens, path);
-                }
-            }
+            Op::Merge(slot, segment) => self.merge(slot, segment),
+            Op::Remove(slot, from, count, kept) => self.remove(slot, from, count, kept),
+            Op::Share(slot, segments) => self.share(slot, segments),
             Op::Travel(slot, segment) => self.travel(slot, segment),
             Op::Drop(slot) => {
                 if !self.slots.is_empty() {
@@ -76,15 +73,25 @@ impl House {
         }
     }
 
-    fn slot(&mut self, slot: usize) -> Option<&mut Slot> {
-        let slots = self.slots.len();
-        (slots > 0).then(|| &mut self.slots[slot % slots])
-    }
-
-    fn admit(&mut self, tokens: Vec<TokenId>, path: Vec<Rc<OracleSegment>>) {
+    fn admit(&mut self, truth: Soloist, path: Vec<Rc<OracleSegment>>) {
         if self.slots.len() < SLOTS_MAX {
             let tail = self.oracle.tail(&path).expect("memory");
-            self.slots.push(Slot { tokens, path, tail });
+            self.slots.push(Slot { truth, path, tail });
+        }
+    }
+
+    /// Where the path's part is resumable.
+    fn share(&mut self, slot: usize, segments: usize) {
+        let slots = self.slots.len().max(1);
+        if let Some(slot) = self.slots.get(slot % slots) {
+            let path = slot.path[..segments % (slot.path.len() + 1)].to_vec();
+            let extents: Vec<Extent> = path.iter().map(|segment| segment.extent()).collect();
+            if self.oracle.spec().can_resume(&extents) {
+                let held = tokens(&path);
+                let mut truth = slot.truth.clone();
+                truth.remove(held..truth.tokens().len());
+                self.admit(truth, path);
+            }
         }
     }
 
@@ -97,13 +104,15 @@ impl House {
             .map(|span| span.iter().map(|token| token % vocab_size).collect())
             .collect();
         for (slot, tokens) in self.slots.iter_mut().zip(&tokens) {
-            let from = slot.tokens.len();
+            let from = slot.truth.tokens().len();
             if tokens.is_empty() || from + tokens.len() > CONTEXT_TOKENS_MAX {
                 continue;
             }
-            slot.tokens.extend(tokens);
-            let logits = self.config.solo_logits(&slot.tokens);
-            let rows = logits[from * self.config.vocab_size..].to_vec();
+            let mut rows = Vec::new();
+            for &token in tokens {
+                slot.truth.evaluate(token);
+                slot.truth.push_logits(&mut rows);
+            }
             truths.push(Readout::Logits(rows));
             self.tokens_evaluated += tokens.len() as u64;
             spans.push(Span {
@@ -117,56 +126,75 @@ impl House {
         assert_eq!(readouts, truths);
     }
 
-    /// Seals at a legal offset near the one given, if there is any.
     fn seal(&mut self, slot: usize, at: usize) {
-        let anywhere = self.oracle.spec().resumes_anywhere();
         let slots = self.slots.len().max(1);
         if let Some(slot) = self.slots.get_mut(slot % slots)
             && slot.tail.tokens() > 0
         {
-            let tokens = slot.tail.tokens();
-            let at = if anywhere { 1 + at % tokens } else { tokens };
-            let segment = self.oracle.seal(&mut slot.tail, at);
-            slot.path.push(Rc::new(segment.expect("a legal offset")));
+            let at = 1 + at % slot.tail.tokens();
+            let segment = self.oracle.seal(&mut slot.tail, at).expect("inside");
+            let spec = self.oracle.spec();
+            assert_eq!(segment.bytes(), spec.segment_bytes(segment.extent()));
+            slot.path.push(Rc::new(segment));
         }
     }
 
     fn split(&mut self, slot: usize, segment: usize, at: usize) {
-        let anywhere = self.oracle.spec().resumes_anywhere();
         let slots = self.slots.len().max(1);
         if let Some(slot) = self.slots.get_mut(slot % slots)
             && !slot.path.is_empty()
         {
             let index = segment % slot.path.len();
-            let at = at % (slot.path[index].tokens() + 1);
-            let inside = at > 0 && at < slot.path[index].tokens();
-            match self.oracle.split(&slot.path[index], at) {
-                Ok((left, right)) => {
-                    assert!(anywhere && inside);
-                    let parts = [Rc::new(left), Rc::new(right)];
+            let whole = &slot.path[index];
+            let at = at % (whole.tokens() + 1);
+            match self.oracle.split(whole, at) {
+                Ok((upper, lower)) => {
+                    assert_eq!((upper.extent(), lower.extent()), whole.extent().cut(at));
+                    let parts = [Rc::new(upper), Rc::new(lower)];
                     slot.path.splice(index..=index, parts);
                 }
-                Err(error) => assert!(!(anywhere && inside), "{error}"),
+                Err(error) => assert!(at == 0 || at == whole.tokens(), "{error}"),
             }
         }
     }
 
-    fn fork(&mut self, slot: usize, at: usize) {
-        let anywhere = self.oracle.spec().resumes_anywhere();
+    fn merge(&mut self, slot: usize, segment: usize) {
         let slots = self.slots.len().max(1);
-        if self.slots.len() < SLOTS_MAX
-            && let Some(slot) = self.slots.get(slot % slots)
+        if let Some(slot) = self.slots.get_mut(slot % slots)
+            && slot.path.len() > 1
         {
-            let tokens = slot.tail.tokens();
-            let at = if anywhere { at % (tokens + 1) } else { tokens };
-            let tail = self.oracle.fork(&slot.tail, at).expect("a legal offset");
-            let held = slot.tokens.len() - tokens + at;
-            let fork = Slot {
-                tokens: slot.tokens[..held].to_vec(),
-                path: slot.path.clone(),
-                tail,
-            };
-            self.slots.push(fork);
+            let index = segment % (slot.path.len() - 1);
+            let (upper, lower) = (&slot.path[index], &slot.path[index + 1]);
+            let (above, below) = (upper.extent(), lower.extent());
+            match self.oracle.merge(upper, lower) {
+                Ok(merged) => {
+                    assert_eq!(merged.extent(), above.merged(below));
+                    slot.path.splice(index..index + 2, [Rc::new(merged)]);
+                }
+                Err(error) => assert!(above.beyond > below.tokens + below.beyond, "{error}"),
+            }
+        }
+    }
+
+    fn remove(&mut self, slot: usize, from: usize, count: usize, kept: usize) {
+        let slots = self.slots.len().max(1);
+        if let Some(slot) = self.slots.get_mut(slot % slots) {
+            let held = slot.truth.tokens().len();
+            let from = from % (held + 1);
+            let removed = from..held.min(from + count % 30);
+            let kept = kept % (slot.path.len() + 1);
+            let fits = tokens(&slot.path[..kept]) <= from;
+            let shifts = !removed.is_empty() && removed.end < held;
+            let spec = self.oracle.spec();
+            let legal = fits && spec.resumes_anywhere() && (spec.can_shift || !shifts);
+            match (self.oracle).remove(&slot.path, kept, &mut slot.tail, removed.clone()) {
+                Ok(()) => {
+                    assert!(legal);
+                    slot.path.truncate(kept);
+                    slot.truth.remove(removed);
+                }
+                Err(error) => assert!(!legal, "{error}"),
+            }
         }
     }
 
@@ -182,6 +210,10 @@ impl House {
     }
 }
 
+fn tokens(path: &[Rc<OracleSegment>]) -> usize {
+    path.iter().map(|segment| segment.tokens()).sum()
+}
+
 fn op() -> impl Strategy<Value = Op> {
     let pick = || 0..1_000usize;
     let span = prop_oneof![
@@ -193,7 +225,9 @@ fn op() -> impl Strategy<Value = Op> {
         8 => vec(span, 1..SLOTS_MAX).prop_map(Op::Step),
         3 => (pick(), pick()).prop_map(|(slot, at)| Op::Seal(slot, at)),
         2 => (pick(), pick(), pick()).prop_map(|(slot, segment, at)| Op::Split(slot, segment, at)),
-        2 => (pick(), pick()).prop_map(|(slot, at)| Op::Fork(slot, at)),
+        2 => (pick(), pick()).prop_map(|(slot, segment)| Op::Merge(slot, segment)),
+        2 => (pick(), pick(), pick(), pick())
+            .prop_map(|(slot, from, count, kept)| Op::Remove(slot, from, count, kept)),
         2 => (pick(), pick()).prop_map(|(slot, segments)| Op::Share(slot, segments)),
         2 => (pick(), pick()).prop_map(|(slot, segment)| Op::Travel(slot, segment)),
         1 => pick().prop_map(Op::Drop),
@@ -206,8 +240,10 @@ fn config() -> impl Strategy<Value = OracleConfig> {
         1 => (1..8usize).prop_map(window),
         1 => Just(LayerKind::Recurrent),
     ];
-    (vec(kind, 1..4), 2..5usize, any::<bool>(), 0..4u64).prop_map(
-        |(layers, vocab_size, verify, end_one_in)| OracleConfig {
+    let layers = prop_oneof![vec(Just(LayerKind::Full), 1..3), vec(kind, 1..4)];
+    (layers, 2..5usize, any::<bool>(), any::<bool>(), 0..4u64).prop_map(
+        |(layers, vocab_size, verify, can_shift, end_one_in)| OracleConfig {
+            can_shift,
             vocab_size,
             verify,
             end_one_in,

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use crate::TokenId;
-use crate::model::{Model, ModelError, Readout, Segment, Span, Tail, Want};
+use crate::model::{Extent, Model, ModelError, Readout, Segment, Span, Tail, Want};
 
 /// A model under check, and the truth about its prompts.
 pub(super) struct Checker<'a, M: Model> {
@@ -73,12 +73,12 @@ impl<'a, M: Model> Checker<'a, M> {
         Slot { prompt, path, tail }
     }
 
-    pub(super) fn fork(&mut self, slot: &Slot<M>, tokens: usize) -> Slot<M> {
-        let tail = self.model.fork(&slot.tail, tokens);
-        Slot {
-            prompt: slot.prompt,
-            path: slot.path.clone(),
-            tail: self.done(tail),
+    /// Finishes the prompt on `path`, where that is resumable.
+    pub(super) fn resume(&mut self, prompt: usize, path: &[Rc<M::Segment>]) {
+        let extents: Vec<Extent> = path.iter().map(|segment| segment.extent()).collect();
+        if self.model.spec().can_resume(&extents) {
+            let mut slot = self.on(prompt, path.to_vec());
+            self.finish(&mut slot);
         }
     }
 
@@ -92,18 +92,12 @@ impl<'a, M: Model> Checker<'a, M> {
 
     /// Seals the first `tokens` tokens of the tail onto the slot's path.
     pub(super) fn seal(&mut self, slot: &mut Slot<M>, tokens: usize) {
+        let beyond = slot.tail.tokens() - tokens;
         let segment = self.model.seal(&mut slot.tail, tokens);
         let segment = self.done(segment);
-        self.expect_tokens(&segment, tokens);
+        self.expect_extent(&segment, Extent { tokens, beyond });
+        self.expect(slot.tail.tokens() == beyond, "the tail keeps the rest");
         slot.path.push(Rc::new(segment));
-    }
-
-    /// Offsets within cached state of `tokens` tokens where it may be cut.
-    pub(super) fn cuts(&self, tokens: usize) -> Vec<usize> {
-        let mut cuts = vec![1, tokens / 2, tokens - 1];
-        cuts.dedup();
-        cuts.retain(|_| self.model.spec().resumes_anywhere());
-        cuts
     }
 
     pub(super) fn left(&self, slot: &Slot<M>) -> usize {
@@ -212,14 +206,19 @@ impl<'a, M: Model> Checker<'a, M> {
         assert!(holds, "conformance, {}: {what}", self.name);
     }
 
-    pub(super) fn expect_tokens(&self, segment: &M::Segment, tokens: usize) {
-        let right = segment.tokens() == tokens
-            && segment.bytes()
-                == self
-                    .model
-                    .spec()
-                    .segment_bytes(crate::model::Extent::whole(tokens));
-        self.expect(right, "a segment holds and weighs what the spec says");
+    pub(super) fn expect_extent(&self, segment: &M::Segment, extent: Extent) {
+        let found = segment.extent();
+        let what = format!("a segment of {found:?}; expected {extent:?}");
+        self.expect(found == extent, &what);
+        let weighs = segment.bytes() == self.model.spec().segment_bytes(extent);
+        self.expect(weighs, "a segment weighs what the spec says");
+    }
+
+    pub(super) fn expect_same(&self, found: &[f32], expected: &[f32], what: &str) {
+        let rows = found.chunks(self.row_len());
+        let mut pairs = rows.zip(expected.chunks(self.row_len()));
+        let same = pairs.all(|(found, expected)| (self.same)(found, expected));
+        self.expect(same && found.len() == expected.len(), what);
     }
 
     pub(super) fn expect_cut<T>(&self, result: Result<T, ModelError>, method: &str, at: usize) {

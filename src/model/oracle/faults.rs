@@ -50,7 +50,7 @@ impl Faults {
     }
 
     /// Refuses the memory for the next `times` new segments and tails; a split,
-    /// which makes two segments, counts as one.
+    /// which makes two segments, counts as one, and so does a removal.
     pub fn refuse_memory(&self, times: u64) {
         self.plan().memory_refusals = times;
     }

@@ -5,6 +5,9 @@ use crate::TokenId;
 /// Odd and 5 modulo 8, so that its powers modulo 2^64 repeat as late as can be.
 pub(super) const BASE: u64 = 0x9E37_79B9_7F4A_7C15;
 const BASE_INVERSE: u64 = inverse(BASE);
+/// How far an entry turns from one position to the next. Odd, so that entries at
+/// different distances never turn alike.
+const TURN: u64 = 0xD6E8_FEB8_6659_FD93;
 
 /// A hash of `words`, in order: SplitMix64's finaliser (Steele et al. 2014) over
 /// each word in turn.
@@ -33,6 +36,26 @@ pub(super) fn embed(seed: u64, token: TokenId, position: u64) -> u64 {
 #[inline]
 pub(super) fn entry(layer: usize, input: u64, past: u64) -> u64 {
     mix(&[layer as u64, input, past])
+}
+
+/// An entry that moved `tokens` tokens towards the start. Turns add up, as those of
+/// rotary embeddings do.
+#[inline]
+pub(super) fn turned_back(entry: u64, tokens: usize) -> u64 {
+    entry.wrapping_sub(TURN.wrapping_mul(tokens as u64))
+}
+
+/// What stands for all tokens up to and including `token`, by what stands for
+/// those before it.
+#[inline]
+pub(super) fn link(before: u64, token: TokenId) -> u64 {
+    mix(&[before, u64::from(token)])
+}
+
+/// The same for a token that moved `tokens` tokens towards the start, by what stood
+/// for it and its own past.
+pub(super) fn moved_link(before: u64, link: u64, tokens: usize) -> u64 {
+    mix(&[before, link, tokens as u64])
 }
 
 /// Entries in order, as one number: a polynomial rolling hash (Karp and Rabin
@@ -114,6 +137,16 @@ mod tests {
             assert_eq!(Fold::of(older).then(Fold::of(newer)), whole, "cut at {at}");
             let rest = older.iter().fold(whole, |fold, e| fold.without_oldest(*e));
             assert_eq!(rest, Fold::of(newer), "without the oldest {at}");
+        }
+    }
+
+    #[test]
+    fn turns_add_up() {
+        let entry = mix(&[1]);
+        let twice = turned_back(turned_back(entry, 2), 3);
+        assert_eq!(twice, turned_back(entry, 5));
+        for tokens in 1..100 {
+            assert_ne!(turned_back(entry, tokens), entry, "{tokens} tokens");
         }
     }
 

@@ -44,16 +44,20 @@ mod state;
 mod transfer;
 mod vocabulary;
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::thread;
 
 pub use config::{OracleConfig, OracleConfigError, StepCost};
 pub use counters::{OracleCounters, OracleCounts};
 pub use faults::{Faults, StepFault};
+pub use solo::{ShiftRule, Soloist};
 pub use state::{OracleSegment, OracleTail};
 
-use super::{DeviceMemory, Model, ModelError, ModelSpec, Readout, Span, Want};
-use state::{Range, cached_tokens, entries_kept, entries_read};
+use super::{
+    DeviceMemory, Extent, Model, ModelError, ModelSpec, Readout, Segment, Span, Tail, Want, legal,
+};
+use state::{RangeState, cached_tokens, entries_read};
 use vocabulary::Vocabulary;
 
 /// A deterministic model whose tokens tell whether its cached state was mixed up.
@@ -115,20 +119,24 @@ impl Oracle {
 
     /// Runs one span, appends its entries to its tail and reads its rows out.
     fn evaluate(&self, span: &mut Span<'_, Oracle>) -> Readout {
+        let kinds = &self.config.layers;
         if self.config.verify {
-            state::verify(span.path, span.tail);
+            state::verify(span.path, span.tail, kinds);
         }
+        let misfit = state::misfit(span.path, span.tail);
         let start = cached_tokens(span.path, span.tail) as u64;
         let mut logits = Vec::new();
         let mut row = 0;
         for (position, &token) in (start..).zip(span.tokens) {
             row = hash::embed(self.config.seed, token, position);
-            for (layer, &kind) in self.config.layers.iter().enumerate() {
+            let grown = Extent::whole(span.tail.tokens() + 1);
+            for (layer, &kind) in kinds.iter().enumerate() {
                 let past = state::read(span.path, span.tail, layer, entries_read(kind));
-                row = hash::entry(layer, row, past);
-                span.tail.range.layers[layer].write(row, entries_kept(kind));
+                row = hash::entry(layer, row, past ^ misfit);
+                let kept = state::entries_kept(kind, grown);
+                span.tail.range.layers[layer].write(row, kept);
             }
-            span.tail.range.tokens += 1;
+            span.tail.range.push(token);
             if span.want == Want::Logits {
                 self.vocabulary.push_logits(row, &mut logits);
             }
@@ -141,18 +149,6 @@ impl Oracle {
         }
     }
 
-    /// Whether state of `tokens` tokens can be cut after `at`.
-    fn allow_cut(&self, tokens: usize, at: usize) -> Result<(), ModelError> {
-        let why = if at > tokens {
-            "it holds no more than its tokens"
-        } else if at < tokens && !self.spec.resumes_anywhere() {
-            "window and recurrent layers can be cut at the end only"
-        } else {
-            return Ok(());
-        };
-        Err(ModelError::Cut { tokens, at, why })
-    }
-
     fn allocate(&self) -> Result<(), ModelError> {
         if self.config.faults.refuses_memory() {
             return Err(ModelError::Device("out of memory (injected)".to_owned()));
@@ -160,11 +156,11 @@ impl Oracle {
         Ok(())
     }
 
-    fn new_segment(&self, range: Range) -> OracleSegment {
+    fn new_segment(&self, range: RangeState) -> OracleSegment {
         OracleSegment::new(range, &self.spec, &self.config.counters)
     }
 
-    fn new_tail(&self, range: Range) -> OracleTail {
+    fn new_tail(&self, range: RangeState) -> OracleTail {
         OracleTail::new(range, &self.spec, &self.config.counters)
     }
 }
@@ -179,7 +175,7 @@ impl Model for Oracle {
 
     fn tail(&mut self, path: &[Rc<OracleSegment>]) -> Result<OracleTail, ModelError> {
         self.allocate()?;
-        Ok(self.new_tail(Range::after(path, self.config.layers.len())))
+        Ok(self.new_tail(RangeState::following(path, self.config.layers.len())))
     }
 
     /// As the trait says; the spans' own faults count as the device's: no tokens,
@@ -212,16 +208,9 @@ impl Model for Oracle {
     }
 
     fn seal(&mut self, tail: &mut OracleTail, tokens: usize) -> Result<OracleSegment, ModelError> {
-        self.allow_cut(tail.range.tokens, tokens)?;
-        if tokens == 0 {
-            return Err(ModelError::Cut {
-                tokens: tail.range.tokens,
-                at: 0,
-                why: "a segment holds at least one token",
-            });
-        }
+        legal::seal(tail.tokens(), tokens)?;
         self.allocate()?;
-        let front = tail.range.take_front(tokens);
+        let front = tail.range.take_front(tokens, &self.config.layers);
         tail.resize(&self.spec);
         Ok(self.new_segment(front))
     }
@@ -231,23 +220,44 @@ impl Model for Oracle {
         segment: &OracleSegment,
         at: usize,
     ) -> Result<(OracleSegment, OracleSegment), ModelError> {
-        let tokens = segment.range.tokens;
-        self.allow_cut(tokens, at)?;
-        if at == 0 || at == tokens {
-            let why = "both parts hold at least one token";
-            return Err(ModelError::Cut { tokens, at, why });
-        }
+        legal::split(segment.tokens(), at)?;
         self.allocate()?;
         let mut rest = segment.range.clone();
-        let front = rest.take_front(at);
+        let front = rest.take_front(at, &self.config.layers);
         Ok((self.new_segment(front), self.new_segment(rest)))
     }
 
-    fn fork(&mut self, tail: &OracleTail, tokens: usize) -> Result<OracleTail, ModelError> {
-        self.allow_cut(tail.range.tokens, tokens)?;
+    fn merge(
+        &mut self,
+        upper: &OracleSegment,
+        lower: &OracleSegment,
+    ) -> Result<OracleSegment, ModelError> {
+        legal::merge(&self.spec, upper.extent(), lower.extent())?;
         self.allocate()?;
-        let front = tail.range.clone().take_front(tokens);
-        Ok(self.new_tail(front))
+        let merged = upper.range.merged(&lower.range, &self.config.layers);
+        Ok(self.new_segment(merged))
+    }
+
+    fn remove(
+        &mut self,
+        path: &[Rc<OracleSegment>],
+        kept: usize,
+        tail: &mut OracleTail,
+        removed: Range<usize>,
+    ) -> Result<(), ModelError> {
+        let tokens: Vec<usize> = path.iter().map(|segment| segment.tokens()).collect();
+        legal::remove(&self.spec, &tokens, kept, tail.tokens(), &removed)?;
+        self.allocate().inspect_err(|_| tail.tear())?;
+        let kinds = &self.config.layers;
+        let start = RangeState::following(&path[..kept], kinds.len());
+        let unsealed = path[kept..].iter().map(|segment| &segment.range);
+        let held = unsealed
+            .chain([&tail.range])
+            .fold(start, |held, part| held.merged(part, kinds));
+        let kept_tokens: usize = tokens[..kept].iter().sum();
+        tail.range = held.without(removed.start - kept_tokens..removed.end - kept_tokens);
+        tail.resize(&self.spec);
+        Ok(())
     }
 
     fn export(&mut self, segment: &OracleSegment) -> Result<Vec<u8>, ModelError> {
@@ -297,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "those of the entries")]
+    #[should_panic(expected = "that of the entries")]
     fn verifying_reads_every_entry() {
         step_on_damage(true);
     }

@@ -1,74 +1,83 @@
 //! The oracle's cached state: entries that every step reads back.
 //!
-//! A layer keeps one entry per token. The kinds differ only in how many entries
-//! they keep and how far back they read them:
+//! A layer has one entry per token. The kinds differ only in how many entries they
+//! keep and how far back they read them:
 //!
-//! | kind | keeps of a range | reads of the past |
+//! | kind | keeps of a range that ends where its state was taken | reads of the past |
 //! |---|---|---|
 //! | full | every entry | every entry |
 //! | window W | the last W entries | the last W - 1 entries; itself makes W |
 //! | recurrent | the last entry: the state | the last entry |
 //!
-//! Each part of a path also remembers the entry that preceded it when it was
-//! computed. Where the parts do not fit each other there, the past is garbled, so
-//! that a wrong segment shows even out of a window's reach, where a real model
-//! would not notice it.
+//! Of a range that was cut each part keeps what lies in it. Where an entry that is
+//! to be read is not there, the past is garbled.
+//!
+//! Each part of a path also keeps a link for each token, a hash of all tokens up to
+//! there, and the link of the token that preceded it when it was computed. Where
+//! the parts do not fit each other there, the past is garbled too, so that a wrong
+//! segment shows even out of a window's reach, where a real model would not notice
+//! it.
 
 use std::collections::VecDeque;
 use std::iter;
+use std::ops;
 use std::rc::Rc;
 
 use smallvec::SmallVec;
 
 use super::counters::{Charge, Holder, OracleCounters};
-use super::hash::Fold;
+use super::hash::{self, Fold};
+use crate::TokenId;
 use crate::model::{Extent, LayerKind, ModelSpec, Segment, Tail};
 
-/// What precedes a sequence's first token.
+/// The link before a sequence's first token.
 const START: u64 = 0x7374_6172_7400;
-/// What precedes nothing: parts of a torn tail fit nowhere.
+/// The link before nothing: parts of a torn tail fit nowhere.
 const TORN: u64 = 0x746f_726e;
+/// What a missing entry does to the past.
+const MISSING: u64 = 0x6d69_7373_696e_6700;
 
 /// A sealed segment of the oracle's state.
 #[derive(Debug)]
 pub struct OracleSegment {
-    pub(super) range: Range,
+    pub(super) range: RangeState,
     charge: Charge,
 }
 
 /// A growing tail of the oracle's state.
 #[derive(Debug)]
 pub struct OracleTail {
-    pub(super) range: Range,
+    pub(super) range: RangeState,
     charge: Charge,
 }
 
 /// The cached state of one contiguous token range, all layers.
 #[derive(Clone, Debug)]
-pub(super) struct Range {
-    pub(super) tokens: usize,
+pub(super) struct RangeState {
+    /// As in [`Extent`]; 0 for a tail.
+    pub(super) beyond: usize,
+    /// The link of the token before the range.
+    pub(super) before: u64,
+    /// The link of each token.
+    pub(super) links: Vec<u64>,
     pub(super) layers: SmallVec<[LayerState; 1]>,
 }
 
 /// One layer's cached state of one token range.
 #[derive(Clone, Debug)]
 pub(super) struct LayerState {
-    /// The entry of the token before the range.
-    pub(super) before: u64,
-    /// The entry of the range's last token; `before` where it has none.
-    after: u64,
     /// Fold of `entries`, kept as they are written.
     fold: Fold,
-    /// What the layer keeps of the range, oldest first.
+    /// What the layer keeps of the range, oldest first: its last entries.
     pub(super) entries: VecDeque<u64>,
 }
 
 /// How many entries of a range a layer keeps.
-pub(super) fn entries_kept(kind: LayerKind) -> usize {
+pub(super) fn entries_kept(kind: LayerKind, range: Extent) -> usize {
     match kind {
-        LayerKind::Full => usize::MAX,
-        LayerKind::Window { tokens } => tokens,
-        LayerKind::Recurrent => 1,
+        LayerKind::Full => range.tokens,
+        LayerKind::Window { tokens } => range.window_tokens(tokens),
+        LayerKind::Recurrent => range.tokens.min(usize::from(range.has_recurrent_state())),
     }
 }
 
@@ -83,8 +92,17 @@ pub(super) fn entries_read(kind: LayerKind) -> usize {
 
 /// Tokens that a path and a tail hold together.
 pub(super) fn cached_tokens(path: &[Rc<OracleSegment>], tail: &OracleTail) -> usize {
-    let sealed: usize = path.iter().map(|segment| segment.range.tokens).sum();
-    sealed + tail.range.tokens
+    parts(path, tail).map(RangeState::tokens).sum()
+}
+
+/// 0 where each part of the path and the tail follows what it was computed after;
+/// else what garbles the past of every layer.
+pub(super) fn misfit(path: &[Rc<OracleSegment>], tail: &OracleTail) -> u64 {
+    let mut end = START;
+    parts(path, tail).fold(0, |misfit, part| {
+        let before = std::mem::replace(&mut end, part.after());
+        misfit | (before ^ part.before)
+    })
 }
 
 /// All that `layer` sees of the past at the end of `tail`, as one number.
@@ -94,47 +112,55 @@ pub(super) fn read(
     layer: usize,
     entries_read: usize,
 ) -> u64 {
-    let tail = &tail.range.layers[layer];
-    let mut past = tail.newest(entries_read);
-    let mut missing = entries_read - tail.entries.len().min(entries_read);
-    let mut wanted = tail.before;
-    let mut misfit = 0;
-    for segment in path.iter().rev() {
-        let older = &segment.range.layers[layer];
-        misfit |= older.after ^ wanted;
-        wanted = older.before;
-        if missing > 0 {
-            past = older.newest(missing).then(past);
-            missing -= older.entries.len().min(missing);
+    let mut past = Fold::EMPTY;
+    let mut missing = entries_read;
+    let sealed = path.iter().rev().map(|segment| &segment.range);
+    for part in iter::once(&tail.range).chain(sealed) {
+        if missing == 0 {
+            break;
+        }
+        let state = &part.layers[layer];
+        past = state.newest(missing).then(past);
+        missing -= state.entries.len().min(missing);
+        if missing > 0 && state.entries.len() < part.tokens() {
+            return past.value() ^ MISSING;
         }
     }
-    misfit |= START ^ wanted;
-    past.value() ^ misfit
+    past.value()
 }
 
 /// Re-reads every entry of `path` and `tail`.
 ///
 /// # Panics
 ///
-/// When what was kept as the entries were written is not theirs: a bug of the
-/// oracle's own.
-pub(super) fn verify(path: &[Rc<OracleSegment>], tail: &OracleTail) {
-    let parts = path.iter().map(|segment| &segment.range);
-    for range in parts.chain(iter::once(&tail.range)) {
-        for state in &range.layers {
-            let last = state.entries.back().unwrap_or(&state.before);
-            let holds = Fold::of(&state.entries) == state.fold && *last == state.after;
-            assert!(
-                holds,
-                "the fold and the last entry are those of the entries"
-            );
+/// When there are more or fewer than belong there, or what was kept as the entries
+/// were written is not theirs: a bug of the oracle's own.
+pub(super) fn verify(path: &[Rc<OracleSegment>], tail: &OracleTail, kinds: &[LayerKind]) {
+    for range in parts(path, tail) {
+        for (state, kind) in range.layers.iter().zip(kinds) {
+            let held = state.entries.len() == entries_kept(*kind, range.extent());
+            assert!(held, "a layer keeps what its kind and the range ask for");
+            let holds = Fold::of(&state.entries) == state.fold;
+            assert!(holds, "the fold is that of the entries");
         }
     }
 }
 
+fn parts<'a>(
+    path: &'a [Rc<OracleSegment>],
+    tail: &'a OracleTail,
+) -> impl Iterator<Item = &'a RangeState> {
+    let sealed = path.iter().map(|segment| &segment.range);
+    sealed.chain(iter::once(&tail.range))
+}
+
 impl OracleSegment {
-    pub(super) fn new(range: Range, spec: &ModelSpec, counters: &OracleCounters) -> OracleSegment {
-        let bytes = spec.segment_bytes(Extent::whole(range.tokens));
+    pub(super) fn new(
+        range: RangeState,
+        spec: &ModelSpec,
+        counters: &OracleCounters,
+    ) -> OracleSegment {
+        let bytes = spec.segment_bytes(range.extent());
         OracleSegment {
             range,
             charge: counters.charge(Holder::Segment, bytes),
@@ -143,8 +169,12 @@ impl OracleSegment {
 }
 
 impl OracleTail {
-    pub(super) fn new(range: Range, spec: &ModelSpec, counters: &OracleCounters) -> OracleTail {
-        let bytes = spec.tail_bytes(range.tokens);
+    pub(super) fn new(
+        range: RangeState,
+        spec: &ModelSpec,
+        counters: &OracleCounters,
+    ) -> OracleTail {
+        let bytes = spec.tail_bytes(range.tokens());
         OracleTail {
             range,
             charge: counters.charge(Holder::Tail, bytes),
@@ -153,52 +183,119 @@ impl OracleTail {
 
     /// Reports the bytes of as many tokens as it holds by now.
     pub(super) fn resize(&mut self, spec: &ModelSpec) {
-        self.charge.resize(spec.tail_bytes(self.range.tokens));
+        self.charge.resize(spec.tail_bytes(self.range.tokens()));
     }
 
     /// Makes sure that nobody gets right tokens from what a failed step left.
     pub(super) fn tear(&mut self) {
-        for layer in &mut self.range.layers {
-            layer.before = TORN;
-        }
+        self.range.before = TORN;
     }
 }
 
-impl Range {
+impl RangeState {
     /// No tokens, after the end of `path`.
-    pub(super) fn after(path: &[Rc<OracleSegment>], layers: usize) -> Range {
-        let state = |layer: usize| {
-            let before = match path.last() {
-                Some(segment) => segment.range.layers[layer].after,
-                None => START,
-            };
-            LayerState::new(before, VecDeque::new())
-        };
-        Range {
-            tokens: 0,
-            layers: (0..layers).map(state).collect(),
+    pub(super) fn following(path: &[Rc<OracleSegment>], layers: usize) -> RangeState {
+        let before = path.last().map_or(START, |segment| segment.range.after());
+        RangeState {
+            beyond: 0,
+            before,
+            links: Vec::new(),
+            layers: iter::repeat_with(LayerState::default)
+                .take(layers)
+                .collect(),
         }
     }
 
-    /// Parts the range after `at` tokens: keeps the rest and returns the front.
-    /// Unless `at` is the whole range, every layer must keep every entry.
-    pub(super) fn take_front(&mut self, at: usize) -> Range {
-        let whole = at == self.tokens;
-        self.tokens -= at;
-        let front =
-            |state: &mut LayerState| state.take_front(if whole { state.entries.len() } else { at });
-        Range {
-            tokens: at,
-            layers: self.layers.iter_mut().map(front).collect(),
+    pub(super) fn tokens(&self) -> usize {
+        self.links.len()
+    }
+
+    pub(super) fn extent(&self) -> Extent {
+        Extent {
+            tokens: self.tokens(),
+            beyond: self.beyond,
         }
+    }
+
+    /// The link of the range's last token; `before` where it has none.
+    fn after(&self) -> u64 {
+        self.links.last().copied().unwrap_or(self.before)
+    }
+
+    /// Appends the link of the next token, whose entries were written.
+    #[inline]
+    pub(super) fn push(&mut self, token: TokenId) {
+        self.links.push(hash::link(self.after(), token));
+    }
+
+    /// Parts the range after `at` tokens: keeps the lower part, returns the upper.
+    pub(super) fn take_front(&mut self, at: usize, kinds: &[LayerKind]) -> RangeState {
+        let rest = Extent {
+            tokens: self.tokens() - at,
+            beyond: self.beyond,
+        };
+        let mut front = RangeState {
+            beyond: rest.tokens + rest.beyond,
+            before: self.before,
+            links: self.links.drain(..at).collect(),
+            layers: SmallVec::new(),
+        };
+        for (state, kind) in self.layers.iter_mut().zip(kinds) {
+            let taken = state.entries.len() - entries_kept(*kind, rest);
+            front.layers.push(state.take_front(taken));
+        }
+        self.before = front.after();
+        // A copy, so that no buffer outlives what made it grow.
+        self.links = self.links.as_slice().to_vec();
+        front
+    }
+
+    /// This range and `lower`, which follows it, as one.
+    pub(super) fn merged(&self, lower: &RangeState, kinds: &[LayerKind]) -> RangeState {
+        let extent = self.extent().merged(lower.extent());
+        let layer = |(index, kind): (usize, &LayerKind)| {
+            let (upper, lower) = (&self.layers[index].entries, &lower.layers[index].entries);
+            let surplus = upper.len() + lower.len() - entries_kept(*kind, extent);
+            LayerState::new(upper.iter().chain(lower).skip(surplus).copied().collect())
+        };
+        RangeState {
+            beyond: extent.beyond,
+            before: match self.after() == lower.before {
+                true => self.before,
+                false => TORN,
+            },
+            links: [&self.links[..], &lower.links].concat(),
+            layers: kinds.iter().enumerate().map(layer).collect(),
+        }
+    }
+
+    /// The same without the tokens `removed`; those after them move in. Every layer
+    /// must keep every entry.
+    pub(super) fn without(mut self, removed: ops::Range<usize>) -> RangeState {
+        for state in &mut self.layers {
+            let mut entries = std::mem::take(&mut state.entries);
+            for entry in entries.range_mut(removed.end..) {
+                *entry = hash::turned_back(*entry, removed.len());
+            }
+            entries.drain(removed.clone());
+            *state = LayerState::new(entries);
+        }
+        let moved = self.links.split_off(removed.end);
+        self.links.truncate(removed.start);
+        for link in moved {
+            let link = match removed.is_empty() {
+                true => link,
+                false => hash::moved_link(self.after(), link, removed.len()),
+            };
+            self.links.push(link);
+        }
+        self
     }
 }
 
 impl LayerState {
-    pub(super) fn new(before: u64, entries: VecDeque<u64>) -> LayerState {
+    pub(super) fn new(entries: VecDeque<u64>) -> LayerState {
         LayerState {
-            before,
-            after: entries.back().copied().unwrap_or(before),
             fold: Fold::of(&entries),
             entries,
         }
@@ -207,7 +304,6 @@ impl LayerState {
     /// Appends the entry of the next token and lets go of what is out of reach.
     #[inline]
     pub(super) fn write(&mut self, entry: u64, entries_kept: usize) {
-        self.after = entry;
         self.entries.push_back(entry);
         self.fold = self.fold.push(entry);
         if self.entries.len() > entries_kept
@@ -226,16 +322,22 @@ impl LayerState {
     }
 
     fn take_front(&mut self, entries: usize) -> LayerState {
-        let front = LayerState::new(self.before, self.entries.drain(..entries).collect());
+        let front = LayerState::new(self.entries.drain(..entries).collect());
         // A copy, so that no buffer outlives what made it grow.
-        *self = LayerState::new(front.after, self.entries.iter().copied().collect());
+        *self = LayerState::new(self.entries.iter().copied().collect());
         front
     }
 }
 
+impl Default for LayerState {
+    fn default() -> Self {
+        LayerState::new(VecDeque::new())
+    }
+}
+
 impl Segment for OracleSegment {
-    fn tokens(&self) -> usize {
-        self.range.tokens
+    fn extent(&self) -> Extent {
+        self.range.extent()
     }
 
     fn bytes(&self) -> usize {
@@ -245,7 +347,7 @@ impl Segment for OracleSegment {
 
 impl Tail for OracleTail {
     fn tokens(&self) -> usize {
-        self.range.tokens
+        self.range.tokens()
     }
 
     fn bytes(&self) -> usize {

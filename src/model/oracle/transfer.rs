@@ -1,21 +1,22 @@
 //! Segments as bytes: what goes to the host and to the disk.
 //!
-//! Little-endian words of eight bytes: magic, version, the model's shape, tokens;
-//! then of each layer the entry before the range and the entries it keeps; at
-//! last a checksum of all that.
+//! Little-endian words of eight bytes: magic, version, the model's shape, tokens,
+//! tokens beyond, the link before the range; then the links; then of each layer the
+//! entries that it keeps; at last a checksum of all that.
 
 use super::hash::mix;
-use super::state::{LayerState, Range, entries_kept};
-use crate::model::{LayerKind, ModelError};
+use super::state::{LayerState, RangeState, entries_kept};
+use crate::model::{Extent, LayerKind, ModelError};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"motetorc");
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const WORD: usize = size_of::<u64>();
 
-pub(super) fn encode(range: &Range, shape: u64) -> Vec<u8> {
-    let mut words = vec![MAGIC, VERSION, shape, range.tokens as u64];
+pub(super) fn encode(range: &RangeState, shape: u64) -> Vec<u8> {
+    let (tokens, beyond) = (range.tokens() as u64, range.beyond as u64);
+    let mut words = vec![MAGIC, VERSION, shape, tokens, beyond, range.before];
+    words.extend(&range.links);
     for layer in &range.layers {
-        words.push(layer.before);
         words.extend(&layer.entries);
     }
     words.push(mix(&words));
@@ -23,12 +24,25 @@ pub(super) fn encode(range: &Range, shape: u64) -> Vec<u8> {
 }
 
 /// The inverse of [`encode`], for a model of these layers and this shape.
-pub(super) fn decode(bytes: &[u8], layers: &[LayerKind], shape: u64) -> Result<Range, ModelError> {
+pub(super) fn decode(
+    bytes: &[u8],
+    layers: &[LayerKind],
+    shape: u64,
+) -> Result<RangeState, ModelError> {
     let words = checked_words(bytes)?;
-    let [MAGIC, VERSION, found_shape, tokens, states @ ..] = &words[..] else {
+    let [
+        MAGIC,
+        VERSION,
+        found_shape,
+        tokens,
+        beyond,
+        before,
+        states @ ..,
+    ] = &words[..]
+    else {
         return Err(import(format!(
-            "the header is {:x?}; expected magic, version {VERSION}, shape and tokens",
-            &words[..words.len().min(4)]
+            "the header is {:x?}; expected magic, version {VERSION}, shape, tokens, beyond and link",
+            &words[..words.len().min(6)]
         )));
     };
     if *found_shape != shape {
@@ -36,26 +50,33 @@ pub(super) fn decode(bytes: &[u8], layers: &[LayerKind], shape: u64) -> Result<R
             "exported by a model of shape {found_shape:016x}; this one's is {shape:016x}"
         )));
     }
-    let tokens = usize::try_from(*tokens).unwrap_or(usize::MAX);
-    let kept = |kind: &LayerKind| tokens.min(entries_kept(*kind));
-    let expected = layers.iter().try_fold(0usize, |sum, kind| {
-        sum.checked_add(kept(kind))?.checked_add(1)
-    });
-    if tokens == 0 || expected != Some(states.len()) {
+    let extent = Extent {
+        tokens: usize::try_from(*tokens).unwrap_or(usize::MAX),
+        beyond: usize::try_from(*beyond).unwrap_or(usize::MAX),
+    };
+    let kept = |kind: &LayerKind| entries_kept(*kind, extent);
+    let expected = layers
+        .iter()
+        .try_fold(extent.tokens, |sum, kind| sum.checked_add(kept(kind)));
+    // Both numbers come from contexts, whose lengths no machine's memory exceeds.
+    let sane = extent.tokens > 0 && u32::try_from(extent.beyond).is_ok();
+    if !sane || expected != Some(states.len()) {
         return Err(import(format!(
-            "{} words of state for {tokens} tokens in {} layers",
+            "{} words of state for {tokens} tokens, {beyond} before its end, in {} layers",
             states.len(),
             layers.len()
         )));
     }
-    let mut rest = states;
+    let (links, mut rest) = states.split_at(extent.tokens);
     let mut state = |kind: &LayerKind| {
-        let (words, others) = rest.split_at(1 + kept(kind));
+        let (entries, others) = rest.split_at(kept(kind));
         rest = others;
-        LayerState::new(words[0], words[1..].iter().copied().collect())
+        LayerState::new(entries.iter().copied().collect())
     };
-    Ok(Range {
-        tokens,
+    Ok(RangeState {
+        beyond: extent.beyond,
+        before: *before,
+        links: links.to_vec(),
         layers: layers.iter().map(&mut state).collect(),
     })
 }
@@ -81,8 +102,6 @@ fn import(what: String) -> ModelError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::VecDeque;
-
     const LAYERS: [LayerKind; 3] = [
         LayerKind::Full,
         LayerKind::Window { tokens: 2 },
@@ -90,13 +109,15 @@ mod tests {
     ];
     const SHAPE: u64 = 77;
 
-    fn exported(tokens: usize) -> Vec<u8> {
+    fn exported(tokens: usize, beyond: usize) -> Vec<u8> {
         let state = |kind: &LayerKind| {
-            let entries: VecDeque<u64> = (0..tokens.min(entries_kept(*kind)) as u64).collect();
-            LayerState::new(9, entries)
+            let kept = entries_kept(*kind, Extent { tokens, beyond }) as u64;
+            LayerState::new((0..kept).collect())
         };
-        let range = Range {
-            tokens,
+        let range = RangeState {
+            beyond,
+            before: 9,
+            links: (0..tokens as u64).collect(),
             layers: LAYERS.iter().map(state).collect(),
         };
         encode(&range, SHAPE)
@@ -105,16 +126,18 @@ mod tests {
     #[test]
     fn bytes_come_back_as_they_went() {
         for tokens in 1..6 {
-            let bytes = exported(tokens);
-            let range = decode(&bytes, &LAYERS, SHAPE).expect("whole bytes");
-            assert_eq!(range.tokens, tokens);
-            assert_eq!(encode(&range, SHAPE), bytes);
+            for beyond in 0..4 {
+                let bytes = exported(tokens, beyond);
+                let range = decode(&bytes, &LAYERS, SHAPE).expect("whole bytes");
+                assert_eq!(range.extent(), Extent { tokens, beyond });
+                assert_eq!(encode(&range, SHAPE), bytes);
+            }
         }
     }
 
     #[test]
     fn every_damaged_byte_and_every_truncation_is_found() {
-        let bytes = exported(3);
+        let bytes = exported(3, 1);
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1 << (at % 8);
@@ -134,23 +157,26 @@ mod tests {
                 .flat_map(|word| word.to_le_bytes())
                 .collect::<Vec<u8>>()
         };
-        let cases: [(&str, &[u64]); 7] = [
-            ("nothing", &[]),
-            ("another magic", &[1, VERSION, SHAPE, 1, 9, 0, 9, 0, 9, 0]),
-            ("another version", &[MAGIC, 2, SHAPE, 1, 9, 0, 9, 0, 9, 0]),
-            ("another shape", &[MAGIC, VERSION, 78, 1, 9, 0, 9, 0, 9, 0]),
-            ("no tokens", &[MAGIC, VERSION, SHAPE, 0, 9, 9, 9]),
-            (
-                "too few words",
-                &[MAGIC, VERSION, SHAPE, 2, 9, 0, 9, 0, 9, 0],
-            ),
-            ("countless tokens", &[MAGIC, VERSION, SHAPE, u64::MAX, 9]),
-        ];
-        for (what, words) in cases {
-            let error = decode(&sealed(words), &LAYERS, SHAPE).expect_err(what);
+        let whole = [MAGIC, VERSION, SHAPE, 1, 0, 9, 5, 6, 7, 8];
+        let check = |what: &str, change: fn(&mut Vec<u64>)| {
+            let mut words = whole.to_vec();
+            change(&mut words);
+            let error = decode(&sealed(&words), &LAYERS, SHAPE).expect_err(what);
             assert!(matches!(error, ModelError::Import(_)), "{what}: {error}");
-        }
-        let whole = [MAGIC, VERSION, SHAPE, 1, 9, 0, 9, 0, 9, 0];
+        };
+        check("nothing", Vec::clear);
+        check("a header cut short", |words| words.truncate(5));
+        check("another magic", |words| words[0] = 1);
+        check("another version", |words| words[1] = 1);
+        check("another shape", |words| words[2] = 78);
+        check("no tokens", |words| words[3] = 0);
+        check("too few words", |words| words[3] = 2);
+        check("countless tokens", |words| words[3] = u64::MAX);
+        check("words that a cut segment has not", |words| words[4] = 1);
+        check("countless tokens beyond", |words| {
+            words[4] = u64::MAX;
+            words.truncate(8);
+        });
         assert!(decode(&sealed(&whole), &LAYERS, SHAPE).is_ok());
     }
 }
