@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use motet::TokenId;
 use motet::model::mlx::{MlxModel, MlxSegment, MlxTail};
 use motet::model::sampling::{Draw, Sampling};
-use motet::model::{Model, Readout, Segment, Span, Tail, Want};
+use motet::model::{Extent, Model, Readout, Segment, Span, Tail, Want};
 
 /// Tests that load a model run one after another: MLX's counters of memory belong
 /// to the process, and two steps at once would share its cores.
@@ -45,8 +45,11 @@ impl Slot {
 
     /// Seals the first `tokens` of the tail onto the path.
     pub(crate) fn seal(&mut self, model: &mut MlxModel, tokens: usize) {
+        let beyond = self.tail.tokens() - tokens;
         let segment = model.seal(&mut self.tail, tokens).expect("sealed");
-        assert_eq!(segment.tokens(), tokens);
+        let extent = Extent { tokens, beyond };
+        assert_eq!(segment.extent(), extent);
+        assert_eq!(segment.bytes(), model.spec().segment_bytes(extent));
         self.path.push(Rc::new(segment));
     }
 }

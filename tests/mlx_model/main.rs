@@ -1,10 +1,11 @@
 //! The MLX backend against a reference implementation's recorded outputs
-//! (`smollm2`), against a naive one in double precision (`tiny`), and against
-//! itself: however state was cut, moved and shared, the logits are the same.
+//! (`smollm2`), against a naive one in double precision (`tiny`, `state`), and
+//! against itself: however state was cut, moved and shared, the logits are the same.
 
 #![cfg(feature = "mlx")]
 
 mod harness;
 mod naive;
 mod smollm2;
+mod state;
 mod tiny;

@@ -2,6 +2,7 @@
 //! weights for it in a folder that the library opens.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -42,6 +43,19 @@ pub(crate) struct Tiny {
     shape: Shape,
     weights: BTreeMap<String, Vec<f32>>,
     folder: PathBuf,
+}
+
+/// One sequence, with the keys and values of all that it holds.
+pub(crate) struct NaiveSlot<'a> {
+    tiny: &'a Tiny,
+    layers: Vec<NaiveLayer>,
+}
+
+#[derive(Default)]
+struct NaiveLayer {
+    /// Turned to their positions.
+    keys: Vec<Vec<f64>>,
+    values: Vec<Vec<f64>>,
 }
 
 impl Tiny {
@@ -87,26 +101,11 @@ impl Tiny {
 
     /// Logits after each of `tokens`.
     pub(crate) fn logits(&self, tokens: &[u32]) -> Vec<Vec<f64>> {
-        let hidden = self.shape.hidden;
-        let embedding = self.weight("model.embed_tokens");
-        let mut rows: Vec<Vec<f64>> = tokens
-            .iter()
-            .map(|token| row(embedding, *token as usize, hidden))
-            .collect();
-        for layer in 0..self.shape.layers {
-            self.attention(layer, &mut rows);
-            self.mlp(layer, &mut rows);
-        }
-        let head = match self.shape.tied {
-            true => embedding,
-            false => self.weight("lm_head"),
-        };
-        rows.iter()
-            .map(|row| product(head, None, &norm(row, self.weight("model.norm"))))
-            .collect()
+        let mut slot = NaiveSlot::new(self);
+        tokens.iter().map(|token| slot.evaluate(*token)).collect()
     }
 
-    fn attention(&self, layer: usize, rows: &mut [Vec<f64>]) {
+    fn attention(&self, layer: usize, cache: &mut NaiveLayer, x: &mut [f64]) {
         let Shape {
             heads,
             kv_heads,
@@ -119,44 +118,45 @@ impl Tiny {
             let bias = self.weights.get(&format!("{name}.bias"));
             product(self.weight(&name), bias.map(Vec::as_slice), x)
         };
-        let (mut keys, mut values) = (Vec::new(), Vec::new());
-        for (position, x) in rows.iter_mut().enumerate() {
-            let normed = norm(x, self.weight(&name("input_layernorm")));
-            keys.push(self.turned(&project("k", &normed), position));
-            values.push(project("v", &normed));
-            let queries = self.turned(&project("q", &normed), position);
-            let first = self
-                .shape
-                .window
-                .map_or(0, |w| (position + 1).saturating_sub(w));
-            let mut attended = Vec::new();
-            for head in 0..heads {
-                let query = &queries[head * head_dim..][..head_dim];
-                let start = head / (heads / kv_heads) * head_dim;
-                let scores: Vec<f64> = (first..=position)
-                    .map(|key| dot(query, &keys[key][start..][..head_dim]))
-                    .map(|score| (score / (head_dim as f64).sqrt()).exp())
-                    .collect();
-                let total: f64 = scores.iter().sum();
-                attended.extend((0..head_dim).map(|dim| {
-                    let seen = scores.iter().zip(&values[first..]);
-                    seen.map(|(score, value)| score / total * value[start + dim])
-                        .sum::<f64>()
-                }));
-            }
-            add(x, &project("o", &attended));
+        let normed = norm(x, self.weight(&name("input_layernorm")));
+        let position = cache.keys.len();
+        let turn = position as i64;
+        cache.keys.push(self.turned(&project("k", &normed), turn));
+        cache.values.push(project("v", &normed));
+        let queries = self.turned(&project("q", &normed), turn);
+        let first = self
+            .shape
+            .window
+            .map_or(0, |w| (position + 1).saturating_sub(w));
+        let mut attended = Vec::new();
+        for head in 0..heads {
+            let query = &queries[head * head_dim..][..head_dim];
+            let start = head / (heads / kv_heads) * head_dim;
+            let scores: Vec<f64> = cache.keys[first..]
+                .iter()
+                .map(|key| dot(query, &key[start..][..head_dim]))
+                .map(|score| (score / (head_dim as f64).sqrt()).exp())
+                .collect();
+            let total: f64 = scores.iter().sum();
+            attended.extend((0..head_dim).map(|dim| {
+                let seen = scores.iter().zip(&cache.values[first..]);
+                seen.map(|(score, value)| score / total * value[start + dim])
+                    .sum::<f64>()
+            }));
         }
+        add(x, &project("o", &attended));
     }
 
-    /// Every head of `x` turned to `position`.
-    fn turned(&self, x: &[f64], position: usize) -> Vec<f64> {
+    /// Every head of `x` turned by as much as there is between positions so many
+    /// tokens apart.
+    fn turned(&self, x: &[f64], tokens: i64) -> Vec<f64> {
         let half = self.shape.head_dim / 2;
         let mut turned = x.to_vec();
         for head in turned.chunks_mut(2 * half) {
             let (first, second) = head.split_at_mut(half);
             for (pair, (a, b)) in first.iter_mut().zip(second).enumerate() {
                 let plain = THETA.powf(-(pair as f64) / half as f64);
-                let (sin, cos) = (position as f64 * self.scaled(plain)).sin_cos();
+                let (sin, cos) = (tokens as f64 * self.scaled(plain)).sin_cos();
                 (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
             }
         }
@@ -184,23 +184,58 @@ impl Tiny {
         }
     }
 
-    fn mlp(&self, layer: usize, rows: &mut [Vec<f64>]) {
+    fn mlp(&self, layer: usize, x: &mut [f64]) {
         let weight = |part: &str| self.weight(&format!("model.layers.{layer}.{part}"));
-        for x in rows {
-            let normed = norm(x, weight("post_attention_layernorm"));
-            let gate = product(weight("mlp.gate_proj"), None, &normed);
-            let up = product(weight("mlp.up_proj"), None, &normed);
-            let gated = gate
-                .iter()
-                .zip(&up)
-                .map(|(g, u)| g / (1.0 + (-g).exp()) * u);
-            let down = product(weight("mlp.down_proj"), None, &gated.collect::<Vec<_>>());
-            add(x, &down);
-        }
+        let normed = norm(x, weight("post_attention_layernorm"));
+        let gate = product(weight("mlp.gate_proj"), None, &normed);
+        let up = product(weight("mlp.up_proj"), None, &normed);
+        let gated = gate
+            .iter()
+            .zip(&up)
+            .map(|(g, u)| g / (1.0 + (-g).exp()) * u);
+        let down = product(weight("mlp.down_proj"), None, &gated.collect::<Vec<_>>());
+        add(x, &down);
     }
 
     fn weight(&self, name: &str) -> &[f32] {
         &self.weights[&format!("{name}.weight")]
+    }
+}
+
+impl<'a> NaiveSlot<'a> {
+    pub(crate) fn new(tiny: &'a Tiny) -> Self {
+        let layers = (0..tiny.shape.layers).map(|_| NaiveLayer::default());
+        Self {
+            tiny,
+            layers: layers.collect(),
+        }
+    }
+
+    /// Logits after `token`, which comes next.
+    pub(crate) fn evaluate(&mut self, token: u32) -> Vec<f64> {
+        let tiny = self.tiny;
+        let embedding = tiny.weight("model.embed_tokens");
+        let mut x = row(embedding, token as usize, tiny.shape.hidden);
+        for (layer, cache) in self.layers.iter_mut().enumerate() {
+            tiny.attention(layer, cache, &mut x);
+            tiny.mlp(layer, &mut x);
+        }
+        let head = match tiny.shape.tied {
+            true => embedding,
+            false => tiny.weight("lm_head"),
+        };
+        product(head, None, &norm(&x, tiny.weight("model.norm")))
+    }
+
+    /// Takes tokens out; what follows is turned to its new positions.
+    pub(crate) fn remove(&mut self, removed: Range<usize>) {
+        for NaiveLayer { keys, values } in &mut self.layers {
+            keys.drain(removed.clone());
+            values.drain(removed.clone());
+            for key in &mut keys[removed.start..] {
+                *key = self.tiny.turned(key, -(removed.len() as i64));
+            }
+        }
     }
 }
 

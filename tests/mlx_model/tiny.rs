@@ -1,18 +1,16 @@
 //! Tiny models of every shape, against the naive implementation.
 
-use std::rc::Rc;
-
 use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions};
 use motet::model::sampling::{Draw, Sampling};
 use motet::model::weights::ModelFiles;
-use motet::model::{Model, ModelError, Readout, Segment, Span, Tail, Want};
+use motet::model::{Extent, Model, ModelError, Readout, Span, Tail, Want};
 
 use crate::harness::{Slot, argmax, assert_close, greedy, one_at_a_time, rows, step, token};
 use crate::naive::{Scaling, Shape, Tiny, VOCAB};
 
-const TOLERANCE: f32 = 1e-4;
+pub(crate) const TOLERANCE: f32 = 1e-4;
 
-const PLAIN: Shape = Shape {
+pub(crate) const PLAIN: Shape = Shape {
     layers: 2,
     hidden: 40,
     heads: 3,
@@ -24,7 +22,7 @@ const PLAIN: Shape = Shape {
     scaling: Scaling::None,
 };
 
-const WINDOWED: Shape = Shape {
+pub(crate) const WINDOWED: Shape = Shape {
     heads: 4,
     kv_heads: 2,
     head_dim: 16,
@@ -33,11 +31,11 @@ const WINDOWED: Shape = Shape {
 };
 
 /// With the crate's own kernels, where they are to be had, and without.
-fn both(tiny: &Tiny) -> [MlxModel; 2] {
+pub(crate) fn both(tiny: &Tiny) -> [MlxModel; 2] {
     [true, false].map(|kernels| load(tiny, kernels))
 }
 
-fn load(tiny: &Tiny, kernels: bool) -> MlxModel {
+pub(crate) fn load(tiny: &Tiny, kernels: bool) -> MlxModel {
     let files = ModelFiles::open(tiny.folder()).expect("a whole model");
     let options = MlxOptions {
         device: Some(MlxDevice::Cpu),
@@ -48,12 +46,12 @@ fn load(tiny: &Tiny, kernels: bool) -> MlxModel {
 }
 
 /// `count` tokens, different for each `seed`.
-fn tokens(seed: usize, count: usize) -> Vec<u32> {
+pub(crate) fn tokens(seed: usize, count: usize) -> Vec<u32> {
     let mix = |index: usize| (index * 31 + seed * 17 + index * index * 7) % VOCAB;
     (0..count).map(|index| mix(index) as u32).collect()
 }
 
-fn expected(tiny: &Tiny, tokens: &[u32]) -> Vec<Vec<f32>> {
+pub(crate) fn expected(tiny: &Tiny, tokens: &[u32]) -> Vec<Vec<f32>> {
     let rows = tiny.logits(tokens);
     rows.iter()
         .map(|row| row.iter().map(|x| *x as f32).collect())
@@ -151,7 +149,7 @@ fn a_windowed_tail_stays_small() {
         let spec = model.spec();
         assert_eq!(
             slot.tail.bytes(),
-            spec.segment_bytes(motet::model::Extent::whole(1)) * 256,
+            spec.segment_bytes(Extent::whole(1)) * 256,
             "one block"
         );
         assert!(
@@ -302,207 +300,6 @@ fn drawn_tokens_follow_the_logits() {
             for ((found, draw), logits) in found.zip(draws).zip(&logits) {
                 assert_eq!(found, draw.from_logits(logits), "{draw:?}");
             }
-        }
-    }
-}
-
-/// Runs `tokens` after the state that `cut` makes of the first `at` of them.
-fn check_cut(shape: Shape, at: usize, cut: impl Fn(&mut MlxModel, Slot) -> Slot) {
-    let _serial = one_at_a_time();
-    let tiny = Tiny::new(shape, 5);
-    let tokens = tokens(5, 60);
-    let all = expected(&tiny, &tokens);
-    for mut model in both(&tiny) {
-        let mut slot = Slot::new(&mut model, &[]);
-        slot.step(&mut model, &tokens[..at], Want::Nothing);
-        let mut slot = cut(&mut model, slot);
-        let from = slot.tokens();
-        let mut found = slot.logits(&mut model, &tokens[from..from + 10]);
-        found.append(&mut slot.logits(&mut model, &tokens[from + 10..]));
-        assert_close(&found, &all[from..], TOLERANCE, "after the cut");
-    }
-}
-
-#[test]
-fn sealed_state_goes_on() {
-    for at in [1, 20, 40] {
-        check_cut(PLAIN, 40, |model, mut slot| {
-            slot.seal(model, at);
-            assert_eq!(slot.tail.tokens(), 40 - at);
-            slot
-        });
-    }
-    for at in [3, 7, 40] {
-        check_cut(WINDOWED, at, |model, mut slot| {
-            slot.seal(model, at);
-            assert_eq!(
-                slot.path[0].bytes(),
-                model.spec().segment_bytes(motet::model::Extent::whole(at))
-            );
-            slot
-        });
-    }
-}
-
-#[test]
-fn split_state_goes_on() {
-    check_cut(PLAIN, 40, |model, mut slot| {
-        slot.seal(model, 40);
-        let (head, rest) = model.split(&slot.path[0], 15).expect("split");
-        assert_eq!((head.tokens(), rest.tokens()), (15, 25));
-        assert_eq!(head.bytes() + rest.bytes(), slot.path[0].bytes());
-        slot.path = vec![Rc::new(head), Rc::new(rest)];
-        slot
-    });
-}
-
-#[test]
-fn forked_state_goes_on() {
-    for at in [0, 1, 25, 40] {
-        check_cut(PLAIN, 40, |model, slot| Slot {
-            tail: model.fork(&slot.tail, at).expect("a fork"),
-            path: Vec::new(),
-        });
-    }
-    check_cut(WINDOWED, 40, |model, slot| Slot {
-        tail: model.fork(&slot.tail, 40).expect("a fork"),
-        path: Vec::new(),
-    });
-}
-
-#[test]
-fn a_fork_and_its_origin_go_their_own_ways() {
-    let _serial = one_at_a_time();
-    let tiny = Tiny::new(PLAIN, 6);
-    let mut model = load(&tiny, true);
-    let prompt = tokens(6, 20);
-    let mut origin = Slot::new(&mut model, &[]);
-    origin.step(&mut model, &prompt, Want::Nothing);
-    let mut fork = Slot {
-        tail: model.fork(&origin.tail, 20).expect("a fork"),
-        path: Vec::new(),
-    };
-    for seed in [7, 8] {
-        for slot in [&mut origin, &mut fork] {
-            let more = tokens(seed + slot.tail.bytes() % 2, 4);
-            slot.step(&mut model, &more, Want::Nothing);
-        }
-    }
-    let mut history = prompt.clone();
-    history.extend(tokens(7, 4));
-    history.extend(tokens(8, 4));
-    history.push(1);
-    let all = expected(&tiny, &history);
-    let found = [origin, fork].map(|mut slot| slot.logits(&mut model, &[1]).remove(0));
-    assert_close(
-        &found,
-        &[all[28].clone(), all[28].clone()],
-        TOLERANCE,
-        "both",
-    );
-}
-
-/// Buffers that are full must not be shared by a fork and its origin.
-#[test]
-fn a_full_block_is_sealed_and_forked() {
-    let _serial = one_at_a_time();
-    let shape = Shape { layers: 1, ..PLAIN };
-    let tiny = Tiny::new(shape, 13);
-    let tokens = tokens(13, 260);
-    for mut model in both(&tiny) {
-        let plain = Slot::new(&mut model, &[]).logits(&mut model, &tokens)[256..].to_vec();
-        let mut origin = Slot::new(&mut model, &[]);
-        origin.step(&mut model, &tokens[..256], Want::Nothing);
-        assert_eq!(origin.tail.bytes(), model.spec().tail_bytes(256));
-        let fork = |model: &mut MlxModel, origin: &Slot| Slot {
-            tail: model.fork(&origin.tail, 256).expect("a fork"),
-            path: Vec::new(),
-        };
-        let mut first = fork(&mut model, &origin);
-        let mut second = fork(&mut model, &origin);
-        second.seal(&mut model, 256);
-        for slot in [&mut first, &mut origin, &mut second] {
-            assert_close(
-                &slot.logits(&mut model, &tokens[256..]),
-                &plain,
-                TOLERANCE,
-                "forks",
-            );
-        }
-    }
-}
-
-#[test]
-fn exported_state_comes_back() {
-    for shape in [PLAIN, WINDOWED] {
-        check_cut(shape, 40, |model, mut slot| {
-            slot.seal(model, 40);
-            let bytes = model.export(&slot.path[0]).expect("bytes");
-            let back = model.import(&bytes).expect("a segment");
-            assert_eq!(back.tokens(), 40);
-            assert_eq!(back.bytes(), slot.path[0].bytes());
-            assert_eq!(model.export(&back).expect("bytes"), bytes);
-            slot.path = vec![Rc::new(back)];
-            slot
-        });
-    }
-}
-
-#[test]
-fn what_is_no_export_is_refused() {
-    let _serial = one_at_a_time();
-    let mut model = load(&Tiny::new(PLAIN, 7), true);
-    let mut slot = Slot::new(&mut model, &[]);
-    slot.step(&mut model, &tokens(7, 9), Want::Nothing);
-    slot.seal(&mut model, 9);
-    let bytes = model.export(&slot.path[0]).expect("bytes");
-    let refused = |model: &mut MlxModel, bytes: &[u8], what: &str| match model.import(bytes) {
-        Err(ModelError::Import(_)) => {}
-        other => panic!("{what}: {other:?}"),
-    };
-    for end in [0, 10, 63, 64, 100, bytes.len() - 1] {
-        refused(&mut model, &bytes[..end], "cut short");
-    }
-    refused(&mut model, &[&bytes[..], &[0]].concat(), "too long");
-    for at in (0..64).chain([64, 1000, bytes.len() - 1]) {
-        let mut damaged = bytes.clone();
-        damaged[at] ^= 1;
-        refused(&mut model, &damaged, &format!("byte {at} changed"));
-    }
-    let mut other = load(&Tiny::new(PLAIN, 8), true);
-    refused(&mut other, &bytes, "of other weights");
-}
-
-#[test]
-fn cuts_that_no_layer_has_state_for_are_refused() {
-    let _serial = one_at_a_time();
-    let refused = |result: Result<(), ModelError>, what: &str| {
-        assert!(
-            matches!(result, Err(ModelError::Cut { .. })),
-            "{what}: {result:?}"
-        );
-    };
-    for shape in [PLAIN, WINDOWED] {
-        let mut model = load(&Tiny::new(shape, 9), true);
-        let mut slot = Slot::new(&mut model, &[]);
-        slot.step(&mut model, &tokens(9, 20), Want::Nothing);
-        refused(model.seal(&mut slot.tail, 0).map(drop), "seal nothing");
-        refused(model.seal(&mut slot.tail, 21).map(drop), "seal too much");
-        refused(model.fork(&slot.tail, 21).map(drop), "fork too much");
-        if shape.window.is_some() {
-            refused(
-                model.seal(&mut slot.tail, 19).map(drop),
-                "seal within a window",
-            );
-            refused(model.fork(&slot.tail, 19).map(drop), "fork within a window");
-        }
-        slot.seal(&mut model, 20);
-        let segment = &slot.path[0];
-        for at in [0, 20, 21] {
-            refused(model.split(segment, at).map(drop), "split at an end");
-        }
-        if shape.window.is_some() {
-            refused(model.split(segment, 10).map(drop), "split a window");
         }
     }
 }

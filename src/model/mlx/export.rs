@@ -6,8 +6,8 @@
 //!  8  version, dtype       u32 each         each [kv_heads, kept, head_dim];
 //! 16  model's identity     u64              layer 1: ..
 //! 24  tokens, kept         u64 each
-//! 40  layers, kv_heads, head_dim, 0   u32 each
-//! 56  checksum of the payload               u64
+//! 40  layers, kv_heads, head_dim, beyond   u32 each
+//! 56  checksum of extent and payload       u64
 //! ```
 
 use mlx_rs::error::Exception;
@@ -16,10 +16,10 @@ use mlx_rs::{Array, Dtype, transforms};
 use super::segment::MlxSegment;
 use super::shape::Shape;
 use super::state::State;
-use crate::model::{ModelError, Segment};
+use crate::model::{Extent, ModelError, Segment};
 
 const MAGIC: [u8; 8] = *b"motetseg";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 64;
 
 /// Which model's segments are meant.
@@ -44,7 +44,8 @@ impl Owner<'_> {
             bytes.extend_from_slice(array.try_as_slice()?);
         }
         let (header, payload) = bytes.split_at_mut(HEADER_BYTES);
-        header.copy_from_slice(&self.header(segment.tokens(), checksum(payload)));
+        let extent = segment.extent();
+        header.copy_from_slice(&self.header(extent, checksum(extent, payload)));
         Ok(bytes)
     }
 
@@ -56,19 +57,23 @@ impl Owner<'_> {
                 bytes.len()
             )));
         };
-        let tokens = u64::from_le_bytes(*field(header, 24));
         // What a header of this model would be, but for the checksum: comparing
         // them compares every field.
-        let tokens = usize::try_from(tokens).unwrap_or(usize::MAX);
-        let expected = self.header(tokens, u64::from_le_bytes(*field(header, 56)));
+        let extent = Extent {
+            tokens: usize::try_from(word(header, 24)).unwrap_or(usize::MAX),
+            beyond: (word(header, 48) >> 32) as usize,
+        };
+        let expected = self.header(extent, word(header, 56));
         if let Some(at) = (0..HEADER_BYTES).find(|at| header[*at] != expected[*at]) {
             return Err(ModelError::Import(format!(
                 "header field `{}` is that of another format, version or model",
                 field_name(at)
             )));
         }
-        let layer_bytes = self.layer_bytes(tokens);
-        if tokens == 0
+        let (tokens, kept) = (extent.tokens, self.shape.kept(extent));
+        let layer_bytes = self.layer_bytes(kept);
+        if i32::try_from(tokens).is_err()
+            || tokens == 0
             || i32::try_from(layer_bytes).is_err()
             || layer_bytes.checked_mul(self.shape.layers) != Some(payload.len())
         {
@@ -77,14 +82,15 @@ impl Owner<'_> {
                 payload.len()
             )));
         }
-        if header[56..] != checksum(payload).to_le_bytes() {
+        if header[56..] != checksum(extent, payload).to_le_bytes() {
             return Err(ModelError::Import("the payload is damaged".to_owned()));
         }
+        // No bytes are no layers.
         let layers = payload
-            .chunks_exact(layer_bytes)
-            .map(|layer| self.layer(layer, self.shape.kept(tokens)))
+            .chunks_exact(layer_bytes.max(1))
+            .map(|layer| self.layer(layer, kept))
             .collect::<Result<_, _>>()?;
-        let segment = MlxSegment::new(self.shape, tokens, layers);
+        let segment = MlxSegment::new(self.shape, extent, layers);
         transforms::eval(segment.arrays())?;
         Ok(segment)
     }
@@ -103,13 +109,13 @@ impl Owner<'_> {
     }
 
     /// Saturates, so that no claim of a header overflows.
-    fn layer_bytes(&self, tokens: usize) -> usize {
+    fn layer_bytes(&self, kept: usize) -> usize {
         let bytes_per_token = self.shape.bytes_per_token(self.dtype) / self.shape.layers;
-        self.shape.kept(tokens).saturating_mul(bytes_per_token)
+        kept.saturating_mul(bytes_per_token)
     }
 
-    fn header(&self, tokens: usize, checksum: u64) -> [u8; HEADER_BYTES] {
-        let kept = self.shape.kept(tokens);
+    fn header(&self, extent: Extent, checksum: u64) -> [u8; HEADER_BYTES] {
+        let kept = self.shape.kept(extent);
         let mut header = [0; HEADER_BYTES];
         header[..8].copy_from_slice(&MAGIC);
         for (at, number) in [
@@ -118,12 +124,13 @@ impl Owner<'_> {
             (40, self.shape.layers as u32),
             (44, self.shape.kv_heads as u32),
             (48, self.shape.head_dim as u32),
+            (52, u32::try_from(extent.beyond).unwrap_or(u32::MAX)),
         ] {
             header[at..at + 4].copy_from_slice(&number.to_le_bytes());
         }
         for (at, number) in [
             (16, self.identity),
-            (24, tokens as u64),
+            (24, extent.tokens as u64),
             (32, kept as u64),
             (56, checksum),
         ] {
@@ -133,10 +140,9 @@ impl Owner<'_> {
     }
 }
 
-fn field(header: &[u8], at: usize) -> &[u8; 8] {
-    header[at..]
-        .first_chunk()
-        .expect("a header is longer than its fields' places")
+fn word(header: &[u8], at: usize) -> u64 {
+    let bytes = header[at..].first_chunk();
+    u64::from_le_bytes(*bytes.expect("a header is longer than its fields' places"))
 }
 
 fn field_name(at: usize) -> &'static str {
@@ -147,16 +153,17 @@ fn field_name(at: usize) -> &'static str {
         16..24 => "identity",
         24..32 => "tokens",
         32..40 => "kept",
-        _ => "layers, kv_heads or head_dim",
+        _ => "layers, kv_heads, head_dim or beyond",
     }
 }
 
 /// Notices damage at memory's speed: four lanes of multiply and rotate, so that
 /// any single changed word changes the sum. No defence against intent.
-fn checksum(bytes: &[u8]) -> u64 {
+fn checksum(extent: Extent, bytes: &[u8]) -> u64 {
     const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
     let step = |lane: u64, word: u64| (lane.rotate_left(23) ^ word).wrapping_mul(FACTOR);
-    let mut lanes = [1, 2, 3, bytes.len() as u64];
+    let Extent { tokens, beyond } = extent;
+    let mut lanes = [1, tokens as u64, beyond as u64, bytes.len() as u64];
     let (blocks, rest) = bytes.as_chunks::<32>();
     for block in blocks {
         for (lane, word) in lanes.iter_mut().zip(block.as_chunks::<8>().0) {
@@ -174,12 +181,20 @@ mod tests {
     #[test]
     fn any_changed_byte_changes_the_checksum() {
         let bytes: Vec<u8> = (0..200).map(|i| i as u8).collect();
-        let whole = checksum(&bytes);
+        let extent = Extent {
+            tokens: 5,
+            beyond: 2,
+        };
+        let whole = checksum(extent, &bytes);
+        let (upper, lower) = extent.cut(3);
+        for other in [upper, lower, Extent::whole(5)] {
+            assert_ne!(checksum(other, &bytes), whole, "{other:?}");
+        }
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0x40;
-            assert_ne!(checksum(&damaged), whole, "byte {at}");
+            assert_ne!(checksum(extent, &damaged), whole, "byte {at}");
         }
-        assert_ne!(checksum(&bytes[..199]), whole);
+        assert_ne!(checksum(extent, &bytes[..199]), whole);
     }
 }

@@ -22,6 +22,7 @@ mod export;
 mod forward;
 pub mod kernels;
 mod ops;
+mod removal;
 mod rotary;
 mod sample;
 mod segment;
@@ -31,9 +32,9 @@ mod state;
 mod tail;
 mod weights;
 
+use std::ops::Range;
 use std::rc::Rc;
 
-use mlx_rs::error::Exception;
 use mlx_rs::{Device, DeviceType, Dtype, Stream, memory, transforms, with_stream};
 
 pub use segment::MlxSegment;
@@ -44,6 +45,7 @@ use self::batch::Batch;
 use self::export::Owner;
 use self::forward::Network;
 use self::ops::Ops;
+use self::removal::Removal;
 use self::rotary::Rotary;
 use self::sample::Drawn;
 use self::shape::Shape;
@@ -52,8 +54,8 @@ use self::tail::Appends;
 use self::weights::Weights;
 use super::weights::ModelFiles;
 use super::{
-    DeviceMemory, LayerGroup, LayerKind, Model, ModelError, ModelSpec, Readout, Segment, Span,
-    Tail, Want, sampling,
+    DeviceMemory, Extent, LayerGroup, LayerKind, Model, ModelError, ModelSpec, Readout, Segment,
+    Span, Tail, Want, legal, sampling,
 };
 
 /// A Llama-family model on one MLX device.
@@ -192,20 +194,6 @@ impl MlxModel {
         let logits = rows.map_or(Ok(&[][..]), |rows| rows.try_as_slice::<f32>())?;
         Ok(readouts(batch, wants, logits, drawn.as_ref(), tokens))
     }
-
-    /// Whether cached state of `tokens` tokens can be cut after `at`.
-    fn cut(&self, tokens: usize, at: usize, least: usize) -> Result<(), ModelError> {
-        let why = if at < least {
-            "a segment holds at least one token"
-        } else if at > tokens {
-            "it does not hold as many"
-        } else if self.shape.window.is_some() && at != tokens && at != 0 {
-            "a sliding window has no state of earlier offsets"
-        } else {
-            return Ok(());
-        };
-        Err(ModelError::Cut { tokens, at, why })
-    }
 }
 
 impl Model for MlxModel {
@@ -237,17 +225,21 @@ impl Model for MlxModel {
     }
 
     fn seal(&mut self, tail: &mut MlxTail, tokens: usize) -> Result<MlxSegment, ModelError> {
-        self.cut(tail.tokens(), tokens, 1)?;
+        legal::seal(tail.tokens(), tokens)?;
         let shape = &self.shape;
+        let left = tail.tokens() - tokens;
+        let extent = Extent {
+            tokens,
+            beyond: left,
+        };
         with_stream(&self.stream, || {
             // Held tokens are the last ones, so those before the cut end at `cut`.
-            let cut = tail.held() - (tail.tokens() - tokens);
-            let layers = tail.compact(cut - shape.kept(tokens), cut)?;
-            let segment = MlxSegment::new(shape, tokens, layers);
+            let cut = tail.held().saturating_sub(left);
+            let layers = tail.compact(cut - shape.kept(extent), cut)?;
+            let segment = MlxSegment::new(shape, extent, layers);
             let rest = tail.roomy(cut, tail.held())?;
             transforms::eval(segment.arrays().chain(rest.iter().flat_map(State::arrays)))?;
-            let left = tail.tokens() - tokens;
-            *tail = tail.with_layers(left, left, rest);
+            *tail = tail.with_layers(left, tail.held() - cut, rest);
             Ok(segment)
         })
     }
@@ -257,33 +249,43 @@ impl Model for MlxModel {
         segment: &MlxSegment,
         at: usize,
     ) -> Result<(MlxSegment, MlxSegment), ModelError> {
-        let tokens = segment.tokens();
-        self.cut(tokens, at, 1)?;
-        if at == tokens || !self.spec.resumes_anywhere() {
-            let why = "both halves need their own state";
-            return Err(ModelError::Cut { tokens, at, why });
-        }
+        legal::split(segment.tokens(), at)?;
         let shape = &self.shape;
+        let (upper, lower) = segment.extent().cut(at);
+        let (cut, kept) = (shape.kept(upper), segment.kept());
         with_stream(&self.stream, || {
-            let part = |from: usize, to: usize| -> Result<MlxSegment, Exception> {
-                let layers = segment.layers().iter().map(|layer| layer.compact(from, to));
-                let layers = layers.collect::<Result<_, _>>()?;
-                Ok(MlxSegment::new(shape, to - from, layers))
-            };
-            let (head, rest) = (part(0, at)?, part(at, tokens)?);
-            transforms::eval(head.arrays().chain(rest.arrays()))?;
-            Ok((head, rest))
+            let upper = segment.part(shape, upper, 0, cut)?;
+            let lower = segment.part(shape, lower, cut, kept)?;
+            transforms::eval(upper.arrays().chain(lower.arrays()))?;
+            Ok((upper, lower))
         })
     }
 
-    fn fork(&mut self, tail: &MlxTail, tokens: usize) -> Result<MlxTail, ModelError> {
-        self.cut(tail.tokens(), tokens, 0)?;
+    fn merge(&mut self, upper: &MlxSegment, lower: &MlxSegment) -> Result<MlxSegment, ModelError> {
+        legal::merge(&self.spec, upper.extent(), lower.extent())?;
         with_stream(&self.stream, || {
-            let held = tail.held() - (tail.tokens() - tokens);
-            let layers = tail.roomy(0, held)?;
-            transforms::eval(layers.iter().flat_map(State::arrays))?;
-            Ok(tail.with_layers(tokens, held, layers))
+            let merged = upper.merged(&self.shape, lower)?;
+            transforms::eval(merged.arrays())?;
+            Ok(merged)
         })
+    }
+
+    fn remove(
+        &mut self,
+        path: &[Rc<MlxSegment>],
+        kept: usize,
+        tail: &mut MlxTail,
+        removed: Range<usize>,
+    ) -> Result<(), ModelError> {
+        let tokens: Vec<usize> = path.iter().map(|segment| segment.tokens()).collect();
+        legal::remove(&self.spec, &tokens, kept, tail.tokens(), &removed)?;
+        let kept_tokens: usize = tokens[..kept].iter().sum();
+        let removal = Removal {
+            rotary: &self.network.attention.rotary,
+            unsealed: &path[kept..],
+            removed: removed.start - kept_tokens..removed.end - kept_tokens,
+        };
+        with_stream(&self.stream, || removal.apply(tail))
     }
 
     fn export(&mut self, segment: &MlxSegment) -> Result<Vec<u8>, ModelError> {

@@ -49,6 +49,31 @@ impl Rotary {
         }
     }
 
+    /// Keys `[kv_heads, tokens, head_dim]` that move `tokens` tokens towards the
+    /// start, turned back by as many.
+    ///
+    /// Turns add up, so that this is what turning to the new position would have
+    /// given, but for rounding: in single precision about the rounding of an angle
+    /// at the old position (1e-4 of a key's size at position 2,000), in half
+    /// precision once more that of the key (2^-9 of its size in bfloat16) for
+    /// each time that it is moved.
+    pub(super) fn turned_back(&self, keys: &Array, tokens: usize) -> Result<Array, Exception> {
+        let dims = [keys.dim(0), keys.dim(1), keys.dim(2)];
+        let back = Array::from_slice(&[-(tokens as i32)], &[1]);
+        // One position along the axis that the kernel counts up, so all turn alike.
+        let alike = keys.reshape(&[1, dims[0] * dims[1], 1, dims[2]])?;
+        fast::rope_dynamic(
+            alike,
+            dims[2],
+            false,
+            None,
+            1.0,
+            &back,
+            &self.tokens_per_radian,
+        )?
+        .reshape(&dims)
+    }
+
     pub(super) fn for_kernel(&self) -> kernels::Rotary {
         kernels::Rotary {
             inverse_frequencies: self.radians_per_token.clone(),

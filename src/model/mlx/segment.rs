@@ -1,26 +1,28 @@
 //! Sealed segments: the cached state of a token range, compact and immutable.
 
 use mlx_rs::Array;
+use mlx_rs::error::Exception;
 
 use super::shape::Shape;
 use super::state::State;
-use crate::model::Segment;
+use crate::model::{Extent, Segment};
 
 /// Keys and values of one contiguous token range, all layers.
 pub struct MlxSegment {
-    tokens: usize,
+    extent: Extent,
     /// Tokens whose state is kept, the range's last: all of them unless the model
     /// has a sliding window.
     kept: usize,
+    /// None where no token's state is kept.
     layers: Vec<State>,
 }
 
 impl MlxSegment {
     /// From each layer's state of the kept tokens, compact. Nothing is evaluated.
-    pub(super) fn new(shape: &Shape, tokens: usize, layers: Vec<State>) -> Self {
+    pub(super) fn new(shape: &Shape, extent: Extent, layers: Vec<State>) -> Self {
         Self {
-            tokens,
-            kept: shape.kept(tokens),
+            extent,
+            kept: shape.kept(extent),
             layers,
         }
     }
@@ -33,8 +35,43 @@ impl MlxSegment {
         &self.layers[layer]
     }
 
-    pub(super) fn layers(&self) -> &[State] {
-        &self.layers
+    /// Layers that there is state of: none where no token's is kept.
+    pub(super) fn layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Tokens `from..to` of those whose state is kept, as a segment of this extent.
+    pub(super) fn part(
+        &self,
+        shape: &Shape,
+        extent: Extent,
+        from: usize,
+        to: usize,
+    ) -> Result<Self, Exception> {
+        let layers = match from == to {
+            true => Vec::new(),
+            false => {
+                let layers = self.layers.iter().map(|layer| layer.compact(from, to));
+                layers.collect::<Result<_, _>>()?
+            }
+        };
+        Ok(Self::new(shape, extent, layers))
+    }
+
+    /// What this and `lower`, which follows it, keep for one segment in their place.
+    pub(super) fn merged(&self, shape: &Shape, lower: &Self) -> Result<Self, Exception> {
+        let extent = self.extent.merged(lower.extent);
+        let taken = shape.kept(extent) - lower.kept;
+        if taken == 0 {
+            return lower.part(shape, extent, 0, lower.kept);
+        }
+        let upper = self.part(shape, self.extent, self.kept - taken, self.kept)?;
+        if lower.kept == 0 {
+            return Ok(Self::new(shape, extent, upper.layers));
+        }
+        let layers = upper.layers.iter().zip(&lower.layers);
+        let layers = layers.map(|(upper, lower)| State::joined(&[upper, lower]));
+        Ok(Self::new(shape, extent, layers.collect::<Result<_, _>>()?))
     }
 
     /// Every array of the segment.
@@ -44,8 +81,8 @@ impl MlxSegment {
 }
 
 impl Segment for MlxSegment {
-    fn tokens(&self) -> usize {
-        self.tokens
+    fn extent(&self) -> Extent {
+        self.extent
     }
 
     fn bytes(&self) -> usize {
@@ -56,7 +93,7 @@ impl Segment for MlxSegment {
 impl std::fmt::Debug for MlxSegment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("MlxSegment")
-            .field("tokens", &self.tokens)
+            .field("extent", &self.extent)
             .field("kept", &self.kept)
             .finish_non_exhaustive()
     }

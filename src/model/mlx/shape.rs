@@ -3,6 +3,7 @@
 use mlx_rs::Dtype;
 
 use super::kernels;
+use crate::model::Extent;
 use crate::model::weights::LlamaConfig;
 
 /// Sizes of everything in a layer. Signed 32-bit where they go into shapes of
@@ -81,8 +82,9 @@ impl Shape {
         self.layers * self.cached_per_token() * item_bytes
     }
 
-    /// The last tokens of a run of `tokens` that later tokens can still see.
-    pub(super) fn kept(&self, tokens: usize) -> usize {
-        self.window.map_or(tokens, |window| tokens.min(window))
+    /// Tokens whose state a segment of this extent keeps: its last ones.
+    pub(super) fn kept(&self, extent: Extent) -> usize {
+        self.window
+            .map_or(extent.tokens, |window| extent.window_tokens(window))
     }
 }

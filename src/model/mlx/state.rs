@@ -2,6 +2,7 @@
 
 use mlx_rs::Array;
 use mlx_rs::error::Exception;
+use mlx_rs::ops::{concatenate, zeros_dtype};
 
 use super::ops;
 
@@ -25,9 +26,40 @@ impl State {
         })
     }
 
+    /// Tokens `from..to`, in the same buffers.
+    pub(super) fn view(&self, from: usize, to: usize) -> Result<State, Exception> {
+        self.map(|array| ops::tokens(array, from, to))
+    }
+
+    /// Tokens `from..to` at the start of larger buffers of their own.
+    pub(super) fn moved(
+        &self,
+        from: usize,
+        to: usize,
+        capacity: usize,
+    ) -> Result<State, Exception> {
+        self.map(|array| {
+            let room = [array.dim(0), capacity as i32, array.dim(2)];
+            let room = zeros_dtype(&room, array.dtype())?;
+            ops::put_tokens(&room, &ops::tokens(array, from, to)?, 0)
+        })
+    }
+
     /// Tokens `from..to`, compact: never a view that pins a larger buffer.
     pub(super) fn compact(&self, from: usize, to: usize) -> Result<State, Exception> {
         self.map(|array| ops::tokens(array, from, to)?.contiguous())
+    }
+
+    /// The tokens of these, one after another, in buffers of their own.
+    pub(super) fn joined(parts: &[&State]) -> Result<State, Exception> {
+        let join = |array: fn(&State) -> &Array| {
+            let arrays: Vec<&Array> = parts.iter().map(|part| array(part)).collect();
+            concatenate(&arrays, 1)?.contiguous()
+        };
+        Ok(State {
+            keys: join(|state| &state.keys)?,
+            values: join(|state| &state.values)?,
+        })
     }
 
     /// Tokens that there is room for.

@@ -13,7 +13,7 @@ use super::bridge::InPlace;
 use super::ops;
 use super::shape::Shape;
 use super::state::State;
-use crate::model::{Tail, tail_capacity};
+use crate::model::{Extent, Tail, tail_capacity};
 
 /// Buffers hold a multiple of this many tokens.
 pub(super) const BLOCK_TOKENS: usize = 256;
@@ -95,12 +95,15 @@ impl MlxTail {
     pub(super) fn staying(&self, shape: &Shape, added: usize) -> usize {
         match self.held + added <= self.capacity {
             true => self.held,
-            false => shape.kept(self.held),
+            false => shape.kept(Extent::whole(self.held)),
         }
     }
 
-    /// Each layer's state of held tokens `from..to`, compact.
+    /// Each layer's state of held tokens `from..to`, compact; none of no tokens.
     pub(super) fn compact(&self, from: usize, to: usize) -> Result<Vec<State>, Exception> {
+        if from == to {
+            return Ok(Vec::new());
+        }
         let layers = self.layers.iter();
         layers.map(|layer| layer.compact(from, to)).collect()
     }
@@ -110,11 +113,32 @@ impl MlxTail {
         if from == to {
             return Ok(Vec::new());
         }
-        let capacity = capacity_for(to - from + 1);
+        let capacity = capacity_beyond(to - from);
         let layers = self.layers.iter();
         layers
-            .map(|layer| layer.map(|array| moved(array, from, to, capacity)))
+            .map(|layer| layer.moved(from, to, capacity))
             .collect()
+    }
+
+    /// Lets go of all but the first `tokens` tokens, all of which are held. False,
+    /// and nothing done, where their buffers would be larger than they need be.
+    pub(super) fn truncate(&mut self, tokens: usize) -> bool {
+        let fits = capacity_beyond(tokens) == self.capacity && tokens > 0;
+        if fits {
+            self.tokens = tokens;
+            self.held = tokens;
+        }
+        fits
+    }
+
+    /// Layers that there are buffers of: none before the first token.
+    pub(super) fn layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Takes the buffers out, layer after layer. The tail is unusable from now on.
+    pub(super) fn take_layers(&mut self) -> std::vec::IntoIter<State> {
+        std::mem::take(&mut self.layers).into_iter()
     }
 
     fn begin(&mut self, shape: &Shape, added: usize) -> Append {
@@ -231,7 +255,7 @@ impl Append {
         };
         match state.capacity() == capacity && first == 0 {
             true => Ok(state),
-            false => state.map(|array| moved(array, first, first + stay, capacity)),
+            false => state.moved(first, first + stay, capacity),
         }
     }
 }
@@ -269,13 +293,11 @@ impl std::fmt::Debug for MlxTail {
     }
 }
 
-fn capacity_for(tokens: usize) -> usize {
-    tail_capacity(tokens, BLOCK_TOKENS)
+/// Capacity of a buffer for `tokens` tokens and at least one more.
+pub(super) fn capacity_beyond(tokens: usize) -> usize {
+    capacity_for(tokens + 1)
 }
 
-/// Tokens `from..to` at the start of a buffer of their own, which is larger.
-fn moved(buffer: &Array, from: usize, to: usize, capacity: usize) -> Result<Array, Exception> {
-    let room = [buffer.dim(0), capacity as i32, buffer.dim(2)];
-    let room = zeros_dtype(&room, buffer.dtype())?;
-    ops::put_tokens(&room, &ops::tokens(buffer, from, to)?, 0)
+fn capacity_for(tokens: usize) -> usize {
+    tail_capacity(tokens, BLOCK_TOKENS)
 }
