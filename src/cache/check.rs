@@ -39,8 +39,10 @@ impl CacheCore {
     fn check_bytes(&self) {
         let reserved: usize = self.slots.values().map(|slot| slot.reserved_bytes).sum();
         assert_eq!(reserved, self.reserved_bytes, "reservations add up");
+        let own: usize = self.slots.values().map(|slot| slot.own_bytes).sum();
+        assert_eq!(own, self.own_bytes, "the slots' own bytes add up");
         let evictable = self.trie.bytes() - self.trie.protected_bytes();
-        let protected = self.trie.protected_bytes() + self.own_bytes();
+        let protected = self.trie.protected_bytes() + own;
         assert_eq!(
             self.free_bytes() + evictable + protected + reserved,
             self.config.device_bytes_max,

@@ -103,6 +103,8 @@ pub struct CacheCore {
     slots_made: u64,
     segments_made: u64,
     reserved_bytes: usize,
+    /// Bytes of segments that are part of one slot's path only.
+    own_bytes: usize,
     evicted_segments: u64,
     asked_tokens: u64,
     hit_tokens: u64,
@@ -175,6 +177,7 @@ impl CacheCore {
             slots_made: 0,
             segments_made: 0,
             reserved_bytes: 0,
+            own_bytes: 0,
             evicted_segments: 0,
             asked_tokens: 0,
             hit_tokens: 0,
@@ -251,8 +254,8 @@ impl CacheCore {
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         CacheStats {
-            sealed_bytes: self.trie.bytes() + self.own_bytes(),
-            protected_bytes: self.trie.protected_bytes() + self.own_bytes(),
+            sealed_bytes: self.trie.bytes() + self.own_bytes,
+            protected_bytes: self.trie.protected_bytes() + self.own_bytes,
             reserved_bytes: self.reserved_bytes,
             cached_tokens: self.trie.tokens(),
             segments: self.trie.len(),
@@ -270,6 +273,7 @@ impl CacheCore {
         if let Some(slot) = self.slots.remove(&sequence) {
             self.live.remove(&slot.salt, &slot.tokens, sequence);
             self.reserved_bytes -= slot.reserved_bytes;
+            self.own_bytes -= slot.own_bytes;
             self.trie.touch(slot.end);
             self.trie.release(slot.end);
             effects.push(Effect::Edit(Edit::Close { slot: slot.id }));
@@ -302,11 +306,6 @@ impl CacheCore {
             hit_tokens: self.hit_tokens,
             ..fresh
         };
-    }
-
-    /// Device bytes of segments that are part of one slot's path only.
-    fn own_bytes(&self) -> usize {
-        self.slots.values().map(|slot| slot.own_bytes).sum()
     }
 
     fn next_segment(&mut self) -> SegmentId {

@@ -301,6 +301,7 @@ impl CacheCore {
         slot.end = end;
         slot.path_tokens = self.trie.node(end).end();
         slot.own_bytes += more_own_bytes;
+        self.own_bytes += more_own_bytes;
         let (tokens_max, keep) = (slot.tokens_max, slot.keep);
         self.reserve(sequence, end, tokens_max, keep);
     }

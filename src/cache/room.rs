@@ -8,9 +8,8 @@ impl CacheCore {
     /// Evicts until `bytes` more fit. False, as far as can be seen before anything is
     /// evicted, when even that is not enough.
     pub(super) fn make_room(&mut self, bytes: usize, effects: &mut Vec<Effect>) -> bool {
-        let own = self.own_bytes();
         let budget = self.config.device_bytes_max;
-        let lasting = own + self.reserved_bytes + bytes;
+        let lasting = self.own_bytes + self.reserved_bytes + bytes;
         if self.trie.protected_bytes() + lasting > budget {
             return false;
         }
@@ -29,7 +28,7 @@ impl CacheCore {
 
     /// Device bytes that are free.
     pub(super) fn free_bytes(&self) -> usize {
-        let used = self.trie.bytes() + self.own_bytes() + self.reserved_bytes;
+        let used = self.trie.bytes() + self.own_bytes + self.reserved_bytes;
         self.config.device_bytes_max.saturating_sub(used)
     }
 
