@@ -1,7 +1,7 @@
 //! Rotary position embeddings (Su et al. 2021), for rows at any positions.
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, fast};
+use mlx_rs::{Array, Dtype, fast};
 
 use super::kernels;
 use super::ops;
@@ -53,15 +53,17 @@ impl Rotary {
     /// start, turned back by as many.
     ///
     /// Turns add up, so that this is what turning to the new position would have
-    /// given, but for rounding: in single precision about the rounding of an angle
-    /// at the old position (1e-4 of a key's size at position 2,000), in half
-    /// precision once more that of the key (2^-9 of its size in bfloat16) for
-    /// each time that it is moved.
+    /// given, but for rounding: an angle in single precision is known to 2^-24 of
+    /// itself (1e-4 radians at position 2,000), and a key in half precision is
+    /// rounded once more each time that it is moved (to 2^-9 of itself in bfloat16,
+    /// 2^-12 in float16).
     pub(super) fn turned_back(&self, keys: &Array, tokens: usize) -> Result<Array, Exception> {
         let dims = [keys.dim(0), keys.dim(1), keys.dim(2)];
         let back = Array::from_slice(&[-(tokens as i32)], &[1]);
         // One position along the axis that the kernel counts up, so all turn alike.
         let alike = keys.reshape(&[1, dims[0] * dims[1], 1, dims[2]])?;
+        // Not every device would round once only.
+        let alike = alike.as_dtype(Dtype::Float32)?;
         fast::rope_dynamic(
             alike,
             dims[2],
@@ -71,7 +73,8 @@ impl Rotary {
             &back,
             &self.tokens_per_radian,
         )?
-        .reshape(&dims)
+        .reshape(&dims)?
+        .as_dtype(keys.dtype())
     }
 
     pub(super) fn for_kernel(&self) -> kernels::Rotary {
@@ -117,6 +120,70 @@ fn scaled(radians_per_token: f64, scaling: RopeScaling) -> f64 {
             // How much of the original frequency is kept.
             let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
             radians_per_token * (kept + (1.0 - kept) / f64::from(factor))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Heads, tokens and dimensions of the keys.
+    const DIMS: [i32; 3] = [2, 5, 16];
+
+    fn rotary() -> Rotary {
+        let radians = (0..8).map(|pair| 10_000f32.powf(-pair as f32 / 8.0));
+        let radians_per_token: Vec<f32> = radians.collect();
+        let inverse = radians_per_token.iter().map(|radians| radians.recip());
+        Rotary {
+            tokens_per_radian: Array::from_iter(inverse, &[8]),
+            radians_per_token,
+        }
+    }
+
+    /// `keys` turned back in double precision.
+    fn turned_by_hand(rotary: &Rotary, keys: &[f32], tokens: usize) -> Vec<f64> {
+        let heads = keys.chunks(16).flat_map(|head| {
+            let turned = |pair: usize, second: bool| {
+                let angle = -(tokens as f64) * f64::from(rotary.radians_per_token[pair]);
+                let (x, y) = (f64::from(head[pair]), f64::from(head[pair + 8]));
+                match second {
+                    false => x * angle.cos() - y * angle.sin(),
+                    true => y * angle.cos() + x * angle.sin(),
+                }
+            };
+            (0..16).map(move |i| turned(i % 8, i >= 8))
+        });
+        heads.collect()
+    }
+
+    #[test]
+    fn keys_turn_back_by_their_distance() {
+        let rotary = rotary();
+        let keys: Vec<f32> = (0..160).map(|i| (i as f32 * 0.7).sin()).collect();
+        let rounding = [
+            (Dtype::Float32, 1e-6),
+            (Dtype::Float16, 1.0 / 2048.0),
+            (Dtype::Bfloat16, 1.0 / 256.0),
+        ];
+        for (dtype, rounding) in rounding {
+            for tokens in [1, 2, 77, 1_000] {
+                let stored = Array::from_slice(&keys, &DIMS).as_dtype(dtype);
+                let stored = stored.expect("keys");
+                let turned = rotary.turned_back(&stored, tokens).expect("turned");
+                assert_eq!((turned.shape(), turned.dtype()), (&DIMS[..], dtype));
+                let numbers = |array: &Array| -> Vec<f32> {
+                    let array = array.as_dtype(Dtype::Float32).expect("numbers");
+                    array.try_as_slice().expect("evaluated").to_vec()
+                };
+                let expected = turned_by_hand(&rotary, &numbers(&stored), tokens);
+                // In single precision an angle is known to 2^-24 of itself.
+                let tolerance = rounding + tokens as f64 / 1e7;
+                for (found, expected) in numbers(&turned).iter().zip(expected) {
+                    let error = (f64::from(*found) - expected).abs();
+                    assert!(error < tolerance, "{dtype:?}, {tokens} tokens: {error}");
+                }
+            }
         }
     }
 }

@@ -48,29 +48,25 @@ impl MlxSegment {
         from: usize,
         to: usize,
     ) -> Result<Self, Exception> {
-        let layers = match from == to {
-            true => Vec::new(),
-            false => {
-                let layers = self.layers.iter().map(|layer| layer.compact(from, to));
-                layers.collect::<Result<_, _>>()?
-            }
-        };
-        Ok(Self::new(shape, extent, layers))
+        let layers = self.layers.iter().filter(|_| from < to);
+        let layers = layers.map(|layer| layer.compact(from, to));
+        Ok(Self::new(shape, extent, layers.collect::<Result<_, _>>()?))
     }
 
     /// What this and `lower`, which follows it, keep for one segment in their place.
     pub(super) fn merged(&self, shape: &Shape, lower: &Self) -> Result<Self, Exception> {
         let extent = self.extent.merged(lower.extent);
+        // What the lower one keeps, one in their place would; so if it keeps nothing,
+        // there is nothing to keep.
         let taken = shape.kept(extent) - lower.kept;
         if taken == 0 {
             return lower.part(shape, extent, 0, lower.kept);
         }
-        let upper = self.part(shape, self.extent, self.kept - taken, self.kept)?;
-        if lower.kept == 0 {
-            return Ok(Self::new(shape, extent, upper.layers));
-        }
-        let layers = upper.layers.iter().zip(&lower.layers);
-        let layers = layers.map(|(upper, lower)| State::joined(&[upper, lower]));
+        let layers = self.layers.iter().zip(&lower.layers);
+        let layers = layers.map(|(upper, lower)| {
+            let upper = upper.view(self.kept - taken, self.kept)?;
+            State::joined(&[&upper, lower])
+        });
         Ok(Self::new(shape, extent, layers.collect::<Result<_, _>>()?))
     }
 
