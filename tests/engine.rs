@@ -142,6 +142,7 @@ async fn bad_requests_are_named_and_harm_nobody() {
     let oracle = oracle();
     let mut config = small();
     config.cache.device_bytes_max = 2 * 1024;
+    config.cache.full_sequences_min = 0;
     let engine = engine(&oracle, config).await;
     let bystander = Request::tokens([1, 2, 3]).output_tokens_max(40);
     let bystander = engine.submit(bystander).await.unwrap();

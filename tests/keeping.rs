@@ -1,0 +1,333 @@
+//! The engine's cache as an embedder meets it, on the oracle: forks, shifts, what is
+//! kept and what is not, tenants, and what is refused.
+
+use std::time::Duration;
+
+use motet::cache::CacheError;
+use motet::config::EngineConfig;
+use motet::error::{GenerateError, KeepError, StartError, SubmitError};
+use motet::model::LayerKind;
+use motet::model::oracle::{Oracle, OracleConfig, ShiftRule, StepCost};
+use motet::model::sampling::Sampling;
+use motet::request::{ContextLimit, FinishReason};
+use motet::{Engine, PinId, Request, TokenId, TokenStream};
+
+const FULL: &[LayerKind] = &[LayerKind::Full];
+const MIXED: &[LayerKind] = &[
+    LayerKind::Full,
+    LayerKind::Window { tokens: 6 },
+    LayerKind::Recurrent,
+];
+
+fn oracle(layers: &[LayerKind]) -> OracleConfig {
+    OracleConfig {
+        context_tokens_max: 128,
+        tail_block_tokens: 16,
+        // Long enough for a caller to come in between two steps.
+        cost: StepCost {
+            base: Duration::from_millis(1),
+            ..StepCost::default()
+        },
+        ..OracleConfig::with_layers(layers)
+    }
+}
+
+async fn start(oracle: &OracleConfig, config: EngineConfig) -> Result<Engine, StartError> {
+    let oracle = oracle.clone();
+    let build = move || Ok(Oracle::new(oracle).expect("a valid oracle"));
+    Engine::builder(build).config(config).start().await
+}
+
+async fn engine(oracle: &OracleConfig) -> Engine {
+    let engine = start(oracle, EngineConfig::default()).await;
+    engine.expect("the engine starts")
+}
+
+fn text(tokens: std::ops::Range<u32>) -> Vec<TokenId> {
+    tokens.collect()
+}
+
+/// Reads so many tokens of a stream.
+async fn read(stream: &mut TokenStream, count: usize) -> Vec<TokenId> {
+    let mut tokens = Vec::new();
+    while tokens.len() < count {
+        let piece = stream.next().await.expect("more to come").expect("a piece");
+        tokens.extend(piece.token);
+    }
+    tokens
+}
+
+#[tokio::test]
+async fn a_fork_continues_its_source_and_shares_its_state() {
+    for layers in [FULL, MIXED] {
+        let oracle = oracle(layers);
+        let engine = engine(&oracle).await;
+        let prompt = text(1..41);
+        let request = Request::tokens(prompt.clone()).output_tokens_max(80);
+        let mut source = engine.submit(request.ignore_end_tokens()).await.unwrap();
+        let mut history = prompt.clone();
+        history.extend(read(&mut source, 10).await);
+        let before = engine.stats().evaluated_tokens;
+
+        let appended = vec![500, 501];
+        let request = Request::tokens(appended.clone())
+            .output_tokens_max(12)
+            .ignore_end_tokens();
+        let fork = engine.fork(&source, Some(50), request).await.unwrap();
+        let completion = fork.collect().await.unwrap();
+        let mut continued = history.clone();
+        continued.extend(appended);
+        let alone = oracle.solo(&continued, 12, Sampling::GREEDY);
+        assert_eq!(completion.tokens, alone, "{layers:?}");
+        let usage = completion.finish.usage;
+        assert_eq!(usage.prompt_tokens, 52);
+        assert!(usage.cached_tokens >= 40, "{layers:?}: {usage:?}");
+
+        let rest = source.collect().await.unwrap().tokens;
+        history.extend(rest);
+        let alone = oracle.solo(&prompt, 80, Sampling::GREEDY);
+        assert_eq!(history[prompt.len()..], alone, "{layers:?}: the source");
+        let evaluated = engine.stats().evaluated_tokens - before;
+        assert!(
+            evaluated < 80 + 12 + 20,
+            "{layers:?}: {evaluated} evaluated"
+        );
+        engine.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn forks_of_nothing_are_refused() {
+    let oracle = oracle(FULL);
+    let engine = engine(&oracle).await;
+    let request = Request::tokens([1, 2, 3]).output_tokens_max(40);
+    let mut source = engine.submit(request.ignore_end_tokens()).await.unwrap();
+    read(&mut source, 1).await;
+    let more = || Request::tokens([7]).output_tokens_max(4);
+    let beyond = engine.fork(&source, Some(100), more()).await.unwrap();
+    match beyond.collect().await.unwrap_err() {
+        GenerateError::ForkBeyond { at, .. } => assert_eq!(at, 100),
+        other => panic!("{other}"),
+    }
+    while source.next().await.is_some() {}
+    let over = engine.fork(&source, None, more()).await.unwrap();
+    match over.collect().await.unwrap_err() {
+        GenerateError::ForkSource(sequence) => assert_eq!(sequence, source.sequence()),
+        other => panic!("{other}"),
+    }
+    engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_full_context_shifts_and_goes_on() {
+    for (layers, can_shift) in [(FULL, true), (FULL, false), (MIXED, true)] {
+        let oracle = OracleConfig {
+            can_shift,
+            cost: StepCost::default(),
+            ..oracle(layers)
+        };
+        let engine = engine(&oracle).await;
+        let prompt = text(1..60);
+        let rule = ShiftRule {
+            context_tokens: 128,
+            keep: 20,
+        };
+        let request = Request::tokens(prompt.clone())
+            .output_tokens_max(400)
+            .ignore_end_tokens()
+            .shift(20);
+        let mut callers = Vec::new();
+        for _ in 0..3 {
+            callers.push(engine.submit(request.clone()).await.unwrap());
+        }
+        let alone = oracle.solo_shifting(&prompt, 400, Sampling::GREEDY, rule);
+        for caller in callers {
+            let completion = caller.collect().await.unwrap();
+            assert_eq!(completion.tokens, alone, "{layers:?}, {can_shift}");
+            assert_eq!(completion.finish.reason, FinishReason::Length);
+        }
+        engine.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn a_prompt_that_is_too_long_loses_its_middle_if_it_may() {
+    let oracle = oracle(FULL);
+    let engine = engine(&oracle).await;
+    let long = text(1..301);
+    let error = engine.submit(Request::tokens(long.clone())).await;
+    assert!(matches!(
+        error,
+        Err(SubmitError::Field {
+            field: "prompt",
+            ..
+        })
+    ));
+    let request = Request::tokens(long.clone()).output_tokens_max(5).shift(28);
+    let completion = engine.submit(request).await.unwrap().collect().await;
+    let completion = completion.unwrap();
+    assert_eq!(completion.finish.usage.prompt_tokens, 128 - 50);
+    let left: Vec<TokenId> = long[..28].iter().chain(&long[250..]).copied().collect();
+    assert_eq!(completion.tokens, oracle.solo(&left, 5, Sampling::GREEDY));
+
+    let mut request = Request::tokens([1]);
+    request.at_context_limit = ContextLimit::Shift { keep: 128 };
+    match engine.submit(request).await.unwrap_err() {
+        SubmitError::Field { field, .. } => assert_eq!(field, "at_context_limit.keep"),
+        other => panic!("{other}"),
+    }
+    engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_is_warm_is_cached_and_what_is_pinned_stays() {
+    for layers in [FULL, MIXED] {
+        let oracle = oracle(layers);
+        let engine = engine(&oracle).await;
+        let system = Request::tokens(text(1..51));
+        engine.warm(system.clone()).await.unwrap();
+        let pin = engine.pin(system, None).await.unwrap();
+        let ask = async |last: TokenId| {
+            let mut prompt = text(1..51);
+            prompt.push(last);
+            let request = Request::tokens(prompt).output_tokens_max(2);
+            let stream = engine.submit(request).await.unwrap();
+            stream.collect().await.unwrap().finish.usage.cached_tokens
+        };
+        assert_eq!(ask(900).await, 50, "{layers:?}");
+        engine.clear_cache(None).await.unwrap();
+        let tree = engine.cache_tree(None).await.unwrap();
+        let kept: usize = tree.nodes.iter().map(|node| node.tokens.len()).sum();
+        assert_eq!(kept, 50, "only what is pinned is left");
+        assert!(tree.nodes.iter().all(|node| node.pins == 1));
+        assert_eq!(ask(901).await, 50, "{layers:?}");
+        engine.unpin(pin).await.unwrap();
+        engine.clear_cache(None).await.unwrap();
+        assert_eq!(engine.stats().cache.segments, 0);
+        assert_eq!(ask(902).await, 0, "{layers:?}");
+        match engine.unpin(pin).await.unwrap_err() {
+            KeepError::Cache(CacheError::UnknownPin(unknown)) => assert_eq!(unknown, pin),
+            other => panic!("{other}"),
+        }
+        engine.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn pins_expire_and_have_a_budget() {
+    let oracle = oracle(FULL);
+    let mut config = EngineConfig::default();
+    config.cache.pinned_bytes_max = Some(60 * 8);
+    let engine = start(&oracle, config).await.unwrap();
+    let soon = Some(Duration::from_millis(500));
+    engine
+        .pin(Request::tokens(text(1..51)), soon)
+        .await
+        .unwrap();
+    let more = engine.pin(Request::tokens(text(60..80)), None).await;
+    match more.unwrap_err() {
+        KeepError::Cache(CacheError::PinTooLarge { bytes_max, .. }) => {
+            assert_eq!(bytes_max, 60 * 8);
+        }
+        other => panic!("{other}"),
+    }
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    engine
+        .pin(Request::tokens(text(60..80)), None)
+        .await
+        .unwrap();
+    engine.clear_cache(None).await.unwrap();
+    assert_eq!(
+        engine.stats().cache.cached_tokens,
+        20,
+        "the first has expired"
+    );
+    assert!(engine.unpin(PinId(99)).await.is_err());
+    engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn tenants_share_nothing() {
+    let oracle = oracle(FULL);
+    let engine = engine(&oracle).await;
+    let ask = async |salt: Option<&str>| {
+        let mut request = Request::tokens(text(1..101)).output_tokens_max(2);
+        request.cache_salt = salt.map(str::to_owned);
+        let stream = engine.submit(request).await.unwrap();
+        stream.collect().await.unwrap().finish.usage.cached_tokens
+    };
+    assert_eq!(ask(None).await, 0);
+    assert_eq!(ask(None).await, 99);
+    assert_eq!(ask(Some("a")).await, 0);
+    assert_eq!(ask(Some("b")).await, 0);
+    assert_eq!(ask(Some("a")).await, 99);
+    let tree = engine.cache_tree(Some("nobody")).await.unwrap();
+    assert!(tree.nodes.is_empty());
+    engine.clear_cache(Some("a")).await.unwrap();
+    assert_eq!(ask(Some("a")).await, 0);
+    assert_eq!(ask(Some("b")).await, 99);
+    engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn restore_points_let_recurrent_models_resume() {
+    let oracle = oracle(&[LayerKind::Recurrent]);
+    let engine = engine(&oracle).await;
+    let ask = async |request: Request| {
+        let stream = engine.submit(request.output_tokens_max(1)).await.unwrap();
+        stream.collect().await.unwrap().finish.usage.cached_tokens
+    };
+    let with = |last: &[TokenId]| {
+        let mut tokens = text(1..61);
+        tokens.extend(last);
+        Request::tokens(tokens)
+    };
+    assert_eq!(ask(with(&[700, 701]).restore_point(60)).await, 0);
+    assert_eq!(ask(with(&[702])).await, 60, "where it was asked for");
+    assert_eq!(ask(with(&[703, 704, 705])).await, 60);
+    let mut branch = text(1..41);
+    branch.extend([800, 801]);
+    assert_eq!(
+        ask(Request::tokens(branch.clone())).await,
+        0,
+        "not there yet"
+    );
+    branch[41] = 802;
+    assert_eq!(
+        ask(Request::tokens(branch)).await,
+        41,
+        "before its last token"
+    );
+    let mut other = text(1..41);
+    other.extend([900, 901]);
+    assert_eq!(
+        ask(Request::tokens(other)).await,
+        40,
+        "where it branched off"
+    );
+    match engine
+        .submit(with(&[]).restore_point(99))
+        .await
+        .unwrap_err()
+    {
+        SubmitError::Field { field, .. } => assert_eq!(field, "restore_points"),
+        other => panic!("{other}"),
+    }
+    engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_budget_too_small_for_the_worst_case_is_an_error_at_the_start() {
+    let oracle = oracle(FULL);
+    let mut config = EngineConfig::default();
+    config.cache.device_bytes_max = 100 * 8;
+    match start(&oracle, config.clone()).await.unwrap_err() {
+        StartError::Config(error) => {
+            assert_eq!(error.field, "cache.device_bytes_max");
+            assert!(error.to_string().contains("1024 bytes"), "{error}");
+        }
+        other => panic!("{other}"),
+    }
+    config.cache.full_sequences_min = 0;
+    start(&oracle, config).await.unwrap().shutdown().await;
+}
