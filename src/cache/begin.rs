@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::trie::NodeKey;
-use super::{Begin, CacheCore, Coverage, Effect, OwnCheckpoint, Salt, Slot, Waiting};
+use super::{Begin, CacheCore, Effect, OwnCheckpoint, Salt, Slot, Waiting};
 use crate::config::SlotChoice;
 use crate::device::Edit;
+use crate::model::Extent;
 use crate::{SequenceId, SlotId, TokenId};
 
 /// How much of a token list a sequence can start from.
@@ -98,21 +99,24 @@ impl CacheCore {
             usable.tokens = usable.seen;
             return usable;
         }
-        let mut coverage = Coverage::new(&self.spec);
-        for node in &found.path {
-            coverage.extend(self.trie.node(*node).extent());
-            if coverage.resumes() {
-                usable.end = Some(*node);
-                usable.tokens = self.trie.node(*node).end();
-            }
-        }
+        let nodes = found.path.iter();
+        let mut extents: Vec<Extent> = nodes.map(|node| self.trie.node(*node).extent()).collect();
         if let Some((node, at)) = found.partial {
-            coverage.extend(self.trie.node(node).extent().cut(at).0);
-            if coverage.resumes() {
+            extents.push(self.trie.node(node).extent().cut(at).0);
+            if self.spec.can_resume(&extents) {
                 usable.end = found.path.last().copied();
                 usable.partial = found.partial;
                 usable.tokens = usable.seen;
+                return usable;
             }
+            extents.pop();
+        }
+        while !self.spec.can_resume(&extents) {
+            extents.pop();
+        }
+        if let Some(last) = extents.len().checked_sub(1) {
+            usable.end = Some(found.path[last]);
+            usable.tokens = self.trie.node(found.path[last]).end();
         }
         usable
     }

@@ -136,15 +136,18 @@ impl CacheCore {
             let Some(lower) = self.trie.merges(upper) else {
                 continue;
             };
-            let (above, below) = (self.trie.node(upper), self.trie.node(lower));
-            let extent = Extent {
-                tokens: above.edge().len() + below.edge().len(),
-                beyond: below.extent().beyond,
-            };
+            let above = self.trie.node(upper).extent();
+            let below = self.trie.node(lower).extent();
+            let extent = above.merged(below);
             let bytes = self.spec.segment_bytes(extent);
             // To resume there is worth more than a shorter path.
             let needed = !self.spec.resumes_anywhere() && self.resumes_at(upper);
-            if needed || extent.tokens > self.config.merge_tokens_max || bytes > self.free_bytes() {
+            let whole = self.spec.can_merge(above, below);
+            if needed
+                || !whole
+                || extent.tokens > self.config.merge_tokens_max
+                || bytes > self.free_bytes()
+            {
                 continue;
             }
             let segment = self.next_segment();

@@ -15,7 +15,7 @@
 //! | `room.rs` | the byte budget: reservations and eviction |
 //! | [`trie`] | the compressed prefix trie |
 //! | [`eviction`] | who goes first when room is needed |
-//! | [`shift`], [`Coverage`] | how much a full context gives up; where a path can be resumed |
+//! | [`shift`] | how much a full context gives up |
 //! | `live.rs`, `inspect.rs`, `check.rs` | whose prompt is like mine; the tree as data; what must always be true |
 //!
 //! **Sharing.** A sequence's state stays in its private tail, where decoding is
@@ -32,7 +32,6 @@
 
 mod begin;
 mod check;
-mod coverage;
 mod error;
 pub mod eviction;
 mod inspect;
@@ -57,7 +56,6 @@ use crate::{PinId, SegmentId, SequenceId, SlotId, TokenId};
 use live::LivePrompts;
 use trie::{NodeKey, Trie};
 
-pub use coverage::Coverage;
 pub use error::CacheError;
 pub use inspect::{NodeView, TreeView};
 pub use message::{Begin, Effect, Message, Pin};

@@ -1,8 +1,9 @@
 //! The byte budget: what is sealed and what is reserved never exceed it.
 
 use super::trie::{NodeKey, Sealed};
-use super::{CacheCore, Coverage, Effect};
+use super::{CacheCore, Effect};
 use crate::device::Edit;
+use crate::model::Extent;
 
 impl CacheCore {
     /// Evicts until `bytes` more fit. False, as far as can be seen before anything is
@@ -61,11 +62,12 @@ impl CacheCore {
         if self.spec.resumes_anywhere() {
             return true;
         }
-        let mut coverage = Coverage::new(&self.spec);
-        for node in self.trie.path(end) {
-            coverage.extend(self.trie.node(node).extent());
-        }
-        coverage.resumes()
+        let path = self.trie.path(end);
+        let extents: Vec<Extent> = path
+            .iter()
+            .map(|node| self.trie.node(*node).extent())
+            .collect();
+        self.spec.can_resume(&extents)
     }
 
     /// Cuts a node's segment after `at` tokens, for all who use it. Returns the new
@@ -87,7 +89,7 @@ impl CacheCore {
         if !fits {
             return None;
         }
-        let mut part = |extent: crate::model::Extent| Sealed {
+        let mut part = |extent: Extent| Sealed {
             segment: self.next_segment(),
             beyond: extent.beyond,
             bytes: self.spec.segment_bytes(extent),

@@ -139,17 +139,16 @@ impl Trie {
         Some(above)
     }
 
-    /// Whether `upper` and its only child can become one: nobody holds either, the
-    /// upper is no restore point, and the child's state covers what the whole needs.
+    /// The only child of `upper`, if the two may become one: nobody holds either, both
+    /// are kept alike, and the upper is no restore point.
     #[must_use]
     pub fn merges(&self, upper: NodeKey) -> Option<NodeKey> {
         let above = &self.nodes[upper];
         let child = above.children.only()?;
         let below = &self.nodes[child];
         let free = |node: &Node| node.holders == 0 && node.word.leases() == 0;
-        let fits = above.beyond as usize <= below.edge.len() + below.beyond as usize;
         let alike = above.priority == below.priority && !above.restore_point;
-        (!above.is_root() && free(above) && free(below) && fits && alike).then_some(child)
+        (!above.is_root() && free(above) && free(below) && alike).then_some(child)
     }
 
     /// Makes one node of `upper` and its only child, whose key and end stay. Returns
