@@ -24,6 +24,8 @@ pub struct EngineStats {
     pub running: usize,
     /// Sequences that wait for one.
     pub waiting: usize,
+    /// Of these, sequences whose beginning another computes just now.
+    pub awaiting_prefix: usize,
     /// Sequences that ended as they should.
     pub finished: u64,
     /// Sequences that ended in an error.
@@ -85,6 +87,7 @@ impl Telemetry {
         let stats = EngineStats {
             running: 0,
             waiting: 0,
+            awaiting_prefix: 0,
             finished: 0,
             failed: 0,
             prompt_tokens: 0,
@@ -120,6 +123,7 @@ impl Telemetry {
         self.stats.send_modify(|stats| {
             stats.running = now.running;
             stats.waiting = now.waiting;
+            stats.awaiting_prefix = now.awaiting_prefix;
         });
     }
 

@@ -14,8 +14,11 @@ use crate::{SequenceId, TokenId};
 /// Who computes what just now.
 #[derive(Debug, Default)]
 pub(super) struct LivePrompts {
-    by_salt: BTreeMap<Salt, BTreeSet<(Arc<[TokenId]>, SequenceId)>>,
+    by_salt: BTreeMap<Salt, BTreeSet<Prompt>>,
 }
+
+/// In order of the tokens, and of arrival where these are equal.
+type Prompt = (Arc<[TokenId]>, SequenceId);
 
 impl LivePrompts {
     pub(super) fn insert(&mut self, salt: &Salt, tokens: &Arc<[TokenId]>, sequence: SequenceId) {
