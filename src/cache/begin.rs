@@ -258,8 +258,9 @@ impl CacheCore {
     /// With [`SlotChoice::Longest`], a newcomer takes over the conversation that it
     /// continues: what it does not continue is the first to go.
     fn forsake_others(&mut self, end: NodeKey, newcomer: &Begin) {
-        if self.config.slot_choice == SlotChoice::Longest {
-            let next = newcomer.tokens.get(self.trie.node(end).end());
+        let shared = self.trie.node(end).end();
+        if self.config.slot_choice == SlotChoice::Longest && shared > 0 {
+            let next = newcomer.tokens.get(shared);
             self.trie.forsake(end, next.copied());
         }
     }

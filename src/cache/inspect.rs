@@ -1,5 +1,7 @@
 //! The trie as data, for pictures and for people.
 
+use std::fmt;
+
 use super::{CacheCore, Salt};
 use crate::TokenId;
 
@@ -77,5 +79,78 @@ impl CacheCore {
             next.extend(children.into_iter().map(|child| (child, below)));
         }
         view
+    }
+}
+
+/// One line a node, children indented below it. Shows no tokens, only how many.
+impl fmt::Display for TreeView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut depths: Vec<usize> = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            let depth = node.parent.map_or(0, |parent| depths[parent] + 1);
+            depths.push(depth);
+            writeln!(f, "{:1$}{node}", "", 2 * depth)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for NodeView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tokens = self.tokens.len();
+        let end = self.tokens_before + tokens;
+        write!(f, "{tokens} tokens to {end}, {} bytes", self.bytes)?;
+        write!(f, ", used {} times", self.hits)?;
+        if self.holders > self.pins {
+            write!(f, ", held by {}", self.holders - self.pins)?;
+        }
+        if self.pins > 0 {
+            write!(f, ", pinned")?;
+        }
+        if self.priority > 0 {
+            write!(f, ", priority {}", self.priority)?;
+        }
+        if !self.resumable {
+            write!(f, ", cannot be resumed at")?;
+        }
+        if self.restore_point {
+            write!(f, ", restore point")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_reads_like_one() {
+        let node = |parent, tokens_before, tokens: &[TokenId]| NodeView {
+            parent,
+            tokens: tokens.into(),
+            tokens_before,
+            bytes: 8 * tokens.len(),
+            holders: 1,
+            pins: 0,
+            hits: 2,
+            idle_uses: 0,
+            priority: 0,
+            resumable: true,
+            restore_point: false,
+        };
+        let pinned = NodeView {
+            pins: 1,
+            priority: 3,
+            restore_point: true,
+            ..node(Some(0), 3, &[4])
+        };
+        let nodes = vec![node(None, 0, &[1, 2, 3]), pinned, node(Some(0), 3, &[5, 6])];
+        let expected = "\
+3 tokens to 3, 24 bytes, used 2 times, held by 1
+  1 tokens to 4, 8 bytes, used 2 times, pinned, priority 3, restore point
+  2 tokens to 5, 16 bytes, used 2 times, held by 1
+";
+        assert_eq!(TreeView { nodes }.to_string(), expected);
     }
 }
