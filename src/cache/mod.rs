@@ -209,7 +209,8 @@ impl CacheCore {
     ) -> Result<(), CacheError> {
         match message {
             Message::Begin(begin) => {
-                if self.slots.contains_key(&begin.sequence) {
+                let waits = |w: &Waiting| w.newcomer.sequence == begin.sequence;
+                if self.slots.contains_key(&begin.sequence) || self.waiting.iter().any(waits) {
                     return Err(CacheError::BegunTwice(begin.sequence));
                 }
                 self.begin(begin, true, effects);
