@@ -133,8 +133,8 @@ pub(crate) struct Memory {
     /// What the state of the distinct tokens weighs, each kept once.
     pub(crate) needed_bytes: usize,
     /// Cached state at the end ÷ what the distinct tokens need: below 1 where segments
-    /// were evicted. As the oracle counts it after its last step, tails included; on
-    /// other devices, which hold more than that, by the cache's own account.
+    /// were evicted. As the oracle counts it; of other devices, which hold more than
+    /// cached state, by the cache's own account.
     pub(crate) held_by_needed: f64,
     /// The same for the most cached state at any time.
     pub(crate) held_max_by_needed: f64,
