@@ -17,6 +17,8 @@ use crate::user::{self, Stop, Visit};
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the engine may take to give back what the last sequence held.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(2);
+/// The device has settled when its bytes have not changed for so long.
+const STILL_TIME_MIN: Duration = Duration::from_millis(20);
 
 /// What all users met, and what the engine says of it.
 #[derive(Debug)]
@@ -105,9 +107,16 @@ fn cached_bytes(stats: &EngineStats) -> usize {
 /// The engine's figures once nothing runs any more.
 async fn settled_stats(engine: &Engine) -> EngineStats {
     let begun = Instant::now();
+    let (mut still_since, mut bytes) = (begun, None);
     loop {
         let stats = engine.stats();
-        let is_settled = stats.running == 0 && stats.cache.reserved_bytes == 0;
+        let now = Some(stats.device_memory.active_bytes);
+        if std::mem::replace(&mut bytes, now) != now {
+            still_since = Instant::now();
+        }
+        let is_settled = stats.running == 0
+            && stats.cache.reserved_bytes == 0
+            && still_since.elapsed() > STILL_TIME_MIN;
         if is_settled || begun.elapsed() > SETTLE_TIME_MAX {
             return stats;
         }

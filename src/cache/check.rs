@@ -27,6 +27,7 @@ impl CacheCore {
             assert_eq!(self.trie.root_above(slot.end), root, "salts never mix");
         }
         assert_eq!(self.live.len(), self.slots.len(), "the live are listed");
+        self.live.check_integrity();
         for waiting in &self.waiting {
             assert!(
                 self.slots.contains_key(&waiting.leader),

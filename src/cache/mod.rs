@@ -270,7 +270,7 @@ impl CacheCore {
     fn close(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
         self.waiting.retain(|w| w.newcomer.sequence != sequence);
         if let Some(slot) = self.slots.remove(&sequence) {
-            self.live.remove(&slot.salt, &slot.tokens, sequence);
+            self.live.remove(&slot.salt, sequence);
             self.reserved_bytes -= slot.reserved_bytes;
             self.own_bytes -= slot.own_bytes;
             self.trie.touch(slot.end);

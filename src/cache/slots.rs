@@ -67,7 +67,7 @@ impl CacheCore {
         let slot = self.slots.get_mut(&sequence).expect("the slot is live");
         let known = slot.extended(generated);
         let kept = known.len().min(removed.start);
-        self.live.remove(&slot.salt, &slot.tokens, sequence);
+        self.live.remove(&slot.salt, sequence);
         slot.tokens = known[..kept].into();
         self.live.insert(&slot.salt, &slot.tokens, sequence);
         slot.checkpoints.retain(|own| own.at <= removed.start);

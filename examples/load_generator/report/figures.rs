@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use motet::model::Extent;
 use motet::request::{FinishReason, Prompt};
 use motet::text::TextCodec;
 use motet::{Engine, EngineStats, TokenId};
@@ -27,6 +28,9 @@ impl Report {
     ) -> Result<Self> {
         let turns: Vec<&Turn> = crowd.visits.iter().flat_map(|v| &v.turns).collect();
         let stats = &crowd.stats;
+        let tokens = tokens(&turns, engine.text(), stats, crowd.wall)?;
+        let token_bytes = engine.model().segment_bytes(Extent::whole(1));
+        let memory = memory(crowd, arguments.oracle, tokens.distinct * token_bytes);
         Ok(Self {
             load: arguments.load.clone(),
             engine: arguments.engine.clone(),
@@ -39,16 +43,9 @@ impl Report {
             interrupted: crowd.interrupted,
             requests: requests(arguments.load.requests(), &turns),
             latency: latency(&turns),
-            tokens: tokens(&turns, engine.text(), stats, crowd.wall)?,
+            tokens,
             steps: steps(stats),
-            memory: Memory {
-                device_peak_bytes: stats.device_memory.peak_bytes,
-                cached_bytes: stats.cache.sealed_bytes,
-                cached_bytes_max: crowd.cached_bytes_max,
-                cached_tokens: stats.cache.cached_tokens,
-                segments: stats.cache.segments,
-                evicted_segments: stats.cache.evicted_segments,
-            },
+            memory,
         })
     }
 }
@@ -131,6 +128,29 @@ fn steps(stats: &EngineStats) -> Steps {
         sequences_mean: share(in_steps, stats.steps),
         by_sequences: stats.steps_by_sequences.clone(),
         device_busy_seconds: stats.device_busy.as_secs_f64(),
+    }
+}
+
+/// `counts_state`: whether the device counts cached state and nothing else.
+fn memory(crowd: &Crowd, counts_state: bool, needed_bytes: usize) -> Memory {
+    let stats = &crowd.stats;
+    let (held, held_max) = match counts_state {
+        true => (
+            stats.device_memory.active_bytes,
+            stats.device_memory.peak_bytes,
+        ),
+        false => (stats.cache.sealed_bytes, crowd.cached_bytes_max),
+    };
+    Memory {
+        device_peak_bytes: stats.device_memory.peak_bytes,
+        cached_bytes: stats.cache.sealed_bytes,
+        cached_bytes_max: crowd.cached_bytes_max,
+        needed_bytes,
+        held_by_needed: share(held as u64, needed_bytes as u64),
+        held_max_by_needed: share(held_max as u64, needed_bytes as u64),
+        cached_tokens: stats.cache.cached_tokens,
+        segments: stats.cache.segments,
+        evicted_segments: stats.cache.evicted_segments,
     }
 }
 

@@ -130,6 +130,14 @@ pub(crate) struct Memory {
     /// The most cached state that was seen, looking ten times a second: sealed
     /// segments and the tails of live sequences.
     pub(crate) cached_bytes_max: usize,
+    /// What the state of the distinct tokens weighs, each kept once.
+    pub(crate) needed_bytes: usize,
+    /// Cached state at the end ÷ what the distinct tokens need: below 1 where segments
+    /// were evicted. As the oracle counts it; of other devices, which hold more than
+    /// cached state, by the cache's own account.
+    pub(crate) held_by_needed: f64,
+    /// The same for the most cached state at any time.
+    pub(crate) held_max_by_needed: f64,
     /// Tokens whose state is left at the end.
     pub(crate) cached_tokens: usize,
     /// Segments that they are in.

@@ -147,6 +147,11 @@ fn memory(report: &Report) -> String {
         ByteSize(memory.cached_bytes_max)
     );
     let mut rows = row("Cached state", &cached);
+    let needed = format!(
+        "{:.3} times what distinct tokens need; {:.3} at most",
+        memory.held_by_needed, memory.held_max_by_needed
+    );
+    rows += &row("", &needed);
     if memory.evicted_segments > 0 {
         let evicted = counted(memory.evicted_segments, "segment");
         rows += &row("", &format!("{evicted} evicted"));

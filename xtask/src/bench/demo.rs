@@ -1,9 +1,9 @@
 //! Figures of the whole engine, on the oracle.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde_json::json;
 
-use super::statistics::Measured;
+use super::statistics::{Measured, median};
 use super::workbench::Workbench;
 
 const USERS: usize = 16;
@@ -26,5 +26,25 @@ pub(super) fn system_prompt_computed(workbench: &mut Workbench) -> Result<Measur
         })
         .collect::<Result<Vec<f64>>>()?;
     let remark = format!("{USERS} users, system prompt of {system_tokens} tokens");
+    Ok(Measured::new(samples).remark(remark))
+}
+
+/// Bytes of cached state that the device holds after the demo's load ÷ bytes that the
+/// distinct tokens need.
+pub(super) fn held_vs_needed(workbench: &mut Workbench) -> Result<Measured> {
+    let turns = workbench.pick(3, 1).to_string();
+    let (mut samples, mut most) = (Vec::new(), Vec::new());
+    // The seed decides who asks what, in which order.
+    for seed in 1..=workbench.rounds() {
+        let arguments = ["--turns", &turns, "--seed", &seed.to_string()];
+        let report = workbench.load_generator(&arguments)?;
+        let number = |field: &str| {
+            let value = report["memory"][field].as_f64();
+            value.with_context(|| format!("the load generator says no `memory.{field}`"))
+        };
+        samples.push(number("held_by_needed")?);
+        most.push(number("held_max_by_needed")?);
+    }
+    let remark = format!("at its most, at any time: {:.3}", median(&most));
     Ok(Measured::new(samples).remark(remark))
 }

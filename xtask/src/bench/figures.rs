@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::statistics::Measured;
 use super::workbench::Workbench;
-use super::{demo, model};
+use super::{cache_core, demo, model, trace};
 
 /// One number that the project wants to be good at.
 pub(super) struct Figure {
@@ -36,6 +36,8 @@ impl Better {
 }
 
 const RATIO: &str = "ratio";
+const PERCENT: &str = "%";
+const TRACE: &str = "prompt blocks of the Mooncake conversation trace, with room for this share of the distinct ones";
 const MLX_LM: &str = "mlx-lm's batch generator, same libmlx, BLAS and f32 weights";
 
 /// Keys or values of one layer of SmolLM2-135M at 4,096 tokens: what the smallest
@@ -115,6 +117,88 @@ pub(super) const FIGURES: &[Figure] = &[
         better: Better::Lower,
         needs_mlx: true,
         measure: model::step_bytes_allocated,
+    },
+    Figure {
+        name: "cache.match_gbps",
+        unit: "GB/s",
+        versus: "token bytes of a 64 k-token path, in 1 node or 32, whichever is slower",
+        goal: Some(2.0),
+        better: Better::Higher,
+        needs_mlx: false,
+        measure: cache_core::matching,
+    },
+    Figure {
+        name: "cache.session_vs_kvbm",
+        unit: RATIO,
+        versus: "kvbm-logical's match of 128 active blocks of 16 tokens, set up as its README does; \
+                 ours is match, begin and close",
+        goal: Some(0.25),
+        better: Better::Lower,
+        needs_mlx: false,
+        measure: cache_core::session,
+    },
+    Figure {
+        name: "cache.evict_growth",
+        unit: RATIO,
+        versus: "insertion and eviction in a trie of 1,000 nodes; ours has 1,000,000",
+        goal: Some(3.0),
+        better: Better::Lower,
+        needs_mlx: false,
+        measure: cache_core::evict_growth,
+    },
+    Figure {
+        name: "cache.host_bytes_per_token",
+        unit: "bytes",
+        versus: "cached tokens of 1,000 conversations of 100 tokens",
+        goal: Some(12.0),
+        better: Better::Lower,
+        needs_mlx: false,
+        measure: cache_core::host_bytes,
+    },
+    Figure {
+        name: "cache.hit_2",
+        unit: PERCENT,
+        versus: TRACE,
+        goal: Some(14.0),
+        better: Better::Higher,
+        needs_mlx: false,
+        measure: |workbench| trace::hit_rate(workbench, 2),
+    },
+    Figure {
+        name: "cache.hit_5",
+        unit: PERCENT,
+        versus: TRACE,
+        goal: Some(22.0),
+        better: Better::Higher,
+        needs_mlx: false,
+        measure: |workbench| trace::hit_rate(workbench, 5),
+    },
+    Figure {
+        name: "cache.hit_10",
+        unit: PERCENT,
+        versus: TRACE,
+        goal: Some(29.5),
+        better: Better::Higher,
+        needs_mlx: false,
+        measure: |workbench| trace::hit_rate(workbench, 10),
+    },
+    Figure {
+        name: "cache.hit_20",
+        unit: PERCENT,
+        versus: TRACE,
+        goal: Some(34.4),
+        better: Better::Higher,
+        needs_mlx: false,
+        measure: |workbench| trace::hit_rate(workbench, 20),
+    },
+    Figure {
+        name: "cache.held_vs_needed",
+        unit: RATIO,
+        versus: "bytes that the distinct tokens need, after the load generator's load (oracle)",
+        goal: Some(1.10),
+        better: Better::Lower,
+        needs_mlx: false,
+        measure: demo::held_vs_needed,
     },
     Figure {
         name: "demo.system_prompt_computed",

@@ -6,7 +6,9 @@
 //!
 //! ```text
 //!  figures ── workbench ──┬─ side: benches/figures/, ours
-//!  (table)     (prepares) └─ side: xtask/bench/mlx_lm_peer.py, mlx-lm
+//!  (table)     (prepares) ├─ side: xtask/bench/mlx_lm_peer.py, mlx-lm
+//!     │                   ├─ side: benches/cache/, the cache core and kvbm-logical
+//!     │                   └─ examples: load_generator, trace_replay
 //!     └─ turns, statistics ── report: table and target/motet/bench.json
 //! ```
 //!
@@ -14,14 +16,17 @@
 //! answers the requests of `benches/figures/protocol.rs`, and a method of
 //! [`workbench::Workbench`] that starts it.
 
+mod cache_core;
 mod demo;
 mod figures;
 mod mlx_lm;
 mod model;
+mod programs;
 mod prompts;
 mod report;
 mod side;
 mod statistics;
+mod trace;
 mod turns;
 mod workbench;
 

@@ -131,6 +131,23 @@ impl Answer {
             .with_context(|| format!("an answer without a text `{field}`: {}", self.0))
     }
 
+    /// Numbers under a field.
+    pub(super) fn numbers(&self, field: &str) -> Result<Vec<f64>> {
+        self.0[field]
+            .as_array()
+            .and_then(|values| values.iter().map(Value::as_f64).collect())
+            .with_context(|| format!("an answer without numbers `{field}`: {}", self.0))
+    }
+
+    /// Texts under a field.
+    pub(super) fn texts(&self, field: &str) -> Result<Vec<String>> {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        self.0[field]
+            .as_array()
+            .and_then(|values| values.iter().map(text).collect())
+            .with_context(|| format!("an answer without texts `{field}`: {}", self.0))
+    }
+
     /// The tokens of each step, one for each sequence.
     pub(super) fn tokens(&self) -> Result<Vec<Vec<u64>>> {
         let step = |step: &Value| -> Option<Vec<u64>> {
@@ -154,6 +171,12 @@ mod tests {
         assert_eq!(answer.number("seconds").unwrap(), 0.5);
         assert_eq!(answer.tokens().unwrap(), [[1, 2], [3, 4]]);
         assert!(answer.number("minutes").is_err());
+        let measured = Answer::parse(r#"{"ok": {"samples": [2, 0.5], "remarks": ["fine"]}}"#);
+        let measured = measured.unwrap();
+        assert_eq!(measured.numbers("samples").unwrap(), [2.0, 0.5]);
+        assert_eq!(measured.texts("remarks").unwrap(), ["fine"]);
+        assert!(measured.numbers("remarks").is_err());
+        assert!(measured.texts("samples").is_err());
         assert!(answer.text("seconds").is_err());
 
         let error = Answer::parse(r#"{"error": "no such batch"}"#).unwrap_err();

@@ -2,18 +2,18 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::Value;
 
 use super::figures::Figure;
 use super::side::Side;
-use super::{mlx_lm, report};
+use super::{mlx_lm, programs, report, trace};
 use crate::cache::Cache;
 use crate::model::Model;
 use crate::setup::{self, Installed};
-use crate::{process, ui, workspace};
+use crate::ui;
 
 /// Pairs of turns, or samples, of each figure.
 const ROUNDS: usize = 9;
@@ -25,8 +25,12 @@ pub(super) struct Workbench {
     mlx: Mlx,
     ours: Option<Side>,
     mlx_lm: Option<Side>,
-    /// Why it is not to be had, once that is known.
+    cache_core: Option<Side>,
+    /// What the replay of the trace says, once it has been replayed.
+    replayed_trace: Option<Value>,
+    /// Why these are not to be had, once that is known.
     no_mlx_lm: Option<Unavailable>,
+    no_cache_core: Option<Unavailable>,
 }
 
 /// What a figure needs is not to be had on this machine. The figure is skipped.
@@ -59,7 +63,10 @@ impl Workbench {
             mlx,
             ours: None,
             mlx_lm: None,
+            cache_core: None,
+            replayed_trace: None,
             no_mlx_lm: None,
+            no_cache_core: None,
         })
     }
 
@@ -106,8 +113,46 @@ impl Workbench {
         Ok((ours, self.mlx_lm.as_mut().expect("it was just started")))
     }
 
+    /// The cache's core, with kvbm-logical beside it.
+    pub(super) fn cache_core(&mut self) -> Result<&mut Side> {
+        if let Some(why) = &self.no_cache_core {
+            return Err(why.clone().into());
+        }
+        if self.cache_core.is_none() {
+            let started = start_cache_core();
+            if let Err(error) = &started {
+                self.no_cache_core = error.downcast_ref().cloned();
+            }
+            self.cache_core = Some(started?);
+        }
+        Ok(self.cache_core.as_mut().expect("it was just started"))
+    }
+
+    /// What the load generator measures on the oracle.
+    pub(super) fn load_generator(&self, arguments: &[&str]) -> Result<Value> {
+        let arguments = [&["--oracle", "--quiet"], arguments].concat();
+        programs::example("load_generator", self.with_mlx(), &arguments)
+    }
+
+    /// Hit rates on a trace of real requests.
+    pub(super) fn replayed_trace(&mut self) -> Result<&Value> {
+        if self.replayed_trace.is_none() {
+            let trace = trace::find()?;
+            let trace = trace.to_string_lossy();
+            let arguments = ["--quiet", "--policy", trace::POLICIES, "--trace", &trace];
+            let replayed = programs::example(trace::EXAMPLE, self.with_mlx(), &arguments)?;
+            self.replayed_trace = Some(replayed);
+        }
+        Ok(self.replayed_trace.as_ref().expect("it was just replayed"))
+    }
+
+    /// Programs that need no MLX are built with it all the same where others are: once.
+    fn with_mlx(&self) -> bool {
+        matches!(self.mlx, Mlx::Ready(_))
+    }
+
     fn start_ours(&self) -> Result<Side> {
-        let program = build_ours(matches!(self.mlx, Mlx::Ready(_)))?;
+        let program = programs::figures(self.with_mlx())?;
         let mut command = Command::new(program);
         command.arg("--serve");
         if let Mlx::Ready(ready) = &self.mlx {
@@ -128,7 +173,7 @@ impl Workbench {
             return Err(Unavailable("no MLX".to_owned()).into());
         };
         let unavailable = |what, error| Unavailable(format!("mlx-lm {what}: {error:#}"));
-        let weights = mlx_lm::weights(&self.cache, &build_ours(true)?, &ready.model)?;
+        let weights = mlx_lm::weights(&self.cache, &programs::figures(true)?, &ready.model)?;
         let mlx_lm = mlx_lm::install(&self.cache)
             .map_err(|error| unavailable("cannot be installed", error))?;
         let mut command = mlx_lm.peer(&weights, ready.blas_preload.as_deref());
@@ -155,6 +200,16 @@ impl fmt::Display for Unavailable {
 
 impl std::error::Error for Unavailable {}
 
+fn start_cache_core() -> Result<Side> {
+    let program = programs::cache_core()?;
+    let log = report::folder()?.join("cache-core.log");
+    Side::start(
+        "the cache's core",
+        Command::new(program).arg("--serve"),
+        &log,
+    )
+}
+
 fn set_mlx_up(cache: &Cache) -> Result<Ready> {
     let Installed { blas_preload } = setup::install(cache, None)?;
     let model = Model::SmolLm2.ensure(cache)?;
@@ -164,46 +219,9 @@ fn set_mlx_up(cache: &Cache) -> Result<Ready> {
     })
 }
 
-/// Builds `benches/figures/` and says where the program is.
-fn build_ours(with_mlx: bool) -> Result<PathBuf> {
-    let mut cargo = workspace::cargo();
-    cargo
-        .args(["build", "--release", "--bench", "figures"])
-        .arg("--message-format=json-render-diagnostics")
-        .stderr(Stdio::inherit());
-    if with_mlx {
-        cargo.args(["--features", "mlx"]);
-    }
-    let messages = process::capture(&mut cargo)?;
-    executable(&messages).context("cargo names no program for the bench target `figures`")
-}
-
-/// The program that cargo's messages name last.
-fn executable(messages: &str) -> Option<PathBuf> {
-    let programs = messages.lines().rev().filter_map(|line| {
-        let message: Value = serde_json::from_str(line).ok()?;
-        Some(PathBuf::from(message.get("executable")?.as_str()?))
-    });
-    programs.into_iter().next()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn cargo_says_where_the_program_is() {
-        let messages = concat!(
-            r#"{"reason":"compiler-artifact","target":{"name":"motet"},"executable":null}"#,
-            "\n",
-            r#"{"reason":"compiler-artifact","target":{"name":"figures"},"executable":"/t/figures-1"}"#,
-            "\n",
-            r#"{"reason":"build-finished","success":true}"#,
-            "\n",
-        );
-        assert_eq!(executable(messages), Some(PathBuf::from("/t/figures-1")));
-        assert_eq!(executable(""), None);
-    }
 
     #[test]
     fn what_is_unavailable_is_told_from_what_fails() {

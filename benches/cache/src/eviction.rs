@@ -1,0 +1,164 @@
+//! Insertion and eviction at steady state, from small tries to large ones.
+
+use motet::SegmentId;
+use motet::cache::Salt;
+use motet::cache::trie::{NodeKey, Sealed, Trie};
+use motet::config::CacheConfig;
+use serde::Deserialize;
+
+use crate::Result;
+use crate::household::Texts;
+use crate::protocol::Measured;
+use crate::rounds::{Turn, median, ratios, take_turns, time};
+
+/// Tokens of a node: few, so that what grows with the nodes weighs most.
+const EDGE_TOKENS: usize = 16;
+/// Turns after which a conversation is over.
+const TURNS_MAX: usize = 8;
+/// Conversations that are under way at once, however many past ones are cached.
+const UNDER_WAY: usize = 100;
+/// Nodes for each conversation, where any past one may be taken up again.
+const NODES_PER_CONVERSATION: usize = 4;
+
+/// How large the tries are.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Load {
+    /// Nodes, ascending: the last is compared with the first.
+    nodes: Vec<usize>,
+    rounds: usize,
+    /// Insertions, each with an eviction, in each round.
+    operations: usize,
+}
+
+/// How the nodes hang together.
+#[derive(Clone, Copy, Debug)]
+enum Shape {
+    /// All below one root.
+    Flat,
+    /// Conversations of several turns, of which so many are under way.
+    Conversations,
+    /// The same, but any past conversation is as likely to be taken up again as any
+    /// other: each insertion goes to memory that nobody has looked at for long.
+    Scattered,
+}
+
+/// The shapes that are measured, and whether the figure counts them.
+const SHAPES: [(Shape, bool); 3] = [
+    (Shape::Flat, true),
+    (Shape::Conversations, true),
+    // What grows here is the time of a cache miss, not the number of steps.
+    (Shape::Scattered, false),
+];
+
+/// Time of an insertion and an eviction in the largest trie ÷ in the smallest; of the
+/// shapes that count, the one that grows more.
+pub(crate) fn measure(load: &Load) -> Result<Measured> {
+    let (mut worst, mut remarks) = (Vec::new(), Vec::new());
+    for (shape, counts) in SHAPES {
+        let mut forests: Vec<Forest> = load.nodes.iter().map(|n| Forest::new(*n, shape)).collect();
+        let mut turns: Vec<Turn<'_>> = forests
+            .iter_mut()
+            .map(|forest| -> Turn<'_> {
+                Box::new(|operations| time(operations, || forest.replace_one()))
+            })
+            .collect();
+        let seconds = take_turns(&mut turns, load.rounds, load.operations);
+        drop(turns);
+        let (Some(small), Some(large)) = (seconds.first(), seconds.last()) else {
+            return Err("no sizes to compare".into());
+        };
+        let growth = ratios(large, small);
+        let curve: Vec<String> = load
+            .nodes
+            .iter()
+            .zip(&seconds)
+            .map(|(nodes, seconds)| format!("{:.0} ns at {nodes}", median(seconds) * 1e9))
+            .collect();
+        let (grown, beside) = (
+            median(&growth),
+            if counts { "" } else { " (does not count)" },
+        );
+        remarks.push(format!(
+            "{shape:?}: {} nodes: {grown:.2}{beside}",
+            curve.join(", ")
+        ));
+        if counts && (worst.is_empty() || grown > median(&worst)) {
+            worst = growth;
+        }
+    }
+    Ok(Measured {
+        samples: worst,
+        remarks,
+    })
+}
+
+/// A trie of a constant number of nodes.
+struct Forest {
+    trie: Trie,
+    root: NodeKey,
+    shape: Shape,
+    texts: Texts,
+    /// Where conversations end, and after how many turns.
+    ends: Vec<(NodeKey, usize)>,
+    edge: [u32; EDGE_TOKENS],
+    inserted: u32,
+}
+
+impl Forest {
+    /// A trie that has reached its steady state.
+    fn new(nodes: usize, shape: Shape) -> Self {
+        let mut trie = Trie::new(CacheConfig::default().eviction.policy());
+        let root = trie.root_or_new(&Salt::default());
+        let conversations = match shape {
+            Shape::Flat => 0,
+            Shape::Conversations => UNDER_WAY,
+            Shape::Scattered => nodes / NODES_PER_CONVERSATION,
+        };
+        let mut forest = Self {
+            trie,
+            root,
+            shape,
+            texts: Texts::new(),
+            ends: vec![(root, TURNS_MAX); conversations.max(1)],
+            edge: [7; EDGE_TOKENS],
+            inserted: 0,
+        };
+        while forest.trie.len() < nodes {
+            forest.insert();
+        }
+        for _ in 0..2 * nodes {
+            forest.replace_one();
+        }
+        forest
+    }
+
+    fn replace_one(&mut self) {
+        self.insert();
+        self.trie.evict().expect("nobody holds anything");
+    }
+
+    fn insert(&mut self) {
+        self.inserted += 1;
+        // No two edges begin alike, so any may hang below any node.
+        self.edge[0] = self.inserted;
+        let sealed = Sealed {
+            segment: SegmentId(self.inserted.into()),
+            beyond: 0,
+            bytes: EDGE_TOKENS,
+        };
+        let place = match self.shape {
+            Shape::Flat => None,
+            Shape::Conversations | Shape::Scattered => Some(self.texts.below(self.ends.len())),
+        };
+        let over = (self.root, 0);
+        let (parent, turns) = match place.map(|place| self.ends[place]) {
+            Some((end, turns)) if turns < TURNS_MAX && self.trie.contains(end) => (end, turns),
+            _ => over,
+        };
+        let node = self.trie.insert(parent, &self.edge, sealed, 0);
+        if let Some(place) = place {
+            self.ends[place] = (node, turns + 1);
+        }
+    }
+}

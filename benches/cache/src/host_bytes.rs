@@ -1,0 +1,54 @@
+//! What the cache's bookkeeping weighs.
+
+use serde::Deserialize;
+
+use crate::allocations::{self, Allocated};
+use crate::household::{Household, Texts};
+use crate::protocol::Measured;
+
+/// The bound: bytes per token and per node.
+const TOKEN_BYTES_MAX: usize = 8;
+const NODE_BYTES_MAX: usize = 200;
+
+/// Conversations that were held, and are over.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Load {
+    conversations: usize,
+    /// Length of each.
+    tokens: usize,
+    /// Of these, tokens that all begin with.
+    shared_tokens: usize,
+}
+
+/// Host bytes per cached token. Counted, so one sample says all.
+pub(crate) fn measure(load: &Load) -> Measured {
+    let mut texts = Texts::new();
+    let beginning = texts.next(load.shared_tokens);
+    let own_tokens = load.tokens - load.shared_tokens;
+    let conversations: Vec<_> = (0..load.conversations)
+        .map(|_| texts.after(&beginning, own_tokens))
+        .collect();
+
+    let (household, Allocated { bytes, .. }) = allocations::count(|| {
+        let mut household = Household::new();
+        for conversation in &conversations {
+            household.converse(conversation);
+        }
+        household
+    });
+
+    let stats = household.core.stats();
+    let (tokens, nodes) = (stats.cached_tokens, stats.segments);
+    let bytes_max = TOKEN_BYTES_MAX * tokens + NODE_BYTES_MAX * nodes;
+    let per_node = (bytes - (size_of::<u32>() * tokens) as isize) as f64 / nodes as f64;
+    Measured {
+        samples: vec![bytes as f64 / tokens as f64],
+        remarks: vec![format!(
+            "{bytes} bytes for {tokens} tokens in {nodes} nodes: {per_node:.0} for each node beside \
+             4 for each token; {:.2} of the bound of {TOKEN_BYTES_MAX} per token and \
+             {NODE_BYTES_MAX} per node",
+            bytes as f64 / bytes_max as f64
+        )],
+    }
+}

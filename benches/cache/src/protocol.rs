@@ -1,0 +1,61 @@
+//! Requests and answers, one JSON object a line.
+
+use std::io::{BufRead, Write};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::{Result, eviction, host_bytes, matching, session};
+
+/// What can be asked for.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+enum Request {
+    /// What is measured.
+    Hello,
+    /// GB/s at which the tokens of a long path are matched.
+    Match(matching::Load),
+    /// Match, begin and close ÷ kvbm-logical's match.
+    Session(session::Load),
+    /// Time per insertion and eviction in a large trie ÷ in a small one.
+    EvictGrowth(eviction::Load),
+    /// Host bytes per cached token.
+    HostBytes(host_bytes::Load),
+}
+
+/// A figure, measured.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Measured {
+    /// One for each round.
+    pub(crate) samples: Vec<f64>,
+    /// For people: the absolute numbers behind it.
+    pub(crate) remarks: Vec<String>,
+}
+
+/// Answers requests until standard input ends.
+pub(crate) fn serve() -> Result<()> {
+    let mut answers = std::io::stdout().lock();
+    for line in std::io::stdin().lock().lines() {
+        let answer = match serde_json::from_str(&line?)
+            .map_err(Into::into)
+            .and_then(answer)
+        {
+            Ok(ok) => json!({ "ok": ok }),
+            Err(error) => json!({ "error": error.to_string() }),
+        };
+        writeln!(answers, "{answer}")?;
+        answers.flush()?;
+    }
+    Ok(())
+}
+
+fn answer(request: Request) -> Result<Value> {
+    let measured = match request {
+        Request::Hello => return Ok(json!({ "name": "motet's cache, kvbm-logical 1.6.1" })),
+        Request::Match(load) => matching::measure(&load),
+        Request::Session(load) => session::measure(&load)?,
+        Request::EvictGrowth(load) => eviction::measure(&load)?,
+        Request::HostBytes(load) => host_bytes::measure(&load),
+    };
+    Ok(serde_json::to_value(measured)?)
+}

@@ -1,0 +1,46 @@
+//! Taking turns, and medians.
+
+use std::time::Instant;
+
+/// Something to be timed: carries out so many operations and returns the seconds of one.
+pub(crate) type Turn<'a> = Box<dyn FnMut(usize) -> f64 + 'a>;
+
+/// Lets all take turns, `rounds` times after one that does not count. Returns for each
+/// the seconds of one operation, round by round.
+pub(crate) fn take_turns(
+    turns: &mut [Turn<'_>],
+    rounds: usize,
+    operations: usize,
+) -> Vec<Vec<f64>> {
+    let mut seconds = vec![Vec::with_capacity(rounds); turns.len()];
+    for round in 0..=rounds {
+        for (turn, seconds) in turns.iter_mut().zip(&mut seconds) {
+            let taken = turn(operations);
+            if round > 0 {
+                seconds.push(taken);
+            }
+        }
+    }
+    seconds
+}
+
+/// Seconds of one of `operations` calls.
+pub(crate) fn time(operations: usize, mut operation: impl FnMut()) -> f64 {
+    let begun = Instant::now();
+    for _ in 0..operations {
+        operation();
+    }
+    begun.elapsed().as_secs_f64() / operations as f64
+}
+
+/// Each round's first ÷ second.
+pub(crate) fn ratios(first: &[f64], second: &[f64]) -> Vec<f64> {
+    first.iter().zip(second).map(|(a, b)| a / b).collect()
+}
+
+/// The middle value, the upper one of two.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}

@@ -1,0 +1,218 @@
+//! Match, begin and close of a cached prompt, beside kvbm-logical's match of its blocks.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use motet::TokenId;
+use motet::cache::{Begin, Effect, Message};
+use serde::Deserialize;
+
+use crate::Result;
+use crate::allocations;
+use crate::household::{Household, Texts};
+use crate::kvbm::{self, BLOCK_TOKENS, Kvbm};
+use crate::protocol::Measured;
+use crate::rounds::{Turn, median, ratios, take_turns, time};
+
+/// Tokens that a live sequence has after what it shares.
+const OWN_TOKENS: usize = 32;
+
+/// What both sides hold, and how often they are asked.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Load {
+    /// Blocks of 16 tokens that are matched.
+    blocks: usize,
+    /// Sequences that are alive meanwhile.
+    live: usize,
+    /// Conversations that are cached besides.
+    conversations: usize,
+    /// Tokens of each.
+    conversation_tokens: usize,
+    /// Numbers of nodes that the prompt is cached in; the slowest counts.
+    nodes: Vec<usize>,
+    rounds: usize,
+    /// Sessions, and matches, in each round.
+    operations: usize,
+}
+
+/// A core that has the prompt cached, and the session that is timed.
+struct Sessions {
+    name: String,
+    household: Household,
+    prompt: Arc<[TokenId]>,
+    cached_tokens: usize,
+}
+
+/// Times of sessions ÷ times of kvbm-logical's match, which takes turns with them. Of
+/// several ways to cache the prompt, the slowest counts; kvbm is set up as its own
+/// documentation and benchmark do.
+pub(crate) fn measure(load: &Load) -> Result<Measured> {
+    let mut ours = Vec::new();
+    for &nodes in &load.nodes {
+        ours.push(Sessions::new(load, nodes, true)?);
+        ours.push(Sessions::new(load, nodes, false)?);
+    }
+    let allocated: Vec<usize> = ours.iter_mut().map(Sessions::allocations).collect();
+    let prompt = prompt(load);
+    let hashes = kvbm::hashes(&prompt);
+    let theirs = [populated(load, true)?, populated(load, false)?];
+
+    let mut turns: Vec<Turn<'_>> = Vec::new();
+    for kvbm in &theirs {
+        turns.push(Box::new(|operations| {
+            kvbm.match_seconds(&hashes, operations)
+        }));
+    }
+    turns.push(Box::new(|operations| {
+        theirs[1].match_and_drop_seconds(&hashes, operations)
+    }));
+    turns.push(Box::new(|operations| {
+        time(operations.div_ceil(16), || {
+            black_box(kvbm::hashes(black_box(&prompt)));
+        })
+    }));
+    let names: Vec<String> = ours.iter().map(|sessions| sessions.name.clone()).collect();
+    for sessions in &mut ours {
+        turns.push(Box::new(|operations| time(operations, || sessions.run())));
+    }
+    let seconds = take_turns(&mut turns, load.rounds, load.operations);
+    drop(turns);
+    Ok(report(&names, &allocated, &seconds))
+}
+
+/// The first four are kvbm's: matching, the same without counting uses and then with
+/// letting go, hashing. The others are ours.
+fn report(names: &[String], allocated: &[usize], seconds: &[Vec<f64>]) -> Measured {
+    let (theirs, ours) = seconds.split_at(4);
+    let micros = |seconds: &[f64]| median(seconds) * 1e6;
+    let slowest = ours
+        .iter()
+        .max_by(|a, b| median(a).total_cmp(&median(b)))
+        .expect("there are sessions");
+    let mut remarks = vec![format!(
+        "kvbm-logical: {:.2} µs to match ({:.2} without counting uses, {:.2} so and with letting \
+         go), {:.2} µs to hash the tokens, which every request needs: the session takes {:.3} of \
+         match and hash, {:.3} of the match without counting",
+        micros(&theirs[0]),
+        micros(&theirs[1]),
+        micros(&theirs[2]),
+        micros(&theirs[3]),
+        micros(slowest) / (micros(&theirs[0]) + micros(&theirs[3])),
+        micros(slowest) / micros(&theirs[1]),
+    )];
+    let each = names.iter().zip(allocated).zip(ours);
+    remarks.extend(each.map(|((name, allocations), seconds)| {
+        let micros = micros(seconds);
+        format!("motet, {name}: {micros:.2} µs, {allocations} allocations")
+    }));
+    Measured {
+        samples: ratios(slowest, &theirs[0]),
+        remarks,
+    }
+}
+
+impl Sessions {
+    /// `alike`: the sequences that are alive have begun with the same tokens, as users
+    /// of one system prompt do.
+    fn new(load: &Load, nodes: usize, alike: bool) -> Result<Self> {
+        let prompt = prompt(load);
+        let mut texts = Texts::new();
+        let mut household = Household::new();
+        let shared = texts.next(prompt.len()); // what `prompt` returned, and so the same
+        for end in (1..=nodes).map(|n| prompt.len() * n / nodes) {
+            household.converse(&prompt[..end]);
+        }
+        for _ in 0..load.conversations {
+            household.converse(&texts.next(load.conversation_tokens));
+        }
+        for _ in 0..load.live {
+            let text = match alike {
+                true => texts.after(&shared, OWN_TOKENS),
+                false => texts.next(prompt.len() + OWN_TOKENS),
+            };
+            household.begin(&text);
+        }
+        let others = if alike {
+            "of the same prompt"
+        } else {
+            "of others"
+        };
+        let mut sessions = Self {
+            name: format!("{nodes} nodes, {} live {others}", load.live),
+            household,
+            cached_tokens: prompt.len(),
+            // One token is to be evaluated.
+            prompt: texts.after(&prompt, 1).into(),
+        };
+        sessions.check()?;
+        Ok(sessions)
+    }
+
+    /// A session finds all that is cached, and leaves the cache as it was.
+    fn check(&mut self) -> Result<()> {
+        let before = self.household.core.stats();
+        let sequence = self.household.next_sequence();
+        let begin = Begin::new(sequence, Arc::clone(&self.prompt), 16);
+        let effects = self.tell(Message::Begin(begin));
+        let found = effects.iter().any(|effect| match effect {
+            Effect::Begun { cached_tokens, .. } => *cached_tokens == self.cached_tokens,
+            _ => false,
+        });
+        self.tell(Message::Close {
+            sequence,
+            computed: self.cached_tokens,
+            generated: Vec::new(),
+        });
+        let after = self.household.core.stats();
+        let alike = (
+            before.segments,
+            before.protected_bytes,
+            before.reserved_bytes,
+        ) == (after.segments, after.protected_bytes, after.reserved_bytes);
+        match found && alike {
+            true => Ok(()),
+            false => Err(format!("not a session of cached tokens: {effects:?}").into()),
+        }
+    }
+
+    fn run(&mut self) {
+        let sequence = self.household.next_sequence();
+        let begin = Begin::new(sequence, Arc::clone(&self.prompt), 16);
+        black_box(self.tell(Message::Begin(begin)));
+        black_box(self.tell(Message::Close {
+            sequence,
+            computed: self.cached_tokens,
+            generated: Vec::new(),
+        }));
+    }
+
+    fn allocations(&mut self) -> usize {
+        allocations::count(|| self.run()).1.allocations
+    }
+
+    fn tell(&mut self, message: Message) -> Vec<Effect> {
+        let effects = self.household.core.handle(Duration::ZERO, message);
+        effects.expect("the message makes sense")
+    }
+}
+
+fn prompt(load: &Load) -> Vec<TokenId> {
+    Texts::new().next(load.blocks * BLOCK_TOKENS)
+}
+
+/// kvbm with the same texts as a core has: the prompt active, the conversations not.
+fn populated(load: &Load, frequencies: bool) -> Result<Kvbm> {
+    let mut texts = Texts::new();
+    let blocks = load.blocks + load.conversations * (load.conversation_tokens / BLOCK_TOKENS + 1);
+    let mut kvbm = match frequencies {
+        true => Kvbm::new(blocks)?,
+        false => Kvbm::without_frequencies(blocks)?,
+    };
+    kvbm.register(&texts.next(load.blocks * BLOCK_TOKENS), true)?;
+    for _ in 0..load.conversations {
+        kvbm.register(&texts.next(load.conversation_tokens), false)?;
+    }
+    Ok(kvbm)
+}

@@ -1,0 +1,95 @@
+//! The checkout's own programs, built in release mode.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::report;
+use super::workbench::Unavailable;
+use crate::{process, workspace};
+
+/// A package of its own: nobody else depends on what its peers depend on.
+const CACHE_MANIFEST: &str = "benches/cache/Cargo.toml";
+
+/// Builds `benches/figures/` and says where the program is.
+pub(super) fn figures(with_mlx: bool) -> Result<PathBuf> {
+    build(&["--bench", "figures"], with_mlx)
+}
+
+/// Builds `benches/cache/` and says where the program is.
+///
+/// # Errors
+///
+/// [`Unavailable`] when what it depends on cannot be had.
+pub(super) fn cache_core() -> Result<PathBuf> {
+    let mut fetch = workspace::cargo();
+    fetch.args(["fetch", "--manifest-path", CACHE_MANIFEST]);
+    process::capture(&mut fetch)
+        .map_err(|error| Unavailable(format!("no kvbm-logical: {error:#}")))?;
+    let mut cargo = workspace::cargo();
+    cargo.args(["build", "--release", "--manifest-path", CACHE_MANIFEST]);
+    if env::var_os("CARGO_TARGET_DIR").is_none() {
+        cargo.env("CARGO_TARGET_DIR", workspace::root().join("target"));
+    }
+    run(cargo)
+}
+
+/// Runs an example with these arguments and returns what it writes as JSON.
+pub(super) fn example(name: &str, with_mlx: bool, arguments: &[&str]) -> Result<Value> {
+    let program = build(&["--example", name], with_mlx)?;
+    let path = report::folder()?.join(format!("{name}.json"));
+    let mut command = Command::new(program);
+    command.args(arguments).arg("--json").arg(&path);
+    process::capture(&mut command)?;
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))
+}
+
+fn build(target: &[&str], with_mlx: bool) -> Result<PathBuf> {
+    let mut cargo = workspace::cargo();
+    cargo.args(["build", "--release"]).args(target);
+    if with_mlx {
+        cargo.args(["--features", "mlx"]);
+    }
+    run(cargo)
+}
+
+fn run(mut cargo: Command) -> Result<PathBuf> {
+    cargo
+        .arg("--message-format=json-render-diagnostics")
+        .stderr(Stdio::inherit());
+    let messages = process::capture(&mut cargo)?;
+    executable(&messages).context("cargo names no program that it has built")
+}
+
+/// The program that cargo's messages name last.
+fn executable(messages: &str) -> Option<PathBuf> {
+    let programs = messages.lines().rev().filter_map(|line| {
+        let message: Value = serde_json::from_str(line).ok()?;
+        Some(PathBuf::from(message.get("executable")?.as_str()?))
+    });
+    programs.into_iter().next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargo_says_where_the_program_is() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","target":{"name":"motet"},"executable":null}"#,
+            "\n",
+            r#"{"reason":"compiler-artifact","target":{"name":"figures"},"executable":"/t/figures-1"}"#,
+            "\n",
+            r#"{"reason":"build-finished","success":true}"#,
+            "\n",
+        );
+        assert_eq!(executable(messages), Some(PathBuf::from("/t/figures-1")));
+        assert_eq!(executable(""), None);
+    }
+}
