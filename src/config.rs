@@ -51,9 +51,9 @@ pub struct SchedulerConfig {
 /// Settings of the cache.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CacheConfig {
-    /// Device bytes for cached state: sealed segments and the tails of live
-    /// sequences. Weights and scratch come on top. A request that could never
-    /// fit is refused.
+    /// Device bytes for cached state (sealed segments and the tails of live sequences)
+    /// and a step's scratch. Weights come on top. A request that could never fit is
+    /// refused.
     pub device_bytes_max: usize,
     /// A new sequence waits for another's prefill only if that spares it at least
     /// this many tokens.
@@ -124,6 +124,14 @@ impl Default for CacheConfig {
     }
 }
 
+impl CacheConfig {
+    /// Device bytes that pins may hold.
+    #[must_use]
+    pub fn pinned_bytes_max(&self) -> usize {
+        self.pinned_bytes_max.unwrap_or(self.device_bytes_max / 2)
+    }
+}
+
 impl EvictionPolicy {
     /// The policy, with nothing learned yet.
     #[must_use]
@@ -152,7 +160,11 @@ impl EngineConfig {
         positive("scheduler.sequences_max", self.scheduler.sequences_max)?;
         positive("scheduler.step_tokens_max", self.scheduler.step_tokens_max)?;
         positive("cache.device_bytes_max", self.cache.device_bytes_max)?;
-        let pinned_bytes_max = self.cache.pinned_bytes_max.unwrap_or(0);
+        positive(
+            "cache.restore_interval_tokens",
+            self.cache.restore_interval_tokens,
+        )?;
+        let pinned_bytes_max = self.cache.pinned_bytes_max();
         if pinned_bytes_max > self.cache.device_bytes_max {
             return Err(ConfigError {
                 field: "cache.pinned_bytes_max",
@@ -183,25 +195,36 @@ impl EngineConfig {
 }
 
 impl EngineConfig {
+    /// Device bytes that the largest step needs beside weights and cached state.
+    #[must_use]
+    pub fn scratch_bytes(&self, spec: &ModelSpec) -> usize {
+        spec.scratch_bytes_per_token
+            .saturating_mul(self.scheduler.step_tokens_max)
+    }
+
     /// Checks the budget against the worst case of this model: so many sequences of
-    /// its whole context at once, and the copies that their sealing needs. A sequence
-    /// reserves its own worst case before it starts, so beyond this check none runs
-    /// out in its middle.
+    /// its whole context at once, and the largest step's scratch. A sequence reserves
+    /// its own worst case before it starts, so beyond this check none runs out in its
+    /// middle.
     ///
     /// # Errors
     ///
     /// [`ConfigError`] says how many bytes would do.
     pub fn validate_for(&self, spec: &ModelSpec) -> Result<(), ConfigError> {
         let tail = spec.tail_bytes(spec.context_tokens_max);
-        let needed = tail.saturating_mul(self.cache.full_sequences_min);
+        let tails = tail.saturating_mul(self.cache.full_sequences_min);
+        let scratch = self.scratch_bytes(spec);
+        // One byte at least is left for the cache.
+        let needed = tails.max(1).saturating_add(scratch);
         match needed <= self.cache.device_bytes_max {
             true => Ok(()),
             false => Err(ConfigError {
                 field: "cache.device_bytes_max",
                 found: self.cache.device_bytes_max.to_string(),
                 expected: format!(
-                    "at least {needed} bytes, for `cache.full_sequences_min` = {} sequences of \
-                     {} tokens; lower that to 0 if no request is that long",
+                    "at least {needed} bytes: `cache.full_sequences_min` = {} sequences of \
+                     {} tokens (lower that to 0 if no request is that long), and {scratch} \
+                     for a step of `scheduler.step_tokens_max` tokens",
                     self.cache.full_sequences_min, spec.context_tokens_max
                 )
                 .into(),

@@ -71,6 +71,14 @@ pub enum Edit {
         /// The whole's name.
         segment: SegmentId,
     },
+    /// A segment gives way to another of the same tokens, in every path that it is part
+    /// of.
+    Replace {
+        /// The segment, which is gone afterwards.
+        segment: SegmentId,
+        /// The other, which holds all that it does.
+        by: SegmentId,
+    },
     /// Tokens are taken out of a slot, and what follows them moves in: see
     /// [`Model::remove`].
     Remove {
@@ -324,6 +332,11 @@ impl<M: Model> Table<M> {
                 let whole = Rc::new(model.merge(&halves[0], &halves[1])?);
                 self.replace(&halves, &[Rc::clone(&whole)]);
                 self.segments.insert(segment, whole);
+            }
+            Edit::Replace { segment, by } => {
+                let old = self.take_segment(segment);
+                let new = Rc::clone(&self.segments[&by]);
+                self.replace(&[old], &[new]);
             }
             Edit::Remove {
                 slot,

@@ -11,7 +11,7 @@ use crate::SequenceId;
 use crate::actors::scheduler::{Scheduler, Stop};
 use crate::actors::sequence::Output;
 use crate::error::GenerateError;
-use crate::request::{Completion, Finish, Piece};
+use crate::request::{Completion, ContextLimit, Finish, Piece};
 use crate::shared::cancel::CancelWord;
 
 /// The tokens of one sequence as they come, with their text.
@@ -27,6 +27,8 @@ pub struct TokenStream {
     pub(crate) output: mpsc::Receiver<Output>,
     pub(crate) cancel: CancelWord,
     pub(crate) scheduler: WeakActorRef<Scheduler>,
+    /// What it does when its context is full, and its forks do too.
+    pub(crate) at_limit: ContextLimit,
     pub(crate) finish: Option<Finish>,
     pub(crate) over: bool,
 }
@@ -38,7 +40,8 @@ impl TokenStream {
         self.sequence
     }
 
-    /// Tokens of the prompt, after templates and tokenising.
+    /// Tokens of the prompt, after templates and tokenising; of a fork, those that it
+    /// appends.
     #[must_use]
     pub fn prompt_tokens(&self) -> usize {
         self.prompt_tokens

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use motet::cache::{self, CacheCore, CacheError, Salt};
 use motet::config::{CacheConfig, SchedulerConfig};
-use motet::device::{Outcome, Table, Work};
+use motet::device::{Edit, Outcome, Table, Work};
 use motet::model::oracle::{Oracle, OracleConfig, ShiftRule, StepFault};
 use motet::model::sampling::Sampling;
 use motet::model::{DeviceMemory, LayerKind, Model, ModelSpec};
@@ -47,6 +47,10 @@ struct House {
     pins_made: u64,
     /// Questions to the cache without an answer so far.
     tickets: BTreeSet<u64>,
+    /// Whoever was inside when all were told to end.
+    aborted: BTreeSet<SequenceId>,
+    forks: usize,
+    shifts: usize,
 }
 
 impl House {
@@ -63,6 +67,10 @@ impl House {
             tail_block_tokens: 4,
             ..OracleConfig::with_layers(layers)
         };
+        Self::of(oracle, budget_tokens)
+    }
+
+    fn of(oracle: OracleConfig, budget_tokens: usize) -> Self {
         let model = Oracle::new(oracle.clone()).unwrap();
         let spec = model.spec().clone();
         let cache_config = CacheConfig {
@@ -91,6 +99,9 @@ impl House {
             now: Duration::ZERO,
             pins_made: 0,
             tickets: BTreeSet::new(),
+            aborted: BTreeSet::new(),
+            forks: 0,
+            shifts: 0,
         }
     }
 
@@ -133,6 +144,7 @@ impl House {
             prompt,
             ..Caller::default()
         };
+        self.forks += 1;
         let sequence = SequenceId(self.callers.len() as u64 + 1);
         let submission = submission(sequence, &caller, appended);
         self.callers.insert(sequence, caller);
@@ -141,6 +153,16 @@ impl House {
             at: Some(at),
             submission,
         }));
+    }
+
+    fn abort(&mut self) {
+        let inside = self.callers.iter().filter(|(_, c)| c.end.is_none());
+        self.aborted.extend(inside.map(|(sequence, _)| *sequence));
+        self.feed(Event::Abort);
+        for sequence in &self.aborted {
+            let end = &self.callers[sequence].end;
+            assert!(matches!(end, Some(Err(_))), "{sequence} ends at once");
+        }
     }
 
     fn upkeep(&mut self, message: cache::Message) {
@@ -154,6 +176,8 @@ impl House {
             match effect {
                 Effect::Cache(message) => self.messages.push_back(message),
                 Effect::Work(work) => {
+                    let removes = |edit: &&Edit| matches!(edit, Edit::Remove { .. });
+                    self.shifts += work.edits.iter().filter(removes).count();
                     assert!(self.work.is_none(), "one work at a time");
                     self.work = Some(work);
                 }
@@ -259,7 +283,8 @@ impl House {
     fn check_end(&self) {
         for (sequence, caller) in &self.callers {
             let mut alone = self.alone(caller);
-            let end = alone.iter().position(|token| *token == 0);
+            let ends = |token: &TokenId| self.oracle.end_tokens.contains(token);
+            let end = alone.iter().position(ends);
             alone.truncate(end.unwrap_or(alone.len()));
             match caller.end.as_ref().expect("every sequence ends") {
                 Ok(FinishReason::Cancelled) | Err(_) => {
@@ -305,10 +330,11 @@ fn submission(sequence: SequenceId, caller: &Caller, prompt: &[TokenId]) -> Subm
     }
 }
 
-const KINDS: [&[LayerKind]; 4] = [
+const KINDS: [&[LayerKind]; 5] = [
     &[LayerKind::Full],
     &[LayerKind::Full, LayerKind::Window { tokens: 5 }],
     &[LayerKind::Recurrent],
+    &[LayerKind::Window { tokens: 40 }],
     &[
         LayerKind::Full,
         LayerKind::Window { tokens: 7 },
@@ -393,8 +419,11 @@ fn fork_any(house: &mut House, rng: &mut impl Rng) {
 
 /// Pins, unpins, clears.
 fn keep_any(house: &mut House, rng: &mut impl Rng) {
-    let message = match rng.random_range(0..6) {
+    let message = match rng.random_range(0..7) {
         0 => cache::Message::Clear { salt: None },
+        6 => cache::Message::Clear {
+            salt: Some(any_salt(rng)),
+        },
         1 | 2 => cache::Message::Unpin {
             pin: PinId(rng.random_range(0..=house.pins_made)),
         },
@@ -413,9 +442,8 @@ fn keep_any(house: &mut House, rng: &mut impl Rng) {
     house.upkeep(message);
 }
 
-/// One random history of the whole house. Returns how many tokens were told, and how
-/// often the device failed.
-fn history(seed: u64, faults: bool) -> (usize, usize) {
+/// One random history of the whole house, at its end.
+fn history(seed: u64, faults: bool) -> House {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let budget_tokens = [70, 150, 2_000][rng.random_range(0..3)];
     let kinds = KINDS[seed as usize % KINDS.len()];
@@ -433,7 +461,7 @@ fn history(seed: u64, faults: bool) -> (usize, usize) {
                 let fault = [StepFault::Fail, StepFault::Panic][rng.random_range(0..2)];
                 house.oracle.faults.next_steps(1, fault);
             }
-            4 if rng.random_bool(0.003) => house.feed(Event::Abort),
+            4 if rng.random_bool(0.003) => house.abort(),
             3 if faults && rng.random_bool(0.05) => house.oracle.faults.refuse_memory(1),
             way => {
                 house.deliver(way % 3);
@@ -454,16 +482,38 @@ fn history(seed: u64, faults: bool) -> (usize, usize) {
         peak <= budget,
         "{peak} bytes were alive on a device of {budget}"
     );
-    let told = house.callers.values().map(|caller| caller.told.len()).sum();
-    (told, house.failures.len())
+    house
+}
+
+/// What many histories have seen.
+#[derive(Debug, Default)]
+struct Seen {
+    told: usize,
+    forks: usize,
+    shifts: usize,
+    failures: usize,
+}
+
+impl Seen {
+    fn add(&mut self, house: &House) {
+        let told = house.callers.values().map(|caller| caller.told.len());
+        self.told += told.sum::<usize>();
+        self.forks += house.forks;
+        self.shifts += house.shifts;
+        self.failures += house.failures.len();
+    }
 }
 
 #[test]
 fn any_order_of_messages_gives_every_caller_its_own_tokens() {
-    let told: usize = (0..2_000).map(|seed| history(seed, false).0).sum();
+    let mut seen = Seen::default();
+    for seed in 0..2_500 {
+        seen.add(&history(seed, false));
+    }
+    println!("{seen:?}");
     assert!(
-        told > 10_000,
-        "only {told} tokens in all: these histories prove little"
+        seen.told > 50_000 && seen.forks > 2_000 && seen.shifts > 300,
+        "these histories prove little: {seen:?}"
     );
 }
 
@@ -477,16 +527,14 @@ fn and_so_with_failing_steps_and_panics() {
             eprintln!("{message} on {thread:?}");
         }
     }));
-    let (mut told, mut failures) = (0, 0);
-    for seed in 0..2_000 {
-        let seen = history(10_000 + seed, true);
-        told += seen.0;
-        failures += seen.1;
+    let mut seen = Seen::default();
+    for seed in 0..2_500 {
+        seen.add(&history(10_000 + seed, true));
     }
-    println!("{told} tokens told, {failures} failures of the device");
+    println!("{seen:?}");
     assert!(
-        told > 10_000 && failures > 500,
-        "{told} tokens, {failures} failures"
+        seen.told > 50_000 && seen.failures > 500,
+        "these histories prove little: {seen:?}"
     );
     std::panic::set_hook(quiet);
 }
@@ -508,6 +556,70 @@ fn sixteen_equal_beginnings_are_computed_once() {
         let evaluated = house.oracle.counters.now().tokens_evaluated as usize;
         // Two users may share the token after the common beginning.
         let most = shared.len() + 16 * 3 + told;
+        assert!(
+            evaluated <= most,
+            "{kinds:?}: {evaluated} tokens evaluated, at most {most} needed"
+        );
+    }
+}
+
+/// Who comes while another's step is under way comes too late for a state that is not
+/// kept. Then one of them computes what all share, and not each.
+#[test]
+fn latecomers_compute_a_common_beginning_once() {
+    for kinds in KINDS {
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let mut house = House::new(kinds, 10_000);
+        let shared: Vec<TokenId> = (0..20).map(|i| 1 + i % 40).collect();
+        let prompt = |user: TokenId| {
+            let mut prompt = shared.clone();
+            prompt.extend((0..30).map(|i| 41 + (user + i) % 8));
+            prompt
+        };
+        house.submit(prompt(0), 4, Sampling::GREEDY);
+        while house.oracle.counters.now().tokens_evaluated < 32 {
+            (0..3).any(|way| house.deliver(way));
+        }
+        for user in 1..8 {
+            house.submit(prompt(user), 4, Sampling::GREEDY);
+        }
+        house.run_until_idle(&mut rng);
+        house.check_end();
+        let told: usize = house.callers.values().map(|c| c.told.len()).sum();
+        let evaluated = house.oracle.counters.now().tokens_evaluated as usize;
+        let most = 2 * shared.len() + 8 * 30 + told;
+        assert!(
+            evaluated <= most,
+            "{kinds:?}: {evaluated} tokens evaluated, at most {most} needed"
+        );
+    }
+}
+
+/// While a sequence that begins alike lives on, those who come one after another find
+/// the common beginning, once one of them has computed it.
+#[test]
+fn a_live_sequence_does_not_keep_others_from_sharing() {
+    for kinds in KINDS {
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let endless = OracleConfig {
+            end_tokens: Vec::new(),
+            end_one_in: 0,
+            ..House::new(kinds, 0).oracle
+        };
+        let mut house = House::of(endless, 10_000);
+        let prompt = |user: TokenId| (1..25).chain([40 + user, 48]).collect::<Vec<TokenId>>();
+        house.submit(prompt(0), 200, Sampling::GREEDY);
+        for user in 1..5 {
+            while house.callers[&SequenceId(1)].told.len() < 4 * user as usize {
+                (0..3).any(|way| house.deliver(way));
+            }
+            house.submit(prompt(user), 1, Sampling::GREEDY);
+        }
+        house.run_until_idle(&mut rng);
+        house.check_end();
+        let told: usize = house.callers.values().map(|c| c.told.len()).sum();
+        let evaluated = house.oracle.counters.now().tokens_evaluated as usize;
+        let most = 2 * 24 + 5 * 2 + told;
         assert!(
             evaluated <= most,
             "{kinds:?}: {evaluated} tokens evaluated, at most {most} needed"

@@ -25,12 +25,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::cache::{Answer, CacheActor};
 use super::sequence::{News, Sequence};
-use crate::SequenceId;
 use crate::cache::{self, CacheError};
 use crate::device::{Device, Outcome};
 use crate::scheduler::{self, Effect, Event, SchedulerCore, Submission};
 use crate::shared::cancel::CancelWord;
 use crate::telemetry::Telemetry;
+use crate::{PinId, SequenceId};
 
 /// Messages that callers and sequences may have waiting for the scheduler.
 pub(crate) const MAILBOX_MAX: usize = 1024;
@@ -49,8 +49,9 @@ pub(crate) struct Scheduler {
     /// Messages to the cache beyond [`ASKED_MAX`]; as many as sequences can cause.
     unasked: VecDeque<cache::Message>,
     links: BTreeMap<SequenceId, Link>,
-    /// Callers who await the cache's answer; each waits for one.
-    upkeep: BTreeMap<u64, oneshot::Sender<Result<(), CacheError>>>,
+    /// Callers who await the cache's answer, and the pin that each wants; as many as
+    /// the engine lets ask at once.
+    upkeep: BTreeMap<u64, (oneshot::Sender<Result<(), CacheError>>, Option<PinId>)>,
     tickets_made: u64,
     telemetry: Arc<Telemetry>,
 }
@@ -173,12 +174,7 @@ impl Message<Upkeep> for Scheduler {
     type Reply = ();
 
     async fn handle(&mut self, upkeep: Upkeep, _ctx: &mut Context<Self, Self::Reply>) {
-        self.tickets_made += 1;
-        self.upkeep.insert(self.tickets_made, upkeep.reply);
-        self.feed(Event::Upkeep {
-            ticket: self.tickets_made,
-            message: upkeep.message,
-        });
+        self.keep(upkeep);
     }
 }
 
@@ -234,6 +230,7 @@ impl Scheduler {
         let effects = self.core.handle(event);
         // Before anyone is told of an end, so that the sums include it.
         self.telemetry.scheduler(self.core.stats());
+        let mut unwanted = Vec::new();
         let drawn = |effect: &&Effect| matches!(effect, Effect::Token(..));
         self.telemetry.drawn(effects.iter().filter(drawn).count());
         for effect in effects {
@@ -257,9 +254,11 @@ impl Scheduler {
                     self.tell(sequence, news);
                 }
                 Effect::Upkept(ticket, result) => {
-                    let caller = self.upkeep.remove(&ticket).expect("a ticket is made once");
-                    // Who does not wait any more does not want to know.
-                    caller.send(result).ok();
+                    let (caller, pin) = self.upkeep.remove(&ticket).expect("made once");
+                    if let (Err(Ok(())), Some(pin)) = (caller.send(result), pin) {
+                        // Nobody waits any more who knows the pin's name.
+                        unwanted.push(pin);
+                    }
                 }
                 Effect::Finished(sequence, reason) => {
                     self.part(sequence, News::Finished(reason));
@@ -268,6 +267,24 @@ impl Scheduler {
             }
         }
         self.ask_cache();
+        for pin in unwanted {
+            let message = cache::Message::Unpin { pin };
+            let (reply, _) = oneshot::channel();
+            self.keep(Upkeep { message, reply });
+        }
+    }
+
+    fn keep(&mut self, upkeep: Upkeep) {
+        self.tickets_made += 1;
+        let pin = match &upkeep.message {
+            cache::Message::Pin(pin) => Some(pin.pin),
+            _ => None,
+        };
+        self.upkeep.insert(self.tickets_made, (upkeep.reply, pin));
+        self.feed(Event::Upkeep {
+            ticket: self.tickets_made,
+            message: upkeep.message,
+        });
     }
 
     fn ask_cache(&mut self) {

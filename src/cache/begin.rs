@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::trie::NodeKey;
-use super::{Begin, CacheCore, Effect, OwnCheckpoint, Salt, Slot, Waiting};
+use super::{Begin, CacheCore, CacheError, Effect, RestorePoint, Salt, Slot, Waiting};
 use crate::config::SlotChoice;
 use crate::device::Edit;
 use crate::model::Extent;
@@ -27,6 +27,25 @@ impl CacheCore {
     #[must_use]
     pub fn can_resume(&self, salt: &Salt, tokens: &[TokenId], at: usize) -> bool {
         at <= tokens.len() && self.usable(salt, &tokens[..at]).tokens == at
+    }
+
+    /// Whether the newcomer makes sense.
+    pub(super) fn check_begin(&self, newcomer: &Begin) -> Result<(), CacheError> {
+        let sequence = newcomer.sequence;
+        let waits = |w: &Waiting| w.newcomer.sequence == sequence;
+        if self.slots.contains_key(&sequence) || self.waiting.iter().any(waits) {
+            return Err(CacheError::BegunTwice(sequence));
+        }
+        if newcomer.tokens.is_empty() {
+            return Err(CacheError::NoTokens);
+        }
+        match newcomer.keep {
+            Some(keep) if keep >= newcomer.tokens_max => Err(CacheError::KeepTooLarge {
+                keep,
+                context_tokens: newcomer.tokens_max,
+            }),
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Gives the newcomer a slot, or a leader to wait for (if `may_wait`), or word
@@ -62,10 +81,10 @@ impl CacheCore {
         computed: usize,
         effects: &mut Vec<Effect>,
     ) {
-        let (mut ready, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting)
-            .into_iter()
-            .partition(|w| w.leader == leader && w.at <= computed);
-        self.waiting = others;
+        if let Some(slot) = self.slots.get_mut(&leader) {
+            slot.computed = computed;
+        }
+        let mut ready = self.take_waiting(|w| w.leader == leader && w.at <= computed);
         // Shortest first, so that the leader's tail is sealed from its front.
         ready.sort_by_key(|w| w.at);
         let mut sealed: Vec<(Begin, bool)> = Vec::new();
@@ -73,11 +92,22 @@ impl CacheCore {
             let done = self.seal_for_others(leader, waiting.at, computed, effects);
             sealed.push((waiting.newcomer, done));
         }
-        self.seal_own_checkpoints(leader, computed, effects);
+        self.seal_restore_points(leader, computed, effects);
         for (newcomer, done) in sealed {
-            // What could not be sealed now will not be sealed by waiting again.
-            self.begin(newcomer, done, effects);
+            // What could not be sealed now will not be sealed by waiting for the same
+            // sequence again. One that has gone past is not waited for; so of those who
+            // came too late, the first computes what all share.
+            let may_wait = done || !self.spec.resumes_anywhere();
+            self.begin(newcomer, may_wait, effects);
         }
+    }
+
+    /// Takes some of those who wait out of their wait.
+    pub(super) fn take_waiting(&mut self, which: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
+        let all = std::mem::take(&mut self.waiting);
+        let (taken, others) = all.into_iter().partition(which);
+        self.waiting = others;
+        taken
     }
 
     /// How much of `tokens` a sequence could start from now.
@@ -104,35 +134,44 @@ impl CacheCore {
         if let Some((node, at)) = found.partial {
             extents.push(self.trie.node(node).extent().cut(at).0);
             if self.spec.can_resume(&extents) {
-                usable.end = found.path.last().copied();
                 usable.partial = found.partial;
                 usable.tokens = usable.seen;
-                return usable;
             }
             extents.pop();
         }
+        // Also where the cut can be had, in case there is no room for it.
         while !self.spec.can_resume(&extents) {
             extents.pop();
         }
         if let Some(last) = extents.len().checked_sub(1) {
             usable.end = Some(found.path[last]);
-            usable.tokens = self.trie.node(found.path[last]).end();
+            usable.tokens = usable.tokens.max(self.trie.node(found.path[last]).end());
         }
         usable
     }
 
     /// The live sequence to wait for, and until it has computed how much: one that
     /// shares enough more of its prompt than is cached. What it has sealed already
-    /// does not count: that is in the trie.
+    /// does not count: that is in the trie. Nor does what it has gone past, where its
+    /// state cannot be had any more.
     fn leader(&self, newcomer: &Begin, most: usize, cached: usize) -> Option<(SequenceId, usize)> {
-        if most - cached < self.config.share_tokens_min {
+        let least = cached + self.config.share_tokens_min.max(1);
+        if most < least {
             return None;
         }
-        let (leader, shared) = self.live.nearest(&newcomer.salt, &newcomer.tokens)?;
-        let slot = &self.slots[&leader];
-        let at = shared.min(most).min(slot.exact_tokens).min(slot.tokens_max);
-        let worth_it = at >= cached + self.config.share_tokens_min.max(1);
-        (worth_it && at > slot.path_tokens).then_some((leader, at))
+        let nearest = self.live.nearest(&newcomer.salt, &newcomer.tokens);
+        let candidates = nearest.take_while(|(_, shared)| *shared >= least);
+        candidates
+            .map(|(leader, shared)| {
+                let slot = &self.slots[&leader];
+                let at = shared.min(most).min(slot.exact_tokens).min(slot.tokens_max);
+                (leader, at)
+            })
+            .find(|(leader, at)| {
+                let slot = &self.slots[leader];
+                let past = *at <= slot.computed && !self.spec.resumes_anywhere();
+                *at >= least && *at > slot.path_tokens && !past
+            })
     }
 
     /// Opens a slot on what is usable, if its tail has room to grow.
@@ -177,6 +216,7 @@ impl CacheCore {
         reserved_bytes: usize,
         effects: &mut Vec<Effect>,
     ) {
+        assert!(self.resumes_at(end), "a slot starts where it can resume");
         self.slots_made += 1;
         let id = SlotId(self.slots_made);
         let path_tokens = self.trie.node(end).end();
@@ -197,11 +237,19 @@ impl CacheCore {
             slot: id,
             cached_tokens: path_tokens,
         });
-        let checkpoints = self.own_checkpoints(&newcomer, path_tokens, seen);
-        effects.extend(checkpoints.iter().map(|own| Effect::Checkpoint {
+        let restore_points = self.restore_points(&newcomer, path_tokens, seen);
+        effects.extend(restore_points.iter().map(|point| Effect::Checkpoint {
             sequence: newcomer.sequence,
-            at: own.at,
+            at: point.at,
         }));
+        for node in path {
+            if newcomer
+                .restore_points
+                .contains(&self.trie.node(node).end())
+            {
+                self.trie.keep_restorable(node);
+            }
+        }
         self.live
             .insert(&newcomer.salt, &newcomer.tokens, newcomer.sequence);
         let slot = Slot {
@@ -210,10 +258,11 @@ impl CacheCore {
             tokens: newcomer.tokens,
             tokens_max: newcomer.tokens_max,
             keep: newcomer.keep,
-            checkpoints,
+            restore_points,
             priority: newcomer.priority,
             end,
             path_tokens,
+            computed: path_tokens,
             reserved_bytes,
             own_bytes: 0,
             exact_tokens: usize::MAX,
@@ -224,17 +273,17 @@ impl CacheCore {
     /// Where the sequence is to be sealed for its own sake: where its caller asks;
     /// and, if the model cannot resume anywhere, in regular intervals, where its
     /// prompt branches off from one that the trie knows, and before its last token.
-    fn own_checkpoints(
+    fn restore_points(
         &self,
         newcomer: &Begin,
         path_tokens: usize,
         seen: usize,
-    ) -> Vec<OwnCheckpoint> {
-        let asked = |at: &usize| OwnCheckpoint {
+    ) -> Vec<RestorePoint> {
+        let asked = |at: &usize| RestorePoint {
             at: *at,
             asked: true,
         };
-        let mut all: Vec<OwnCheckpoint> = newcomer.restore_points.iter().map(asked).collect();
+        let mut all: Vec<RestorePoint> = newcomer.restore_points.iter().map(asked).collect();
         if !self.spec.resumes_anywhere() {
             let interval = self.config.restore_interval_tokens.max(1);
             let regular = (1..).map(|n| n * interval);
@@ -245,13 +294,13 @@ impl CacheCore {
             let chosen = regular
                 .chain(branch.then_some(seen))
                 .chain(last.then_some(newcomer.tokens.len() - 1));
-            all.extend(chosen.map(|at| OwnCheckpoint { at, asked: false }));
+            all.extend(chosen.map(|at| RestorePoint { at, asked: false }));
         }
         let most = newcomer.tokens.len().min(newcomer.tokens_max);
-        all.retain(|own| path_tokens < own.at && own.at <= most);
+        all.retain(|point| path_tokens < point.at && point.at <= most);
         // Of two at one offset, the one that was asked for.
-        all.sort_by_key(|own| (own.at, std::cmp::Reverse(own.asked)));
-        all.dedup_by_key(|own| own.at);
+        all.sort_by_key(|point| (point.at, std::cmp::Reverse(point.asked)));
+        all.dedup_by_key(|point| point.at);
         all
     }
 
@@ -266,7 +315,7 @@ impl CacheCore {
     }
 
     /// Seals the sequence where it wanted to be sealed, as far as it has got.
-    fn seal_own_checkpoints(
+    fn seal_restore_points(
         &mut self,
         sequence: SequenceId,
         computed: usize,
@@ -275,17 +324,17 @@ impl CacheCore {
         let Some(slot) = self.slots.get_mut(&sequence) else {
             return;
         };
-        let (due, later) = std::mem::take(&mut slot.checkpoints)
+        let (due, later) = std::mem::take(&mut slot.restore_points)
             .into_iter()
-            .partition(|own| own.at <= computed);
-        slot.checkpoints = later;
-        let due: Vec<OwnCheckpoint> = due;
-        for own in due {
-            self.seal_for_others(sequence, own.at, computed, effects);
+            .partition(|point| point.at <= computed);
+        slot.restore_points = later;
+        let due: Vec<RestorePoint> = due;
+        for point in due {
+            self.seal_for_others(sequence, point.at, computed, effects);
             let Some(slot) = self.slots.get(&sequence) else {
                 return;
             };
-            if own.asked && slot.path_tokens == own.at {
+            if point.asked && slot.path_tokens == point.at {
                 self.trie.keep_restorable(slot.end);
             }
         }

@@ -14,6 +14,9 @@ pub enum CacheError {
     /// The sequence is live already.
     #[error("{0} is live already")]
     BegunTwice(SequenceId),
+    /// A sequence or a pin without tokens.
+    #[error("there are no tokens; expected at least one")]
+    NoTokens,
     /// A fork beyond what its source has computed.
     #[error("cannot fork {sequence} after {at} tokens: it has state for {computed}")]
     BeyondSource {
@@ -25,7 +28,9 @@ pub enum CacheError {
         computed: usize,
     },
     /// Tokens that the sequence does not have are to be removed.
-    #[error("cannot remove tokens {removed:?} of {sequence}: it has state for {computed}")]
+    #[error(
+        "cannot remove tokens {removed:?} of {sequence}: expected at least one, of the {computed} that it has state for"
+    )]
     OutsideSequence {
         /// The sequence.
         sequence: SequenceId,

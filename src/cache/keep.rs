@@ -1,13 +1,13 @@
 //! Pins, clearing, merging.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::begin::Usable;
-use super::trie::{NodeKey, Sealed};
+use super::trie::NodeKey;
 use super::{CacheCore, CacheError, Effect, Pin, Pinned, Salt};
 use crate::PinId;
 use crate::device::Edit;
-use crate::model::Extent;
 
 impl CacheCore {
     /// Holds a cached prefix until it is unpinned or expires.
@@ -17,16 +17,18 @@ impl CacheCore {
         pin: Pin,
         effects: &mut Vec<Effect>,
     ) -> Result<(), CacheError> {
+        if pin.tokens.is_empty() {
+            return Err(CacheError::NoTokens);
+        }
         if self.pins.contains_key(&pin.pin) {
             return Err(CacheError::PinnedTwice(pin.pin));
         }
-        let bytes = self.pin_bytes(pin.tokens.len());
-        let half = self.config.device_bytes_max / 2;
-        let bytes_max = self.config.pinned_bytes_max.unwrap_or(half);
+        let usable = self.usable(&pin.salt, &pin.tokens);
+        let bytes = self.pinned_bytes(&usable);
+        let bytes_max = self.config.pinned_bytes_max();
         if bytes > bytes_max {
             return Err(CacheError::PinTooLarge { bytes, bytes_max });
         }
-        let usable = self.usable(&pin.salt, &pin.tokens);
         let end = self.hold_whole(&usable, pin.tokens.len(), effects)?;
         let pinned = Pinned {
             salt: pin.salt,
@@ -34,6 +36,8 @@ impl CacheCore {
             expires_at: pin.time_to_live.map(|ttl| now.saturating_add(ttl)),
             end: Some(end),
         };
+        let expiries = self.next_expiry.into_iter().chain(pinned.expires_at);
+        self.next_expiry = expiries.min();
         self.pins.insert(pin.pin, pinned);
         Ok(())
     }
@@ -47,10 +51,16 @@ impl CacheCore {
     }
 
     pub(super) fn expire_pins(&mut self, now: Duration) {
+        if self.next_expiry.is_none_or(|at| now < at) {
+            return;
+        }
         let over = |pinned: &Pinned| pinned.expires_at.is_some_and(|at| at <= now);
-        while let Some(pin) = self.pins.iter().find(|(_, p)| over(p)).map(|(pin, _)| *pin) {
+        let all = self.pins.iter().filter(|(_, pinned)| over(pinned));
+        let all: Vec<PinId> = all.map(|(pin, _)| *pin).collect();
+        for pin in all {
             self.unpin(pin).expect("the pin was found");
         }
+        self.next_expiry = self.pins.values().filter_map(|p| p.expires_at).min();
     }
 
     /// Pins whose prefix was lost with the device hold it again, if it is back.
@@ -98,13 +108,19 @@ impl CacheCore {
         Ok(end)
     }
 
-    /// What all pins may hold, with another of `tokens` tokens, if they share nothing.
-    fn pin_bytes(&self, tokens: usize) -> usize {
-        let others = self.pins.values().map(|pinned| pinned.tokens.len());
-        others
-            .chain([tokens])
-            .map(|tokens| self.spec.segment_bytes(Extent::whole(tokens)))
-            .sum()
+    /// What all pins hold, with another on what is usable.
+    fn pinned_bytes(&self, usable: &Usable) -> usize {
+        let ends = self.pins.values().filter_map(|pinned| pinned.end);
+        let nodes: BTreeSet<NodeKey> = ends
+            .chain(usable.end)
+            .flat_map(|end| self.trie.path(end))
+            .collect();
+        let upper = usable.partial.map_or(0, |(node, at)| {
+            self.spec
+                .segment_bytes(self.trie.node(node).extent().cut(at).0)
+        });
+        let held = nodes.iter().map(|node| self.trie.node(*node).bytes());
+        held.sum::<usize>() + upper
     }
 
     /// Evicts what nobody holds.
@@ -117,11 +133,7 @@ impl CacheCore {
             .collect();
         for root in roots {
             for gone in self.trie.clear(root) {
-                self.evicted_segments += 1;
-                self.mergeable.extend(gone.merge_at);
-                effects.push(Effect::Edit(Edit::Drop {
-                    segment: gone.segment,
-                }));
+                self.gone(gone, effects);
             }
         }
     }
@@ -129,7 +141,7 @@ impl CacheCore {
     /// Makes one of two small nodes that an eviction has left in a row, so that paths
     /// have few parts. One at a time: each costs the device a copy.
     pub(super) fn merge_one(&mut self, effects: &mut Vec<Effect>) {
-        while let Some(upper) = self.mergeable.pop() {
+        while let Some(upper) = self.mergeable.pop_front() {
             if !self.trie.contains(upper) {
                 continue;
             }
@@ -150,17 +162,12 @@ impl CacheCore {
             {
                 continue;
             }
-            let segment = self.next_segment();
-            let sealed = Sealed {
-                segment,
-                beyond: extent.beyond,
-                bytes,
-            };
+            let sealed = self.new_segment(extent);
             let (upper, lower) = self.trie.merge(upper, sealed);
             effects.push(Effect::Edit(Edit::Merge {
                 upper,
                 lower,
-                segment,
+                segment: sealed.segment,
             }));
             return;
         }

@@ -75,20 +75,40 @@ impl LivePrompts {
         }
     }
 
-    /// The live sequence that shares the longest beginning with `tokens`, and how
-    /// many tokens that is. Of the two that stand next to it, the older where they
-    /// share alike.
-    pub(super) fn nearest(&self, salt: &Salt, tokens: &[TokenId]) -> Option<(SequenceId, usize)> {
-        let prompts = self.by_salt.get(salt)?;
+    /// The live sequences that share a beginning with `tokens`, and how many tokens
+    /// that is: who shares most comes first.
+    pub(super) fn nearest(
+        &self,
+        salt: &Salt,
+        tokens: &[TokenId],
+    ) -> impl Iterator<Item = (SequenceId, usize)> + '_ {
+        let prompts = self.by_salt.get(salt).map_or(&[][..], Vec::as_slice);
         let place = place(prompts, tokens);
-        let before = place.at.checked_sub(1);
-        let before = before.map(|at| (prompts[at].sequence, place.shared_before));
-        let after = prompts.get(place.at);
-        let after = after.map(|live| (live.sequence, place.shared_after));
-        before
-            .into_iter()
-            .chain(after)
-            .max_by_key(|(sequence, shared)| (*shared, std::cmp::Reverse(*sequence)))
+        let (mut below, mut above) = (place.at, place.at);
+        let (mut shared_below, mut shared_above) = (place.shared_before, place.shared_after);
+        std::iter::from_fn(move || {
+            let before = below.checked_sub(1).map(|at| &prompts[at]);
+            let after = prompts.get(above);
+            let older = |one: &Live, other: &Live| one.sequence < other.sequence;
+            let takes_before = match (before, after) {
+                (Some(before), Some(after)) if shared_below == shared_above => older(before, after),
+                (Some(_), Some(_)) => shared_below > shared_above,
+                (before, _) => before.is_some(),
+            };
+            let (live, shared) = match takes_before {
+                true => (before?, shared_below),
+                false => (after?, shared_above),
+            };
+            if takes_before {
+                below -= 1;
+                let next = below.checked_sub(1).map(|at| &prompts[at]);
+                shared_below = next.map_or(0, |next| next.shared_with_next.min(shared_below));
+            } else {
+                above += 1;
+                shared_above = live.shared_with_next.min(shared_above);
+            }
+            (shared > 0).then_some((live.sequence, shared))
+        })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -154,7 +174,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_shares_more_than_the_nearest(
+        fn who_shares_most_comes_first(
             mut prompts in prompts(),
             removed in 0usize..20,
             query in prop::collection::vec(0u32..3, 1..8),
@@ -172,10 +192,12 @@ mod tests {
             }
             prompts.drain(..removed);
             prop_assert_eq!(live.len(), prompts.len());
-            let best = prompts.iter().map(|prompt| common_prefix(prompt, &query)).max();
-            let nearest = live.nearest(&salt, &query);
-            prop_assert_eq!(nearest.map(|(_, shared)| shared), best);
-            prop_assert_eq!(live.nearest(&Salt::new("other"), &query), None);
+            let shared = prompts.iter().map(|prompt| common_prefix(prompt, &query));
+            let mut shared: Vec<usize> = shared.filter(|shared| *shared > 0).collect();
+            shared.sort_by_key(|shared| std::cmp::Reverse(*shared));
+            let nearest: Vec<usize> = live.nearest(&salt, &query).map(|(_, s)| s).collect();
+            prop_assert_eq!(nearest, shared);
+            prop_assert_eq!(live.nearest(&Salt::new("other"), &query).next(), None);
         }
 
         #[test]
@@ -187,7 +209,9 @@ mod tests {
                 live.insert(&salt, &[5].into(), SequenceId(10 + id));
                 live.check_integrity();
             }
-            prop_assert_eq!(live.nearest(&salt, &[5, 5]), Some((SequenceId(1), 2)));
+            let nearest: Vec<_> = live.nearest(&salt, &[5, 5]).collect();
+            prop_assert_eq!(nearest[0], (SequenceId(1), 2));
+            prop_assert_eq!(nearest.len(), 6);
         }
     }
 }

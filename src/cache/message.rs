@@ -28,7 +28,8 @@ pub enum Message {
         sequence: SequenceId,
         /// Tokens of which its slot holds the state.
         computed: usize,
-        /// Tokens that were generated after those of [`Begin::tokens`].
+        /// Tokens after those that the cache knows: those of [`Begin::tokens`], or what
+        /// a truncation has left of them and what followed.
         generated: Vec<TokenId>,
         /// How many of its tokens.
         at: usize,
@@ -40,18 +41,22 @@ pub enum Message {
         sequence: SequenceId,
         /// Tokens of which its slot holds the state.
         computed: usize,
-        /// Tokens that were generated after those of [`Begin::tokens`].
+        /// Tokens after those that the cache knows: those of [`Begin::tokens`], or what
+        /// a truncation has left of them and what followed.
         generated: Vec<TokenId>,
         /// Which of its tokens.
         removed: Range<usize>,
     },
-    /// A sequence is over; what it computed may serve others.
+    /// A sequence is over; what it computed may serve others. One that is not live is
+    /// over already: that is no error, and neither is it for [`Self::Reached`] and
+    /// [`Self::Discard`].
     Close {
         /// The sequence.
         sequence: SequenceId,
         /// Tokens of which its slot holds the state.
         computed: usize,
-        /// Tokens that were generated after those of [`Begin::tokens`].
+        /// Tokens after those that the cache knows: those of [`Begin::tokens`], or what
+        /// a truncation has left of them and what followed.
         generated: Vec<TokenId>,
     },
     /// A sequence is over, and its tail is unusable.
@@ -143,6 +148,14 @@ pub enum Effect {
     Edit(Edit),
 }
 
+impl Message {
+    /// Whether it is about what is kept, and about no sequence: what callers may ask.
+    #[must_use]
+    pub fn is_upkeep(&self) -> bool {
+        matches!(self, Self::Pin(_) | Self::Unpin { .. } | Self::Clear { .. })
+    }
+}
+
 impl Begin {
     /// A sequence of these tokens that may add `output_tokens_max`, with nothing
     /// special about it.
@@ -156,7 +169,7 @@ impl Begin {
         Self {
             sequence,
             salt: Salt::default(),
-            tokens_max: tokens.len() + output_tokens_max,
+            tokens_max: tokens.len().saturating_add(output_tokens_max),
             tokens,
             keep: None,
             restore_points: Vec::new(),

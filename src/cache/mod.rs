@@ -45,7 +45,7 @@ pub mod shift;
 mod slots;
 pub mod trie;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -94,8 +94,10 @@ pub struct CacheCore {
     live: LivePrompts,
     waiting: Vec<Waiting>,
     pins: BTreeMap<PinId, Pinned>,
+    /// When the next pin expires.
+    next_expiry: Option<Duration>,
     /// Nodes that were left with one child.
-    mergeable: Vec<NodeKey>,
+    mergeable: VecDeque<NodeKey>,
     /// What came of a message that then could not be met: said with the next.
     unsaid: Vec<Effect>,
     slots_made: u64,
@@ -117,13 +119,14 @@ struct Slot {
     tokens: Arc<[TokenId]>,
     tokens_max: usize,
     keep: Option<usize>,
-    /// Offsets at which the sequence is to be sealed, ascending; those that a caller
-    /// asked for stay restorable.
-    checkpoints: Vec<OwnCheckpoint>,
+    /// Where the sequence is to be sealed for its own sake, ascending.
+    restore_points: Vec<RestorePoint>,
     priority: u8,
     /// The node at which its path ends. The slot holds it.
     end: NodeKey,
     path_tokens: usize,
+    /// Tokens of which it holds the state, as far as the cache was told.
+    computed: usize,
     reserved_bytes: usize,
     /// Bytes of segments that are part of its path only, and not of the trie.
     own_bytes: usize,
@@ -133,9 +136,10 @@ struct Slot {
 }
 
 /// Where a slot is to be sealed for its own sake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct OwnCheckpoint {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RestorePoint {
     at: usize,
+    /// Whether a caller asked for it: then the node stays restorable.
     asked: bool,
 }
 
@@ -170,7 +174,8 @@ impl CacheCore {
             live: LivePrompts::default(),
             waiting: Vec::new(),
             pins: BTreeMap::new(),
-            mergeable: Vec::new(),
+            next_expiry: None,
+            mergeable: VecDeque::new(),
             unsaid: Vec::new(),
             slots_made: 0,
             segments_made: 0,
@@ -209,10 +214,7 @@ impl CacheCore {
     ) -> Result<(), CacheError> {
         match message {
             Message::Begin(begin) => {
-                let waits = |w: &Waiting| w.newcomer.sequence == begin.sequence;
-                if self.slots.contains_key(&begin.sequence) || self.waiting.iter().any(waits) {
-                    return Err(CacheError::BegunTwice(begin.sequence));
-                }
+                self.check_begin(&begin)?;
                 self.begin(begin, true, effects);
             }
             Message::Reached { sequence, computed } => {
@@ -244,7 +246,11 @@ impl CacheCore {
             Message::Pin(pin) => self.pin(now, pin, effects)?,
             Message::Unpin { pin } => self.unpin(pin)?,
             Message::Clear { salt } => self.clear(salt.as_ref(), effects),
-            Message::Reset => self.reset(),
+            Message::Reset => {
+                // What was to be done before is of no use to an empty device.
+                effects.clear();
+                self.reset();
+            }
         }
         Ok(())
     }
@@ -277,12 +283,7 @@ impl CacheCore {
             self.trie.release(slot.end);
             effects.push(Effect::Edit(Edit::Close { slot: slot.id }));
         }
-        let (orphans, others) = std::mem::take(&mut self.waiting)
-            .into_iter()
-            .partition(|w| w.leader == sequence);
-        self.waiting = others;
-        let orphans: Vec<Waiting> = orphans;
-        for orphan in orphans {
+        for orphan in self.take_waiting(|w| w.leader == sequence) {
             self.begin(orphan.newcomer, true, effects);
         }
     }
@@ -298,6 +299,7 @@ impl CacheCore {
         }
         *self = Self {
             pins,
+            next_expiry: self.next_expiry,
             slots_made: self.slots_made,
             segments_made: self.segments_made,
             evicted_segments: self.evicted_segments,

@@ -1,7 +1,7 @@
 //! Tails become segments: for one who waits, at restore points, when a sequence ends.
 
-use super::trie::{NodeKey, Sealed};
-use super::{CacheCore, CacheError, Effect};
+use super::trie::NodeKey;
+use super::{CacheCore, CacheError, Effect, Slot};
 use crate::device::Edit;
 use crate::model::Extent;
 use crate::{SequenceId, TokenId};
@@ -16,17 +16,12 @@ impl CacheCore {
         generated: &[TokenId],
         effects: &mut Vec<Effect>,
     ) {
-        let Some(slot) = self.slots.get(&sequence) else {
-            return;
-        };
-        let known = slot.tokens.len().min(slot.exact_tokens) + generated.len();
-        let at = computed.min(slot.exact_tokens).min(known);
-        if at <= slot.path_tokens {
-            return;
+        if let Some(slot) = self.slots.get(&sequence) {
+            let tail = slot.exact_tail(generated, computed);
+            if !tail.is_empty() {
+                self.seal_tail(sequence, &tail, computed, effects);
+            }
         }
-        let tokens = slot.tokens.iter().chain(generated);
-        let tail: Vec<TokenId> = tokens.take(at).skip(slot.path_tokens).copied().collect();
-        self.seal_tail(sequence, &tail, computed, effects);
     }
 
     /// Shares what a live sequence has computed, up to `at`.
@@ -40,7 +35,7 @@ impl CacheCore {
     ) -> Result<(), CacheError> {
         let slot = self
             .slots
-            .get(&sequence)
+            .get_mut(&sequence)
             .ok_or(CacheError::UnknownSequence(sequence))?;
         if at > computed {
             return Err(CacheError::BeyondSource {
@@ -49,13 +44,10 @@ impl CacheCore {
                 computed,
             });
         }
-        let at = at.min(slot.exact_tokens);
-        if at <= slot.path_tokens {
-            return Ok(());
-        }
-        let tokens = slot.tokens.iter().chain(generated);
-        let tail: Vec<TokenId> = tokens.take(at).skip(slot.path_tokens).copied().collect();
-        if at == computed || self.spec.resumes_anywhere() {
+        slot.computed = computed;
+        let tail = slot.exact_tail(generated, at);
+        let usable = at == computed || self.spec.resumes_anywhere();
+        if usable && !tail.is_empty() {
             self.seal_tail(sequence, &tail, computed, effects);
         }
         Ok(())
@@ -92,34 +84,30 @@ impl CacheCore {
     ) -> bool {
         let slot = &self.slots[&sequence];
         let beyond = computed - slot.path_tokens - tail.len();
-        let mut shared_end = slot.end;
         let found = self.trie.find(slot.end, tail);
         let known = found.tokens_with_partial();
-        if let Some(last) = found.path.last() {
-            shared_end = *last;
-        }
+        let mut shared_end = found.path.last().copied().unwrap_or(slot.end);
         // Held so that making room does not evict what this is about.
         self.trie.hold(shared_end);
+        let mut whole = true;
         if let Some((node, at)) = found.partial {
-            let upper = self.split(node, at, effects);
-            self.trie.release(shared_end);
-            match upper {
-                Some(upper) => shared_end = upper,
-                None => return false,
+            match self.split(node, at, effects) {
+                Some(upper) => {
+                    self.trie.hold(upper);
+                    self.trie.release(shared_end);
+                    shared_end = upper;
+                }
+                None => whole = false,
             }
-            self.trie.hold(shared_end);
         }
         let (rest, resumes) = (&tail[known..], self.resumes_at(shared_end));
         let done = match (known, rest) {
+            _ if !whole => false,
             (0, _) => self.seal(sequence, rest, beyond, effects),
-            (_, []) if resumes => self.adopt(sequence, known, shared_end, effects),
-            (_, []) => {
-                let room = self.room_to_restate(sequence, shared_end, beyond, effects);
-                self.trie.release(shared_end);
-                return room && self.restate(sequence, known, shared_end, beyond, effects);
-            }
+            (_, []) if resumes => self.adopt(sequence, known, shared_end, beyond, effects),
+            (_, []) => self.restate(sequence, known, shared_end, beyond, effects),
             _ if resumes => {
-                self.adopt(sequence, known, shared_end, effects)
+                self.adopt(sequence, known, shared_end, beyond + rest.len(), effects)
                     && self.seal(sequence, rest, beyond, effects)
             }
             _ => self.seal_apart(sequence, known, shared_end, rest, beyond, effects),
@@ -141,7 +129,8 @@ impl CacheCore {
             tokens: edge.len(),
             beyond,
         };
-        if !self.make_room(self.spec.segment_bytes(extent), effects) {
+        let bytes = self.spec.segment_bytes(extent) + self.moving_bytes(beyond);
+        if !self.make_room(bytes, effects) {
             return false;
         }
         let sealed = self.new_segment(extent);
@@ -163,11 +152,12 @@ impl CacheCore {
         sequence: SequenceId,
         tokens: usize,
         end: NodeKey,
+        beyond: usize,
         effects: &mut Vec<Effect>,
     ) -> bool {
         // What is given up is cut off first: for a moment it exists twice.
-        let twice = self.spec.segment_bytes(Extent::whole(tokens));
-        if !self.make_room(twice, effects) {
+        let twice = self.spec.segment_bytes(Extent { tokens, beyond });
+        if !self.make_room(twice + self.moving_bytes(beyond), effects) {
             return false;
         }
         let slot = &self.slots[&sequence];
@@ -206,7 +196,8 @@ impl CacheCore {
             beyond,
         };
         let bytes = self.spec.segment_bytes(own) + self.spec.segment_bytes(published);
-        if !self.make_room(bytes, effects) {
+        let moving = self.moving_bytes(own.beyond);
+        if !self.make_room(bytes + moving, effects) {
             return false;
         }
         let slot = self.slots[&sequence].id;
@@ -223,27 +214,9 @@ impl CacheCore {
         true
     }
 
-    /// Whether a node can be given the state that the slot has at its end.
-    fn room_to_restate(
-        &mut self,
-        sequence: SequenceId,
-        end: NodeKey,
-        beyond: usize,
-        effects: &mut Vec<Effect>,
-    ) -> bool {
-        let node = self.trie.node(end);
-        let own = self.trie.node(node.parent()).end() - self.slots[&sequence].path_tokens;
-        let lower = node.edge().len();
-        // Held by nobody but by who asks.
-        let bytes = self.spec.segment_bytes(Extent {
-            tokens: own + lower,
-            beyond,
-        });
-        node.holders() == 1 && self.make_room(2 * bytes, effects)
-    }
-
     /// Gives the node at `end`, which cannot be resumed at, a segment that can: the
-    /// last of the slot's first `known` tail tokens.
+    /// last of the slot's first `known` tail tokens. Whoever holds the node goes on
+    /// with the new segment, which holds all that the old one does.
     fn restate(
         &mut self,
         sequence: SequenceId,
@@ -257,28 +230,43 @@ impl CacheCore {
             tokens: edge,
             beyond,
         };
-        let sealed = self.new_segment(extent);
-        let Some(gone) = self.trie.replace(end, sealed) else {
-            return false;
-        };
         let own = Extent {
             tokens: known - edge,
             beyond: beyond + edge,
         };
-        let mut own_bytes = 0;
+        let mut extents = self.extents(self.trie.node(end).parent());
+        extents.push(extent);
+        let own_bytes = match own.tokens {
+            0 => 0,
+            _ => self.spec.segment_bytes(own),
+        };
+        let moving = self.moving_bytes(own.beyond);
+        let bytes = own_bytes + self.spec.segment_bytes(extent) + moving;
+        // A window may reach further back than this node's state would.
+        if !self.spec.can_resume(&extents) || !self.make_room(bytes, effects) {
+            return false;
+        }
+        let sealed = self.new_segment(extent);
+        let Some(gone) = self.trie.replace(end, sealed) else {
+            return false;
+        };
         if own.tokens > 0 {
-            own_bytes = self.spec.segment_bytes(own);
             self.seal_own(sequence, own, effects);
         }
-        let slot = self.slots[&sequence].id;
+        let slot = &self.slots[&sequence];
+        let priority = slot.priority;
         effects.push(Effect::Edit(Edit::Seal {
-            slot,
+            slot: slot.id,
             tokens: edge,
             segment: sealed.segment,
         }));
-        effects.push(Effect::Edit(Edit::Drop { segment: gone }));
+        effects.push(Effect::Edit(Edit::Replace {
+            segment: gone,
+            by: sealed.segment,
+        }));
+        self.trie.raise_priority(end, priority);
         self.move_end(sequence, end, own_bytes);
-        self.resumes_at(end)
+        true
     }
 
     /// Seals tokens that stay the slot's own: no id remains for them.
@@ -318,12 +306,14 @@ impl CacheCore {
         self.reserved_bytes -= std::mem::replace(&mut slot.reserved_bytes, bytes);
         self.reserved_bytes += bytes;
     }
+}
 
-    fn new_segment(&mut self, extent: Extent) -> Sealed {
-        Sealed {
-            segment: self.next_segment(),
-            beyond: extent.beyond,
-            bytes: self.spec.segment_bytes(extent),
-        }
+impl Slot {
+    /// The tokens between the path's end and `at`, as far as their state is exact.
+    /// `generated` are those after the ones that the slot knows.
+    fn exact_tail(&self, generated: &[TokenId], at: usize) -> Vec<TokenId> {
+        let known = self.tokens.iter().chain(generated).copied();
+        let exact = known.take(at.min(self.exact_tokens));
+        exact.skip(self.path_tokens).collect()
     }
 }

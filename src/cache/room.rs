@@ -1,9 +1,13 @@
 //! The byte budget: what is sealed and what is reserved never exceed it.
 
-use super::trie::{NodeKey, Sealed};
+use super::trie::{Evicted, NodeKey, Sealed};
 use super::{CacheCore, Effect};
 use crate::device::Edit;
 use crate::model::Extent;
+
+/// Nodes that may be merged and are remembered; older ones are forgotten, which costs
+/// a longer path.
+const MERGEABLE_MAX: usize = 1024;
 
 impl CacheCore {
     /// Evicts until `bytes` more fit. False, as far as can be seen before anything is
@@ -18,11 +22,7 @@ impl CacheCore {
             let Some(gone) = self.trie.evict() else {
                 return false;
             };
-            self.evicted_segments += 1;
-            self.mergeable.extend(gone.merge_at);
-            effects.push(Effect::Edit(Edit::Drop {
-                segment: gone.segment,
-            }));
+            self.gone(gone, effects);
         }
         true
     }
@@ -57,17 +57,49 @@ impl CacheCore {
         at
     }
 
+    /// What is moved to make a compact segment of the front of a tail: the `beyond`
+    /// tokens behind it, into a buffer with room for one more.
+    pub(super) fn moving_bytes(&self, beyond: usize) -> usize {
+        match beyond {
+            0 => 0,
+            _ => self.spec.tail_bytes(beyond + 1),
+        }
+    }
+
     /// Whether a sequence can start at the end of this node.
     pub(super) fn resumes_at(&self, end: NodeKey) -> bool {
-        if self.spec.resumes_anywhere() {
-            return true;
-        }
+        self.spec.resumes_anywhere() || self.spec.can_resume(&self.extents(end))
+    }
+
+    /// The sizes of the segments on the way down to `end`.
+    pub(super) fn extents(&self, end: NodeKey) -> Vec<Extent> {
         let path = self.trie.path(end);
-        let extents: Vec<Extent> = path
-            .iter()
+        path.iter()
             .map(|node| self.trie.node(*node).extent())
-            .collect();
-        self.spec.can_resume(&extents)
+            .collect()
+    }
+
+    /// A name for a segment of this size.
+    pub(super) fn new_segment(&mut self, extent: Extent) -> Sealed {
+        Sealed {
+            segment: self.next_segment(),
+            beyond: extent.beyond,
+            bytes: self.spec.segment_bytes(extent),
+        }
+    }
+
+    /// Notes that a node was evicted.
+    pub(super) fn gone(&mut self, evicted: Evicted, effects: &mut Vec<Effect>) {
+        self.evicted_segments += 1;
+        if let Some(upper) = evicted.merge_at {
+            if self.mergeable.len() == MERGEABLE_MAX {
+                self.mergeable.pop_front();
+            }
+            self.mergeable.push_back(upper);
+        }
+        effects.push(Effect::Edit(Edit::Drop {
+            segment: evicted.segment,
+        }));
     }
 
     /// Cuts a node's segment after `at` tokens, for all who use it. Returns the new
@@ -89,12 +121,7 @@ impl CacheCore {
         if !fits {
             return None;
         }
-        let mut part = |extent: Extent| Sealed {
-            segment: self.next_segment(),
-            beyond: extent.beyond,
-            bytes: self.spec.segment_bytes(extent),
-        };
-        let (upper, lower) = (part(upper), part(lower));
+        let (upper, lower) = (self.new_segment(upper), self.new_segment(lower));
         let above = self.trie.split(node, at, upper, lower)?;
         effects.push(Effect::Edit(Edit::Split {
             segment,

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::trie::NodeKey;
 use super::{CacheCore, CacheError, Effect};
 use crate::device::Edit;
 use crate::{SequenceId, TokenId};
@@ -29,10 +30,16 @@ impl CacheCore {
             });
         }
         let shifts = removed.end < computed;
-        if !self.spec.resumes_anywhere() || (shifts && !self.spec.can_shift) {
+        let end = self.within(slot.end, removed.start);
+        if !self.spec.resumes_anywhere() {
+            // State is only where it was taken: back to the end of a segment, if any.
+            let rewinds = self.trie.node(end).end() == removed.start && self.resumes_at(end);
+            if shifts || !rewinds {
+                return Err(CacheError::CannotMove);
+            }
+        } else if shifts && !self.spec.can_shift {
             return Err(CacheError::CannotMove);
         }
-        let end = self.within(slot.end, removed.start);
         let (tokens_max, keep) = (slot.tokens_max, slot.keep);
         let more = self
             .reservation(end, tokens_max, keep)
@@ -41,18 +48,49 @@ impl CacheCore {
             return Err(CacheError::NoRoom { bytes: more });
         }
         self.forget_tokens(sequence, generated, &removed, shifts);
-        effects.push(Effect::Edit(Edit::Remove {
-            slot: self.slots[&sequence].id,
-            kept: self.trie.path(end).len(),
-            removed,
-        }));
+        let start = removed.start;
+        self.edit_slot(sequence, end, removed, effects);
         self.trie.hold(end);
         let slot = self.slots.get_mut(&sequence).expect("the slot is live");
         self.trie.release(slot.end);
         slot.end = end;
         slot.path_tokens = self.trie.node(end).end();
+        slot.computed = computed - (computed - start).min(slot.computed);
         self.reserve(sequence, end, tokens_max, keep);
+        // Who waits for what is gone now would wait in vain.
+        for waiting in self.take_waiting(|w| w.leader == sequence && w.at > start) {
+            self.begin(waiting.newcomer, true, effects);
+        }
         Ok(())
+    }
+
+    /// Has the device take tokens out of a slot whose path then ends at `end`.
+    fn edit_slot(
+        &mut self,
+        sequence: SequenceId,
+        end: NodeKey,
+        removed: Range<usize>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let path = self.trie.path(end);
+        let slot = self.slots.get_mut(&sequence).expect("the slot is live");
+        if self.spec.resumes_anywhere() {
+            effects.push(Effect::Edit(Edit::Remove {
+                slot: slot.id,
+                kept: path.len(),
+                removed,
+            }));
+            return;
+        }
+        self.own_bytes -= std::mem::take(&mut slot.own_bytes);
+        let segments = path
+            .iter()
+            .map(|node| self.trie.node(*node).word().segment());
+        effects.push(Effect::Edit(Edit::Close { slot: slot.id }));
+        effects.push(Effect::Edit(Edit::Open {
+            slot: slot.id,
+            path: segments.collect(),
+        }));
     }
 
     /// The slot's tokens end before what is removed: nobody looks further, since what
@@ -70,7 +108,8 @@ impl CacheCore {
         self.live.remove(&slot.salt, sequence);
         slot.tokens = known[..kept].into();
         self.live.insert(&slot.salt, &slot.tokens, sequence);
-        slot.checkpoints.retain(|own| own.at <= removed.start);
+        slot.restore_points
+            .retain(|point| point.at <= removed.start);
         if shifts {
             slot.exact_tokens = slot.exact_tokens.min(removed.start);
         }

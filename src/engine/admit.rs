@@ -11,6 +11,9 @@ use crate::request::{ContextLimit, Prompt, Request, field_error};
 /// longer has lost its end, and its place is wanted.
 const SHIFTED_CONTEXTS_MAX: usize = 10;
 
+/// Restore points that one request may ask for: each costs everybody a step's pause.
+const RESTORE_POINTS_MAX: usize = 64;
+
 /// What a request asks for, in tokens that fit.
 #[derive(Debug)]
 pub(super) struct Admitted {
@@ -23,18 +26,11 @@ impl Engine {
     /// The request's tokens, if model and device could ever run them.
     pub(super) fn admit(&self, request: &Request) -> Result<Admitted, SubmitError> {
         self.check_limit(request)?;
-        let mut tokens = self.appended_tokens(&request.prompt)?;
+        let mut tokens = self.prompt_tokens(&request.prompt)?;
         if tokens.is_empty() {
             return Err(field_error("prompt", "empty", "at least one token"));
         }
-        let mut restore_points = request.restore_points.clone();
-        if let Some(stray) = restore_points.iter().find(|at| **at > tokens.len()) {
-            return Err(field_error(
-                "restore_points",
-                format!("{stray}, in a prompt of {} tokens", tokens.len()),
-                "offsets within the prompt",
-            ));
-        }
+        let mut restore_points = checked_points(&request.restore_points, tokens.len())?;
         restore_points.extend(self.before_generation_prompt(&request.prompt, &tokens)?);
         if self.fit_prompt(&mut tokens, request.at_context_limit)? {
             restore_points.clear();
@@ -47,14 +43,47 @@ impl Engine {
         })
     }
 
+    /// What a fork asks for; how much it continues, only the scheduler knows.
+    pub(super) fn admit_fork(
+        &self,
+        request: &Request,
+        at_limit: ContextLimit,
+    ) -> Result<Admitted, SubmitError> {
+        let text = self.text.as_ref();
+        let tokens = match (&request.prompt, text) {
+            (Prompt::Text(words), Some(text)) => {
+                self.known_tokens(text.encode_continuation(words)?)?
+            }
+            (Prompt::Chat(_), _) => {
+                return Err(field_error(
+                    "prompt",
+                    "a conversation",
+                    "tokens or text, which a fork appends",
+                ));
+            }
+            (Prompt::Tokens(_) | Prompt::Text(_), _) => self.prompt_tokens(&request.prompt)?,
+        };
+        let restore_points = checked_points(&request.restore_points, tokens.len())?;
+        Ok(Admitted {
+            tokens,
+            output_tokens_max: request.output_tokens_max.min(self.output_most(at_limit)),
+            restore_points,
+        })
+    }
+
     /// The tokens of a prompt, which may be none.
-    pub(super) fn appended_tokens(&self, prompt: &Prompt) -> Result<Vec<TokenId>, SubmitError> {
+    fn prompt_tokens(&self, prompt: &Prompt) -> Result<Vec<TokenId>, SubmitError> {
         let text = |field| self.text.as_ref().ok_or(SubmitError::NoTokenizer { field });
         let tokens = match prompt {
             Prompt::Tokens(tokens) => tokens.clone(),
             Prompt::Text(words) => text("prompt.text")?.encode_prompt(words)?,
             Prompt::Chat(messages) => text("prompt.chat")?.encode_chat(messages)?,
         };
+        self.known_tokens(tokens)
+    }
+
+    /// Tokens of the model's vocabulary only.
+    fn known_tokens(&self, tokens: Vec<TokenId>) -> Result<Vec<TokenId>, SubmitError> {
         let vocab_size = self.spec.vocab_size;
         let stray = |token: &TokenId| *token as usize >= vocab_size;
         match tokens.iter().position(stray) {
@@ -118,12 +147,21 @@ impl Engine {
         }
     }
 
+    /// The longest output of any prompt.
+    fn output_most(&self, at_limit: ContextLimit) -> usize {
+        let context = self.spec.context_tokens_max;
+        match at_limit {
+            ContextLimit::Stop => context,
+            ContextLimit::Shift { .. } => context.saturating_mul(SHIFTED_CONTEXTS_MAX),
+        }
+    }
+
     /// The longest output that context and device have room for.
     fn output_tokens_max(&self, prompt: usize, request: &Request) -> Result<usize, SubmitError> {
         let context = self.spec.context_tokens_max;
         let most = match request.at_context_limit {
             ContextLimit::Stop => context - prompt,
-            ContextLimit::Shift { .. } => context.saturating_mul(SHIFTED_CONTEXTS_MAX),
+            ContextLimit::Shift { .. } => self.output_most(request.at_context_limit),
         };
         let output_tokens_max = request.output_tokens_max.min(most);
         let needed_bytes = self
@@ -137,5 +175,24 @@ impl Engine {
                 budget_bytes,
             }),
         }
+    }
+}
+
+/// Offsets within a prompt, not too many.
+fn checked_points(points: &[usize], tokens: usize) -> Result<Vec<usize>, SubmitError> {
+    if points.len() > RESTORE_POINTS_MAX {
+        return Err(field_error(
+            "restore_points",
+            format!("{} offsets", points.len()),
+            format!("at most {RESTORE_POINTS_MAX}"),
+        ));
+    }
+    match points.iter().find(|at| **at > tokens) {
+        None => Ok(points.to_vec()),
+        Some(stray) => Err(field_error(
+            "restore_points",
+            format!("{stray}, in a prompt of {tokens} tokens"),
+            "offsets within the prompt",
+        )),
     }
 }

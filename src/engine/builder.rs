@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kameo::actor::Spawn;
 use kameo::mailbox;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::Engine;
 use crate::actors::cache::CacheActor;
@@ -19,6 +19,9 @@ use crate::shared::admission::Admission;
 use crate::sync::AtomicUsize;
 use crate::telemetry::Telemetry;
 use crate::text::TextCodec;
+
+/// Callers who may ask the cache something at once.
+const UPKEEP_MAX: usize = 64;
 
 /// Sets an engine up. Made by [`Engine::builder`].
 #[derive(Debug)]
@@ -68,19 +71,23 @@ where
         self.config.validate()?;
         let (device, device_gone, spec) = Device::start(self.build).await?;
         self.config.validate_for(&spec)?;
+        let mut config = self.config;
+        // What a step needs beside its cached state is not there for the cache.
+        config.cache.device_bytes_max -= config.scratch_bytes(&spec);
         let telemetry = Arc::new(Telemetry::new());
         let (answer_sender, answers) = mpsc::channel(ASKED_MAX);
         let cache = CacheActor::spawn_with_mailbox(
             (
-                CacheCore::new(spec.clone(), self.config.cache.clone()),
+                CacheCore::new(spec.clone(), config.cache.clone()),
                 answer_sender,
             ),
-            mailbox::bounded(ASKED_MAX),
+            // Never full: what is asked, those who look, and kameo's own signals.
+            mailbox::bounded(ASKED_MAX + UPKEEP_MAX + 16),
         );
         let weak_cache = cache.downgrade();
         let scheduler = Scheduler::spawn_with_mailbox(
             SchedulerArgs {
-                core: SchedulerCore::new(spec.clone(), self.config.scheduler.clone()),
+                core: SchedulerCore::new(spec.clone(), config.scheduler.clone()),
                 device,
                 cache,
                 answers,
@@ -88,7 +95,7 @@ where
             },
             mailbox::bounded(MAILBOX_MAX),
         );
-        let inside_max = self.config.scheduler.sequences_max + self.config.scheduler.queue_max;
+        let inside_max = config.scheduler.sequences_max + config.scheduler.queue_max;
         Ok(Engine {
             scheduler,
             cache: weak_cache,
@@ -97,9 +104,10 @@ where
             telemetry,
             text: self.text,
             spec,
-            config: self.config,
+            config,
             sequences_made: AtomicUsize::new(0),
             pins_made: AtomicUsize::new(0),
+            upkeep_turns: Semaphore::new(UPKEEP_MAX),
             device_gone,
         })
     }

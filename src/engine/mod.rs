@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kameo::actor::{ActorRef, Spawn, WeakActorRef};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
 use crate::SequenceId;
 use crate::actors::cache::CacheActor;
@@ -23,7 +23,7 @@ use crate::actors::sequence::{Guest, Sequence, SequenceArgs};
 use crate::config::EngineConfig;
 use crate::error::SubmitError;
 use crate::model::{Model, ModelError, ModelSpec};
-use crate::request::Request;
+use crate::request::{Request, field_error};
 use crate::scheduler::{self, Submission};
 use crate::shared::admission::{Admission, Refusal};
 use crate::shared::cancel::CancelWord;
@@ -59,6 +59,8 @@ pub struct Engine {
     config: EngineConfig,
     sequences_made: AtomicUsize,
     pins_made: AtomicUsize,
+    /// Who may ask the cache something at once; the others wait for their turn.
+    upkeep_turns: Semaphore,
     device_gone: oneshot::Receiver<()>,
 }
 
@@ -107,17 +109,20 @@ impl Engine {
     }
 
     /// Continues a sequence that is not over, beside it: the new sequence begins with
-    /// the first `at` tokens of `source`, prompt and output (all that it has by the
-    /// next step boundary's time, if none), then the tokens of `request.prompt`,
-    /// which may be none. Cached state is shared, not copied.
+    /// the first `at` tokens of `source`, prompt and output (all that it has when the
+    /// scheduler hears of it, if none), then the tokens of `request.prompt`, which may
+    /// be none: `Request::tokens([])`. Text is tokenised as the continuation that it
+    /// is. Cached state is shared, not copied.
     ///
     /// It has the source's `cache_salt` and `at_context_limit`; all else is as
-    /// `request` says. Its [`Usage`](crate::request::Usage) counts what it continues
-    /// as prompt.
+    /// `request` says, its restore points counted from what it appends. Its
+    /// [`Usage`](crate::request::Usage) counts what it continues as prompt;
+    /// [`TokenStream::prompt_tokens`] counts what it appends.
     ///
     /// # Errors
     ///
-    /// [`SubmitError`] as for [`submit`](Engine::submit). The stream fails with
+    /// [`SubmitError`] as for [`submit`](Engine::submit), and when the source is
+    /// another engine's or a conversation is appended. The stream fails with
     /// [`GenerateError`](crate::error::GenerateError) when the source is over or has
     /// fewer than `at` tokens.
     ///
@@ -132,13 +137,15 @@ impl Engine {
     ) -> Result<TokenStream, SubmitError> {
         let guest = self.guest(&request)?;
         request.validate()?;
-        let appended = self.appended_tokens(&request.prompt)?;
-        let plan = Admitted {
-            tokens: appended,
-            output_tokens_max: request.output_tokens_max.min(self.spec.context_tokens_max),
-            restore_points: Vec::new(),
-        };
-        let newcomer = self.newcomer(request, plan, guest)?;
+        if source.scheduler.id() != self.scheduler.id() {
+            return Err(field_error(
+                "source",
+                "a stream of another engine",
+                "a stream of this engine",
+            ));
+        }
+        let admitted = self.admit_fork(&request, source.at_limit)?;
+        let newcomer = self.newcomer(request, admitted, guest)?;
         let fork = Fork {
             fork: scheduler::Fork {
                 source: source.sequence(),
@@ -244,6 +251,7 @@ impl Engine {
             output,
             cancel: cancel.clone(),
             scheduler: self.scheduler.downgrade(),
+            at_limit: request.at_context_limit,
             finish: None,
             over: false,
         };

@@ -1,21 +1,24 @@
 //! What is kept: warm, pin, clear, and a look at the trie.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use super::Engine;
-use crate::PinId;
 use crate::actors::cache::Inspect;
 use crate::actors::scheduler::Upkeep;
-use crate::cache::{Message, Pin, Salt, TreeView};
+use crate::cache::{CacheError, Message, Pin, Salt, TreeView};
 use crate::error::{KeepError, SubmitError};
-use crate::request::{Prompt, Request, Usage};
+use crate::model::Extent;
+use crate::request::{ContextLimit, Prompt, Request, Usage};
 use crate::sync::Ordering;
+use crate::{PinId, TokenId};
 
 impl Engine {
     /// Computes a prompt's state, so that requests that begin with it start from the
-    /// cache. Waits until it is there. The request's output settings do not matter.
+    /// cache, as far as there is room for it. Waits until that is done. The request's
+    /// output settings do not matter.
     ///
     /// # Errors
     ///
@@ -49,22 +52,34 @@ impl Engine {
         request: Request,
         time_to_live: Option<Duration>,
     ) -> Result<PinId, KeepError> {
-        let tokens = self.admit(&request)?.tokens;
-        let salt = salt(request.cache_salt.as_deref());
-        self.warm(Request {
-            prompt: Prompt::Tokens(tokens.clone()),
+        let tokens: Arc<[TokenId]> = self.admit(&request)?.tokens.into();
+        let bytes = self.spec.segment_bytes(Extent::whole(tokens.len()));
+        let bytes_max = self.config.cache.pinned_bytes_max();
+        if bytes > bytes_max {
+            return Err(CacheError::PinTooLarge { bytes, bytes_max }.into());
+        }
+        let warm = Request {
+            prompt: Prompt::Tokens(tokens.to_vec()),
+            restore_points: Vec::new(),
+            at_context_limit: ContextLimit::Stop,
             ..request
-        })
-        .await?;
-        let pin = PinId(self.pins_made.fetch_add(1, Ordering::Relaxed) as u64 + 1);
-        let message = Message::Pin(Pin {
-            pin,
-            salt,
-            tokens: tokens.into(),
+        };
+        let pin = Pin {
+            pin: PinId(self.pins_made.fetch_add(1, Ordering::Relaxed) as u64 + 1),
+            salt: salt(warm.cache_salt.as_deref()),
+            tokens,
             time_to_live,
-        });
-        self.upkeep(message).await?;
-        Ok(pin)
+        };
+        self.warm(warm.clone()).await?;
+        let first = self.upkeep(Message::Pin(pin.clone())).await;
+        if let Err(KeepError::Cache(CacheError::NotCached { .. })) = first {
+            // Another has taken its room between the two: once more.
+            self.warm(warm).await?;
+            self.upkeep(Message::Pin(pin.clone())).await?;
+        } else {
+            first?;
+        }
+        Ok(pin.pin)
     }
 
     /// Gives a pinned prompt up to eviction, like any other.
@@ -80,8 +95,8 @@ impl Engine {
         self.upkeep(Message::Unpin { pin }).await
     }
 
-    /// Evicts everything that no live sequence and no pin holds, of one `cache_salt` or
-    /// of all.
+    /// Evicts everything that no live sequence and no pin holds, cached for the requests
+    /// of a `cache_salt`, or for those without one.
     ///
     /// # Errors
     ///
@@ -91,8 +106,21 @@ impl Engine {
     ///
     /// Dropping the future may leave the cache cleared or not.
     pub async fn clear_cache(&self, cache_salt: Option<&str>) -> Result<(), KeepError> {
-        let salt = cache_salt.map(Salt::new);
+        let salt = Some(salt(cache_salt));
         self.upkeep(Message::Clear { salt }).await
+    }
+
+    /// Evicts everything that no live sequence and no pin holds, whosever it is.
+    ///
+    /// # Errors
+    ///
+    /// [`KeepError::Stopped`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave the cache cleared or not.
+    pub async fn clear_all_caches(&self) -> Result<(), KeepError> {
+        self.upkeep(Message::Clear { salt: None }).await
     }
 
     /// What is cached for the requests of a `cache_salt`, or for those without one: the
@@ -106,12 +134,14 @@ impl Engine {
     ///
     /// Cancel safe: it only looks.
     pub async fn cache_tree(&self, cache_salt: Option<&str>) -> Result<TreeView, KeepError> {
+        let _turn = self.upkeep_turns.acquire().await;
         let cache = self.cache.upgrade().ok_or(KeepError::Stopped)?;
         let asked = cache.ask(Inspect(salt(cache_salt))).send().await;
         asked.map(|seen| seen.0).map_err(|_| KeepError::Stopped)
     }
 
     async fn upkeep(&self, message: Message) -> Result<(), KeepError> {
+        let _turn = self.upkeep_turns.acquire().await;
         let (reply, answer) = oneshot::channel();
         let asked = self.scheduler.tell(Upkeep { message, reply }).send().await;
         asked.map_err(|_| KeepError::Stopped)?;

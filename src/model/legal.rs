@@ -105,6 +105,7 @@ mod tests {
             layer_groups: kinds.iter().map(group).collect(),
             tail_block_tokens: 1,
             can_shift,
+            scratch_bytes_per_token: 0,
         }
     }
 

@@ -60,6 +60,9 @@ pub struct ModelSpec {
     pub tail_block_tokens: usize,
     /// Whether the state of full attention can be moved to other positions.
     pub can_shift: bool,
+    /// Device bytes that a step needs for each of its tokens, at most, beside weights
+    /// and cached state.
+    pub scratch_bytes_per_token: usize,
 }
 
 impl Extent {
@@ -219,6 +222,7 @@ mod tests {
             layer_groups: vec![group],
             tail_block_tokens: 1,
             can_shift: true,
+            scratch_bytes_per_token: 0,
         }
     }
 

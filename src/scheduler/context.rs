@@ -38,6 +38,9 @@ impl SchedulerCore {
             .chain(submission.prompt.iter().copied())
             .collect();
         submission.prompt = prompt.into();
+        for offset in &mut submission.restore_points {
+            *offset += at;
+        }
         submission.at_limit = source.at_limit;
         submission.salt = source.salt.clone();
         let fork = Fork {
@@ -49,6 +52,14 @@ impl SchedulerCore {
             true => self.forks_due.push(fork),
             false => self.start_fork(fork, effects),
         }
+    }
+
+    /// Takes a fork out that waits for the step under way.
+    pub(super) fn withdraw_fork(&mut self, sequence: SequenceId) -> bool {
+        let before = self.forks_due.len();
+        self.forks_due
+            .retain(|fork| fork.submission.sequence != sequence);
+        self.forks_due.len() < before
     }
 
     /// Starts the forks that waited for the step under way.
@@ -64,13 +75,14 @@ impl SchedulerCore {
         if let Some(source) = self.entries.get(&sequence)
             && let Phase::Running(running) = &source.phase
             && source.is_whole()
+            && !self.device_gone
         {
             let at = fork.at.expect("set when it was asked for");
             let computed = running.computed;
             let share = cache::Message::Share {
                 sequence,
                 computed,
-                generated: source.generated[source.restarted_at..].to_vec(),
+                generated: source.fresh().to_vec(),
                 at: at.min(computed),
             };
             self.ask(share, effects);
@@ -102,7 +114,7 @@ impl SchedulerCore {
         let Some(removed) = entry.due_shift() else {
             return;
         };
-        let generated = entry.generated[entry.restarted_at..].to_vec();
+        let generated = entry.fresh().to_vec();
         let computed = entry.context_tokens_max;
         if self.spec.resumes_anywhere() && self.spec.can_shift {
             entry.shifted(&removed);

@@ -91,7 +91,8 @@ impl Entry {
     }
 
     pub(super) fn begin(&self, sequence: SequenceId) -> Begin {
-        let all = self.tokens.len() + self.output_tokens_max - self.restarted_at;
+        let output_left = self.output_tokens_max - self.restarted_at;
+        let all = self.tokens.len().saturating_add(output_left);
         let keep = match self.at_limit {
             ContextLimit::Shift { keep } if all > self.context_tokens_max => Some(keep),
             ContextLimit::Shift { .. } | ContextLimit::Stop => None,
@@ -129,6 +130,11 @@ impl Entry {
         self.prompt.iter().chain(&self.generated).copied()
     }
 
+    /// What was generated since its last restart.
+    pub(super) fn fresh(&self) -> &[TokenId] {
+        &self.generated[self.restarted_at..]
+    }
+
     /// Whether its slot holds its history from the first token on.
     pub(super) fn is_whole(&self) -> bool {
         self.shifted_out() == 0 && self.known() == self.prompt.len() + self.generated.len()
@@ -136,8 +142,7 @@ impl Entry {
 
     /// What it goes on from: its history, less what it began anew without.
     fn known_tokens(&self) -> impl Iterator<Item = TokenId> + '_ {
-        let fresh = &self.generated[self.restarted_at..];
-        self.tokens.iter().chain(fresh).copied()
+        self.tokens.iter().chain(self.fresh()).copied()
     }
 
     /// Tokens that are known but have no state yet.
@@ -163,6 +168,8 @@ impl Entry {
     pub(super) fn shifted(&mut self, removed: &Range<usize>) {
         if let Phase::Running(running) = &mut self.phase {
             running.computed -= removed.len();
+            // Whoever waited for what is gone begins anew; the cache knows.
+            running.checkpoints.retain(|at| *at <= removed.start);
             running.shifted_out += removed.len();
         }
     }
@@ -203,8 +210,7 @@ impl Entry {
         };
         let from = running.computed + running.shifted_out;
         let of_prompt = self.tokens.get(from..).unwrap_or_default();
-        let fresh = &self.generated[self.restarted_at..];
-        let of_fresh = &fresh[from.saturating_sub(self.tokens.len())..];
+        let of_fresh = &self.fresh()[from.saturating_sub(self.tokens.len())..];
         let tokens = of_prompt.iter().chain(of_fresh).take(count).copied();
         (running.slot, tokens.collect())
     }

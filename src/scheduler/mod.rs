@@ -206,6 +206,7 @@ impl SchedulerCore {
             Event::Submit(submission) => self.submit(submission, &mut effects),
             Event::Fork(fork) => self.fork(fork, &mut effects),
             Event::Upkeep { ticket, message } => {
+                assert!(message.is_upkeep(), "callers only keep and clear");
                 self.tickets.push_back((self.asked + 1, ticket));
                 self.ask(message, &mut effects);
             }
@@ -291,6 +292,9 @@ impl SchedulerCore {
     fn stop(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
         let in_step = self.in_step(sequence);
         let Some(entry) = self.entries.get_mut(&sequence) else {
+            if self.withdraw_fork(sequence) {
+                effects.push(Effect::Finished(sequence, FinishReason::Cancelled));
+            }
             return;
         };
         match in_step {
@@ -422,6 +426,9 @@ impl SchedulerCore {
         let all: Vec<SequenceId> = self.entries.keys().copied().collect();
         for sequence in all {
             self.fail(sequence, error.clone(), effects);
+        }
+        for fork in std::mem::take(&mut self.forks_due) {
+            effects.push(Effect::Failed(fork.submission.sequence, error.clone()));
         }
     }
 }

@@ -67,6 +67,15 @@ impl TextCodec {
         self.tokenizer.encode(text, true)
     }
 
+    /// The tokens of text that goes on after other tokens: no begin and end tokens.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::Encode`].
+    pub fn encode_continuation(&self, text: &str) -> Result<Vec<TokenId>, TextError> {
+        self.tokenizer.encode(text, false)
+    }
+
     /// The tokens of a conversation up to where the assistant is to speak. As in
     /// `transformers` the template alone decides on begin and end tokens: none
     /// are added to what it spells.

@@ -2,7 +2,7 @@
 
 use super::children::Children;
 use super::{Node, NodeKey, Sealed, Trie};
-use crate::cache::salt::Salt;
+use crate::cache::salt::{Salt, mixed};
 use crate::model::Extent;
 use crate::shared::lease::LeaseWord;
 use crate::{SegmentId, TokenId};
@@ -33,6 +33,7 @@ impl Trie {
             restore_point: false,
         });
         self.roots.insert(salt.clone(), root);
+        self.salts.insert(root, salt.clone());
         root
     }
 
@@ -62,7 +63,7 @@ impl Trie {
             beyond: sealed.beyond as u32,
             bytes: sealed.bytes,
             fingerprint: fingerprint(above.fingerprint, edge),
-            last_use: 0,
+            last_use: tick,
             inserted: tick,
             rank: None,
             priority,
@@ -182,19 +183,22 @@ impl Trie {
         gone
     }
 
-    /// Gives a node another segment of the same tokens. Returns the one that is gone;
-    /// `None`, and changes nothing, while anybody holds it.
+    /// Gives a node another segment of the same tokens, which its holders hold instead.
+    /// Returns the one that is gone; `None`, and changes nothing, while somebody
+    /// outside the trie has a lease of it.
     pub fn replace(&mut self, key: NodeKey, sealed: Sealed) -> Option<SegmentId> {
-        if self.nodes[key].holders > 0 {
-            return None;
-        }
         let gone = self.take_word(key)?;
         let node = &mut self.nodes[key];
-        self.bytes -= node.bytes;
-        self.bytes += sealed.bytes;
-        node.bytes = sealed.bytes;
+        let before = std::mem::replace(&mut node.bytes, sealed.bytes);
         node.beyond = sealed.beyond as u32;
         node.word = LeaseWord::new(sealed.segment);
+        if node.holders > 0 {
+            node.lease = node.word.lease();
+            self.protected_bytes -= before;
+            self.protected_bytes += sealed.bytes;
+        }
+        self.bytes -= before;
+        self.bytes += sealed.bytes;
         self.relist(key);
         Some(gone)
     }
@@ -234,7 +238,8 @@ impl Trie {
         let node = &self.nodes[key];
         if node.is_root() && node.children.is_empty() && node.holders == 0 {
             self.nodes.remove(key);
-            self.roots.retain(|_, root| *root != key);
+            let salt = self.salts.remove(key).expect("a root belongs to a salt");
+            self.roots.remove(&salt);
         }
     }
 
@@ -269,7 +274,6 @@ impl Sealed {
 /// Goes on hashing a prefix, token by token, so that the hash of a whole prefix does
 /// not depend on where its nodes end.
 pub(super) fn fingerprint(before: u64, tokens: &[TokenId]) -> u64 {
-    tokens.iter().fold(before, |hash, token| {
-        (hash.rotate_left(5) ^ u64::from(*token)).wrapping_mul(0x517c_c1b7_2722_0a95)
-    })
+    let tokens = tokens.iter().map(|token| u64::from(*token));
+    tokens.fold(before, mixed)
 }

@@ -24,7 +24,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use slotmap::{SlotMap, new_key_type};
+use slotmap::{SecondaryMap, SlotMap, new_key_type};
 use smallvec::SmallVec;
 
 use super::eviction::{Eviction, Facts};
@@ -92,6 +92,8 @@ pub struct Match {
 pub struct Trie {
     nodes: SlotMap<NodeKey, Node>,
     roots: BTreeMap<Salt, NodeKey>,
+    /// The salt of each root.
+    salts: SecondaryMap<NodeKey, Salt>,
     /// Leaves that nobody holds, the next to go first.
     order: BTreeSet<Standing>,
     policy: Box<dyn Eviction>,
@@ -211,6 +213,7 @@ impl Trie {
         Self {
             nodes: SlotMap::with_key(),
             roots: BTreeMap::new(),
+            salts: SecondaryMap::new(),
             order: BTreeSet::new(),
             policy,
             tokens: 0,

@@ -340,6 +340,11 @@ fn spec(files: &ModelFiles, shape: &Shape, dtype: Dtype) -> ModelSpec {
         }],
         tail_block_tokens: tail::BLOCK_TOKENS,
         can_shift: true,
+        // The widest of what is alive at once, in f32: the stream and its norm, queries,
+        // keys, values and what attention gives; both halves of the MLP and their
+        // product; the logits.
+        scratch_bytes_per_token: 4
+            * (6 * config.hidden_size + 3 * config.intermediate_size + config.vocab_size),
     }
 }
 

@@ -165,6 +165,7 @@ impl OracleConfig {
             layer_groups,
             tail_block_tokens: self.tail_block_tokens,
             can_shift: self.can_shift,
+            scratch_bytes_per_token: 0,
         }
     }
 
