@@ -27,6 +27,8 @@ pub(super) fn session(workbench: &mut Workbench) -> Result<Measured> {
         "conversations": workbench.pick(1_000, 10),
         "conversation_tokens": 128,
         "nodes": [1, 8],
+        // One node for each block, as no conversation is cached.
+        "nodes_beside": [128],
         "rounds": workbench.rounds(),
         "operations": workbench.pick(20_000, 10),
     });
