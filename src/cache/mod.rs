@@ -53,6 +53,7 @@ use crate::config::CacheConfig;
 use crate::device::Edit;
 use crate::model::ModelSpec;
 use crate::{PinId, SegmentId, SequenceId, SlotId, TokenId};
+use eviction::{Class, Ticket};
 use live::LivePrompts;
 use trie::{NodeKey, Trie};
 
@@ -121,6 +122,9 @@ struct Slot {
     /// asked for stay restorable.
     checkpoints: Vec<OwnCheckpoint>,
     priority: u8,
+    /// What the policy of eviction makes of it.
+    class: Class,
+    ticket: Ticket,
     /// The node at which its path ends. The slot holds it.
     end: NodeKey,
     path_tokens: usize,
@@ -274,6 +278,7 @@ impl CacheCore {
             self.reserved_bytes -= slot.reserved_bytes;
             self.own_bytes -= slot.own_bytes;
             self.trie.touch(slot.end);
+            self.trie.left(slot.ticket, slot.end);
             self.trie.release(slot.end);
             effects.push(Effect::Edit(Edit::Close { slot: slot.id }));
         }
