@@ -11,7 +11,7 @@ use crate::TokenId;
 /// Entries that are kept however few nodes there are: the history is to reach back
 /// much further than the cache does.
 const ENTRIES_MIN: usize = 1 << 14;
-/// And however many: it takes about 100 bytes an entry.
+/// And however many: it takes about 150 bytes an entry.
 const ENTRIES_MAX: usize = 1 << 18;
 
 /// Marks in an octave of prefix lengths: a mark is never further than a 32nd of the
