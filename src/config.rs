@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::cache::eviction::{Eviction, Lru};
+use crate::cache::eviction::{Eviction, Foresight, Lru};
 use crate::model::ModelSpec;
 
 /// A setting that cannot work.
@@ -82,8 +82,11 @@ pub struct CacheConfig {
 #[non_exhaustive]
 pub enum EvictionPolicy {
     /// What was used least recently: the yardstick.
-    #[default]
     Lru,
+    /// What has the smallest chance of reuse, as learned from what is asked for, for
+    /// the room and time it takes. See [`Foresight`].
+    #[default]
+    Foresight,
 }
 
 /// What becomes of a conversation that a newcomer continues in another way, for
@@ -138,6 +141,7 @@ impl EvictionPolicy {
     pub fn policy(self) -> Box<dyn Eviction> {
         match self {
             Self::Lru => Box::new(Lru),
+            Self::Foresight => Box::<Foresight>::default(),
         }
     }
 }

@@ -223,7 +223,10 @@ impl CacheCore {
         self.reserved_bytes += reserved_bytes;
         self.asked_tokens += newcomer.tokens.len() as u64;
         self.hit_tokens += path_tokens as u64;
-        self.trie.use_path(end);
+        // Its last token is computed in any case.
+        let asked = &newcomer.tokens[..newcomer.tokens.len() - 1];
+        let (class, ticket) = self.trie.asked(end, asked);
+        self.trie.use_path(end, class);
         let path = self.trie.path(end);
         effects.push(Effect::Edit(Edit::Open {
             slot: id,
@@ -260,6 +263,8 @@ impl CacheCore {
             keep: newcomer.keep,
             restore_points,
             priority: newcomer.priority,
+            class,
+            ticket,
             end,
             path_tokens,
             computed: path_tokens,

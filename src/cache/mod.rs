@@ -53,6 +53,7 @@ use crate::config::CacheConfig;
 use crate::device::Edit;
 use crate::model::ModelSpec;
 use crate::{PinId, SegmentId, SequenceId, SlotId, TokenId};
+use eviction::{Class, Ticket};
 use live::LivePrompts;
 use trie::{NodeKey, Trie};
 
@@ -122,6 +123,9 @@ struct Slot {
     /// Where the sequence is to be sealed for its own sake, ascending.
     restore_points: Vec<RestorePoint>,
     priority: u8,
+    /// What the policy of eviction makes of it.
+    class: Class,
+    ticket: Ticket,
     /// The node at which its path ends. The slot holds it.
     end: NodeKey,
     path_tokens: usize,
@@ -280,6 +284,7 @@ impl CacheCore {
             self.reserved_bytes -= slot.reserved_bytes;
             self.own_bytes -= slot.own_bytes;
             self.trie.touch(slot.end);
+            self.trie.left(slot.ticket, slot.end);
             self.trie.release(slot.end);
             effects.push(Effect::Edit(Edit::Close { slot: slot.id }));
         }

@@ -140,7 +140,9 @@ impl CacheCore {
             tokens: edge.len(),
             segment: sealed.segment,
         }));
-        let node = self.trie.insert(slot.end, edge, sealed, slot.priority);
+        let node = self
+            .trie
+            .insert(slot.end, edge, sealed, slot.priority, slot.class);
         self.move_end(sequence, node, 0);
         true
     }
@@ -208,8 +210,8 @@ impl CacheCore {
             tokens: edge.len(),
             segment: sealed.segment,
         }));
-        let priority = self.slots[&sequence].priority;
-        let node = self.trie.insert(parent, edge, sealed, priority);
+        let (priority, class) = (self.slots[&sequence].priority, self.slots[&sequence].class);
+        let node = self.trie.insert(parent, edge, sealed, priority, class);
         self.move_end(sequence, node, self.spec.segment_bytes(own));
         true
     }

@@ -156,7 +156,7 @@ impl Forest {
             Some((end, turns)) if turns < TURNS_MAX && self.trie.contains(end) => (end, turns),
             _ => over,
         };
-        let node = self.trie.insert(parent, &self.edge, sealed, 0);
+        let node = self.trie.insert(parent, &self.edge, sealed, 0, 0);
         if let Some(place) = place {
             self.ends[place] = (node, turns + 1);
         }

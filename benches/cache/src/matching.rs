@@ -69,7 +69,7 @@ fn path(text: &[u32], nodes: usize) -> (Trie, NodeKey) {
             beyond: 0,
             bytes: edge.len(),
         };
-        parent = trie.insert(parent, edge, sealed, 0);
+        parent = trie.insert(parent, edge, sealed, 0, 0);
     }
     (trie, root)
 }

@@ -11,13 +11,7 @@ impl Eviction for Lru {
         "lru"
     }
 
-    fn inserted(&mut self, _: &Facts, _: u64) {}
-
-    fn used(&mut self, _: &Facts, _: u64) {}
-
-    fn evicted(&mut self, _: &Facts, _: u64) {}
-
-    fn rank(&self, facts: &Facts, _: u64) -> u64 {
+    fn worth(&self, facts: &Facts, _: u64) -> u64 {
         facts.last_use
     }
 }

@@ -42,14 +42,14 @@ impl Trie {
                 protected_bytes += node.bytes;
             }
             assert_eq!(
-                node.rank.is_some(),
+                node.listed,
                 node.children.is_empty() && node.holders == 0,
                 "exactly the leaves that nobody holds may go"
             );
-            if let Some(rank) = node.rank {
+            if node.listed {
                 listed += 1;
                 assert!(
-                    self.order.contains(&(node.priority, rank, key)),
+                    self.order.contains(&node.standing(key)),
                     "who may go stands in the order"
                 );
             }

@@ -1,7 +1,7 @@
 //! Insert, split, merge, replace, remove.
 
 use super::children::Children;
-use super::{Node, NodeKey, Sealed, Trie};
+use super::{Class, Node, NodeKey, Sealed, Trie};
 use crate::cache::salt::{Salt, mixed};
 use crate::model::Extent;
 use crate::shared::lease::LeaseWord;
@@ -28,8 +28,9 @@ impl Trie {
             fingerprint: salt.fingerprint(),
             last_use: 0,
             inserted: 0,
-            rank: None,
+            class: Class::default(),
             priority: 0,
+            listed: false,
             restore_point: false,
         });
         self.roots.insert(salt.clone(), root);
@@ -48,6 +49,7 @@ impl Trie {
         edge: &[TokenId],
         sealed: Sealed,
         priority: u8,
+        class: Class,
     ) -> NodeKey {
         let tick = self.tick + 1;
         let above = &self.nodes[parent];
@@ -65,11 +67,11 @@ impl Trie {
             fingerprint: fingerprint(above.fingerprint, edge),
             last_use: tick,
             inserted: tick,
-            rank: None,
+            class,
             priority,
+            listed: false,
             restore_point: false,
         };
-        self.policy.inserted(&node.facts(), tick);
         let key = self.nodes.insert(node);
         let before = self.nodes[parent].children.insert(edge[0], key);
         assert!(before.is_none(), "no two edges below a node begin alike");
@@ -116,8 +118,9 @@ impl Trie {
             fingerprint: 0,
             last_use: node.last_use,
             inserted: node.inserted,
-            rank: None,
+            class: node.class,
             priority: node.priority,
+            listed: false,
             restore_point: false,
         };
         node.edge = edge[at..].into();
@@ -164,6 +167,7 @@ impl Trie {
             self.take_word(key).expect("nobody holds either");
         }
         let above = self.nodes.remove(upper).expect("the upper was there");
+        self.unlist(lower);
         let node = &mut self.nodes[lower];
         let gone = (above.word.segment(), node.word.segment());
         self.bytes -= above.bytes + node.bytes;
@@ -179,7 +183,7 @@ impl Trie {
         self.nodes[above.parent]
             .children
             .insert(above.edge[0], lower);
-        self.relist(lower);
+        self.list_if_free(lower);
         gone
     }
 
@@ -199,7 +203,6 @@ impl Trie {
         }
         self.bytes -= before;
         self.bytes += sealed.bytes;
-        self.relist(key);
         Some(gone)
     }
 

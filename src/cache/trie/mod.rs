@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use slotmap::{SecondaryMap, SlotMap, new_key_type};
 use smallvec::SmallVec;
 
-use super::eviction::{Eviction, Facts};
+use super::eviction::{Asked, Class, Eviction, Facts, Ticket};
 use super::salt::Salt;
 use crate::model::Extent;
 use crate::shared::lease::{Lease, LeaseWord};
@@ -59,9 +59,11 @@ pub struct Node {
     fingerprint: u64,
     last_use: u64,
     inserted: u64,
-    /// Where it stands in the order of eviction, if it does.
-    rank: Option<u64>,
+    /// What the policy of eviction made of the last sequence that used it.
+    class: Class,
     priority: u8,
+    /// Whether it stands in the order of eviction.
+    listed: bool,
     restore_point: bool,
 }
 
@@ -94,7 +96,7 @@ pub struct Trie {
     roots: BTreeMap<Salt, NodeKey>,
     /// The salt of each root.
     salts: SecondaryMap<NodeKey, Salt>,
-    /// Leaves that nobody holds, the next to go first.
+    /// Leaves that nobody holds.
     order: BTreeSet<Standing>,
     policy: Box<dyn Eviction>,
     tokens: usize,
@@ -103,8 +105,8 @@ pub struct Trie {
     tick: u64,
 }
 
-/// Retention priority, rank, node.
-type Standing = (u8, u64, NodeKey);
+/// Retention priority, the policy's class, last use, node.
+type Standing = (u8, Class, u64, NodeKey);
 
 impl Node {
     /// The node above; a root is its own.
@@ -194,7 +196,12 @@ impl Node {
             hits: self.hits,
             last_use: self.last_use,
             inserted: self.inserted,
+            class: self.class,
         }
+    }
+
+    fn standing(&self, key: NodeKey) -> Standing {
+        (self.priority, self.class, self.last_use, key)
     }
 }
 

@@ -1,10 +1,7 @@
 //! Holding, using, and who is evicted next.
 
-use super::{NodeKey, Trie};
+use super::{Asked, Class, Node, NodeKey, Ticket, Trie};
 use crate::{SegmentId, TokenId};
-
-/// Candidates whose rank has risen that one eviction puts back at most.
-const PUT_BACK_MAX: usize = 16;
 
 /// What an eviction has freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,49 +58,50 @@ impl Trie {
         }
     }
 
-    /// Notes that a sequence uses a path now.
-    pub fn use_path(&mut self, end: NodeKey) {
-        self.tick += 1;
-        let mut at = end;
-        while !self.nodes[at].is_root() {
-            let node = &mut self.nodes[at];
-            self.policy.used(&node.facts(), self.tick);
-            node.hits = node.hits.saturating_add(1);
-            node.last_use = self.tick;
-            let parent = node.parent;
-            if node.rank.is_some() {
-                self.relist(at);
-            }
-            at = parent;
+    /// Asks the policy what to make of a sequence that begins with the path to `end`
+    /// cached. What the policy says it leaves behind is classed anew.
+    pub fn asked(&mut self, end: NodeKey, tokens: &[TokenId]) -> (Class, Ticket) {
+        let root = self.root_above(end).expect("a path starts at a root");
+        let answer = self.policy.asked(&Asked {
+            salt: self.nodes[root].fingerprint,
+            tokens,
+            cached_tokens: self.nodes[end].end(),
+            nodes: self.nodes.len(),
+            tick: self.tick,
+        });
+        if let Some((left, class)) = answer.superseded
+            && self.nodes.get(left).is_some_and(|node| node.listed)
+        {
+            self.unlist(left);
+            self.nodes[left].class = class;
+            self.list_if_free(left);
         }
+        (answer.class, answer.ticket)
+    }
+
+    /// Tells the policy where the path of a sequence that is over ends.
+    pub fn left(&mut self, ticket: Ticket, end: NodeKey) {
+        self.policy.left(ticket, end, self.tick);
+    }
+
+    /// Notes that a sequence uses a path now.
+    pub fn use_path(&mut self, end: NodeKey, class: Class) {
+        self.tick += 1;
+        self.renew(end, |node| {
+            node.class = class;
+            node.hits = node.hits.saturating_add(1);
+        });
     }
 
     /// Notes that a path is still of use, which is no new use of it.
     pub fn touch(&mut self, end: NodeKey) {
         self.tick += 1;
-        let mut at = end;
-        while !self.nodes[at].is_root() {
-            let node = &mut self.nodes[at];
-            node.last_use = self.tick;
-            let parent = node.parent;
-            if node.rank.is_some() {
-                self.relist(at);
-            }
-            at = parent;
-        }
+        self.renew(end, |_| {});
     }
 
     /// Evicts the node that the policy wants most to go, of those that nobody holds.
     pub fn evict(&mut self) -> Option<Evicted> {
-        for _ in 0..PUT_BACK_MAX {
-            let &(_, rank, key) = self.order.first()?;
-            if self.policy.rank(&self.nodes[key].facts(), self.tick) <= rank {
-                break;
-            }
-            self.relist(key);
-        }
-        let free = |standing: &&super::Standing| self.nodes[standing.2].word.try_evict();
-        let &(_, _, victim) = self.order.iter().find(free)?;
+        let victim = self.victim()?;
         self.unlist(victim);
         Some(self.take_out(victim))
     }
@@ -119,7 +117,7 @@ impl Trie {
         }
         let mut evicted = Vec::new();
         for &node in nodes[1..].iter().rev() {
-            if self.nodes[node].rank.is_some() && self.nodes[node].word.try_evict() {
+            if self.nodes[node].listed && self.nodes[node].word.try_evict() {
                 self.unlist(node);
                 evicted.push(self.take_out(node));
             }
@@ -139,18 +137,16 @@ impl Trie {
         let mut below = vec![last];
         while let Some(key) = below.pop() {
             below.extend(self.nodes[key].children());
+            self.unlist(key);
             let node = &mut self.nodes[key];
             node.last_use = 0;
             node.hits = 0;
-            if node.rank.is_some() {
-                self.relist(key);
-            }
+            self.list_if_free(key);
         }
     }
 
     fn take_out(&mut self, victim: NodeKey) -> Evicted {
         let node = self.remove_leaf(victim);
-        self.policy.evicted(&node.facts(), self.tick);
         let above = self.nodes.get(node.parent);
         let lone = above.is_some_and(|above| above.children.len() == 1);
         Evicted {
@@ -161,27 +157,69 @@ impl Trie {
         }
     }
 
+    /// The next to go, its word won. Of the lowest retention priority, the class in
+    /// which something is worth least; and of each class, what was used longest ago
+    /// or most recently: in between nothing is worth less than both, unless chances
+    /// of reuse rise and fall more than once.
+    fn victim(&self) -> Option<NodeKey> {
+        let &(priority, first, ..) = self.order.first()?;
+        let mut least: Option<(u64, u64, NodeKey)> = None;
+        let mut class = Some(first);
+        while let Some(at) = class {
+            let all =
+                (priority, at, 0, NodeKey::default())..(priority, at + 1, 0, NodeKey::default());
+            let mut all = self.order.range(all);
+            for &(_, _, last_use, key) in [all.next(), all.next_back()].into_iter().flatten() {
+                let worth = self.policy.worth(&self.nodes[key].facts(), self.tick);
+                if least.is_none_or(|(low, used, _)| (worth, last_use) < (low, used)) {
+                    least = Some((worth, last_use, key));
+                }
+            }
+            let mut higher = self
+                .order
+                .range((priority, at + 1, 0, NodeKey::default())..);
+            class = higher
+                .next()
+                .filter(|standing| standing.0 == priority)
+                .map(|standing| standing.1);
+        }
+        let free = |key: &NodeKey| self.nodes[*key].word.try_evict();
+        let least = least.map(|(_, _, key)| key).filter(free);
+        // Somebody outside reads the first choice: then any that is free.
+        least.or_else(|| self.order.iter().map(|standing| standing.3).find(free))
+    }
+
+    /// Notes on a whole path that it is of use now.
+    fn renew(&mut self, end: NodeKey, note: impl Fn(&mut Node)) {
+        let mut at = end;
+        while !self.nodes[at].is_root() {
+            self.unlist(at);
+            let node = &mut self.nodes[at];
+            node.last_use = self.tick;
+            note(node);
+            let parent = node.parent;
+            self.list_if_free(at);
+            at = parent;
+        }
+    }
+
     /// Puts a node that may go into the order.
     pub(super) fn list_if_free(&mut self, key: NodeKey) {
-        let node = &self.nodes[key];
+        let node = &mut self.nodes[key];
         if node.is_root() || node.holders > 0 || !node.children.is_empty() {
             return;
         }
-        let rank = self.policy.rank(&node.facts(), self.tick);
-        let standing = (node.priority, rank, key);
-        self.nodes[key].rank = Some(rank);
+        node.listed = true;
+        let standing = node.standing(key);
         self.order.insert(standing);
     }
 
+    /// Takes a node out of the order, if it is there: before its standing changes.
     pub(super) fn unlist(&mut self, key: NodeKey) {
         let node = &mut self.nodes[key];
-        if let Some(rank) = node.rank.take() {
-            self.order.remove(&(node.priority, rank, key));
+        if std::mem::take(&mut node.listed) {
+            let standing = node.standing(key);
+            self.order.remove(&standing);
         }
-    }
-
-    pub(super) fn relist(&mut self, key: NodeKey) {
-        self.unlist(key);
-        self.list_if_free(key);
     }
 }

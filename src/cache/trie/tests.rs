@@ -26,7 +26,7 @@ fn trie(texts: &[&[TokenId]]) -> Trie {
         }
         if from < text.len() {
             let segment = sealed(i as u64 + 1, text.len() - from);
-            let node = trie.insert(parent, &text[from..], segment, 0);
+            let node = trie.insert(parent, &text[from..], segment, 0, Class::default());
             trie.touch(node);
         }
         trie.check_integrity();
@@ -138,7 +138,7 @@ fn restore_points_and_forks_are_not_merged() {
 #[test]
 fn evicts_leaves_oldest_first_and_never_the_held() {
     let mut trie = trie(&[&[1, 2], &[1, 2, 3], &[1, 2, 4], &[5]]);
-    trie.use_path(end(&trie, &[1, 2, 3]));
+    trie.use_path(end(&trie, &[1, 2, 3]), Class::default());
     let held = end(&trie, &[5]);
     trie.hold(held);
     let mut evicted = Vec::new();
@@ -168,7 +168,7 @@ fn salts_share_nothing() {
     let mut trie = trie(&[&[1, 2, 3]]);
     let other = trie.root_or_new(&Salt::new("tenant"));
     assert_eq!(trie.find(other, &[1, 2, 3]), Match::default());
-    let node = trie.insert(other, &[1, 2, 3], sealed(9, 3), 0);
+    let node = trie.insert(other, &[1, 2, 3], sealed(9, 3), 0, Class::default());
     let fingerprint = |key| trie.node(key).fingerprint;
     assert_ne!(fingerprint(node), fingerprint(end(&trie, &[1, 2, 3])));
     trie.check_integrity();

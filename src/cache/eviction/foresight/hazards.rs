@@ -1,0 +1,192 @@
+//! The chance of reuse by class and age, learned from events.
+
+use super::super::Class;
+use super::history::{CLASSES, SIZES};
+
+/// Ages are counted in bins of a quarter octave.
+pub(super) const BINS: usize = 112;
+
+/// Events that a class's own rate is averaged with its kin's over: too few and it
+/// believes in flukes, too many and it learns late.
+const KIN_EVENTS: f32 = 4.0;
+/// The same for the rate at one age, against those at ages near it.
+const NEAR_EVENTS: f32 = 100.0;
+/// Bins to either side in which a class differs from its kin by the same factor.
+const NEAR_BINS: usize = 6;
+/// Weights of bins at a distance, for the rate that all classes share.
+const KERNEL: [f32; 4] = [1.0, 0.6, 0.3, 0.1];
+/// Sequences after which all that was seen counts half.
+const FADE_SEQUENCES: f32 = 20_000.0;
+
+/// What became of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// It was entered.
+    Born,
+    /// It was continued.
+    Reused,
+    /// It was forgotten before anything came of it.
+    Lost,
+}
+
+/// Counts of events.
+#[derive(Debug)]
+pub(super) struct Hazards {
+    reused: Vec<[f32; BINS]>,
+    lost: Vec<[f32; BINS]>,
+    born: Vec<f32>,
+}
+
+/// Chances by bin: of an entry that has reached it, to be reused within it.
+pub(super) type Chances = [f32; BINS];
+
+/// What is known of all classes.
+#[derive(Debug)]
+pub(super) struct Estimate {
+    /// By class; none of those that nobody has seen.
+    pub(super) own: Vec<Option<Chances>>,
+    /// By number of turns: for those that nobody has seen.
+    pub(super) kinds: Vec<Chances>,
+}
+
+/// Events and numbers at risk, by bin.
+#[derive(Clone)]
+struct Observed {
+    reused: [f32; BINS],
+    at_risk: [f32; BINS],
+}
+
+/// The bin of an age in ticks.
+pub(super) fn bin_of(age: u64) -> usize {
+    match age {
+        0..4 => age as usize,
+        _ => {
+            let octave = age.ilog2() as usize;
+            let quarter = (age >> (octave - 2)) as usize & 3;
+            ((octave - 1) * 4 + quarter).min(BINS - 1)
+        }
+    }
+}
+
+/// Ticks in a bin.
+pub(super) fn width_of(bin: usize) -> f32 {
+    match bin {
+        0..4 => 1.0,
+        _ => (1_u64 << (bin / 4 - 1)) as f32,
+    }
+}
+
+impl Default for Hazards {
+    fn default() -> Self {
+        Self {
+            reused: vec![[0.0; BINS]; CLASSES],
+            lost: vec![[0.0; BINS]; CLASSES],
+            born: vec![0.0; CLASSES],
+        }
+    }
+}
+
+impl Hazards {
+    pub(super) fn note(&mut self, class: Class, event: Event, age: u64) {
+        let class = usize::from(class);
+        match event {
+            Event::Born => self.born[class] += 1.0,
+            Event::Reused => self.reused[class][bin_of(age)] += 1.0,
+            Event::Lost => self.lost[class][bin_of(age)] += 1.0,
+        }
+    }
+
+    /// Lets the past count less, now and then.
+    pub(super) fn fade(&mut self) {
+        if self.born.iter().sum::<f32>() < FADE_SEQUENCES {
+            return;
+        }
+        let counts = self.reused.iter_mut().chain(&mut self.lost).flatten();
+        counts.chain(&mut self.born).for_each(|count| *count /= 2.0);
+    }
+
+    /// The chances of each class, given the classes and ages of what still waits.
+    /// Classes of the same number of turns are kin, and all numbers of turns are.
+    pub(super) fn estimate(&self, waiting: impl Iterator<Item = (Class, u64)>) -> Estimate {
+        let mut still = self.lost.clone();
+        for (class, age) in waiting {
+            still[usize::from(class)][bin_of(age)] += 1.0;
+        }
+        let classes: Vec<Observed> = (self.reused.iter().zip(&still))
+            .map(|(reused, still)| Observed::new(reused, still))
+            .collect();
+        let kinds: Vec<Observed> = classes.chunks_exact(SIZES).map(Observed::sum).collect();
+        let all = Observed::sum(&kinds).smoothed();
+        let kinds: Vec<Chances> = kinds.iter().map(|kind| kind.relative_to(&all)).collect();
+        let own = classes.iter().enumerate().map(|(class, observed)| {
+            let seen = observed.at_risk[0] > 0.0;
+            seen.then(|| observed.relative_to(&kinds[class / SIZES]))
+        });
+        Estimate {
+            own: own.collect(),
+            kinds,
+        }
+    }
+}
+
+impl Observed {
+    /// At risk in a bin is who got there; of those who left in it otherwise, half.
+    fn new(reused: &[f32; BINS], still: &[f32; BINS]) -> Self {
+        let mut at_risk = [0.0; BINS];
+        let mut later = 0.0;
+        for bin in (0..BINS).rev() {
+            later += reused[bin] + still[bin] / 2.0;
+            at_risk[bin] = later;
+            later += still[bin] / 2.0;
+        }
+        Self {
+            reused: *reused,
+            at_risk,
+        }
+    }
+
+    fn sum(parts: &[Self]) -> Self {
+        let mut sum = Self {
+            reused: [0.0; BINS],
+            at_risk: [0.0; BINS],
+        };
+        for part in parts {
+            for bin in 0..BINS {
+                sum.reused[bin] += part.reused[bin];
+                sum.at_risk[bin] += part.at_risk[bin];
+            }
+        }
+        sum
+    }
+
+    /// Chances that change little from bin to bin.
+    fn smoothed(&self) -> Chances {
+        let mut chances = [0.0; BINS];
+        for bin in (0..BINS).filter(|bin| self.at_risk[*bin] >= 0.5) {
+            let (mut events, mut time) = (0.0, 0.0);
+            for near in bin.saturating_sub(KERNEL.len() - 1)..(bin + KERNEL.len()).min(BINS) {
+                let weight = KERNEL[near.abs_diff(bin)];
+                events += weight * self.reused[near];
+                time += weight * self.at_risk[near] * width_of(near);
+            }
+            let near = events / time.max(f32::MIN_POSITIVE) * width_of(bin);
+            if near > 0.0 {
+                let own = self.reused[bin] + NEAR_EVENTS;
+                chances[bin] = (own / (self.at_risk[bin] + NEAR_EVENTS / near)).min(1.0);
+            }
+        }
+        chances
+    }
+
+    /// Chances that differ from those of the kin as far as events say so.
+    fn relative_to(&self, kin: &Chances) -> Chances {
+        let mut chances = *kin;
+        for (bin, chance) in chances.iter_mut().enumerate() {
+            let near = bin.saturating_sub(NEAR_BINS)..(bin + NEAR_BINS + 1).min(BINS);
+            let events: f32 = self.reused[near.clone()].iter().sum();
+            let expected: f32 = near.map(|near| self.at_risk[near] * kin[near]).sum();
+            *chance = (*chance * (events + KIN_EVENTS) / (expected + KIN_EVENTS)).min(1.0);
+        }
+        chances
+    }
+}
