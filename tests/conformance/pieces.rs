@@ -1,0 +1,64 @@
+//! Cached state in pieces, without a cache: oracles, segments, and whether a path of
+//! segments can be gone on from.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use motet::TokenId;
+use motet::model::oracle::{Oracle, OracleConfig, OracleSegment, OracleTail};
+use motet::model::{Model, Readout, Span, Want};
+
+/// A token of no case.
+pub(crate) const NEXT: TokenId = 999;
+
+pub(crate) fn oracle(config: &OracleConfig) -> Oracle {
+    Oracle::new(config.clone()).expect("a valid configuration")
+}
+
+/// Evaluates tokens, and returns their rows.
+pub(crate) fn rows(
+    oracle: &mut Oracle,
+    path: &[Rc<OracleSegment>],
+    tail: &mut OracleTail,
+    tokens: &[TokenId],
+) -> Vec<f32> {
+    let mut spans = [Span {
+        tokens,
+        path,
+        tail,
+        want: Want::Logits,
+    }];
+    match oracle.step(&mut spans).expect("a step").pop() {
+        Some(Readout::Logits(logits)) => logits,
+        other => panic!("logits were wanted: {other:?}"),
+    }
+}
+
+/// The segment of some of these tokens, sealed when all of them were evaluated.
+pub(crate) fn sealed(
+    oracle: &mut Oracle,
+    tokens: &[TokenId],
+    range: Range<usize>,
+) -> Rc<OracleSegment> {
+    let mut tail = oracle.tail(&[]).expect("memory");
+    rows(oracle, &[], &mut tail, tokens);
+    if range.start > 0 {
+        drop(oracle.seal(&mut tail, range.start).expect("inside"));
+    }
+    Rc::new(oracle.seal(&mut tail, range.len()).expect("inside"))
+}
+
+/// Whether `next`, evaluated on this path of the tokens `past`, has the rows that it has
+/// without a cache.
+pub(crate) fn goes_on(
+    oracle: &mut Oracle,
+    config: &OracleConfig,
+    path: &[Rc<OracleSegment>],
+    past: &[TokenId],
+    next: &[TokenId],
+) -> bool {
+    let mut tail = oracle.tail(path).expect("memory");
+    let all = [past, next].concat();
+    let truth = config.solo_logits(&all);
+    rows(oracle, path, &mut tail, next) == truth[past.len() * config.vocab_size..]
+}

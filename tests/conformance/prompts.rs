@@ -1,0 +1,262 @@
+//! Prompts and outputs that are longer than the context.
+
+use motet::TokenId;
+use motet::cache::{CacheError, shift};
+use motet::config::EngineConfig;
+use motet::error::SubmitError;
+use motet::model::oracle::{Oracle, OracleConfig};
+use motet::request::{Completion, ContextLimit};
+use motet::{Engine, Request};
+
+use crate::Known;
+use crate::cases::Fact;
+use crate::check::Check;
+
+pub(crate) const SUITES: &[Known] = &[
+    Known {
+        suite: "input_cache.shift_discard",
+        cases: &[
+            ("Shift", discard),
+            ("Max Keep", discard),
+            ("Truncate", discard),
+            ("Truncate Keep", discard),
+        ],
+    },
+    Known {
+        suite: "input_cache.shift_discard.same_batch",
+        cases: &[
+            ("Same Batch", discard_groups),
+            ("Same Batch Near Start", discard_groups),
+            ("Overlapping Same Batch", discard_groups),
+        ],
+    },
+    Known {
+        suite: "prompt.context_shift_limit",
+        cases: &[
+            ("small context reserves half after keep", prompt_limit),
+            (
+                "issue 16618 context preserves generation headroom",
+                prompt_limit,
+            ),
+            ("keep is clamped below context", prompt_limit),
+            ("negative keep is treated as zero", prompt_limit),
+        ],
+    },
+    Known {
+        suite: "prompt.bounded_num_predict",
+        cases: &[
+            ("open ended gets finite budget", output_bound),
+            ("explicit under limit preserved", output_bound),
+            ("unknown context unchanged", output_bound),
+        ],
+    },
+    Known {
+        suite: "prompt.truncate",
+        cases: &[
+            ("fits", truncate),
+            ("over context", truncate),
+            ("shift off (code rule)", truncate),
+        ],
+    },
+    Known {
+        suite: "prompt.truncate_runner_era",
+        cases: &[
+            ("basic", truncate_to_context),
+            ("negative keep", truncate_to_context),
+        ],
+    },
+];
+
+fn discard(check: &mut Check, case: &Fact<'_>) {
+    let [context, keep, len] = ["num_ctx", "num_keep", "input_len"].map(|f| case.get(f).number());
+    let discard = shift::discard(context, keep, len).expect("`keep` is in the context");
+    check.same("discarded", discard, case.get("expect").number());
+}
+
+/// Motet knows no inputs that must stay together: it discards by count.
+fn discard_groups(check: &mut Check, case: &Fact<'_>) {
+    let [context, keep] = ["num_ctx", "num_keep"].map(|field| case.get(field).number());
+    let runs = case.get("same_batch_rle").items();
+    let runs: Vec<Vec<usize>> = runs.iter().map(Fact::numbers).collect();
+    let tokens: usize = runs.iter().map(|run| run[1]).sum();
+    let discard = shift::discard(context, keep, tokens).expect("`keep` is in the context");
+    let expected = case.get("expect").number();
+    // Where the cut falls outside of all groups, groups do not matter.
+    let cut = keep + discard;
+    let torn = groups(&runs).any(|(start, end)| start < cut && cut < end);
+    // ollama moves the cut to the end of a group, and of those that begin before that.
+    let moved = groups(&runs).fold(cut, |cut, (start, end)| match start < cut {
+        true => cut.max(end),
+        false => cut,
+    });
+    check.theirs("discarded", moved - keep, expected);
+    let half = (context - keep) / 2;
+    check.same_or_instead("discarded", discard, torn.then_some(half), expected);
+}
+
+/// Where each group begins and ends.
+fn groups(runs: &[Vec<usize>]) -> impl Iterator<Item = (usize, usize)> + '_ {
+    let mut at = 0;
+    runs.iter().flat_map(move |run| {
+        let start = at;
+        at += run[1];
+        (start..at).map(|first| (first, first + run[0] + 1))
+    })
+}
+
+/// How many tokens are left of a prompt that is far too long.
+fn prompt_limit(check: &mut Check, case: &Fact<'_>) {
+    let (context, asked) = (case.get("num_ctx").number(), case.get("num_keep").integer());
+    let most = context as i64 - 1;
+    let keep = asked.clamp(0, most) as usize;
+    if asked < 0 {
+        check.lacks("a negative `keep`");
+    } else if asked > most {
+        check.lacks("a `keep` that is clamped");
+        let refused = shift::truncation(context, asked as usize, 3 * context);
+        let refusal = CacheError::KeepTooLarge {
+            keep: asked as usize,
+            context_tokens: context,
+        };
+        assert_eq!(refused, Err(refusal));
+    }
+    let tokens = 3 * context;
+    let gone = shift::truncation(context, keep, tokens).expect("`keep` is in the context");
+    let left = tokens - gone.len();
+    check.same("tokens left", left, case.get("expect").number());
+}
+
+/// Sends a prompt of tokens 0.. through an engine.
+fn generate(
+    context: usize,
+    prompt: &[TokenId],
+    settings: impl FnOnce(Request) -> Request,
+) -> Result<Completion, SubmitError> {
+    let oracle = OracleConfig {
+        context_tokens_max: context,
+        verify: false,
+        can_shift: true,
+        ..OracleConfig::default()
+    };
+    let request = settings(Request::tokens(prompt).ignore_end_tokens());
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.expect("a runtime").block_on(async {
+        let engine = Engine::builder(move || Ok(Oracle::new(oracle).expect("a valid oracle")))
+            .config(EngineConfig::default())
+            .start()
+            .await
+            .expect("the engine starts");
+        let stream = engine.submit(request).await;
+        let completion = match stream {
+            Ok(stream) => Ok(stream.collect().await.expect("the device works")),
+            Err(error) => Err(error),
+        };
+        engine.shutdown().await;
+        completion
+    })
+}
+
+/// How long an output gets that goes on when its context is full.
+fn output_bound(check: &mut Check, case: &Fact<'_>) {
+    let (context, asked) = (
+        case.get("num_ctx").number(),
+        case.get("num_predict").integer(),
+    );
+    let expected = case.get("expect").integer();
+    if context == 0 {
+        check.lacks("a context of unknown length");
+        check.same("the output's bound", asked, expected);
+        let config = OracleConfig {
+            context_tokens_max: context,
+            ..OracleConfig::default()
+        };
+        let error = Oracle::new(config).expect_err("no model has such a context");
+        assert_eq!(error.field, "context_tokens_max");
+        return;
+    }
+    let most = usize::try_from(asked).unwrap_or_else(|_| {
+        check.lacks("an output that never ends");
+        usize::MAX
+    });
+    let shifting = |request: Request| request.shift(0).output_tokens_max(most);
+    let completion = generate(context, &[1], shifting).expect("it fits");
+    check.same(
+        "the output's bound",
+        completion.tokens.len() as i64,
+        expected,
+    );
+}
+
+/// What is left of a prompt, here and in the engine.
+fn truncate(check: &mut Check, case: &Fact<'_>) {
+    let [context, keep, len] = ["num_ctx", "num_keep", "prompt_len"].map(|f| case.get(f).number());
+    let keep = keep + usize::from(case.get("adds_bos").flag());
+    let prompt: Vec<TokenId> = (0..len as TokenId).collect();
+    let expect = case.get("expect");
+    let limit = match case.get("shift").flag() && case.get("truncate").flag() {
+        true => ContextLimit::Shift { keep },
+        false => ContextLimit::Stop,
+    };
+    let result = generate(context, &prompt, |mut request| {
+        request.at_context_limit = limit;
+        request.output_tokens_max(1)
+    });
+    if let Some(error) = expect.maybe("error") {
+        check.prose(&error, "prompt_too_long_400");
+        match result {
+            Err(SubmitError::Field { field, .. }) => assert_eq!(field, "prompt"),
+            other => panic!("a prompt that is too long is refused: {other:?}"),
+        }
+        return;
+    }
+    let truncation = |len| shift::truncation(context, keep, len).expect("`keep` is in the context");
+    assert!(
+        truncation(context - 1).is_empty(),
+        "it leaves room for a token"
+    );
+    assert!(!truncation(context).is_empty(), "it leaves no room");
+    let gone = truncation(len);
+    let left = [&prompt[..gone.start], &prompt[gone.end..]].concat();
+    check.same(
+        "truncated",
+        left.len() < len,
+        expect.get("truncated").flag(),
+    );
+    if let Some(tokens) = expect.maybe("tokens") {
+        check.same("what is left", left.clone(), tokens.tokens());
+    }
+    let usage = result.expect("it fits").finish.usage;
+    assert_eq!(
+        usage.prompt_tokens,
+        left.len(),
+        "the engine truncates alike"
+    );
+}
+
+/// The older rule, by which what is left fills the context.
+fn truncate_to_context(check: &mut Check, case: &Fact<'_>) {
+    let (context, len) = (
+        case.get("num_ctx").number(),
+        case.get("prompt_len").number(),
+    );
+    let most = context - 1;
+    let keep = usize::try_from(case.get("num_keep").integer()).unwrap_or(most);
+    let expect = case.get("expect");
+    check.same("keep", keep.min(most), expect.get("keep").number());
+    let gone = shift::truncation(context, keep, len).expect("`keep` is in the context");
+    let half = ((context - keep) / 2).max(1);
+    let resume_at = expect.get("resume_at").number();
+    check.instead(
+        "resume at",
+        gone.end,
+        len - context + half + keep,
+        resume_at,
+    );
+    let new_len = expect.get("new_len").number();
+    check.instead("what is left", len - gone.len(), context - half, new_len);
+    // It is what the older rule leaves and a shift then discards at once.
+    assert_eq!(
+        (gone.end - half, len - gone.len() + half),
+        (resume_at, new_len)
+    );
+}

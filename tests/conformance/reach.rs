@@ -1,0 +1,46 @@
+//! How much of the past a window layer reads, found out by taking it away.
+
+use motet::TokenId;
+use motet::model::LayerKind;
+use motet::model::oracle::OracleConfig;
+
+use crate::pieces::{goes_on, oracle, sealed};
+
+/// Of the tokens in `past`, the last so many are read when `next` are evaluated after
+/// them by a model with a window of `window` tokens: with the state of these, and of
+/// none before, its rows are what they are without a cache; with one less, they are not.
+pub(crate) fn tokens_read(window: usize, past: &[TokenId], next: &[TokenId]) -> usize {
+    let enough = |held: &usize| is_enough(window, past, *held, next);
+    let read = (0..=past.len()).find(enough).expect("all of it is enough");
+    assert!(
+        (read..=past.len()).all(|held| enough(&held)),
+        "more is enough too"
+    );
+    read
+}
+
+/// Whether the state of the last `held` tokens of the past is enough.
+fn is_enough(window: usize, past: &[TokenId], held: usize, next: &[TokenId]) -> bool {
+    let config = OracleConfig::with_layers(&[LayerKind::Window { tokens: window }]);
+    let mut oracle = oracle(&config);
+    let at = past.len() - held;
+    let mut path = Vec::new();
+    if at > 0 {
+        // Once a whole window follows, a segment has nothing left of its own.
+        let far = vec![past[0]; window];
+        path.push(sealed(&mut oracle, &[past, &far].concat(), 0..at));
+    }
+    if held > 0 {
+        path.push(sealed(&mut oracle, past, at..past.len()));
+    }
+    goes_on(&mut oracle, &config, &path, past, next)
+}
+
+#[test]
+fn a_window_reads_one_less_than_it_admits() {
+    let past: Vec<TokenId> = (1..12).collect();
+    for window in 1..14 {
+        let read = tokens_read(window, &past, &[20, 21, 22]);
+        assert_eq!(read, (window - 1).min(past.len()), "window {window}");
+    }
+}

@@ -1,0 +1,267 @@
+//! State of full attention that was saved and is gone back to.
+//!
+//! What ollama calls a snapshot is a sealed segment, and a scheduled capture a restore
+//! point. Whatever is gone back to is gone on from, and gives the rows that it gives
+//! without a cache.
+
+use std::rc::Rc;
+
+use motet::TokenId;
+use motet::model::LayerKind::Full;
+use motet::model::oracle::OracleConfig;
+use motet::model::{Model, Segment};
+
+use crate::Known;
+use crate::cases::Fact;
+use crate::check::Check;
+use crate::house::House;
+use crate::pieces::{NEXT, goes_on, oracle, sealed};
+
+pub(crate) const SUITES: &[Known] = &[Known {
+    suite: "mlx.snapshots.kv",
+    cases: &[
+        ("SnapshotRestoreNeedBase", need_base),
+        ("DataSurvivesSnapshotRestore", data_survives),
+        ("SplitMergeRoundTripData", split_and_merge),
+        ("SpeculationCaptureAllocatesNothing", speculation),
+        ("LazyCopiedOutOnOverwrite", overwritten),
+        ("LazyCopiedOutOnFree", freed),
+        ("LazySurvivesPathSwitch", overwritten),
+        ("RestoreLiveLazyIsOffsetMove", restored_for_nothing),
+        ("CaptureMergeSplit", captured),
+        ("PersistsAcrossWrites", across_writes),
+    ],
+}];
+
+pub(crate) fn ids(tokens: usize) -> Vec<TokenId> {
+    (0..tokens as TokenId).collect()
+}
+
+/// Goes back to the first `at` tokens, and on with another. Says how many were cached.
+pub(crate) fn go_back(house: &mut House, tokens: &[TokenId], at: usize) -> usize {
+    house
+        .converse(&[&tokens[..at], &[NEXT]].concat(), &[])
+        .cached
+}
+
+/// Where the nodes on the path of these tokens begin and end.
+pub(crate) fn ranges(house: &House, tokens: &[TokenId]) -> Vec<Vec<usize>> {
+    let nodes = house.nodes().into_iter();
+    let on_path = nodes.filter(|node| tokens.starts_with(&node.spelt));
+    on_path.map(|node| node.range()).collect()
+}
+
+/// A segment without what it follows is of no use, and in the trie it is never alone.
+fn need_base(check: &mut Check, case: &Fact<'_>) {
+    let [fill, from, to] = ["fill", "snapshot_from", "restore_to"].map(|f| case.get(f).number());
+    assert_eq!(case.get("then").text(), "free");
+    let config = OracleConfig::default();
+    let mut oracle = oracle(&config);
+    let tokens = ids(fill);
+    let alone = sealed(&mut oracle, &tokens, from..to);
+    let restored = goes_on(&mut oracle, &config, &[alone], &tokens[..to], &[NEXT]);
+    check.same("restored", restored, case.get("expect").flag());
+    let mut house = House::new(&[Full]);
+    house.converse(&tokens, &[from]);
+    house.evict_one();
+    assert_eq!(house.matched(&tokens), from, "what follows goes first");
+}
+
+fn data_survives(check: &mut Check, case: &Fact<'_>) {
+    let [fill, from, to] =
+        ["fill", "snapshot_from", "restore_into_fresh_to"].map(|field| case.get(field).number());
+    let config = OracleConfig::default();
+    let mut first = oracle(&config);
+    let tokens = ids(fill);
+    let segment = sealed(&mut first, &tokens, from..to);
+    let bytes = first.export(&segment).expect("bytes");
+    let mut fresh = oracle(&config);
+    let path = [Rc::new(fresh.import(&bytes).expect("of the same shape"))];
+    let expect = case.get("expect");
+    check.same("offset", path[0].tokens(), expect.get("offset").number());
+    let held = path[0].bytes() / config.layer_bytes;
+    check.same("tokens held", held, expect.get("state_len").number());
+    let ok = goes_on(&mut fresh, &config, &path, &tokens[..to], &[NEXT]);
+    check.same("restored", ok, expect.get("ok").flag());
+}
+
+fn split_and_merge(check: &mut Check, case: &Fact<'_>) {
+    let [fill, at, to] = ["fill", "split_at", "restore_to"].map(|field| case.get(field).number());
+    let config = OracleConfig::default();
+    let mut oracle = oracle(&config);
+    let tokens = ids(fill);
+    let whole = sealed(&mut oracle, &tokens, 0..to);
+    let (upper, lower) = oracle.split(&whole, at).expect("inside");
+    let mut path = vec![Rc::new(upper), Rc::new(lower)];
+    assert!(goes_on(&mut oracle, &config, &path, &tokens[..to], &[NEXT]));
+    if case.get("merge").flag() {
+        let merged = oracle
+            .merge(&path[0], &path[1])
+            .expect("they follow each other");
+        path = vec![Rc::new(merged)];
+    }
+    assert!(goes_on(&mut oracle, &config, &path, &tokens[..to], &[NEXT]));
+    let offset: usize = path.iter().map(|segment| segment.tokens()).sum();
+    check.same("offset", offset, case.get("expect").get("offset").number());
+}
+
+/// With full attention a draft is taken back by truncating the tail: nothing needs to
+/// be saved before.
+fn speculation(check: &mut Check, case: &Fact<'_>) {
+    let [before, draft, to] = ["before", "draft", "rewind_to"].map(|f| case.get(f).number());
+    let mut house = House::new(&[Full]);
+    let tokens = ids(before + draft);
+    let live = house.begin(&tokens, &[]).sequence;
+    house.feed(live, &tokens[..before]);
+    house.feed(live, &tokens[before..]);
+    house
+        .remove(live, to..tokens.len())
+        .expect("full attention is cut anywhere");
+    let counts = house.oracle.counters.now();
+    assert_eq!(counts.segments_alive, 0, "no segment was made");
+    assert!(counts.bytes_alive - house.tail_bytes(to) < house.tail_bytes(1));
+    house.feed(live, &[NEXT]);
+    house.close(live);
+    // And nobody is given what was taken back.
+    assert_eq!(house.matched(&tokens), to);
+    assert_eq!(go_back(&mut house, &tokens, to), to);
+    let words = "no snapshot owns memory; extra memory < one token";
+    check.prose(&case.get("expect"), words);
+}
+
+/// Others go on from where a segment begins; it reads what it did.
+fn overwritten(check: &mut Check, case: &Fact<'_>) {
+    let range = case.get("snapshot").numbers();
+    let [from, to] = [range[0], range[1]];
+    let mut house = House::new(&[Full]);
+    let tokens = ids(case.get("fill").number());
+    house.converse(&tokens, &[case.get("rewind").number()]);
+    let written = case.get("write").numbers();
+    let fresh: Vec<TokenId> = (written[0]..written[1])
+        .map(|id| 100 + id as TokenId)
+        .collect();
+    let other = house.converse(&[&tokens[..written[0]], &fresh].concat(), &[]);
+    assert_eq!(other.cached, from);
+    assert_eq!(go_back(&mut house, &tokens, to), to);
+    let last = to - 1;
+    let words = match case.get("name").text() {
+        "LazySurvivesPathSwitch" => format!("snapshot still holds original {from}..{last}"),
+        _ => format!("snapshot still reads original tokens {from}..{last}"),
+    };
+    check.prose(&case.get("expect"), &words);
+}
+
+fn freed(check: &mut Check, case: &Fact<'_>) {
+    assert!(case.get("free").flag());
+    let range = case.get("snapshot").numbers();
+    let mut house = House::new(&[Full]);
+    let tokens = ids(case.get("fill").number());
+    house.converse(&tokens, &[range[0]]);
+    house.check_no_leak();
+    assert!(ranges(&house, &tokens).contains(&range));
+    assert_eq!(go_back(&mut house, &tokens, range[1]), range[1]);
+    let words = format!("snapshot owns tokens {}..{}", range[0], range[1] - 1);
+    check.prose(&case.get("expect"), &words);
+}
+
+/// A slot on what is cached costs nothing until it grows.
+fn restored_for_nothing(check: &mut Check, case: &Fact<'_>) {
+    let range = case.get("snapshot").numbers();
+    let mut house = House::new(&[Full]);
+    let tokens = ids(case.get("fill").number());
+    house.converse(&tokens, &range[..1]);
+    let rewind = case.get("rewind").number();
+    house.begin(&[&tokens[..rewind], &[NEXT]].concat(), &[]);
+    let before = house.oracle.counters.now();
+    let to = case.get("restore_to").number();
+    let restored = house.begin(&[&tokens[..to], &[NEXT]].concat(), &[]);
+    let after = house.oracle.counters.now();
+    let expect = case.get("expect");
+    check.same("offset", restored.cached, expect.get("offset").number());
+    let allocated = after.bytes_alive - before.bytes_alive;
+    check.same("bytes", allocated, expect.get("bytes_allocated").number());
+    let by_reference = after.segments_alive == before.segments_alive;
+    check.same("no copy", by_reference, expect.get("still_lazy").flag());
+    house.feed(restored.sequence, &[NEXT]);
+}
+
+fn captured(check: &mut Check, case: &Fact<'_>) {
+    let [before, write] = ["before", "write"].map(|field| case.get(field).number());
+    let schedule = case.get("schedule").numbers();
+    let tokens = ids(before + write);
+    let mut house = House::new(&[Full]);
+    let live = house
+        .begin(&tokens, &[&[before], &schedule[..]].concat())
+        .sequence;
+    house.feed(live, &tokens);
+    let expect = case.get("expect");
+    let lists = |field| -> Vec<Vec<usize>> {
+        let lists = expect.get(field).items();
+        lists.iter().map(Fact::numbers).collect()
+    };
+    let mut captures = ranges(&house, &tokens);
+    captures.retain(|range| range[0] >= before);
+    check.same("captures", captures.clone(), lists("captures"));
+
+    let config = OracleConfig::default();
+    let mut oracle = oracle(&config);
+    let base = sealed(&mut oracle, &tokens, 0..before);
+    let [upper, lower] = [0, 1].map(|i| {
+        let range = captures[i][0]..captures[i][1];
+        sealed(&mut oracle, &tokens, range)
+    });
+    let merged = Rc::new(
+        oracle
+            .merge(&upper, &lower)
+            .expect("they follow each other"),
+    );
+    let end = before + merged.tokens();
+    check.same("merged", vec![before, end], expect.get("merged").numbers());
+    let at = schedule[0] - before;
+    let (upper, lower) = oracle.split(&merged, at).expect("inside");
+    let split = [
+        [before, before + upper.tokens()],
+        [end - lower.tokens(), end],
+    ];
+    let split: Vec<Vec<usize>> = split.iter().map(|range| range.to_vec()).collect();
+    check.same("split", split, lists("split_at_7"));
+    for rest in [vec![merged], vec![Rc::new(upper), Rc::new(lower)]] {
+        let path = [vec![Rc::clone(&base)], rest].concat();
+        assert!(goes_on(
+            &mut oracle,
+            &config,
+            &path,
+            &tokens[..end],
+            &[NEXT]
+        ));
+    }
+}
+
+/// Restore points are made whichever chunks a prompt is computed in.
+fn across_writes(check: &mut Check, case: &Fact<'_>) {
+    let before = case.get("before").number();
+    let writes = case.get("writes").numbers();
+    let schedule = case.get("schedule").numbers();
+    let tokens = ids(before + writes.iter().sum::<usize>());
+    let mut house = House::new(&[Full]);
+    house.converse(&tokens[..before], &[]);
+    let live = house.begin(&tokens, &schedule);
+    let mut at = live.cached;
+    for write in writes {
+        house.step(&[(live.sequence, &tokens[at..at + write])]);
+        house.reach(live.sequence);
+        at += write;
+    }
+    let captures = ranges(&house, &tokens);
+    let ends_at = |at: &usize| captures.iter().find(|range| range[1] == *at);
+    let captures = schedule.iter().map(ends_at);
+    let captures = captures.map(|range| range.filter(|range| range[0] >= before).cloned());
+    let expect = case.get("expect");
+    let expected = expect.get("captures").items();
+    let expected = expected
+        .iter()
+        .map(|range| (!range.is_null()).then(|| range.numbers()));
+    check.same("captures", captures.collect::<Vec<_>>(), expected.collect());
+    let first = house.can_resume(&tokens, 3) && go_back(&mut house, &tokens, 3) == 3;
+    check.same("restored", first, expect.get("restore_first_to_3").flag());
+}

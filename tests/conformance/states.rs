@@ -1,0 +1,255 @@
+//! State of window and recurrent layers that was saved and is gone back to: as in
+//! [`snapshots`](crate::snapshots), but only where it was sealed.
+
+use motet::TokenId;
+use motet::model::LayerKind::{Recurrent, Window};
+
+use crate::Known;
+use crate::cases::Fact;
+use crate::check::Check;
+use crate::house::House;
+use crate::pieces::NEXT;
+use crate::snapshots::{go_back, ids, ranges};
+
+pub(crate) const SUITES: &[Known] = &[
+    Known {
+        suite: "mlx.snapshots.rotating",
+        cases: &[
+            ("RestoreOutsideWindow", outside_window),
+            ("SnapshotPreservesWindow", window_kept),
+            ("PerTokenSnapshotRestore", each_token),
+            ("RestoreLazyOwnSnapshotSlices", restored_by_reference),
+            ("SnapshotSingleTokenWrite", single_token),
+            ("SnapshotSurvivesLaterChunk", later_chunk),
+        ],
+    },
+    Known {
+        suite: "mlx.snapshots.recurrent",
+        cases: &[
+            ("RestoreExactOffset", exact_offset),
+            ("GetLazyInit", initial),
+            ("PaddedRoundTrip", ragged),
+            ("SnapshotSplitsAndSegmentedCapture", segmented),
+        ],
+    },
+];
+
+/// Of the first `at` tokens, those whose state a window layer has there: held without
+/// a gap, up to its window.
+fn held(house: &House, window: usize, tokens: &[TokenId], at: usize) -> Vec<TokenId> {
+    let mut path: Vec<_> = house.nodes();
+    path.retain(|node| tokens[..at].starts_with(&node.spelt));
+    let mut held = 0;
+    for node in path.iter().rev() {
+        let of_node = node.view.bytes / house.oracle.layer_bytes;
+        held += of_node;
+        if of_node < node.view.tokens.len() {
+            break;
+        }
+    }
+    tokens[at - held.min(window)..at].to_vec()
+}
+
+fn outside_window(check: &mut Check, case: &Fact<'_>) {
+    let tokens = case.get("window").number();
+    let mut house = House::new(&[Window { tokens }]);
+    let tokens = ids(case.get("fill").number());
+    house.converse(&tokens, &[]);
+    let to = case.get("rewind_to").number();
+    check.same(
+        "goes back",
+        house.can_resume(&tokens, to),
+        case.get("expect").flag(),
+    );
+}
+
+fn window_kept(check: &mut Check, case: &Fact<'_>) {
+    let window = case.get("window").number();
+    let [fill, more, to] = ["fill", "fill_more", "restore_to"].map(|f| case.get(f).number());
+    assert!(case.get("snapshot").flag());
+    let mut house = House::new(&[Window { tokens: window }]);
+    let tokens = ids(fill + more);
+    house.converse(&tokens, &[fill]);
+    let expect = case.get("expect");
+    let state = held(&house, window, &tokens, to).len();
+    check.same("tokens held", state, expect.get("state_len").number());
+    let offset = go_back(&mut house, &tokens, to);
+    check.same("offset", offset, expect.get("offset").number());
+}
+
+/// A model with a window, that was sealed after each token of a draft.
+fn drafted(case: &Fact<'_>, draft: usize, mut look: impl FnMut(House, &[TokenId], usize, usize)) {
+    for case in case.get("cases").items() {
+        let [window, before] = ["window", "before"].map(|field| case.get(field).number());
+        let tokens = ids(before + draft);
+        let mut house = House::new(&[Window { tokens: window }]);
+        let points: Vec<usize> = (before..=before + draft).collect();
+        house.converse(&tokens, &points);
+        look(house, &tokens, window, before);
+    }
+}
+
+/// What a window is to hold at an offset.
+fn last(tokens: &[TokenId], window: usize, at: usize) -> Vec<TokenId> {
+    tokens[at - at.min(window)..at].to_vec()
+}
+
+fn each_token(check: &mut Check, case: &Fact<'_>) {
+    let draft = case.get("draft").number();
+    drafted(case, draft, |mut house, tokens, window, before| {
+        for at in before..=before + draft {
+            assert_eq!(held(&house, window, tokens, at), last(tokens, window, at));
+            assert_eq!(go_back(&mut house, tokens, at), at);
+        }
+        house.check_no_leak();
+    });
+    let some = draft - 1;
+    let words = format!(
+        "for accepted 0..{some} restore(snapshot[accepted], before+accepted) ok and the window \
+         holds the last min(offset,window) positions in order; accepted {draft}: offset \
+         before+{draft}"
+    );
+    check.prose(&case.get("expect"), &words);
+}
+
+fn restored_by_reference(check: &mut Check, case: &Fact<'_>) {
+    check.lacks("snapshots that are copied later");
+    let [draft, accepted] = ["draft", "accepted"].map(|field| case.get(field).number());
+    drafted(case, draft, |mut house, tokens, window, before| {
+        let at = before + accepted;
+        let prompt = [&tokens[..at], &[NEXT]].concat();
+        let sealed = house.oracle.counters.now();
+        let live = house.begin(&prompt, &[at]);
+        assert_eq!(live.cached, at);
+        house.step(&[(live.sequence, &[NEXT])]);
+        let now = house.oracle.counters.now();
+        assert_eq!(
+            now.segments_alive, sealed.segments_alive,
+            "no copy, then or later"
+        );
+        assert_eq!(now.bytes_alive - sealed.bytes_alive, house.tail_bytes(1));
+        assert_eq!(held(&house, window, tokens, at), last(tokens, window, at));
+    });
+    let words = "restore does not copy; snapshot stays lazy; next write copies it out with the \
+                 same window";
+    check.prose(&case.get("expect"), words);
+}
+
+fn single_token(check: &mut Check, case: &Fact<'_>) {
+    assert_eq!(case.get("schedule").text(), "before+1");
+    drafted(case, 1, |mut house, tokens, window, before| {
+        let at = before + 1;
+        assert_eq!(held(&house, window, tokens, at), last(tokens, window, at));
+        assert_eq!(go_back(&mut house, tokens, at), at);
+    });
+    let words = "restore gives the last min(before+1,window) positions";
+    check.prose(&case.get("expect"), words);
+}
+
+/// A chunk ends where state is to be taken, and goes on from there.
+fn later_chunk(check: &mut Check, case: &Fact<'_>) {
+    let window = case.get("window").number();
+    let writes = case.get("writes").numbers();
+    let tokens = ids(writes.iter().sum());
+    let mut house = House::new(&[Window { tokens: window }]);
+    let live = house.begin(&tokens, &case.get("schedule").numbers());
+    let mut rest = &tokens[..];
+    for write in writes {
+        let (chunk, later) = rest.split_at(write);
+        house.feed(live.sequence, chunk);
+        rest = later;
+    }
+    house.close(live.sequence);
+    for (field, expected) in case.get("expect").fields() {
+        let number = field
+            .trim_start_matches("restore_")
+            .trim_end_matches("_on_fresh");
+        let at = number.parse().expect("an offset");
+        let state = held(&house, window, &tokens, at);
+        check.same(field, state, expected.tokens());
+        assert_eq!(go_back(&mut house, &tokens, at), at);
+    }
+}
+
+fn exact_offset(check: &mut Check, case: &Fact<'_>) {
+    let [advance, more] = ["advance", "advance_more"].map(|field| case.get(field).number());
+    assert!(case.get("snapshot").flag());
+    let mut house = House::new(&[Recurrent]);
+    let tokens = ids(advance + more + 1);
+    let live = house.begin(&tokens, &[advance]);
+    house.feed(live.sequence, &tokens[..advance + more]);
+    for (field, expected) in case.get("expect").fields() {
+        match field.strip_prefix("restore_") {
+            Some(at) => {
+                let at = at.parse().expect("an offset");
+                check.same(field, house.can_resume(&tokens, at), expected.flag());
+            }
+            None => {
+                let cached = go_back(&mut house, &tokens, advance);
+                check.same(field, cached, expected.number());
+            }
+        }
+    }
+}
+
+/// Recurrent layers run on the oracle; what their state is made of is a model's own
+/// matter. That it does not grow is all that the cache knows.
+fn initial(check: &mut Check, case: &Fact<'_>) {
+    check.lacks("types of recurrent state");
+    let mut house = House::new(&[Recurrent]);
+    let live = house.begin(&[1], &[]).sequence;
+    let expect = case.get("expect");
+    let offset = house.tokens(live).len();
+    check.same("offset", offset, expect.get("offset").number());
+    assert_eq!(house.tail_bytes(1), house.tail_bytes(100));
+    check.prose(&expect.get("conv_dtype"), "activation dtype");
+    check.prose(&expect.get("delta_dtype"), "f32");
+}
+
+/// Batches are ragged: a short span beside a long one is not padded.
+fn ragged(check: &mut Check, case: &Fact<'_>) {
+    let [long, short] = ["L", "real_len"].map(|field| case.get(field).number());
+    let mut house = House::new(&[Recurrent]);
+    let tokens = ids(long);
+    let other: Vec<TokenId> = tokens.iter().map(|token| 100 + token).collect();
+    let [a, b] = [&tokens[..], &other[..short]].map(|prompt| house.begin(prompt, &[]).sequence);
+    house.step(&[(a, &tokens), (b, &other[..short])]);
+    let expect = case.get("expect");
+    check.same(
+        "offset",
+        house.tokens(b).len(),
+        expect.get("offset").number(),
+    );
+    // The house compares every row with that of the sequence alone.
+    house.step(&[(b, &[NEXT])]);
+    check.same("state", true, expect.get("state_equals_unpadded").flag());
+}
+
+fn segmented(check: &mut Check, case: &Fact<'_>) {
+    let [before, draft] = ["before", "draft"].map(|field| case.get(field).number());
+    let schedule = case.get("schedule").numbers();
+    let tokens = ids(before + draft);
+    let mut house = House::new(&[Recurrent]);
+    let live = house.begin(&tokens, &schedule).sequence;
+    house.feed(live, &tokens[..before]);
+    let expect = case.get("expect");
+    let inside = house.checkpoints(live).into_iter().map(|at| at - before);
+    let expected = expect.get("interior_splits_relative").numbers();
+    check.same("cuts", inside.collect(), expected);
+    house.feed(live, &tokens[before..]);
+    let offset = house.tokens(live).len();
+    check.same("offset", offset, expect.get("offset_after").number());
+    let captures = ranges(&house, &tokens).len();
+    check.same("captures", captures, expect.get("captures_count").number());
+    house.close(live);
+    for at in before..=before + draft {
+        assert_eq!(go_back(&mut house, &tokens, at), at);
+    }
+    check.prose(
+        &expect.get("full_accept_state"),
+        &format!("boundary {draft}"),
+    );
+    let some = draft - 1;
+    let words = format!("state of boundary k at offset {before}+k for k=0..{some}");
+    check.prose(&expect.get("restore_accepted_k"), &words);
+}

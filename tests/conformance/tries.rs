@@ -1,0 +1,196 @@
+//! The trie: finding, splitting, appending.
+//!
+//! A node of ollama's trie is named by the tokens down to its end. So are Motet's, and
+//! where two of ollama's siblings begin alike, Motet's trie has their common part once.
+
+use std::collections::BTreeMap;
+
+use motet::cache::Salt;
+use motet::cache::eviction::Lru;
+use motet::cache::trie::{NodeKey, Sealed, Trie};
+use motet::{SegmentId, TokenId};
+
+use crate::Known;
+use crate::cases::Fact;
+use crate::check::Check;
+
+pub(crate) const SUITES: &[Known] = &[
+    Known {
+        suite: "trie.find_best_match",
+        cases: &[
+            ("MultipleBranches", find),
+            ("PrefersFullEdge", find),
+            ("PrefersLongerPartial", find),
+        ],
+    },
+    Known {
+        suite: "trie.split_append",
+        cases: &[
+            ("FindSplitAppendSequence", split_append),
+            ("RepeatedBranching", split_append),
+        ],
+    },
+];
+
+/// A trie whose nodes have the names of a case.
+pub(crate) struct Named {
+    pub(crate) trie: Trie,
+    pub(crate) root: NodeKey,
+    keys: BTreeMap<String, NodeKey>,
+    segments: u64,
+}
+
+impl Named {
+    pub(crate) fn new() -> Self {
+        let mut trie = Trie::new(Box::new(Lru));
+        let root = trie.root_or_new(&Salt::default());
+        Self {
+            trie,
+            root,
+            keys: BTreeMap::from([("root".to_owned(), root)]),
+            segments: 0,
+        }
+    }
+
+    pub(crate) fn of(tree: &Fact<'_>) -> Self {
+        let mut named = Self::new();
+        named.add_children(tree, &[]);
+        named.trie.check_integrity();
+        named
+    }
+
+    fn add_children(&mut self, node: &Fact<'_>, above: &[TokenId]) {
+        for child in node.get("children").items() {
+            let spelt = [above, &child.get("tokens").tokens()].concat();
+            let key = self.insert(&spelt);
+            self.keys.insert(child.get("id").text().to_owned(), key);
+            self.add_children(&child, &spelt);
+        }
+    }
+
+    /// Caches these tokens, a byte each, and returns the node that ends with them.
+    pub(crate) fn insert(&mut self, spelt: &[TokenId]) -> NodeKey {
+        let found = self.trie.find(self.root, spelt);
+        let mut at = found.path.last().copied().unwrap_or(self.root);
+        if let Some((node, tokens)) = found.partial {
+            at = self.split(node, tokens);
+        }
+        let rest = &spelt[found.tokens_with_partial()..];
+        match rest {
+            [] => at,
+            _ => {
+                let sealed = self.sealed(rest.len());
+                self.trie.insert(at, rest, sealed, 0)
+            }
+        }
+    }
+
+    pub(crate) fn split(&mut self, node: NodeKey, at: usize) -> NodeKey {
+        let (upper, lower) = self.trie.node(node).extent().cut(at);
+        let [upper, lower] = [upper, lower].map(|part| self.sealed(part.tokens));
+        self.trie
+            .split(node, at, upper, lower)
+            .expect("nobody reads it")
+    }
+
+    pub(crate) fn sealed(&mut self, bytes: usize) -> Sealed {
+        self.segments += 1;
+        Sealed {
+            segment: SegmentId(self.segments),
+            beyond: 0,
+            bytes,
+        }
+    }
+
+    pub(crate) fn key(&self, name: &Fact<'_>) -> NodeKey {
+        self.keys[name.text()]
+    }
+
+    pub(crate) fn children(&self, key: NodeKey) -> Vec<NodeKey> {
+        let mut children: Vec<NodeKey> = self.trie.node(key).children().collect();
+        children.sort_by_key(|child| self.trie.node(*child).edge().to_vec());
+        children
+    }
+
+    /// The range that a node's segment holds.
+    pub(crate) fn range(&self, key: NodeKey) -> Vec<usize> {
+        let node = self.trie.node(key);
+        vec![node.end() - node.edge().len(), node.end()]
+    }
+}
+
+fn find(check: &mut Check, case: &Fact<'_>) {
+    let named = Named::of(&case.get("tree"));
+    for query in case.get("queries").items() {
+        let found = named.trie.find(named.root, &query.get("tokens").tokens());
+        let expect = query.get("expect");
+        let matched = found.tokens_with_partial();
+        check.same("matched", matched, expect.get("matched").number());
+        if let Some(path) = expect.maybe("path") {
+            let motet: Vec<NodeKey> = [named.root].into_iter().chain(found.path.clone()).collect();
+            let expected: Vec<NodeKey> = path.items().iter().map(|name| named.key(name)).collect();
+            check.same("path", motet, expected);
+        }
+        if let Some(last) = expect.maybe("path_last") {
+            let partial = found.partial.map(|(node, _)| node);
+            let ends = partial.or(found.path.last().copied());
+            check.same("the path's last", ends, Some(named.key(&last)));
+        }
+    }
+}
+
+fn split_append(check: &mut Check, case: &Fact<'_>) {
+    let mut named = Named::of(&case.get("tree"));
+    let mut first_split = None;
+    for step in case.get("steps").items() {
+        match step.get("op").text() {
+            "find" => {
+                let found = named.trie.find(named.root, &step.get("tokens").tokens());
+                let expected = step.get("expect_matched").number();
+                check.same("matched", found.tokens_with_partial(), expected);
+            }
+            "split" => {
+                let node = named.key(&step.get("node"));
+                let upper = named.split(node, step.get("at").number());
+                first_split.get_or_insert(upper);
+                named.keys.insert(step.get("new").text().to_owned(), upper);
+            }
+            "append_child" => {
+                let parent = named.key(&step.get("node"));
+                let tokens = step.get("tokens").tokens();
+                let sealed = named.sealed(tokens.len());
+                named.trie.insert(parent, &tokens, sealed, 0);
+            }
+            other => panic!("`{other}` is no operation"),
+        }
+        named.trie.check_integrity();
+    }
+    let shared = first_split.expect("something was split");
+    for (field, expected) in case.get("expect").fields() {
+        match field {
+            "finds" => {
+                for query in expected.items() {
+                    let [tokens, matched] = &query.items()[..] else {
+                        panic!("tokens and how many match");
+                    };
+                    let found = named.trie.find(named.root, &tokens.tokens());
+                    check.same("matched", found.tokens_with_partial(), matched.number());
+                }
+            }
+            "invariants" => check.same("invariants", true, expected.flag()),
+            "root_children" => {
+                let children = named.children(named.root).len();
+                check.same("below the root", children, expected.number());
+            }
+            "shared_children" => {
+                let children = named.children(shared).len();
+                check.same("below the cut", children, expected.number());
+            }
+            "shared_tokens" => {
+                let tokens = named.trie.node(shared).edge().to_vec();
+                check.same("above the cut", tokens, expected.tokens());
+            }
+            other => panic!("`{other}` is nothing that a trie has"),
+        }
+    }
+}

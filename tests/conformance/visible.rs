@@ -1,0 +1,378 @@
+//! Which of the past each token of a batch sees.
+//!
+//! Motet has no cells: a sequence sees its own path and tail, in order, and of a window
+//! layer the last tokens of these. A *key* is a token as the case names it: its id, and
+//! less by as much as it has moved towards the beginning.
+
+use std::collections::BTreeMap;
+
+use motet::model::LayerKind::{self, Full, Window};
+use motet::model::oracle::OracleConfig;
+use motet::{SequenceId, TokenId};
+
+use crate::Known;
+use crate::cases::Fact;
+use crate::check::Check;
+use crate::house::House;
+use crate::reach::tokens_read;
+
+pub(crate) const SUITES: &[Known] = &[
+    Known {
+        suite: "kvcache.causal",
+        cases: &[
+            ("Store", causal),
+            ("SWA window 1", causal),
+            ("SWA with extra memory", causal),
+            ("Chunked attention 2", causal),
+            (
+                "Remove end and middle (shift adds the offset to the key)",
+                causal,
+            ),
+            ("Copy prefix", causal),
+            ("CanResume SWA window 4 memory 5", can_resume),
+        ],
+    },
+    Known {
+        suite: "kvcache.defrag_historic",
+        cases: &[("Defrag", causal)],
+    },
+];
+
+/// What a batch sees of the past.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sight {
+    /// Everything.
+    All,
+    /// The last so many tokens, itself included.
+    Last(usize),
+    /// Those of its own chunk of so many tokens, which no layer of Motet does.
+    Chunk(usize),
+}
+
+/// A sequence of a case, and its keys.
+struct Player {
+    sequence: SequenceId,
+    keys: Vec<TokenId>,
+    /// How many of them have the state that they have in a sequence of their own.
+    exact: usize,
+}
+
+struct Game {
+    house: House,
+    sight: Sight,
+    players: BTreeMap<usize, Player>,
+    /// What those have copied that have not started yet.
+    copies: BTreeMap<usize, Vec<TokenId>>,
+    /// Every key that was ever there.
+    seen: Vec<TokenId>,
+    capacity: usize,
+}
+
+/// One sequence's part of a batch.
+struct Part {
+    keys: Vec<TokenId>,
+    positions: Vec<usize>,
+    /// Which rows of the batch they are.
+    rows: Vec<usize>,
+}
+
+fn causal(check: &mut Check, case: &Fact<'_>) {
+    let init = case.get("init");
+    let number = |field| init.maybe(field).map(|fact: Fact<'_>| fact.number());
+    let sight = match (number("window"), number("chunk")) {
+        // ollama's cache counts the tokens before a token, and Motet the token too.
+        (Some(window), _) => Sight::Last(window + 1),
+        (_, Some(chunk)) => Sight::Chunk(chunk),
+        _ => Sight::All,
+    };
+    if let Some(window) = number("window") {
+        check.lacks("a window that does not count the token itself");
+        assert_eq!(tokens_read(window, &[1, 2, 3, 4, 5], &[6]), window - 1);
+    }
+    if let Sight::Chunk(_) = sight {
+        check.lacks("layers that attend within chunks");
+    }
+    let mut game = Game::new(sight, init.get("capacity").number());
+    for step in case.get("steps").items() {
+        game.play(check, &step);
+    }
+    game.end();
+}
+
+impl Game {
+    fn new(sight: Sight, capacity: usize) -> Self {
+        let layer = match sight {
+            Sight::All => Full,
+            Sight::Last(tokens) | Sight::Chunk(tokens) => Window { tokens },
+        };
+        let house = House::of(oracle(layer), |_| {});
+        Self {
+            house,
+            sight,
+            players: BTreeMap::new(),
+            copies: BTreeMap::new(),
+            seen: Vec::new(),
+            capacity,
+        }
+    }
+
+    fn play(&mut self, check: &mut Check, step: &Fact<'_>) {
+        match step.get("op").text() {
+            "batch" => self.batch(check, step),
+            "remove" => self.remove(step),
+            "copy_prefix" => self.copy_prefix(step),
+            other => panic!("`{other}` is no operation"),
+        }
+    }
+
+    fn batch(&mut self, check: &mut Check, step: &Fact<'_>) {
+        let parts = parts(step);
+        for (seq, part) in &parts {
+            self.start(*seq, &part.keys);
+            let next = self.players[seq].keys.len();
+            if (next..)
+                .zip(&part.positions)
+                .any(|(ours, theirs)| ours != *theirs)
+            {
+                check.lacks("positions with gaps");
+            }
+        }
+        let batch: Vec<_> = parts
+            .iter()
+            .map(|(seq, part)| (self.players[seq].sequence, &part.keys[..]))
+            .collect();
+        // Every row is compared with the truth about exactly these keys.
+        self.house.step(&batch);
+        let rows: usize = parts.values().map(|part| part.rows.len()).sum();
+        let mut visible = vec![Vec::new(); rows];
+        for (seq, part) in &parts {
+            let player = self.players.get_mut(seq).expect("it has started");
+            for (key, row) in part.keys.iter().zip(&part.rows) {
+                player.keys.push(*key);
+                visible[*row] = self.sight.of(&player.keys);
+            }
+            self.seen.extend(&part.keys);
+            let tokens = self.house.tokens(player.sequence).len();
+            assert_eq!(tokens, player.keys.len(), "no more and no less");
+        }
+        if let Some(expect) = step.maybe("expect") {
+            self.compare(check, &expect, visible);
+        }
+    }
+
+    fn compare(&self, check: &mut Check, expect: &Fact<'_>, visible: Vec<Vec<TokenId>>) {
+        let history = expect.get("history_keys").tokens();
+        let stray = history.iter().find(|key| !self.seen.contains(key));
+        assert_eq!(stray, None, "a key of the history was never there");
+        let rows = expect.get("visible").items();
+        assert_eq!(rows.len(), visible.len(), "one row for each token");
+        for (mut motet, expected) in visible.into_iter().zip(rows) {
+            let mut expected = seen_of(&history, &expected);
+            motet.sort_unstable();
+            expected.sort_unstable();
+            check.same("what is seen", motet, expected);
+        }
+    }
+
+    /// Begins a sequence, if it has not begun, with room for as much as the case has.
+    fn start(&mut self, seq: usize, prompt: &[TokenId]) {
+        if !self.players.contains_key(&seq) {
+            let tokens_max = self.capacity;
+            let keys = self.copies.remove(&seq).unwrap_or_default();
+            let prompt = [&keys[..], prompt].concat();
+            let begun = self
+                .house
+                .begin_with(&prompt, |begin| begin.tokens_max = tokens_max);
+            assert_eq!(
+                begun.cached,
+                keys.len(),
+                "what was copied need not be evaluated"
+            );
+            let player = Player {
+                sequence: begun.sequence,
+                keys,
+                exact: usize::MAX,
+            };
+            self.players.insert(seq, player);
+        }
+    }
+
+    fn remove(&mut self, step: &Fact<'_>) {
+        let player = self.players.get_mut(&step.get("seq").number());
+        let player = player.expect("it has started");
+        let end = step.get("end").number_or_null();
+        let removed = step.get("begin").number()..end.unwrap_or(player.keys.len());
+        let removal = self.house.remove(player.sequence, removed.clone());
+        removal.expect("full attention can be moved");
+        let by = removed.len() as TokenId;
+        if removed.end < player.keys.len() {
+            player.exact = player.exact.min(removed.start);
+        }
+        player.keys.drain(removed.clone());
+        for key in &mut player.keys[removed.start..] {
+            *key -= by;
+            self.seen.push(*key);
+        }
+    }
+
+    /// All sequences are over: what they hold is cached, but for what has moved.
+    fn end(mut self) {
+        for player in self.players.values() {
+            self.house.close(player.sequence);
+        }
+        let players = self.players.values();
+        let exact = players.map(|player| &player.keys[..player.exact.min(player.keys.len())]);
+        let exact: Vec<&[TokenId]> = exact.collect();
+        for keys in &exact {
+            assert_eq!(self.house.resumable(keys), keys.len());
+        }
+        for node in self.house.nodes() {
+            let known = exact.iter().any(|keys| keys.starts_with(&node.spelt));
+            assert!(known, "state that has moved is nobody else's: {node:?}");
+        }
+        self.house.check_no_leak();
+    }
+
+    /// The source is sealed that far; the newcomer begins on what is sealed, once it
+    /// is known how it goes on.
+    fn copy_prefix(&mut self, step: &Fact<'_>) {
+        let source = &self.players[&step.get("src").number()];
+        let len = step.get("len").number();
+        let keys = source.keys[..len].to_vec();
+        self.house.share(source.sequence, len);
+        self.copies.insert(step.get("dst").number(), keys);
+    }
+}
+
+impl Sight {
+    /// Of these keys, what the last one sees.
+    fn of(self, keys: &[TokenId]) -> Vec<TokenId> {
+        let (next, past) = keys.split_last().expect("a key");
+        let read = match self {
+            Self::All => past.len(),
+            Self::Last(window) => tokens_read(window, past, &[*next]),
+            Self::Chunk(chunk) => {
+                let own = past.len() % chunk;
+                let read = tokens_read(chunk, past, &[*next]);
+                assert!(own <= read, "a window as long as a chunk sees the chunk");
+                own
+            }
+        };
+        keys[past.len() - read..].to_vec()
+    }
+}
+
+fn oracle(layer: LayerKind) -> OracleConfig {
+    OracleConfig {
+        can_shift: true,
+        tail_block_tokens: 1,
+        ..OracleConfig::with_layers(&[layer])
+    }
+}
+
+/// The keys that a row of the matrix sees: a list of flags, or a text of digits.
+fn seen_of(history: &[TokenId], row: &Fact<'_>) -> Vec<TokenId> {
+    let flags: Vec<bool> = match row.is_text() {
+        true => row.text().chars().map(|digit| digit == '1').collect(),
+        false => row.items().iter().map(Fact::flag).collect(),
+    };
+    assert_eq!(flags.len(), history.len(), "a flag for each key");
+    let seen = history.iter().zip(flags).filter(|(_, seen)| *seen);
+    seen.map(|(key, _)| *key).collect()
+}
+
+/// The batch by sequence, in the order of their rows.
+fn parts(step: &Fact<'_>) -> BTreeMap<usize, Part> {
+    let keys = listed(&step.get("keys"));
+    let positions = listed(&step.get("positions"));
+    let seqs = match step.get("seqs").is_text() {
+        // `0 x16` is sixteen times sequence 0.
+        true => {
+            let text = step.get("seqs").text();
+            let (seq, times) = text.split_once(" x").expect("a sequence, so many times");
+            vec![seq.parse().expect("a number"); times.parse().expect("a number")]
+        }
+        false => step.get("seqs").numbers(),
+    };
+    assert_eq!((seqs.len(), positions.len()), (keys.len(), keys.len()));
+    let mut parts = BTreeMap::new();
+    for (row, seq) in seqs.into_iter().enumerate() {
+        let part: &mut Part = parts.entry(seq).or_insert_with(Part::new);
+        part.keys.push(keys[row] as TokenId);
+        part.positions.push(positions[row]);
+        part.rows.push(row);
+    }
+    parts
+}
+
+/// Numbers, as a list or as `first..last`.
+fn listed(fact: &Fact<'_>) -> Vec<usize> {
+    if !fact.is_text() {
+        return fact.numbers();
+    }
+    let (first, last) = fact.text().split_once("..").expect("a range");
+    let [first, last] = [first, last].map(|end| end.parse().expect("a number"));
+    (first..=last).collect()
+}
+
+impl Part {
+    fn new() -> Self {
+        Self {
+            keys: Vec::new(),
+            positions: Vec::new(),
+            rows: Vec::new(),
+        }
+    }
+}
+
+/// Where a sequence with a window can be resumed. ollama retains some tokens more than
+/// the window, so that the last few offsets can be gone back to; Motet seals the state
+/// where that is asked for, before the last token of a prompt and at the end.
+fn can_resume(check: &mut Check, case: &Fact<'_>) {
+    let theirs = case.get("init").get("window").number();
+    let window = theirs + 1;
+    let steps = case.get("steps").items();
+    let (ask, fills) = steps.split_last().expect("steps");
+    let keys: Vec<TokenId> = fills
+        .iter()
+        .flat_map(|fill| fill.get("keys").tokens())
+        .collect();
+    let fields = ask.get("expect").fields();
+    let expected: BTreeMap<usize, bool> = fields
+        .iter()
+        .map(|(at, can)| (at.parse().expect("an offset"), can.flag()))
+        .collect();
+    let resumes = |asked: &[usize]| {
+        let mut house = House::of(oracle(Window { tokens: window }), |_| {});
+        house.converse(&keys, asked);
+        let offsets = expected
+            .keys()
+            .map(|at| (*at, house.can_resume(&keys, *at)));
+        offsets.collect::<BTreeMap<_, _>>()
+    };
+    let with = |offsets: &[usize]| {
+        let start = |at: &usize| *at == 0 || offsets.contains(at);
+        expected
+            .keys()
+            .map(|at| (*at, start(at)))
+            .collect::<BTreeMap<_, _>>()
+    };
+    let last = keys.len() - 1;
+    check.instead("by itself", resumes(&[]), with(&[last]), expected.clone());
+    // What ollama retains reaches back a window before these.
+    let retained = last - case.get("swa_memory_effective").number();
+    let wanted: Vec<usize> = expected.keys().copied().collect();
+    let wanted: Vec<usize> = wanted
+        .into_iter()
+        .filter(|at| *at >= retained + theirs)
+        .collect();
+    let flags = expected.keys().map(|at| (*at, wanted.contains(at)));
+    check.theirs("retained", flags.collect(), expected.clone());
+    let mut asked = resumes(&wanted);
+    assert_eq!(
+        asked.insert(0, expected[&0]),
+        Some(true),
+        "all starts from nothing"
+    );
+    check.same("where it is asked for", asked, expected);
+}

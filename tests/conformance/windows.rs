@@ -1,0 +1,196 @@
+//! What a window layer holds, and who sees it.
+//!
+//! ollama's rotating cache holds, when a chunk has been written, what the chunk's
+//! tokens see: the window's tokens before it, and itself. That is compared with what
+//! tokens of a model with such a window are found to read.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use motet::TokenId;
+use motet::model::LayerKind::{self, Full, Window};
+use motet::model::ModelError;
+use motet::model::oracle::OracleConfig;
+use motet::model::weights::ModelFiles;
+
+use crate::Known;
+use crate::cases::Fact;
+use crate::check::Check;
+use crate::house::{Begun, House};
+use crate::reach::tokens_read;
+
+pub(crate) const SUITES: &[Known] = &[
+    Known {
+        suite: "mlx.rotating_cache.contents",
+        cases: &[
+            ("ConcatMidRotationPreservesContext", contents),
+            ("ConcatAlignedInvariant", contents),
+            ("ConcatAfterLiveRewind", contents),
+            ("ConcatGrowingBuffer", contents),
+            ("MultiTurnChatSimulation", contents),
+            ("OffsetTracking", contents),
+        ],
+    },
+    Known {
+        suite: "mlx.attention_masks",
+        cases: &[
+            ("DecodeParity", decode),
+            ("PrefillParity", prefill),
+            ("AssistantSharedHistoryL1MasksMatchNoMask", single_query),
+            ("MLAParity", latent),
+        ],
+    },
+];
+
+/// A sequence that is fed ids, on a model with one window layer.
+struct Ring {
+    house: House,
+    live: Begun,
+    window: usize,
+}
+
+impl Ring {
+    fn new(window: usize, first: &[TokenId]) -> Self {
+        let mut house = House::new(&[Window { tokens: window }]);
+        let live = house.begin(first, &[]);
+        Self {
+            house,
+            live,
+            window,
+        }
+    }
+
+    fn ids(&self) -> Vec<TokenId> {
+        self.house.tokens(self.live.sequence).to_vec()
+    }
+
+    /// Feeds ids in one step. Returns what they see.
+    fn feed(&mut self, ids: &[TokenId]) -> Vec<TokenId> {
+        let past = self.ids();
+        self.house.step(&[(self.live.sequence, ids)]);
+        let read = tokens_read(self.window, &past, ids);
+        [&past[past.len() - read..], ids].concat()
+    }
+
+    /// Goes back to the first `offset` ids. A window's state is not taken back: the
+    /// sequence ends, and another starts from as much of it.
+    fn rewind(&mut self, offset: usize, next: &[TokenId]) -> bool {
+        let kept = self.ids()[..offset].to_vec();
+        self.house.close(self.live.sequence);
+        self.live = self.house.begin(&[&kept[..], next].concat(), &[]);
+        self.live.cached == offset
+    }
+}
+
+fn contents(check: &mut Check, case: &Fact<'_>) {
+    let steps = case.get("steps").items();
+    let ids = |step: &Fact<'_>| {
+        let ids = step.maybe("feed").or_else(|| step.maybe("feed_each"));
+        ids.map(|ids| ids.tokens())
+    };
+    let mut ring = Ring::new(case.get("window").number(), &ids(&steps[0]).expect("ids"));
+    for (i, step) in steps.iter().enumerate() {
+        let mut seen = Vec::new();
+        if let Some(offset) = step.maybe("rewind") {
+            let next = steps.get(i + 1).and_then(ids).expect("it goes on");
+            let ok = ring.rewind(offset.number(), &next);
+            check.same("goes back", ok, step.get("ok").flag());
+        } else if step.maybe("feed").is_some() {
+            seen = ring.feed(&ids(step).expect("ids"));
+        } else {
+            for id in ids(step).expect("ids") {
+                seen = ring.feed(&[id]);
+            }
+        }
+        if let Some(offset) = step.maybe("expect_offset") {
+            check.same("offset", ring.ids().len(), offset.number());
+        }
+        if let Some(buffer) = step.maybe("expect_buffer") {
+            check.same("what is seen", seen.clone(), buffer.tokens());
+        }
+        if let Some(set) = step.maybe("expect_set") {
+            let mut expected = set.tokens();
+            expected.sort_unstable();
+            check.same("what is seen", seen, expected);
+        }
+    }
+}
+
+/// One token after others. That the numbers are those of attention over these tokens
+/// is tested with the MLX backend: `sliding_windows` in `tests/mlx_model/tiny.rs`.
+fn decode(check: &mut Check, case: &Fact<'_>) {
+    let window = case.get("window").number();
+    let masks = case.get("masks").texts();
+    let array = "array [0.1,-0.3,0.7,-0.2] in logical order";
+    assert_eq!(masks, ["none", "causal", array], "the masks are others");
+    check.lacks("masks that a caller brings");
+    let ids: Vec<TokenId> = (1..=case.get("writes").number() as TokenId).collect();
+    let mut ring = Ring::new(window, &ids);
+    let seen = ids.iter().map(|id| ring.feed(&[*id])).last();
+    assert_eq!(seen.as_deref(), Some(&ids[ids.len() - window..]));
+    let words =
+        format!("equal within 1e-5 to attention over the last {window} positions in logical order");
+    check.prose(&case.get("expect"), &words);
+}
+
+/// Many tokens at once: each sees what it sees alone.
+fn prefill(check: &mut Check, case: &Fact<'_>) {
+    let window = case.get("window").number();
+    let masks = case.get("masks").texts();
+    let relaxed = "causal + relax q[1,4) k[2,5)";
+    assert_eq!(masks, ["none", "causal", relaxed], "the masks are others");
+    check.lacks("masks that a caller brings");
+    let words = "blocked iff (causal and k>q and not relaxed) or k < q-window+1";
+    check.prose(&case.get("expect"), words);
+    let ids: Vec<TokenId> = (1..=case.get("L").number() as TokenId).collect();
+    for query in 0..ids.len() {
+        let read = tokens_read(window, &ids[..query], &ids[query..]);
+        let first = (query + 1).saturating_sub(window);
+        assert_eq!(read, query - first, "the window of token {query}");
+    }
+    // And all rows of one chunk are what they are without a cache.
+    Ring::new(window, &ids).feed(&ids);
+}
+
+/// A token alone and the same token as the last of a chunk, on both kinds of layers.
+fn single_query(check: &mut Check, case: &Fact<'_>) {
+    let words = "single-query causal equals no mask on both caches";
+    check.prose(&case.get("expect"), words);
+    let window = case.get("window").number();
+    let ids: Vec<TokenId> = (1..=case.get("total").number() as TokenId).collect();
+    let layers: [&[LayerKind]; 2] = [&[Full], &[Window { tokens: window }]];
+    for layers in layers {
+        for alone in [false, true] {
+            let mut house = House::of(OracleConfig::with_layers(layers), |_| {});
+            let live = house.begin(&ids, &[]).sequence;
+            // Both are compared with the same truth.
+            let (before, last) = ids.split_at(ids.len() - 1);
+            match alone {
+                false => house.step(&[(live, &ids)]),
+                true => {
+                    house.step(&[(live, before)]);
+                    house.step(&[(live, last)]);
+                }
+            }
+            assert_eq!(house.tokens(live), ids);
+        }
+    }
+}
+
+/// Values that are a part of the keys belong to models that Motet refuses by name.
+fn latent(check: &mut Check, case: &Fact<'_>) {
+    check.lacks("attention with latent keys");
+    check.prose(&case.get("expect"), "V sliced from K equals reference");
+    static FOLDERS: AtomicUsize = AtomicUsize::new(0);
+    let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
+    let name = format!("motet-cases-{}-{number}", std::process::id());
+    let folder = std::env::temp_dir().join(name);
+    std::fs::create_dir(&folder).expect("a folder");
+    let config = r#"{"architectures": ["DeepseekV2ForCausalLM"]}"#;
+    std::fs::write(folder.join("config.json"), config).expect("a file");
+    let refused = ModelFiles::open(&folder);
+    std::fs::remove_dir_all(&folder).expect("the folder is ours");
+    match refused {
+        Err(ModelError::Architecture { found, .. }) => assert_eq!(found, "DeepseekV2ForCausalLM"),
+        other => panic!("there is no such model: {other:?}"),
+    }
+}
