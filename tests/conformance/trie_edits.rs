@@ -111,7 +111,7 @@ fn merge_last_used(check: &mut Check, case: &Fact<'_>) {
         let mut named = Named::new();
         let (upper, lower) = (named.insert(&[1]), named.insert(&[1, 2]));
         let later = if parent_later { upper } else { lower };
-        named.trie.use_path(later);
+        named.trie.use_path(later, 0);
         let last = named.trie.node(later).last_use();
         let sealed = named.sealed(2);
         named.trie.merge(upper, sealed);
@@ -141,7 +141,7 @@ fn remove_leaf(check: &mut Check, case: &Fact<'_>) {
     // What is removed is what was used least recently.
     for other in named.children(shared) {
         if other != leaf {
-            named.trie.use_path(other);
+            named.trie.use_path(other, 0);
         }
     }
     let gone = named.trie.evict().expect("a leaf may go");
@@ -219,7 +219,7 @@ fn bytes_of_one(check: &mut Check, case: &Fact<'_>) {
     let mut named = Named::new();
     let bytes = case.get("materialize").number();
     let sealed = named.sealed(bytes);
-    named.trie.insert(named.root, &[1], sealed, 0);
+    named.trie.insert(named.root, &[1], sealed, 0, 0);
     let expected = case.get("expect_counter").numbers();
     let at_first = case.get("install_bytes").number();
     check.instead("at first", named.trie.bytes(), bytes, at_first);
@@ -236,7 +236,7 @@ fn bytes_of_a_swap(check: &mut Check, case: &Fact<'_>) {
     assert_eq!(case.get("steps").texts(), words, "the steps are others");
     let mut named = Named::new();
     let first = named.sealed(1 << 20);
-    let node = named.trie.insert(named.root, &[1], first, 0);
+    let node = named.trie.insert(named.root, &[1], first, 0, 0);
     let mut counted = vec![named.trie.bytes()];
     let second = named.sealed(2 << 20);
     assert_eq!(named.trie.replace(node, second), Some(first.segment));

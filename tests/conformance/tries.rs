@@ -80,7 +80,7 @@ impl Named {
             [] => at,
             _ => {
                 let sealed = self.sealed(rest.len());
-                self.trie.insert(at, rest, sealed, 0)
+                self.trie.insert(at, rest, sealed, 0, 0)
             }
         }
     }
@@ -159,7 +159,7 @@ fn split_append(check: &mut Check, case: &Fact<'_>) {
                 let parent = named.key(&step.get("node"));
                 let tokens = step.get("tokens").tokens();
                 let sealed = named.sealed(tokens.len());
-                named.trie.insert(parent, &tokens, sealed, 0);
+                named.trie.insert(parent, &tokens, sealed, 0, 0);
             }
             other => panic!("`{other}` is no operation"),
         }

@@ -162,26 +162,20 @@ impl Trie {
     /// or most recently: in between nothing is worth less than both, unless chances
     /// of reuse rise and fall more than once.
     fn victim(&self) -> Option<NodeKey> {
-        let &(priority, first, ..) = self.order.first()?;
+        let mut oldest = self.order.first();
+        let priority = oldest?.0;
         let mut least: Option<(u64, u64, NodeKey)> = None;
-        let mut class = Some(first);
-        while let Some(at) = class {
-            let all =
-                (priority, at, 0, NodeKey::default())..(priority, at + 1, 0, NodeKey::default());
-            let mut all = self.order.range(all);
-            for &(_, _, last_use, key) in [all.next(), all.next_back()].into_iter().flatten() {
+        while let Some(&(_, class, ..)) = oldest.filter(|standing| standing.0 == priority) {
+            // No tick is as late.
+            let end = (priority, class, u64::MAX, NodeKey::default());
+            let newest = self.order.range(..end).next_back();
+            for &(_, _, last_use, key) in [oldest, newest].into_iter().flatten() {
                 let worth = self.policy.worth(&self.nodes[key].facts(), self.tick);
                 if least.is_none_or(|(low, used, _)| (worth, last_use) < (low, used)) {
                     least = Some((worth, last_use, key));
                 }
             }
-            let mut higher = self
-                .order
-                .range((priority, at + 1, 0, NodeKey::default())..);
-            class = higher
-                .next()
-                .filter(|standing| standing.0 == priority)
-                .map(|standing| standing.1);
+            oldest = self.order.range(end..).next();
         }
         let free = |key: &NodeKey| self.nodes[*key].word.try_evict();
         let least = least.map(|(_, _, key)| key).filter(free);
