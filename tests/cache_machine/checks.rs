@@ -2,7 +2,6 @@
 
 use motet::TokenId;
 use motet::cache::{Message, NodeView, TreeView};
-use motet::model::Extent;
 
 use crate::shadow::Part;
 use crate::system::{Phase, System, salt};
@@ -66,7 +65,7 @@ impl System {
             assert_eq!(node.holders, pins + slots, "who uses a node holds it");
             assert_eq!(
                 node.resumable,
-                self.resumes_at(&parts, tokens),
+                self.shadow.resumes_after(part),
                 "a node is resumable where the past is held"
             );
         }
@@ -76,15 +75,27 @@ impl System {
         }
     }
 
-    /// As the model's own rule has it, of the segments on the way to the end.
-    fn resumes_at(&self, parts: &[&Part], end: &[TokenId]) -> bool {
-        let mut path: Vec<&&Part> = parts
-            .iter()
-            .filter(|part| end.starts_with(&part.spelled()))
-            .collect();
-        path.sort_by_key(|part| part.before.len());
-        let extents: Vec<Extent> = path.iter().map(|part| part.extent()).collect();
-        self.spec.can_resume(&extents)
+    /// The restore points of a salt: where their nodes end.
+    pub(crate) fn restore_points(&self, of: usize) -> Vec<Vec<TokenId>> {
+        let view = self.cache.core().tree(&salt(of));
+        let nodes = spelled(&view).into_iter();
+        let asked = nodes.filter(|(_, node)| node.restore_point);
+        asked.map(|(tokens, _)| tokens).collect()
+    }
+
+    /// What was a restore point is one while anything below it is cached.
+    pub(crate) fn check_restore_points(&self, of: usize, before: &[Vec<TokenId>]) {
+        let view = self.cache.core().tree(&salt(of));
+        let nodes = spelled(&view);
+        for asked in before {
+            let cached = nodes.iter().any(|(tokens, _)| tokens.starts_with(asked));
+            let kept =
+                |(tokens, node): &(Vec<TokenId>, &NodeView)| tokens == asked && node.restore_point;
+            assert!(
+                !cached || nodes.iter().any(kept),
+                "a restore point is not merged away"
+            );
+        }
     }
 
     fn check_sums(&self) {
@@ -95,6 +106,11 @@ impl System {
             "segments add up"
         );
         assert_eq!(stats.pins, self.naive.pins.len(), "pins add up");
+        let (_, sealed_bytes) = self.shadow.sealed();
+        assert_eq!(
+            stats.sealed_bytes, sealed_bytes,
+            "sealed bytes are those of the segments that exist"
+        );
         let budget = self.setup.cache(&self.spec).device_bytes_max;
         assert!(
             stats.sealed_bytes + stats.reserved_bytes <= budget,
@@ -146,7 +162,8 @@ impl System {
             "the device holds what it was told to"
         );
         let counts = self.oracle.counters.now();
-        let (alive, bytes) = self.shadow.alive();
+        let (alive, sealed_bytes) = self.shadow.sealed();
+        let bytes = sealed_bytes + self.shadow.tail_bytes();
         assert_eq!(counts.tails_alive, slots, "each slot has a tail");
         assert_eq!(
             counts.segments_alive, alive,

@@ -20,7 +20,13 @@ pub(crate) fn pick<T: Copy>(all: &[T], choice: usize) -> Option<T> {
 impl System {
     pub(crate) fn happen(&mut self, operation: &Operation) {
         let evicted = self.cache.core().stats().evicted_segments;
+        // Only the end of a sequence merges.
+        let before = matches!(operation, Operation::Close { .. })
+            .then(|| [self.restore_points(0), self.restore_points(1)]);
         self.carry_out(operation);
+        for (of, before) in before.iter().flatten().enumerate() {
+            self.check_restore_points(of, before);
+        }
         let clears = matches!(operation, Operation::Clear { .. });
         if !clears && self.cache.core().stats().evicted_segments > evicted {
             self.note_consequence("something is evicted");

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `setup.rs` | the model's shape and the cache's settings |
 //! | `operation.rs` | what can happen, as data that shrinks |
-//! | `system.rs`, `happen.rs`, `mistakes.rs` | the system under test, and how it happens |
+//! | `system.rs`, `steps.rs`, `happen.rs`, `mistakes.rs` | the system under test, and how it happens |
 //! | `naive.rs`, `shadow.rs` | plain token lists: what may be cached; what the device holds |
 //! | `checks.rs` | what must be true after each operation |
 //! | `mutant.rs`, `planted.rs` | bugs, and that each is noticed |
@@ -24,6 +24,7 @@ mod operation;
 mod planted;
 mod setup;
 mod shadow;
+mod steps;
 mod system;
 
 use std::sync::{Mutex, Once};
@@ -109,14 +110,18 @@ impl StateMachineTest for CacheMachine {
 }
 
 fn config(cases: u32) -> Config {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     Config {
         cases,
         rng_seed: RngSeed::Fixed(number("MOTET_SEED").unwrap_or(3)),
         failure_persistence: None,
-        max_shrink_iters: 20_000,
+        max_shrink_iters: number("PROPTEST_MAX_SHRINK_ITERS").unwrap_or(20_000),
         ..Config::default()
     }
+}
+
+/// A number that the environment sets.
+fn number<N: std::str::FromStr>(name: &str) -> Option<N> {
+    std::env::var(name).ok()?.parse().ok()
 }
 
 /// Panics that the oracle was told to are no news.
@@ -137,10 +142,7 @@ fn hush_injected_panics() {
 fn any_history_agrees_with_the_naive_model() {
     hush_injected_panics();
     let started = Instant::now();
-    let cases = std::env::var("PROPTEST_CASES").ok();
-    let cases = cases
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(HISTORIES);
+    let cases = number("PROPTEST_CASES").unwrap_or(HISTORIES);
     let config = config(cases);
     let strategy = Histories::sequential_strategy(1..OPERATIONS_MAX);
     let outcome = TestRunner::new(config.clone()).run(&strategy, |(setup, operations, seen)| {

@@ -248,10 +248,8 @@ impl Mutant {
 
     fn distort_edit(&mut self, bug: Bug, edit: &mut Edit) {
         match (bug, edit) {
-            (Bug::WrongOrder, Edit::Open { path, .. }) if path.len() > 1 => {
-                if self.occasion() {
-                    path.swap(0, 1);
-                }
+            (Bug::WrongOrder, Edit::Open { path, .. }) if path.len() > 1 && self.occasion() => {
+                path.swap(0, 1);
             }
             (Bug::WrongSegment, Edit::Open { path, .. }) if !path.is_empty() => {
                 let other = self.named.iter().rev().find(|other| !path.contains(other));
@@ -261,20 +259,16 @@ impl Mutant {
                     path[0] = other;
                 }
             }
-            (Bug::ShortPath, Edit::Open { path, .. }) if !path.is_empty() => {
-                if self.occasion() {
-                    path.pop();
-                }
+            (Bug::ShortPath, Edit::Open { path, .. }) if !path.is_empty() && self.occasion() => {
+                path.pop();
             }
-            (Bug::OffByOne, Edit::Seal { tokens, .. }) if *tokens > 1 => {
-                if self.occasion() {
-                    *tokens -= 1;
-                }
+            (Bug::OffByOne, Edit::Seal { tokens, .. }) if *tokens > 1 && self.occasion() => {
+                *tokens -= 1;
             }
-            (Bug::RemovedOffByOne, Edit::Remove { removed, .. }) if removed.len() > 1 => {
-                if self.occasion() {
-                    removed.end -= 1;
-                }
+            (Bug::RemovedOffByOne, Edit::Remove { removed, .. })
+                if removed.len() > 1 && self.occasion() =>
+            {
+                removed.end -= 1;
             }
             _ => {}
         }

@@ -1,7 +1,8 @@
 //! The device in plain tokens: what each segment and slot stands for, as the edits
 //! have it. The oracle cannot tell equal state apart; this can, by salt and history.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::Rc;
 
 use motet::device::Edit;
@@ -14,6 +15,9 @@ pub(crate) struct Shadow {
     spec: ModelSpec,
     pub(crate) segments: BTreeMap<SegmentId, Rc<Part>>,
     pub(crate) slots: BTreeMap<SlotId, ShadowSlot>,
+    /// All ids that were ever used.
+    segments_ever: BTreeSet<SegmentId>,
+    slots_ever: BTreeSet<SlotId>,
 }
 
 /// What a segment stands for.
@@ -73,6 +77,8 @@ impl Shadow {
             spec: spec.clone(),
             segments: BTreeMap::new(),
             slots: BTreeMap::new(),
+            segments_ever: BTreeSet::new(),
+            slots_ever: BTreeSet::new(),
         }
     }
 
@@ -106,25 +112,15 @@ impl Shadow {
                     self.spec.can_resume(&extents),
                     "a path can be gone on from: {extents:?}"
                 );
-                let before = self.slots.insert(*slot, opened);
-                assert!(before.is_none(), "a slot is opened once");
+                self.slots.insert(*slot, opened);
+                assert!(self.slots_ever.insert(*slot), "{slot} is used once");
             }
             Edit::Seal {
                 slot,
                 tokens,
                 segment,
             } => self.seal(*slot, *tokens, *segment),
-            Edit::Adopt { slot, tokens, path } => {
-                let parts: Vec<_> = path.iter().map(|segment| self.held(*segment)).collect();
-                let slot = self.slots.get_mut(slot).expect("an open slot adopts");
-                assert!(*tokens <= slot.tail.len(), "a slot gives up what it has");
-                let given_up: Vec<_> = slot.tail.drain(..*tokens).collect();
-                let adopted: Vec<_> = parts.iter().flat_map(|part| part.tokens.clone()).collect();
-                assert_eq!(given_up, adopted, "what is adopted is what is given up");
-                for part in parts {
-                    slot.extend(part);
-                }
-            }
+            Edit::Adopt { slot, tokens, path } => self.adopt(*slot, *tokens, path),
             Edit::Split {
                 segment,
                 at,
@@ -140,27 +136,41 @@ impl Shadow {
                 slot,
                 kept,
                 removed,
-            } => {
-                let slot = self.slots.get_mut(slot).expect("an open slot is cut");
-                let unsealed = slot.path.split_off(*kept);
-                let kept_tokens = slot.spelled().len();
-                assert!(kept_tokens <= removed.start, "what is kept is not removed");
-                let moved = unsealed.iter().flat_map(|part| part.tokens.iter());
-                let mut tail: Vec<_> = moved.chain(&slot.tail).copied().collect();
-                let tokens = kept_tokens + tail.len();
-                tail.drain(removed.start - kept_tokens..removed.end - kept_tokens);
-                slot.tail = tail;
-                if removed.end < tokens {
-                    slot.exact_tokens = slot.exact_tokens.min(removed.start);
-                } else if removed.start <= slot.exact_tokens {
-                    slot.exact_tokens = usize::MAX;
-                }
-            }
+            } => self.remove(*slot, *kept, removed),
             Edit::Close { slot } => {
                 let closed = self.slots.remove(slot);
                 assert!(closed.is_some(), "a slot is closed once");
             }
             Edit::Drop { segment } => drop(self.take(*segment)),
+        }
+    }
+
+    fn adopt(&mut self, slot: SlotId, tokens: usize, path: &[SegmentId]) {
+        let parts: Vec<_> = path.iter().map(|segment| self.held(*segment)).collect();
+        let slot = self.slots.get_mut(&slot).expect("an open slot adopts");
+        assert!(tokens <= slot.tail.len(), "a slot gives up what it has");
+        let given_up: Vec<_> = slot.tail.drain(..tokens).collect();
+        let adopted: Vec<_> = parts.iter().flat_map(|part| part.tokens.clone()).collect();
+        assert_eq!(given_up, adopted, "what is adopted is what is given up");
+        for part in parts {
+            slot.extend(part);
+        }
+    }
+
+    fn remove(&mut self, slot: SlotId, kept: usize, removed: &Range<usize>) {
+        let slot = self.slots.get_mut(&slot).expect("an open slot is cut");
+        let unsealed = slot.path.split_off(kept);
+        let kept_tokens = slot.spelled().len();
+        assert!(kept_tokens <= removed.start, "what is kept is not removed");
+        let moved = unsealed.iter().flat_map(|part| part.tokens.iter());
+        let mut tail: Vec<_> = moved.chain(&slot.tail).copied().collect();
+        let tokens = kept_tokens + tail.len();
+        tail.drain(removed.start - kept_tokens..removed.end - kept_tokens);
+        slot.tail = tail;
+        if removed.end < tokens {
+            slot.exact_tokens = slot.exact_tokens.min(removed.start);
+        } else if removed.start <= slot.exact_tokens {
+            slot.exact_tokens = usize::MAX;
         }
     }
 
@@ -209,6 +219,10 @@ impl Shadow {
 
     fn merge(&mut self, upper: SegmentId, lower: SegmentId, segment: SegmentId) {
         let (upper, lower) = (self.take(upper), self.take(lower));
+        assert!(
+            self.spec.resumes_anywhere() || !self.resumes_after(&upper),
+            "what can be gone on from is not merged away"
+        );
         assert_eq!(upper.salt, lower.salt, "salts never mix");
         assert_eq!(upper.spelled(), lower.before, "the lower follows the upper");
         assert!(
@@ -236,8 +250,8 @@ impl Shadow {
     }
 
     fn name(&mut self, segment: SegmentId, part: Rc<Part>) {
-        let before = self.segments.insert(segment, part);
-        assert!(before.is_none(), "{segment} is named once");
+        self.segments.insert(segment, part);
+        assert!(self.segments_ever.insert(segment), "{segment} is used once");
     }
 
     fn replace(&mut self, old: &[Rc<Part>], new: &[Rc<Part>]) {
@@ -249,20 +263,39 @@ impl Shadow {
         }
     }
 
-    /// Segments that exist, named or part of a path, and the bytes of all there is.
-    pub(crate) fn alive(&self) -> (usize, usize) {
+    /// How many segments exist, named or part of a path, and their bytes.
+    pub(crate) fn sealed(&self) -> (usize, usize) {
         let in_paths = self.slots.values().flat_map(|slot| &slot.path);
         let mut distinct: Vec<&Rc<Part>> = self.segments.values().chain(in_paths).collect();
         distinct.sort_by_key(|part| Rc::as_ptr(part));
         distinct.dedup_by_key(|part| Rc::as_ptr(part));
-        let sealed = distinct
+        let bytes = distinct
             .iter()
             .map(|part| self.spec.segment_bytes(part.extent()));
-        let tails = self
-            .slots
-            .values()
-            .map(|slot| self.spec.tail_bytes(slot.tail.len()));
-        (distinct.len(), sealed.chain(tails).sum())
+        (distinct.len(), bytes.sum())
+    }
+
+    /// The bytes of all tails.
+    pub(crate) fn tail_bytes(&self) -> usize {
+        let tails = self.slots.values().map(|slot| slot.tail.len());
+        tails.map(|tokens| self.spec.tail_bytes(tokens)).sum()
+    }
+
+    /// Whether a sequence could go on from the end of a part, as the model's own rule
+    /// has it.
+    pub(crate) fn resumes_after(&self, end: &Part) -> bool {
+        let spelled = end.spelled();
+        let mut above: Vec<&Part> = self.segments.values().map(|part| &**part).collect();
+        above.retain(|part| part.salt == end.salt && end.before.starts_with(&part.spelled()));
+        above.sort_by_key(|part| part.before.len());
+        let extents: Vec<_> = above
+            .iter()
+            .chain([&end])
+            .map(|part| part.extent())
+            .collect();
+        let tokens: usize = extents.iter().map(|extent| extent.tokens).sum();
+        assert_eq!(tokens, spelled.len(), "nothing is missing above a part");
+        self.spec.can_resume(&extents)
     }
 
     /// The paths of all open slots of a salt.
