@@ -1,9 +1,8 @@
 //! Operations, carried out.
 
-use std::ops::Range;
 use std::time::Duration;
 
-use motet::cache::{CacheError, Message, Pin, shift};
+use motet::cache::{CacheError, Message, Pin};
 use motet::model::oracle::StepFault;
 use motet::{PinId, SequenceId, TokenId};
 
@@ -20,14 +19,11 @@ pub(crate) fn pick<T: Copy>(all: &[T], choice: usize) -> Option<T> {
 impl System {
     pub(crate) fn happen(&mut self, operation: &Operation) {
         let evicted = self.cache.core().stats().evicted_segments;
-        // Only the end of a sequence merges.
-        let before = matches!(operation, Operation::Close { .. })
-            .then(|| [self.restore_points(0), self.restore_points(1)]);
         self.carry_out(operation);
-        for (of, before) in before.iter().flatten().enumerate() {
-            self.check_restore_points(of, before);
-        }
-        let clears = matches!(operation, Operation::Clear { .. });
+        let clears = matches!(
+            operation,
+            Operation::Clear { .. } | Operation::Settle { .. }
+        );
         if !clears && self.cache.core().stats().evicted_segments > evicted {
             self.note_consequence("something is evicted");
         }
@@ -68,11 +64,12 @@ impl System {
             }
             Operation::Close { sequence } => {
                 if let Some(id) = self.any_running(sequence) {
-                    self.close(id);
+                    self.close_and_look(id);
                     self.note("close");
                 }
             }
             Operation::Retry => self.retry(),
+            Operation::Settle { last } => self.settle(last),
             Operation::FailStep { mask, chunk } => {
                 self.fault(mask, chunk, StepFault::Fail, "discard");
             }
@@ -105,9 +102,13 @@ impl System {
         if self.sequences.len() >= SEQUENCES_MAX {
             return;
         }
+        let restore_point = newcomer.restore_point.map(|at| match at {
+            0 => newcomer.shared,
+            at => at,
+        });
         let sequence = Sequence {
             keep: newcomer.keep,
-            restore_points: newcomer.restore_point.into_iter().collect(),
+            restore_points: restore_point.into_iter().collect(),
             priority: newcomer.priority,
             ..self.new_sequence(newcomer.salt, newcomer.prompt(), newcomer.room)
         };
@@ -159,112 +160,25 @@ impl System {
         });
     }
 
-    fn truncate(&mut self, sequence: usize, to: usize) {
-        let Some(id) = self.any_running(sequence) else {
-            return;
-        };
-        let computed = self.sequences[&id].computed;
-        if computed > 0 {
-            self.remove(id, to % computed..computed);
-            self.note("truncate");
-        }
-    }
-
-    fn remove_middle(&mut self, sequence: usize, start: usize, tokens: usize) {
-        let Some(id) = self.any_running(sequence) else {
-            return;
-        };
-        let computed = self.sequences[&id].computed;
-        if computed > 1 {
-            let start = start % (computed - 1);
-            self.remove(id, start..(start + tokens).min(computed - 1));
-            self.note("remove");
-        }
-    }
-
-    /// Takes tokens out of a slot. False if the model or the room does not allow it.
-    fn remove(&mut self, id: SequenceId, removed: Range<usize>) -> bool {
-        let sequence = &self.sequences[&id];
-        let shifts = removed.end < sequence.computed;
-        let message = Message::Remove {
-            sequence: id,
-            computed: sequence.computed,
-            generated: sequence.generated(),
-            removed: removed.clone(),
-        };
-        let allowed = self.spec.resumes_anywhere() && (!shifts || self.spec.can_shift);
-        if !allowed {
-            let error = self.refused(message);
-            assert_eq!(
-                error,
-                CacheError::CannotMove,
-                "a state that cannot be moved"
-            );
-            return false;
-        }
-        let before = self.snapshot();
-        if let Err(error) = self.send(message) {
-            let no_room = matches!(error, CacheError::NoRoom { .. });
-            assert!(no_room && !self.setup.is_roomy(), "{error}");
-            assert!(
-                before == self.snapshot(),
-                "a refusal ({error}) leaves the core unchanged"
-            );
-            self.note_consequence("no room to remove");
-            return false;
-        }
-        let sequence = self.sequences.get_mut(&id).expect("it is alive");
-        sequence.tokens.drain(removed.clone());
-        sequence.computed -= removed.len();
-        sequence.known = removed.start;
-        sequence.asked.retain(|at| *at <= removed.start);
-        if shifts {
-            sequence.exact = sequence.exact.min(removed.start);
-        }
-        sequence.truth.remove(removed);
-        true
-    }
-
-    /// Runs a sequence until its slot is full, and makes room as a scheduler does.
-    fn shift(&mut self, sequence: usize, fill: TokenId) {
-        let Some(id) = self.any_running(sequence) else {
-            return;
-        };
-        if self.sequences[&id].tokens_max == 0 {
-            return;
-        }
-        while let Some(place) = self.running().iter().position(|other| *other == id)
-            && self.sequences[&id].computed < self.sequences[&id].tokens_max
-        {
-            let spans = self.plan(1 << place, CONTEXT_TOKENS, fill);
-            self.work(spans);
-            self.report();
-        }
-        let Some(of) = self.sequences.get(&id).filter(|of| of.slot().is_some()) else {
-            return; // The device has failed.
-        };
-        let keep = of.keep.unwrap_or(0).min(of.tokens_max - 1);
-        let discard = shift::discard(of.tokens_max, keep, of.computed);
-        let discard = discard.expect("less is kept than the slot holds");
-        let removed = keep..keep + discard;
-        self.note("shift");
-        if self.remove(id, removed.clone()) || self.spec.resumes_anywhere() && self.spec.can_shift {
-            return;
-        }
-        // It begins anew with the tokens that stay.
-        let of = &self.sequences[&id];
-        let mut tokens = of.tokens.clone();
-        tokens.drain(removed);
-        let (of_salt, keep) = (of.salt, of.keep);
+    /// Only the end of a sequence merges: then restore points are looked at.
+    fn close_and_look(&mut self, id: SequenceId) {
+        let before = [self.restore_points(0), self.restore_points(1)];
         self.close(id);
-        if !tokens.is_empty() {
-            let sequence = Sequence {
-                keep,
-                ..self.new_sequence(of_salt, tokens, 4)
-            };
-            self.sequences.insert(id, sequence);
-            self.begin(id);
+        for (of, before) in before.iter().enumerate() {
+            self.check_restore_points(of, before);
         }
+    }
+
+    fn settle(&mut self, last: usize) {
+        let Some(last) = self.any_running(last) else {
+            return;
+        };
+        let others = self.sequences.keys().filter(|id| **id != last);
+        let others: Vec<SequenceId> = others.copied().collect();
+        others.into_iter().for_each(|id| self.close(id));
+        self.clear(None);
+        self.close_and_look(last);
+        self.note("settle");
     }
 
     fn retry(&mut self) {

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `setup.rs` | the model's shape and the cache's settings |
 //! | `operation.rs` | what can happen, as data that shrinks |
-//! | `system.rs`, `steps.rs`, `happen.rs`, `mistakes.rs` | the system under test, and how it happens |
+//! | `system.rs`, `steps.rs` | the system under test, and how it runs |
+//! | `happen.rs`, `moves.rs`, `mistakes.rs` | operations, carried out |
 //! | `naive.rs`, `shadow.rs` | plain token lists: what may be cached; what the device holds |
 //! | `checks.rs` | what must be true after each operation |
 //! | `mutant.rs`, `planted.rs` | bugs, and that each is noticed |
@@ -18,6 +19,7 @@
 mod checks;
 mod happen;
 mod mistakes;
+mod moves;
 mod mutant;
 mod naive;
 mod operation;
@@ -46,7 +48,7 @@ const OPERATIONS_MAX: usize = 400;
 const OF_EACH_MIN: usize = 40;
 
 /// Kinds of operations, and of what comes of them.
-const KINDS: (usize, usize) = (31, 17);
+const KINDS: (usize, usize) = (32, 17);
 
 /// Operations that were carried out, and what came of them, of all histories that
 /// ended well and had no planted bug.

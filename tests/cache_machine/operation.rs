@@ -48,6 +48,10 @@ pub(crate) enum Operation {
     },
     /// Those for which there was no room begin again.
     Retry,
+    /// All sequences end but one, what nobody holds is cleared, and it ends too.
+    Settle {
+        last: usize,
+    },
     /// A step fails, and with it its slots.
     FailStep {
         mask: u8,
@@ -97,6 +101,7 @@ pub(crate) struct Newcomer {
     /// Tokens that its slot holds beyond the prompt.
     pub(crate) room: usize,
     pub(crate) keep: Option<usize>,
+    /// 0 is where its own tokens begin.
     pub(crate) restore_point: Option<usize>,
     pub(crate) priority: u8,
 }
@@ -164,6 +169,7 @@ pub(crate) fn any_operation() -> BoxedStrategy<Operation> {
         12 => who().prop_map(|sequence| Cancel { sequence }),
         39 => who().prop_map(|sequence| Close { sequence }),
         12 => Just(Retry),
+        4 => who().prop_map(|last| Settle { last }),
         6 => (any::<u8>(), 1usize..9).prop_map(|(mask, chunk)| FailStep { mask, chunk }),
         1 => any::<u8>().prop_map(|mask| Panic { mask }),
         1 => Just(RefuseMemory),
@@ -185,7 +191,7 @@ fn any_newcomer() -> impl Strategy<Value = Newcomer> {
         prop_oneof![3 => Just(0usize), 1 => Just(1)],
         0usize..12,
         prop::option::weighted(0.3, 0usize..12),
-        prop::option::weighted(0.3, 1usize..20),
+        prop::option::weighted(0.4, prop_oneof![Just(0usize), 1usize..20]),
         prop_oneof![5 => Just(0u8), 1 => Just(1), 1 => Just(2)],
     );
     (prompt, rest).prop_map(
