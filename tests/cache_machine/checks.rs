@@ -1,0 +1,217 @@
+//! What must be true after each operation, and at the end.
+
+use motet::TokenId;
+use motet::cache::{Message, NodeView, TreeView};
+
+use crate::shadow::Part;
+use crate::system::{Phase, System, salt};
+
+/// The nodes of a tree, each with all tokens up to its end.
+pub(crate) fn spelled(view: &TreeView) -> Vec<(Vec<TokenId>, &NodeView)> {
+    let mut all: Vec<(Vec<TokenId>, &NodeView)> = Vec::new();
+    for node in &view.nodes {
+        let above = node.parent.map_or(&[][..], |parent| &all[parent].0);
+        let tokens = [above, &node.tokens].concat();
+        assert_eq!(node.tokens_before, above.len(), "ends add up");
+        all.push((tokens, node));
+    }
+    all
+}
+
+impl System {
+    pub(crate) fn check(&self) {
+        self.cache.core().check_integrity();
+        for of in 0..2 {
+            self.check_tree(of);
+        }
+        self.check_sums();
+        self.check_slots();
+        if self.pending.is_empty() {
+            self.check_device();
+        }
+    }
+
+    /// The trie of a salt, the device and the naive model agree.
+    fn check_tree(&self, of: usize) {
+        let view = self.cache.core().tree(&salt(of));
+        let nodes = spelled(&view);
+        let mut parts: Vec<&Part> = self.shadow.segments.values().map(|part| &**part).collect();
+        parts.retain(|part| part.salt == of);
+        let mut on_device: Vec<_> = parts
+            .iter()
+            .map(|part| (part.spelled(), part.tokens.len()))
+            .collect();
+        let mut in_trie: Vec<_> = nodes
+            .iter()
+            .map(|(tokens, node)| (tokens.clone(), node.tokens.len()))
+            .collect();
+        on_device.sort();
+        in_trie.sort();
+        assert_eq!(in_trie, on_device, "the trie holds what the device holds");
+        for (tokens, node) in &nodes {
+            let part = parts.iter().find(|part| part.spelled() == *tokens);
+            let part = part.expect("the trie holds what the device holds");
+            let bytes = self.spec.segment_bytes(part.extent());
+            assert_eq!(node.bytes, bytes, "a node weighs what its segment weighs");
+            assert!(
+                self.naive.may_be_cached(of, tokens),
+                "only what was published is cached: {tokens:?}"
+            );
+            let pins = self.naive.held_pins(of);
+            let pins = pins.filter(|held| held.starts_with(tokens)).count();
+            assert_eq!(node.pins, pins, "pins hold their prefixes, and no others");
+            let slots = self.shadow.paths(of);
+            let slots = slots.filter(|path| path.starts_with(tokens)).count();
+            assert_eq!(node.holders, pins + slots, "who uses a node holds it");
+            assert_eq!(
+                node.resumable,
+                self.shadow.resumes_after(part),
+                "a node is resumable where the past is held"
+            );
+        }
+        for pinned in self.naive.held_pins(of) {
+            let is_held = nodes.iter().any(|(tokens, _)| tokens == pinned);
+            assert!(is_held, "a pinned prefix is cached");
+        }
+    }
+
+    /// The restore points of a salt: where their nodes end.
+    pub(crate) fn restore_points(&self, of: usize) -> Vec<Vec<TokenId>> {
+        let view = self.cache.core().tree(&salt(of));
+        let nodes = spelled(&view).into_iter();
+        let asked = nodes.filter(|(_, node)| node.restore_point);
+        asked.map(|(tokens, _)| tokens).collect()
+    }
+
+    /// What was a restore point is one while anything below it is cached.
+    pub(crate) fn check_restore_points(&self, of: usize, before: &[Vec<TokenId>]) {
+        let view = self.cache.core().tree(&salt(of));
+        let nodes = spelled(&view);
+        for asked in before {
+            let cached = nodes.iter().any(|(tokens, _)| tokens.starts_with(asked));
+            let kept =
+                |(tokens, node): &(Vec<TokenId>, &NodeView)| tokens == asked && node.restore_point;
+            assert!(
+                !cached || nodes.iter().any(kept),
+                "a restore point is not merged away"
+            );
+        }
+    }
+
+    fn check_sums(&self) {
+        let stats = self.cache.core().stats();
+        assert_eq!(
+            stats.segments,
+            self.shadow.segments.len(),
+            "segments add up"
+        );
+        assert_eq!(stats.pins, self.naive.pins.len(), "pins add up");
+        let (_, sealed_bytes) = self.shadow.sealed();
+        assert_eq!(
+            stats.sealed_bytes, sealed_bytes,
+            "sealed bytes are those of the segments that exist"
+        );
+        let budget = self.setup.cache(&self.spec).device_bytes_max;
+        assert!(
+            stats.sealed_bytes + stats.reserved_bytes <= budget,
+            "the cache keeps within its bytes"
+        );
+        if self.is_predictable() {
+            assert_eq!(
+                stats.cached_tokens,
+                self.naive.tokens(),
+                "all that was published is cached"
+            );
+        }
+    }
+
+    /// Each slot belongs to a running sequence, and holds what that has computed.
+    fn check_slots(&self) {
+        let running = self.sequences.values().filter(|s| s.slot().is_some());
+        assert_eq!(
+            running.count(),
+            self.shadow.slots.len(),
+            "each slot belongs to a running sequence"
+        );
+        for (id, sequence) in &self.sequences {
+            if let Phase::Waits { leader, .. } = sequence.phase {
+                let leader = leader.and_then(|leader| self.sequences.get(&leader));
+                let runs = leader.is_some_and(|leader| leader.slot().is_some());
+                assert!(runs, "{id} waits for one who runs");
+            }
+            let Some(slot) = sequence.slot() else {
+                continue;
+            };
+            let slot = self.shadow.slots.get(&slot).expect("who runs has a slot");
+            let holds = [&slot.spelled()[..], &slot.tail].concat();
+            assert_eq!(
+                holds,
+                sequence.tokens[..sequence.computed],
+                "a slot holds what its sequence has computed"
+            );
+            assert_eq!(slot.salt, sequence.salt, "salts never mix");
+        }
+    }
+
+    /// The device holds what the edits say, and no more than it may.
+    fn check_device(&self) {
+        let (segments, slots) = (self.shadow.segments.len(), self.shadow.slots.len());
+        assert_eq!(
+            self.table.held(),
+            (segments, slots),
+            "the device holds what it was told to"
+        );
+        let counts = self.oracle.counters.now();
+        let (alive, sealed_bytes) = self.shadow.sealed();
+        let bytes = sealed_bytes + self.shadow.tail_bytes();
+        assert_eq!(counts.tails_alive, slots, "each slot has a tail");
+        assert_eq!(
+            counts.segments_alive, alive,
+            "no segment outlives its users"
+        );
+        assert_eq!(
+            counts.bytes_alive, bytes,
+            "bytes are what the device counts"
+        );
+        let budget = self.setup.cache(&self.spec).device_bytes_max;
+        assert!(
+            counts.bytes_peak <= budget,
+            "{} bytes were alive on a device of {budget}",
+            counts.bytes_peak
+        );
+    }
+
+    /// Ends everything. Nothing may be left.
+    pub(crate) fn finish(&mut self) {
+        self.oracle.faults.clear();
+        self.work(Vec::new());
+        while let Some(id) = self.sequences.keys().next().copied() {
+            match id.0.is_multiple_of(2) && self.sequences[&id].slot().is_some() {
+                true => {
+                    self.discard(id);
+                    self.sequences.remove(&id);
+                }
+                false => self.close(id),
+            }
+            self.report();
+            self.check();
+        }
+        while let Some(pin) = self.naive.pins.keys().next().copied() {
+            self.naive.pins.remove(&pin);
+            self.send(Message::Unpin { pin }).expect("a pin is known");
+        }
+        self.clear(None);
+        self.work(Vec::new());
+        self.check();
+        let stats = self.cache.core().stats();
+        let counts = self.oracle.counters.now();
+        let left = (stats.segments, stats.reserved_bytes, stats.sealed_bytes);
+        assert_eq!(left, (0, 0, 0), "nothing is left in the cache");
+        let left = (
+            counts.segments_alive,
+            counts.tails_alive,
+            counts.bytes_alive,
+        );
+        assert_eq!(left, (0, 0, 0), "nothing is left on the device");
+    }
+}

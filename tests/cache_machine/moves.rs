@@ -1,0 +1,119 @@
+//! Tokens are taken out of slots: truncation, removal, shift.
+
+use std::ops::Range;
+
+use motet::cache::{CacheError, Message, shift};
+use motet::{SequenceId, TokenId};
+
+use crate::setup::CONTEXT_TOKENS;
+use crate::system::{Sequence, System};
+
+impl System {
+    pub(crate) fn truncate(&mut self, sequence: usize, to: usize) {
+        let Some(id) = self.any_running(sequence) else {
+            return;
+        };
+        let computed = self.sequences[&id].computed;
+        if computed > 0 {
+            self.remove(id, to % computed..computed);
+            self.note("truncate");
+        }
+    }
+
+    pub(crate) fn remove_middle(&mut self, sequence: usize, start: usize, tokens: usize) {
+        let Some(id) = self.any_running(sequence) else {
+            return;
+        };
+        let computed = self.sequences[&id].computed;
+        if computed > 1 {
+            let start = start % (computed - 1);
+            self.remove(id, start..(start + tokens).min(computed - 1));
+            self.note("remove");
+        }
+    }
+
+    /// Takes tokens out of a slot. False if the model or the room does not allow it.
+    fn remove(&mut self, id: SequenceId, removed: Range<usize>) -> bool {
+        let sequence = &self.sequences[&id];
+        let shifts = removed.end < sequence.computed;
+        let message = Message::Remove {
+            sequence: id,
+            computed: sequence.computed,
+            generated: sequence.generated(),
+            removed: removed.clone(),
+        };
+        let allowed = self.spec.resumes_anywhere() && (!shifts || self.spec.can_shift);
+        if !allowed {
+            let error = self.refused(message);
+            assert_eq!(
+                error,
+                CacheError::CannotMove,
+                "a state that cannot be moved"
+            );
+            return false;
+        }
+        let before = self.snapshot();
+        if let Err(error) = self.send(message) {
+            let no_room = matches!(error, CacheError::NoRoom { .. });
+            assert!(no_room && !self.setup.is_roomy(), "{error}");
+            assert!(
+                before == self.snapshot(),
+                "a refusal ({error}) leaves the core unchanged"
+            );
+            self.note_consequence("no room to remove");
+            return false;
+        }
+        let sequence = self.sequences.get_mut(&id).expect("it is alive");
+        sequence.tokens.drain(removed.clone());
+        sequence.computed -= removed.len();
+        sequence.known = removed.start;
+        sequence.asked.retain(|at| *at <= removed.start);
+        if shifts {
+            sequence.exact = sequence.exact.min(removed.start);
+        }
+        sequence.truth.remove(removed);
+        true
+    }
+
+    /// Runs a sequence until its slot is full, and makes room as a scheduler does.
+    pub(crate) fn shift(&mut self, sequence: usize, fill: TokenId) {
+        let Some(id) = self.any_running(sequence) else {
+            return;
+        };
+        if self.sequences[&id].tokens_max == 0 {
+            return;
+        }
+        while let Some(place) = self.running().iter().position(|other| *other == id)
+            && self.sequences[&id].computed < self.sequences[&id].tokens_max
+        {
+            let spans = self.plan(1 << place, CONTEXT_TOKENS, fill);
+            self.work(spans);
+            self.report();
+        }
+        let Some(of) = self.sequences.get(&id).filter(|of| of.slot().is_some()) else {
+            return; // The device has failed.
+        };
+        let keep = of.keep.unwrap_or(0).min(of.tokens_max - 1);
+        let discard = shift::discard(of.tokens_max, keep, of.computed);
+        let discard = discard.expect("less is kept than the slot holds");
+        let removed = keep..keep + discard;
+        self.note("shift");
+        if self.remove(id, removed.clone()) || self.spec.resumes_anywhere() && self.spec.can_shift {
+            return;
+        }
+        // It begins anew with the tokens that stay.
+        let of = &self.sequences[&id];
+        let mut tokens = of.tokens.clone();
+        tokens.drain(removed);
+        let (of_salt, keep) = (of.salt, of.keep);
+        self.close(id);
+        if !tokens.is_empty() {
+            let sequence = Sequence {
+                keep,
+                ..self.new_sequence(of_salt, tokens, 4)
+            };
+            self.sequences.insert(id, sequence);
+            self.begin(id);
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The cache core behind a layer that can make one kind of mistake, as a core with
+//! that bug would: so that a check that cannot fail is noticed.
+
+use std::time::Duration;
+
+use motet::cache::{CacheCore, CacheError, Effect, Message};
+use motet::device::Edit;
+use motet::model::{LayerKind, ModelSpec};
+use motet::{PinId, SegmentId};
+
+use crate::setup::Setup;
+
+/// A bug, made every other time that there is an occasion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Planted {
+    /// In what the core says.
+    Core(Bug),
+    /// Between the core and the device, where only the device's state can tell.
+    Device(Bug),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bug {
+    /// A segment is never sealed.
+    LostSeal,
+    /// A segment is never cut.
+    LostSplit,
+    /// Two segments of a path are swapped.
+    WrongOrder,
+    /// A path has another segment in the place of one of its own.
+    WrongSegment,
+    /// A path lacks its last segment.
+    ShortPath,
+    /// One token too few is sealed.
+    OffByOne,
+    /// The removed range is one token off.
+    RemovedOffByOne,
+    /// A slot is never closed.
+    SlotLeak,
+    /// A segment is never dropped.
+    SegmentLeak,
+    /// Edits come in the wrong order.
+    EditsSwapped,
+    /// One cached token more is reported than there is.
+    Overcounted,
+    /// The newcomer is never told that it has begun.
+    LostBegun,
+    /// What was shifted passes for exact.
+    ShiftPublished,
+    /// A pin is let go of early.
+    PinReleased,
+    /// A pin that is over is held on to.
+    PinLeak,
+    /// One salt for all.
+    SaltMixed,
+    /// Segments weigh less than they do.
+    BytesMiscounted,
+    /// Every layer passes for full attention.
+    KindMistaken,
+    /// An error costs what is cached.
+    ChangedByError,
+    /// A message that cannot be met is none.
+    ErrorSwallowed,
+    /// A sequence that is given up keeps its slot.
+    LostDiscard,
+}
+
+/// The core, and what is wrong with it.
+#[derive(Debug)]
+pub(crate) struct Mutant {
+    core: CacheCore,
+    planted: Option<Planted>,
+    occasions: usize,
+    messages: usize,
+    pinned: Option<(PinId, usize)>,
+    named: Vec<SegmentId>,
+}
+
+impl Mutant {
+    pub(crate) fn new(setup: &Setup, spec: &ModelSpec) -> Self {
+        let mut told = spec.clone();
+        for group in &mut told.layer_groups {
+            match setup.planted {
+                Some(Planted::Core(Bug::BytesMiscounted)) => group.bytes -= 1,
+                Some(Planted::Core(Bug::KindMistaken)) => group.kind = LayerKind::Full,
+                _ => {}
+            }
+        }
+        Self {
+            core: CacheCore::new(told, setup.cache(spec)),
+            planted: setup.planted,
+            occasions: 0,
+            messages: 0,
+            pinned: None,
+            named: Vec::new(),
+        }
+    }
+
+    pub(crate) fn core(&self) -> &CacheCore {
+        &self.core
+    }
+
+    pub(crate) fn handle(
+        &mut self,
+        now: Duration,
+        message: Message,
+    ) -> Result<Vec<Effect>, CacheError> {
+        self.messages += 1;
+        self.release_pin(now);
+        let Some(message) = self.misheard(message) else {
+            return Ok(Vec::new());
+        };
+        if let Message::Pin(pin) = &message {
+            self.pinned = Some((pin.pin, self.messages));
+        }
+        match self.core.handle(now, message) {
+            Ok(effects) => Ok(self.distorted(effects)),
+            Err(_) if self.errs(Bug::ErrorSwallowed) => Ok(Vec::new()),
+            Err(error) => {
+                if self.errs(Bug::ChangedByError) {
+                    let clear = Message::Clear { salt: None };
+                    self.core.handle(now, clear).expect("can be cleared");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Edits on their way to the device.
+    pub(crate) fn delivered(&mut self, mut edits: Vec<Edit>) -> Vec<Edit> {
+        if let Some(Planted::Device(bug)) = self.planted {
+            self.distort(bug, &mut edits);
+        }
+        edits
+    }
+
+    /// Whether the core makes this mistake now.
+    fn errs(&mut self, bug: Bug) -> bool {
+        self.planted == Some(Planted::Core(bug)) && self.occasion()
+    }
+
+    fn occasion(&mut self) -> bool {
+        self.occasions += 1;
+        self.occasions.is_multiple_of(2)
+    }
+
+    fn release_pin(&mut self, now: Duration) {
+        let due = |&mut (_, at): &mut (PinId, usize)| self.messages > at + 2;
+        if self.planted == Some(Planted::Core(Bug::PinReleased))
+            && let Some((pin, _)) = self.pinned.take_if(due)
+        {
+            // It may be over already.
+            self.core.handle(now, Message::Unpin { pin }).ok();
+        }
+    }
+
+    fn misheard(&mut self, mut message: Message) -> Option<Message> {
+        match &mut message {
+            Message::Begin(begin) if self.planted == Some(Planted::Core(Bug::SaltMixed)) => {
+                begin.salt = Default::default();
+            }
+            Message::Remove {
+                computed, removed, ..
+            } if removed.start < removed.end
+                && removed.end < *computed
+                && self.planted == Some(Planted::Core(Bug::ShiftPublished)) =>
+            {
+                *computed = removed.end;
+            }
+            Message::Unpin { .. } if self.errs(Bug::PinLeak) => return None,
+            Message::Discard { .. } if self.errs(Bug::LostDiscard) => return None,
+            _ => {}
+        }
+        Some(message)
+    }
+
+    fn distorted(&mut self, mut effects: Vec<Effect>) -> Vec<Effect> {
+        let Some(Planted::Core(bug)) = self.planted else {
+            return effects;
+        };
+        for effect in &mut effects {
+            if let Effect::Begun { cached_tokens, .. } = effect
+                && self.errs(Bug::Overcounted)
+            {
+                *cached_tokens += 1;
+            }
+        }
+        effects.retain(|effect| {
+            !(matches!(effect, Effect::Begun { .. }) && self.errs(Bug::LostBegun))
+        });
+        // Edits are distorted in their places among the other effects.
+        let is_edit = |effect: &Effect| matches!(effect, Effect::Edit(_));
+        if !effects.iter().any(is_edit) {
+            return effects;
+        }
+        let (edits, others): (Vec<_>, Vec<_>) = effects.into_iter().partition(is_edit);
+        let mut edits: Vec<Edit> = edits
+            .into_iter()
+            .map(|effect| match effect {
+                Effect::Edit(edit) => edit,
+                other => panic!("{other:?} is no edit"),
+            })
+            .collect();
+        self.distort(bug, &mut edits);
+        // Nobody minds edits before news.
+        edits.into_iter().map(Effect::Edit).chain(others).collect()
+    }
+
+    fn distort(&mut self, bug: Bug, edits: &mut Vec<Edit>) {
+        edits.iter().for_each(|edit| self.remember(edit));
+        let drops = |edit: &Edit| match edit {
+            Edit::Seal { .. } => bug == Bug::LostSeal,
+            Edit::Split { .. } => bug == Bug::LostSplit,
+            Edit::Close { .. } => bug == Bug::SlotLeak,
+            Edit::Drop { .. } => bug == Bug::SegmentLeak,
+            _ => false,
+        };
+        edits.retain(|edit| !(drops(edit) && self.occasion()));
+        for edit in edits.iter_mut() {
+            self.distort_edit(bug, edit);
+        }
+        if bug == Bug::EditsSwapped && edits.len() > 1 && self.occasion() {
+            edits.swap(0, 1);
+        }
+    }
+
+    /// Keeps account of the segments that have a name.
+    fn remember(&mut self, edit: &Edit) {
+        let (gone, new): (Vec<SegmentId>, Vec<SegmentId>) = match edit {
+            Edit::Seal { segment, .. } => (vec![], vec![*segment]),
+            Edit::Split {
+                segment,
+                upper,
+                lower,
+                ..
+            } => (vec![*segment], vec![*upper, *lower]),
+            Edit::Merge {
+                upper,
+                lower,
+                segment,
+            } => (vec![*upper, *lower], vec![*segment]),
+            Edit::Drop { segment } => (vec![*segment], vec![]),
+            _ => (vec![], vec![]),
+        };
+        self.named.retain(|named| !gone.contains(named));
+        self.named.extend(new);
+    }
+
+    fn distort_edit(&mut self, bug: Bug, edit: &mut Edit) {
+        match (bug, edit) {
+            (Bug::WrongOrder, Edit::Open { path, .. }) if path.len() > 1 && self.occasion() => {
+                path.swap(0, 1);
+            }
+            (Bug::WrongSegment, Edit::Open { path, .. }) if !path.is_empty() => {
+                let other = self.named.iter().rev().find(|other| !path.contains(other));
+                if let Some(other) = other.copied()
+                    && self.occasion()
+                {
+                    path[0] = other;
+                }
+            }
+            (Bug::ShortPath, Edit::Open { path, .. }) if !path.is_empty() && self.occasion() => {
+                path.pop();
+            }
+            (Bug::OffByOne, Edit::Seal { tokens, .. }) if *tokens > 1 && self.occasion() => {
+                *tokens -= 1;
+            }
+            (Bug::RemovedOffByOne, Edit::Remove { removed, .. })
+                if removed.len() > 1 && self.occasion() =>
+            {
+                removed.end -= 1;
+            }
+            _ => {}
+        }
+    }
+}

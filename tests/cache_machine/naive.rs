@@ -1,0 +1,112 @@
+//! The naive model: plain token lists, and which pins hold them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use motet::model::{Extent, ModelSpec};
+use motet::{PinId, TokenId};
+
+/// What may be cached, as plain lists. Where models resume after any token and there
+/// is room for everything, it is also all that must be.
+#[derive(Debug, Default)]
+pub(crate) struct Naive {
+    /// Per salt: what was published. Each stands for all its prefixes.
+    published: [Vec<Vec<TokenId>>; 2],
+    pub(crate) pins: BTreeMap<PinId, NaivePin>,
+}
+
+#[derive(Debug)]
+pub(crate) struct NaivePin {
+    pub(crate) salt: usize,
+    pub(crate) tokens: Vec<TokenId>,
+    pub(crate) expires_at: Option<Duration>,
+    /// Whether its prefix went with the device and is not back.
+    pub(crate) lost: bool,
+}
+
+impl Naive {
+    pub(crate) fn publish(&mut self, salt: usize, list: &[TokenId]) {
+        if list.is_empty() || self.may_be_cached(salt, list) {
+            return;
+        }
+        let published = &mut self.published[salt];
+        published.retain(|older| !list.starts_with(older));
+        published.push(list.to_vec());
+    }
+
+    pub(crate) fn may_be_cached(&self, salt: usize, prefix: &[TokenId]) -> bool {
+        let published = &self.published[salt];
+        prefix.is_empty() || published.iter().any(|list| list.starts_with(prefix))
+    }
+
+    /// The longest beginning of `tokens` that was published.
+    pub(crate) fn cached_tokens(&self, salt: usize, tokens: &[TokenId]) -> usize {
+        let shared = |list: &Vec<TokenId>| common_prefix(list, tokens);
+        self.published[salt].iter().map(shared).max().unwrap_or(0)
+    }
+
+    /// Distinct prefixes of all that was published.
+    pub(crate) fn tokens(&self) -> usize {
+        let of_salt = |lists: &Vec<Vec<TokenId>>| {
+            let mut sorted = lists.clone();
+            sorted.sort();
+            let mut before: &[TokenId] = &[];
+            let mut tokens = 0;
+            for list in &sorted {
+                tokens += list.len() - common_prefix(before, list);
+                before = list;
+            }
+            tokens
+        };
+        self.published.iter().map(of_salt).sum()
+    }
+
+    /// Everything of a salt is gone but what `held` says, and pins.
+    pub(crate) fn clear(&mut self, salt: usize, held: &[Vec<TokenId>]) {
+        self.published[salt].clear();
+        for list in held {
+            self.publish(salt, list);
+        }
+        let pinned: Vec<_> = self.held_pins(salt).cloned().collect();
+        for list in pinned {
+            self.publish(salt, &list);
+        }
+    }
+
+    /// The device has lost everything.
+    pub(crate) fn reset(&mut self) {
+        self.published = Default::default();
+        for pin in self.pins.values_mut() {
+            pin.lost = true;
+        }
+    }
+
+    pub(crate) fn expire(&mut self, now: Duration) {
+        self.pins
+            .retain(|_, pin| pin.expires_at.is_none_or(|at| at > now));
+    }
+
+    /// The prefixes that pins hold under a salt.
+    pub(crate) fn held_pins(&self, salt: usize) -> impl Iterator<Item = &Vec<TokenId>> {
+        let held = move |pin: &&NaivePin| pin.salt == salt && !pin.lost;
+        self.pins.values().filter(held).map(|pin| &pin.tokens)
+    }
+
+    /// What all pins may weigh, with another of so many tokens.
+    pub(crate) fn pinned_bytes(&self, spec: &ModelSpec, tokens: usize) -> usize {
+        let all = self.pins.values().map(|pin| pin.tokens.len());
+        let bytes = |tokens| spec.segment_bytes(Extent::whole(tokens));
+        all.chain([tokens]).map(bytes).sum()
+    }
+
+    /// A list to pin a part of.
+    pub(crate) fn any_list(&self, choice: usize) -> Option<(usize, &Vec<TokenId>)> {
+        let lists = |salt: usize| self.published[salt].iter().map(move |list| (salt, list));
+        let all: Vec<_> = lists(0).chain(lists(1)).collect();
+        all.get(choice.checked_rem(all.len())?).copied()
+    }
+}
+
+fn common_prefix(a: &[TokenId], b: &[TokenId]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}

@@ -1,0 +1,226 @@
+//! What can happen, as data that shrinks. Sequences and pins are named by numbers
+//! that are taken modulo those there are, so that any part of a history is one.
+
+use motet::TokenId;
+use proptest::prelude::*;
+
+/// One thing that happens to the cache or the device.
+#[derive(Clone, Debug)]
+pub(crate) enum Operation {
+    Begin(Newcomer),
+    /// Those of the running sequences whose bit is set evaluate up to `chunk` tokens.
+    Step {
+        mask: u8,
+        chunk: usize,
+        /// Checkpoints that are reached now are reported before the next step only.
+        late: bool,
+        fill: TokenId,
+    },
+    /// A newcomer goes on from the first tokens of another: from all, if `at` is none.
+    Fork {
+        source: usize,
+        at: Option<usize>,
+        appended: Vec<TokenId>,
+        room: usize,
+    },
+    /// The end of a sequence is taken back.
+    Truncate {
+        sequence: usize,
+        to: usize,
+    },
+    /// Tokens in the middle are taken out.
+    Remove {
+        sequence: usize,
+        start: usize,
+        tokens: usize,
+    },
+    /// A sequence runs until its slot is full, and shifts.
+    Shift {
+        sequence: usize,
+        fill: TokenId,
+    },
+    /// A sequence that waits, or for which there was no room, is given up.
+    Cancel {
+        sequence: usize,
+    },
+    Close {
+        sequence: usize,
+    },
+    /// Those for which there was no room begin again.
+    Retry,
+    /// All sequences end but one, what nobody holds is cleared, and it ends too.
+    Settle {
+        last: usize,
+    },
+    /// A step fails, and with it its slots.
+    FailStep {
+        mask: u8,
+        chunk: usize,
+    },
+    /// A step panics: the device loses everything.
+    Panic {
+        mask: u8,
+    },
+    /// The next edit that needs memory fails: the device loses everything.
+    RefuseMemory,
+    Pin {
+        of: usize,
+        tokens: usize,
+        time_to_live_ms: Option<u64>,
+    },
+    Unpin {
+        pin: usize,
+    },
+    /// Time passes.
+    Pass {
+        ms: u64,
+    },
+    Clear {
+        salt: Option<usize>,
+    },
+    /// Something large comes and goes.
+    Press {
+        salt: usize,
+        family: usize,
+    },
+    /// A message that makes no sense or cannot be met.
+    Mistake {
+        mistake: Mistake,
+        sequence: usize,
+        by: usize,
+    },
+}
+
+/// A sequence that is to begin.
+#[derive(Clone, Debug)]
+pub(crate) struct Newcomer {
+    pub(crate) family: usize,
+    pub(crate) shared: usize,
+    pub(crate) own: Vec<TokenId>,
+    pub(crate) salt: usize,
+    /// Tokens that its slot holds beyond the prompt.
+    pub(crate) room: usize,
+    pub(crate) keep: Option<usize>,
+    /// 0 is where its own tokens begin.
+    pub(crate) restore_point: Option<usize>,
+    pub(crate) priority: u8,
+}
+
+/// What a [`Operation::Mistake`] gets wrong.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Mistake {
+    ShareUnknown,
+    ShareBeyond,
+    RemoveUnknown,
+    RemoveOutside,
+    RemoveCannot,
+    BeginTwice,
+    PinTooLarge,
+    PinNotCached,
+    PinTwice,
+    UnpinUnknown,
+    KeepTooLarge,
+}
+
+impl Newcomer {
+    /// Of a family that shares its beginning, and then its own.
+    pub(crate) fn prompt(&self) -> Vec<TokenId> {
+        let shared = (0..self.shared).map(|at| family_token(self.family, at));
+        shared.chain(self.own.iter().copied()).collect()
+    }
+}
+
+/// The token at `at` of all prompts of a family.
+pub(crate) fn family_token(family: usize, at: usize) -> TokenId {
+    let bits: [u32; 3] = [
+        0b0110_1001_1100_1010,
+        0b0110_1110_0001_0111,
+        0b1010_0000_1111_0011,
+    ];
+    bits[family % 3] >> (at % 16) & 1
+}
+
+/// Any operation, the usual ones more often.
+pub(crate) fn any_operation() -> BoxedStrategy<Operation> {
+    use Operation::*;
+    let who = || 0usize..8;
+    let token = || 0u32..2;
+    let step = (any::<u8>(), 1usize..9, prop::bool::weighted(0.2), token());
+    let fork = (
+        who(),
+        prop::option::weighted(0.6, 0usize..CONTEXT),
+        prop::collection::vec(token(), 0..4),
+        0usize..12,
+    );
+    let remove = (who(), 0usize..CONTEXT, 1usize..7);
+    let pin = (
+        0usize..32,
+        0usize..20,
+        prop::option::weighted(0.7, 1u64..12),
+    );
+    let mistake = (any_mistake(), who(), 0usize..6);
+    prop_oneof![
+        42 => any_newcomer().prop_map(Begin),
+        78 => step.prop_map(|(mask, chunk, late, fill)| Step { mask, chunk, late, fill }),
+        24 => fork.prop_map(|(source, at, appended, room)| Fork { source, at, appended, room }),
+        15 => (who(), 0usize..CONTEXT).prop_map(|(sequence, to)| Truncate { sequence, to }),
+        15 => remove.prop_map(|(sequence, start, tokens)| Remove { sequence, start, tokens }),
+        12 => (who(), token()).prop_map(|(sequence, fill)| Shift { sequence, fill }),
+        12 => who().prop_map(|sequence| Cancel { sequence }),
+        39 => who().prop_map(|sequence| Close { sequence }),
+        12 => Just(Retry),
+        4 => who().prop_map(|last| Settle { last }),
+        6 => (any::<u8>(), 1usize..9).prop_map(|(mask, chunk)| FailStep { mask, chunk }),
+        1 => any::<u8>().prop_map(|mask| Panic { mask }),
+        1 => Just(RefuseMemory),
+        18 => pin.prop_map(|(of, tokens, time_to_live_ms)| Pin { of, tokens, time_to_live_ms }),
+        9 => who().prop_map(|pin| Unpin { pin }),
+        12 => (1u64..6).prop_map(|ms| Pass { ms }),
+        6 => prop::option::of(0usize..2).prop_map(|salt| Clear { salt }),
+        9 => (0usize..2, 0usize..3).prop_map(|(salt, family)| Press { salt, family }),
+        27 => mistake.prop_map(|(mistake, sequence, by)| Mistake { mistake, sequence, by }),
+    ]
+    .boxed()
+}
+
+const CONTEXT: usize = crate::setup::CONTEXT_TOKENS;
+
+fn any_newcomer() -> impl Strategy<Value = Newcomer> {
+    let prompt = (0usize..3, 0usize..18, prop::collection::vec(0u32..2, 1..7));
+    let rest = (
+        prop_oneof![3 => Just(0usize), 1 => Just(1)],
+        0usize..12,
+        prop::option::weighted(0.3, 0usize..12),
+        prop::option::weighted(0.4, prop_oneof![Just(0usize), 1usize..20]),
+        prop_oneof![5 => Just(0u8), 1 => Just(1), 1 => Just(2)],
+    );
+    (prompt, rest).prop_map(
+        |((family, shared, own), (salt, room, keep, restore_point, priority))| Newcomer {
+            family,
+            shared,
+            own,
+            salt,
+            room,
+            keep,
+            restore_point,
+            priority,
+        },
+    )
+}
+
+fn any_mistake() -> impl Strategy<Value = Mistake> {
+    use Mistake::*;
+    prop::sample::select(vec![
+        ShareUnknown,
+        ShareBeyond,
+        RemoveUnknown,
+        RemoveOutside,
+        RemoveCannot,
+        BeginTwice,
+        PinTooLarge,
+        PinNotCached,
+        PinTwice,
+        UnpinUnknown,
+        KeepTooLarge,
+    ])
+}

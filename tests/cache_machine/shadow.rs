@@ -1,0 +1,306 @@
+//! The device in plain tokens: what each segment and slot stands for, as the edits
+//! have it. The oracle cannot tell equal state apart; this can, by salt and history.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::rc::Rc;
+
+use motet::device::Edit;
+use motet::model::{Extent, ModelSpec};
+use motet::{SegmentId, SlotId, TokenId};
+
+/// A device that holds token lists in the place of arrays.
+#[derive(Debug)]
+pub(crate) struct Shadow {
+    spec: ModelSpec,
+    pub(crate) segments: BTreeMap<SegmentId, Rc<Part>>,
+    pub(crate) slots: BTreeMap<SlotId, ShadowSlot>,
+    /// All ids that were ever used.
+    segments_ever: BTreeSet<SegmentId>,
+    slots_ever: BTreeSet<SlotId>,
+}
+
+/// What a segment stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) salt: usize,
+    /// All tokens before its own.
+    pub(crate) before: Vec<TokenId>,
+    pub(crate) tokens: Vec<TokenId>,
+    pub(crate) beyond: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct ShadowSlot {
+    pub(crate) salt: usize,
+    pub(crate) path: Vec<Rc<Part>>,
+    pub(crate) tail: Vec<TokenId>,
+    /// Tokens whose state is what it would be without a shift.
+    exact_tokens: usize,
+}
+
+impl Part {
+    pub(crate) fn extent(&self) -> Extent {
+        Extent {
+            tokens: self.tokens.len(),
+            beyond: self.beyond,
+        }
+    }
+
+    /// All tokens up to its end.
+    pub(crate) fn spelled(&self) -> Vec<TokenId> {
+        [&self.before[..], &self.tokens].concat()
+    }
+}
+
+impl ShadowSlot {
+    /// The tokens of its path.
+    pub(crate) fn spelled(&self) -> Vec<TokenId> {
+        let tokens = self.path.iter().flat_map(|part| part.tokens.iter());
+        tokens.copied().collect()
+    }
+
+    fn extend(&mut self, part: Rc<Part>) {
+        assert_eq!(part.salt, self.salt, "salts never mix");
+        assert_eq!(
+            part.before,
+            self.spelled(),
+            "a segment follows what it was computed after"
+        );
+        self.path.push(part);
+    }
+}
+
+impl Shadow {
+    pub(crate) fn new(spec: &ModelSpec) -> Self {
+        Self {
+            spec: spec.clone(),
+            segments: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            segments_ever: BTreeSet::new(),
+            slots_ever: BTreeSet::new(),
+        }
+    }
+
+    /// The device has lost everything.
+    pub(crate) fn reset(&mut self) {
+        self.segments.clear();
+        self.slots.clear();
+    }
+
+    /// The slot has evaluated tokens.
+    pub(crate) fn evaluated(&mut self, slot: SlotId, tokens: &[TokenId]) {
+        let slot = self.slots.get_mut(&slot).expect("a running slot is open");
+        slot.tail.extend(tokens);
+    }
+
+    /// Carries out an edit. `salt` is that of the sequence whose slot is opened.
+    pub(crate) fn edit(&mut self, edit: &Edit, salt: Option<usize>) {
+        match edit {
+            Edit::Open { slot, path } => {
+                let mut opened = ShadowSlot {
+                    salt: salt.expect("a slot that is opened belongs to a sequence that begins"),
+                    path: Vec::new(),
+                    tail: Vec::new(),
+                    exact_tokens: usize::MAX,
+                };
+                for segment in path {
+                    opened.extend(self.held(*segment));
+                }
+                let extents: Vec<_> = opened.path.iter().map(|part| part.extent()).collect();
+                assert!(
+                    self.spec.can_resume(&extents),
+                    "a path can be gone on from: {extents:?}"
+                );
+                self.slots.insert(*slot, opened);
+                assert!(self.slots_ever.insert(*slot), "{slot} is used once");
+            }
+            Edit::Seal {
+                slot,
+                tokens,
+                segment,
+            } => self.seal(*slot, *tokens, *segment),
+            Edit::Adopt { slot, tokens, path } => self.adopt(*slot, *tokens, path),
+            Edit::Split {
+                segment,
+                at,
+                upper,
+                lower,
+            } => self.split(*segment, *at, *upper, *lower),
+            Edit::Merge {
+                upper,
+                lower,
+                segment,
+            } => self.merge(*upper, *lower, *segment),
+            Edit::Remove {
+                slot,
+                kept,
+                removed,
+            } => self.remove(*slot, *kept, removed),
+            Edit::Close { slot } => {
+                let closed = self.slots.remove(slot);
+                assert!(closed.is_some(), "a slot is closed once");
+            }
+            Edit::Drop { segment } => drop(self.take(*segment)),
+        }
+    }
+
+    fn adopt(&mut self, slot: SlotId, tokens: usize, path: &[SegmentId]) {
+        let parts: Vec<_> = path.iter().map(|segment| self.held(*segment)).collect();
+        let slot = self.slots.get_mut(&slot).expect("an open slot adopts");
+        assert!(tokens <= slot.tail.len(), "a slot gives up what it has");
+        let given_up: Vec<_> = slot.tail.drain(..tokens).collect();
+        let adopted: Vec<_> = parts.iter().flat_map(|part| part.tokens.clone()).collect();
+        assert_eq!(given_up, adopted, "what is adopted is what is given up");
+        for part in parts {
+            slot.extend(part);
+        }
+    }
+
+    fn remove(&mut self, slot: SlotId, kept: usize, removed: &Range<usize>) {
+        let slot = self.slots.get_mut(&slot).expect("an open slot is cut");
+        let unsealed = slot.path.split_off(kept);
+        let kept_tokens = slot.spelled().len();
+        assert!(kept_tokens <= removed.start, "what is kept is not removed");
+        let moved = unsealed.iter().flat_map(|part| part.tokens.iter());
+        let mut tail: Vec<_> = moved.chain(&slot.tail).copied().collect();
+        let tokens = kept_tokens + tail.len();
+        tail.drain(removed.start - kept_tokens..removed.end - kept_tokens);
+        slot.tail = tail;
+        if removed.end < tokens {
+            slot.exact_tokens = slot.exact_tokens.min(removed.start);
+        } else if removed.start <= slot.exact_tokens {
+            slot.exact_tokens = usize::MAX;
+        }
+    }
+
+    fn seal(&mut self, slot: SlotId, tokens: usize, segment: SegmentId) {
+        let slot = self.slots.get_mut(&slot).expect("an open slot is sealed");
+        assert!(
+            0 < tokens && tokens <= slot.tail.len(),
+            "a slot seals what it has"
+        );
+        let before = slot.spelled();
+        assert!(
+            before.len() + tokens <= slot.exact_tokens,
+            "only what is exact is sealed"
+        );
+        let part = Rc::new(Part {
+            salt: slot.salt,
+            before,
+            tokens: slot.tail.drain(..tokens).collect(),
+            beyond: slot.tail.len(),
+        });
+        slot.extend(Rc::clone(&part));
+        self.name(segment, part);
+    }
+
+    fn split(&mut self, segment: SegmentId, at: usize, upper: SegmentId, lower: SegmentId) {
+        let whole = self.take(segment);
+        let (first, second) = whole.extent().cut(at);
+        let part = |before: &[TokenId], tokens: &[TokenId], extent: Extent| {
+            Rc::new(Part {
+                salt: whole.salt,
+                before: before.to_vec(),
+                tokens: tokens.to_vec(),
+                beyond: extent.beyond,
+            })
+        };
+        let (above, below) = whole.tokens.split_at(at);
+        let first = part(&whole.before, above, first);
+        let second = part(&first.spelled(), below, second);
+        self.replace(
+            &[Rc::clone(&whole)],
+            &[Rc::clone(&first), Rc::clone(&second)],
+        );
+        self.name(upper, first);
+        self.name(lower, second);
+    }
+
+    fn merge(&mut self, upper: SegmentId, lower: SegmentId, segment: SegmentId) {
+        let (upper, lower) = (self.take(upper), self.take(lower));
+        assert!(
+            self.spec.resumes_anywhere() || !self.resumes_after(&upper),
+            "what can be gone on from is not merged away"
+        );
+        assert_eq!(upper.salt, lower.salt, "salts never mix");
+        assert_eq!(upper.spelled(), lower.before, "the lower follows the upper");
+        assert!(
+            self.spec.can_merge(upper.extent(), lower.extent()),
+            "what is merged holds what the whole needs"
+        );
+        let whole = Rc::new(Part {
+            salt: upper.salt,
+            before: upper.before.clone(),
+            tokens: [&upper.tokens[..], &lower.tokens].concat(),
+            beyond: lower.beyond,
+        });
+        self.replace(&[upper, lower], &[Rc::clone(&whole)]);
+        self.name(segment, whole);
+    }
+
+    fn held(&self, segment: SegmentId) -> Rc<Part> {
+        let held = self.segments.get(&segment);
+        Rc::clone(held.unwrap_or_else(|| panic!("{segment} is named while it is held")))
+    }
+
+    fn take(&mut self, segment: SegmentId) -> Rc<Part> {
+        let held = self.segments.remove(&segment);
+        held.unwrap_or_else(|| panic!("{segment} is named while it is held"))
+    }
+
+    fn name(&mut self, segment: SegmentId, part: Rc<Part>) {
+        self.segments.insert(segment, part);
+        assert!(self.segments_ever.insert(segment), "{segment} is used once");
+    }
+
+    fn replace(&mut self, old: &[Rc<Part>], new: &[Rc<Part>]) {
+        for slot in self.slots.values_mut() {
+            let same = |held: &[Rc<Part>]| held.iter().zip(old).all(|(a, b)| Rc::ptr_eq(a, b));
+            if let Some(at) = slot.path.windows(old.len()).position(same) {
+                slot.path.splice(at..at + old.len(), new.iter().cloned());
+            }
+        }
+    }
+
+    /// How many segments exist, named or part of a path, and their bytes.
+    pub(crate) fn sealed(&self) -> (usize, usize) {
+        let in_paths = self.slots.values().flat_map(|slot| &slot.path);
+        let mut distinct: Vec<&Rc<Part>> = self.segments.values().chain(in_paths).collect();
+        distinct.sort_by_key(|part| Rc::as_ptr(part));
+        distinct.dedup_by_key(|part| Rc::as_ptr(part));
+        let bytes = distinct
+            .iter()
+            .map(|part| self.spec.segment_bytes(part.extent()));
+        (distinct.len(), bytes.sum())
+    }
+
+    /// The bytes of all tails.
+    pub(crate) fn tail_bytes(&self) -> usize {
+        let tails = self.slots.values().map(|slot| slot.tail.len());
+        tails.map(|tokens| self.spec.tail_bytes(tokens)).sum()
+    }
+
+    /// Whether a sequence could go on from the end of a part, as the model's own rule
+    /// has it.
+    pub(crate) fn resumes_after(&self, end: &Part) -> bool {
+        let spelled = end.spelled();
+        let mut above: Vec<&Part> = self.segments.values().map(|part| &**part).collect();
+        above.retain(|part| part.salt == end.salt && end.before.starts_with(&part.spelled()));
+        above.sort_by_key(|part| part.before.len());
+        let extents: Vec<_> = above
+            .iter()
+            .chain([&end])
+            .map(|part| part.extent())
+            .collect();
+        let tokens: usize = extents.iter().map(|extent| extent.tokens).sum();
+        assert_eq!(tokens, spelled.len(), "nothing is missing above a part");
+        self.spec.can_resume(&extents)
+    }
+
+    /// The paths of all open slots of a salt.
+    pub(crate) fn paths(&self, salt: usize) -> impl Iterator<Item = Vec<TokenId>> {
+        let slots = self.slots.values().filter(move |slot| slot.salt == salt);
+        slots.map(ShadowSlot::spelled)
+    }
+}

@@ -1,0 +1,217 @@
+//! Sequences run and end, and the device works.
+
+use std::collections::BTreeMap;
+
+use motet::cache::Message;
+use motet::device::{Failure, PlannedSpan, Work};
+use motet::model::{Readout, Want};
+use motet::{SequenceId, SlotId, TokenId};
+
+use crate::checks::spelled;
+use crate::system::{Phase, Sequence, System, salt};
+
+impl System {
+    /// Reports all checkpoints that were reached.
+    pub(crate) fn report(&mut self) {
+        for rounds in 0.. {
+            assert!(rounds < 100, "reports come to an end");
+            let due = |sequence: &Sequence| {
+                let first = sequence.checkpoints.first();
+                sequence.slot().is_some() && first.is_some_and(|at| *at <= sequence.computed)
+            };
+            let found = self.sequences.iter().find(|(_, sequence)| due(sequence));
+            let Some(id) = found.map(|(id, _)| *id) else {
+                return;
+            };
+            self.publish_reached(id);
+            let computed = self.sequences[&id].computed;
+            self.send(Message::Reached {
+                sequence: id,
+                computed,
+            })
+            .expect("a checkpoint may be reached");
+        }
+    }
+
+    /// Tells the naive model what a report may publish.
+    fn publish_reached(&mut self, leader: SequenceId) {
+        let waits = |sequence: &Sequence| match sequence.phase {
+            Phase::Waits { leader: of, at } if of == Some(leader) => Some(at),
+            _ => None,
+        };
+        let mut due: Vec<usize> = self.sequences.values().filter_map(waits).collect();
+        let of = self.sequences.get_mut(&leader).expect("a leader is alive");
+        due.extend(&of.asked);
+        of.asked.retain(|at| *at > of.computed);
+        if !self.spec.resumes_anywhere() {
+            due.extend(&of.checkpoints);
+        }
+        of.checkpoints.retain(|at| *at > of.computed);
+        let most = of.computed.min(of.known).min(of.exact);
+        for at in due.into_iter().filter(|at| *at <= most) {
+            self.naive.publish(of.salt, &of.tokens[..at]);
+        }
+    }
+
+    /// Ends a sequence. What it computed is published.
+    pub(crate) fn close(&mut self, id: SequenceId) {
+        let sequence = self.sequences.remove(&id).expect("who is closed is alive");
+        let message = Message::Close {
+            sequence: id,
+            computed: sequence.computed,
+            generated: sequence.generated(),
+        };
+        match sequence.phase {
+            Phase::Queued => return,
+            Phase::Running(_) => self.naive.publish(sequence.salt, sequence.publishable()),
+            Phase::Asked | Phase::Waits { .. } => {}
+        }
+        self.send(message).expect("a sequence may be closed");
+        self.find_lost_pins();
+    }
+
+    /// Ends a sequence whose tail is lost; it begins again if its tokens say all.
+    pub(crate) fn discard(&mut self, id: SequenceId) {
+        self.requeue(id);
+        self.send(Message::Discard { sequence: id })
+            .expect("a sequence may be discarded");
+    }
+
+    fn requeue(&mut self, id: SequenceId) {
+        let sequence = self.sequences.get_mut(&id).expect("who is queued is alive");
+        sequence.phase = Phase::Queued;
+        if sequence.exact != usize::MAX || sequence.tokens.is_empty() {
+            self.sequences.remove(&id);
+        }
+    }
+
+    /// Carries out what edits wait, and evaluates spans. `true` if that was done.
+    pub(crate) fn work(&mut self, spans: Vec<PlannedSpan>) -> bool {
+        let edits = std::mem::take(&mut self.pending);
+        let edits = self.cache.delivered(edits);
+        let work = Work {
+            edits,
+            spans: spans.clone(),
+        };
+        let of_slot: BTreeMap<SlotId, SequenceId> = self
+            .sequences
+            .iter()
+            .filter_map(|(id, sequence)| Some((sequence.slot()?, *id)))
+            .collect();
+        match self.table.carry_out(&mut self.model, work) {
+            Ok(readouts) => {
+                for (span, readout) in spans.into_iter().zip(readouts) {
+                    self.evaluated(of_slot[&span.slot], span, readout);
+                }
+                true
+            }
+            Err(Failure::Step(error)) => {
+                check_injected(&error.to_string());
+                for span in spans {
+                    self.discard(of_slot[&span.slot]);
+                }
+                false
+            }
+            Err(Failure::Reset(reason)) => {
+                check_injected(&reason);
+                self.reset();
+                false
+            }
+        }
+    }
+
+    /// The device has lost everything; sequences begin again when there is time.
+    fn reset(&mut self) {
+        self.note_consequence("the device is reset");
+        self.shadow.reset();
+        self.naive.reset();
+        let all: Vec<SequenceId> = self.sequences.keys().copied().collect();
+        all.into_iter().for_each(|id| self.requeue(id));
+        self.send(Message::Reset).expect("the cache may be reset");
+    }
+
+    fn evaluated(&mut self, id: SequenceId, span: PlannedSpan, readout: Readout) {
+        let sequence = self.sequences.get_mut(&id).expect("who runs is alive");
+        let mut expected = Vec::new();
+        for token in &span.tokens {
+            sequence.truth.evaluate(*token);
+            sequence.truth.push_logits(&mut expected);
+        }
+        let Readout::Logits(logits) = readout else {
+            panic!("logits were wanted");
+        };
+        assert_eq!(logits, expected, "{id} gets what it gets alone");
+        sequence.computed += span.tokens.len();
+        self.shadow.evaluated(span.slot, &span.tokens);
+        let last = &logits[logits.len() - 2..];
+        if sequence.computed == sequence.tokens.len() && !sequence.is_full() {
+            sequence.tokens.push(TokenId::from(last[1] > last[0]));
+        }
+    }
+
+    /// Those that run and whose bit is set, and the tokens that each evaluates next.
+    pub(crate) fn plan(&mut self, mask: u8, chunk: usize, fill: TokenId) -> Vec<PlannedSpan> {
+        let mut spans = Vec::new();
+        let running = self.sequences.values_mut().filter(|s| s.slot().is_some());
+        for (bit, sequence) in running.enumerate() {
+            let slot = sequence.slot().expect("it runs");
+            let computed = sequence.computed;
+            let room = sequence.tokens_max.saturating_sub(computed);
+            if mask >> (bit % 8) & 1 == 0 || room == 0 {
+                continue;
+            }
+            if computed == sequence.tokens.len() {
+                sequence.tokens.push(fill);
+            }
+            let next = sequence.checkpoints.range(computed + 1..).next();
+            let until = next.map_or(usize::MAX, |at| at - computed);
+            let left = sequence.tokens.len() - computed;
+            let tokens = chunk.min(room).min(until).min(left);
+            spans.push(PlannedSpan {
+                slot,
+                tokens: sequence.tokens[computed..computed + tokens].to_vec(),
+                want: Want::Logits,
+            });
+        }
+        spans
+    }
+
+    /// Pins that were lost with the device are held again when their prefix is back.
+    fn find_lost_pins(&mut self) {
+        let mut lost: Vec<_> = self
+            .naive
+            .pins
+            .iter()
+            .filter(|(_, pin)| pin.lost)
+            .map(|(id, pin)| (std::cmp::Reverse(pin.tokens.len()), *id))
+            .collect();
+        // From the longest: who is held below is held above.
+        lost.sort();
+        for (_, id) in lost {
+            let pin = &self.naive.pins[&id];
+            let view = self.cache.core().tree(&salt(pin.salt));
+            let known = self.naive.held_pins(pin.salt);
+            let known = known.filter(|held| held.starts_with(&pin.tokens)).count();
+            let held = spelled(&view)
+                .into_iter()
+                .any(|(tokens, node)| tokens == pin.tokens && node.pins > known);
+            let back = self
+                .cache
+                .core()
+                .can_resume(&salt(pin.salt), &pin.tokens, pin.tokens.len());
+            assert!(
+                held || !back || !self.setup.is_roomy(),
+                "a pin whose prefix is back holds it"
+            );
+            self.naive.pins.get_mut(&id).expect("the pin is there").lost = !held;
+            if held {
+                self.note_consequence("a lost pin holds again");
+            }
+        }
+    }
+}
+
+/// The device fails only when told to.
+fn check_injected(reason: &str) {
+    assert!(reason.contains("(injected)"), "the device fails: {reason}");
+}
