@@ -16,7 +16,9 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use rustc_hash::FxHashMap;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::model::{DeviceMemory, Model, ModelError, ModelSpec, Readout, Span, Want};
+use crate::model::{
+    DeviceMemory, Model, ModelError, ModelSpec, Readout, Segment, Span, Tail, Want,
+};
 use crate::{SegmentId, SlotId, TokenId};
 
 /// Work that may be under way at once. The scheduler keeps to it.
@@ -342,16 +344,36 @@ impl<M: Model> Table<M> {
                 slot,
                 kept,
                 removed,
-            } => {
-                let slot = self.slots.get_mut(&slot);
-                let slot = slot.expect("tokens are removed from an open slot");
-                model.remove(&slot.path, kept, &mut slot.tail, removed)?;
-                slot.path.truncate(kept);
-            }
+            } => self.remove(model, slot, kept, removed)?,
             // A slot that was part of a failed step is gone already.
             Edit::Close { slot } => drop(self.slots.remove(&slot)),
             Edit::Drop { segment } => drop(self.segments.remove(&segment)),
         }
+        Ok(())
+    }
+
+    fn remove(
+        &mut self,
+        model: &mut M,
+        id: SlotId,
+        kept: usize,
+        removed: Range<usize>,
+    ) -> Result<(), ModelError> {
+        let slot = self.slots.remove(&id);
+        let mut slot = slot.expect("tokens are removed from an open slot");
+        let tokens = |path: &[Rc<M::Segment>]| path.iter().map(|held| held.tokens()).sum();
+        let kept_tokens: usize = tokens(&slot.path[..kept]);
+        let all: usize = tokens(&slot.path) + slot.tail.tokens();
+        if removed == (kept_tokens..all) {
+            // Back to the end of a segment, which every layer kind can.
+            drop(slot.tail);
+            slot.path.truncate(kept);
+            slot.tail = model.tail(&slot.path)?;
+        } else {
+            model.remove(&slot.path, kept, &mut slot.tail, removed)?;
+            slot.path.truncate(kept);
+        }
+        self.slots.insert(id, slot);
         Ok(())
     }
 

@@ -269,6 +269,7 @@ impl CacheCore {
             path_tokens,
             computed: path_tokens,
             reserved_bytes,
+            has_own_segments: false,
             own_bytes: 0,
             exact_tokens: usize::MAX,
         };

@@ -8,6 +8,7 @@ use super::trie::NodeKey;
 use super::{CacheCore, CacheError, Effect, Pin, Pinned, Salt};
 use crate::PinId;
 use crate::device::Edit;
+use crate::model::Extent;
 
 impl CacheCore {
     /// Holds a cached prefix until it is unpinned or expires.
@@ -23,11 +24,15 @@ impl CacheCore {
         if self.pins.contains_key(&pin.pin) {
             return Err(CacheError::PinnedTwice(pin.pin));
         }
-        let usable = self.usable(&pin.salt, &pin.tokens);
-        let bytes = self.pinned_bytes(&usable);
         let bytes_max = self.config.pinned_bytes_max();
-        if bytes > bytes_max {
-            return Err(CacheError::PinTooLarge { bytes, bytes_max });
+        let fits = |bytes: usize| match bytes <= bytes_max {
+            true => Ok(()),
+            false => Err(CacheError::PinTooLarge { bytes, bytes_max }),
+        };
+        fits(self.spec.segment_bytes(Extent::whole(pin.tokens.len())))?;
+        let usable = self.usable(&pin.salt, &pin.tokens);
+        if usable.tokens == pin.tokens.len() {
+            fits(self.pinned_bytes(&usable))?;
         }
         let end = self.hold_whole(&usable, pin.tokens.len(), effects)?;
         let pinned = Pinned {
@@ -115,9 +120,11 @@ impl CacheCore {
             .chain(usable.end)
             .flat_map(|end| self.trie.path(end))
             .collect();
-        let upper = usable.partial.map_or(0, |(node, at)| {
-            self.spec
-                .segment_bytes(self.trie.node(node).extent().cut(at).0)
+        // What is cut off a node that a pin holds already is held already.
+        let cut = usable.partial.filter(|(node, _)| !nodes.contains(node));
+        let upper = cut.map_or(0, |(node, at)| {
+            let upper = self.trie.node(node).extent().cut(at).0;
+            self.spec.segment_bytes(upper)
         });
         let held = nodes.iter().map(|node| self.trie.node(*node).bytes());
         held.sum::<usize>() + upper

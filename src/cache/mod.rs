@@ -132,7 +132,9 @@ struct Slot {
     /// Tokens of which it holds the state, as far as the cache was told.
     computed: usize,
     reserved_bytes: usize,
-    /// Bytes of segments that are part of its path only, and not of the trie.
+    /// Whether segments are part of its path that are not the trie's.
+    has_own_segments: bool,
+    /// Their bytes.
     own_bytes: usize,
     /// Tokens whose state is exactly that of its tokens; less than all it holds once
     /// it was shifted. What comes after is never published.

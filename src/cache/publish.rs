@@ -274,9 +274,10 @@ impl CacheCore {
     /// Seals tokens that stay the slot's own: no id remains for them.
     fn seal_own(&mut self, sequence: SequenceId, own: Extent, effects: &mut Vec<Effect>) {
         let segment = self.next_segment();
-        let slot = self.slots[&sequence].id;
+        let slot = self.slots.get_mut(&sequence).expect("the slot is live");
+        slot.has_own_segments = true;
         effects.push(Effect::Edit(Edit::Seal {
-            slot,
+            slot: slot.id,
             tokens: own.tokens,
             segment,
         }));

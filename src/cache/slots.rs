@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::trie::NodeKey;
 use super::{CacheCore, CacheError, Effect};
 use crate::device::Edit;
 use crate::{SequenceId, TokenId};
@@ -33,7 +32,8 @@ impl CacheCore {
         let end = self.within(slot.end, removed.start);
         if !self.spec.resumes_anywhere() {
             // State is only where it was taken: back to the end of a segment, if any.
-            let rewinds = self.trie.node(end).end() == removed.start && self.resumes_at(end);
+            let at_end = self.trie.node(end).end() == removed.start;
+            let rewinds = at_end && !slot.has_own_segments && self.resumes_at(end);
             if shifts || !rewinds {
                 return Err(CacheError::CannotMove);
             }
@@ -49,7 +49,11 @@ impl CacheCore {
         }
         self.forget_tokens(sequence, generated, &removed, shifts);
         let start = removed.start;
-        self.edit_slot(sequence, end, removed, effects);
+        effects.push(Effect::Edit(Edit::Remove {
+            slot: self.slots[&sequence].id,
+            kept: self.trie.path(end).len(),
+            removed,
+        }));
         self.trie.hold(end);
         let slot = self.slots.get_mut(&sequence).expect("the slot is live");
         self.trie.release(slot.end);
@@ -62,35 +66,6 @@ impl CacheCore {
             self.begin(waiting.newcomer, true, effects);
         }
         Ok(())
-    }
-
-    /// Has the device take tokens out of a slot whose path then ends at `end`.
-    fn edit_slot(
-        &mut self,
-        sequence: SequenceId,
-        end: NodeKey,
-        removed: Range<usize>,
-        effects: &mut Vec<Effect>,
-    ) {
-        let path = self.trie.path(end);
-        let slot = self.slots.get_mut(&sequence).expect("the slot is live");
-        if self.spec.resumes_anywhere() {
-            effects.push(Effect::Edit(Edit::Remove {
-                slot: slot.id,
-                kept: path.len(),
-                removed,
-            }));
-            return;
-        }
-        self.own_bytes -= std::mem::take(&mut slot.own_bytes);
-        let segments = path
-            .iter()
-            .map(|node| self.trie.node(*node).word().segment());
-        effects.push(Effect::Edit(Edit::Close { slot: slot.id }));
-        effects.push(Effect::Edit(Edit::Open {
-            slot: slot.id,
-            path: segments.collect(),
-        }));
     }
 
     /// The slot's tokens end before what is removed: nobody looks further, since what

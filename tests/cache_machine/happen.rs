@@ -245,8 +245,13 @@ impl System {
             return self.note("pin not cached");
         }
         let before = self.snapshot();
+        let all = self.naive.all_pinned_bytes(&self.spec, of, &list);
         match self.send(message) {
             Ok(()) => {
+                assert!(
+                    all.is_none_or(|all| all <= bytes_max),
+                    "pins keep to their bytes"
+                );
                 let pin_of = NaivePin {
                     salt: of,
                     tokens: list,
@@ -257,12 +262,16 @@ impl System {
                 self.note("pin");
             }
             Err(error) => {
-                let no_room = matches!(error, CacheError::NoRoom { .. });
-                assert!(no_room && !self.setup.is_roomy(), "{error}");
                 assert!(
                     before == self.snapshot(),
                     "a refusal ({error}) leaves the core unchanged"
                 );
+                if let CacheError::PinTooLarge { bytes, .. } = error {
+                    assert!(bytes > bytes_max && all.is_none_or(|all| all == bytes));
+                    return self.note("pin too large");
+                }
+                let no_room = matches!(error, CacheError::NoRoom { .. });
+                assert!(no_room && !self.setup.is_roomy(), "{error}");
                 self.note_consequence("no room to pin");
             }
         }

@@ -135,11 +135,16 @@ impl System {
         if of.computed < 2 || (anywhere && self.spec.can_shift) {
             return;
         }
+        let removed = by % (of.computed - 1)..of.computed - usize::from(anywhere);
+        let slot = of.slot().expect("it runs");
+        if !anywhere && self.shadow.rewinds(slot, removed.start) {
+            return; // Back to where its state was taken.
+        }
         let message = Message::Remove {
             sequence: id,
             computed: of.computed,
             generated: of.generated(),
-            removed: by % (of.computed - 1)..of.computed - usize::from(anywhere),
+            removed,
         };
         assert_eq!(self.refused(message), CacheError::CannotMove);
         self.note("remove what cannot be moved");

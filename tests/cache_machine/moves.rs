@@ -42,7 +42,10 @@ impl System {
             generated: sequence.generated(),
             removed: removed.clone(),
         };
-        let allowed = self.spec.resumes_anywhere() && (!shifts || self.spec.can_shift);
+        let slot = sequence.slot().expect("it runs");
+        let rewinds = !shifts && self.shadow.rewinds(slot, removed.start);
+        let moves = self.spec.resumes_anywhere() && (!shifts || self.spec.can_shift);
+        let allowed = moves || rewinds;
         if !allowed {
             let error = self.refused(message);
             assert_eq!(

@@ -1,6 +1,7 @@
 //! The naive model: plain token lists, and which pins hold them.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use motet::model::{Extent, ModelSpec};
@@ -92,11 +93,28 @@ impl Naive {
         self.pins.values().filter(held).map(|pin| &pin.tokens)
     }
 
-    /// What all pins may weigh, with another of so many tokens.
+    /// What a prefix weighs at least.
     pub(crate) fn pinned_bytes(&self, spec: &ModelSpec, tokens: usize) -> usize {
-        let all = self.pins.values().map(|pin| pin.tokens.len());
-        let bytes = |tokens| spec.segment_bytes(Extent::whole(tokens));
-        all.chain([tokens]).map(bytes).sum()
+        spec.segment_bytes(Extent::whole(tokens))
+    }
+
+    /// What all pins weigh with another, of a model that uses full attention only;
+    /// none where what is held is not known.
+    pub(crate) fn all_pinned_bytes(
+        &self,
+        spec: &ModelSpec,
+        salt: usize,
+        list: &[TokenId],
+    ) -> Option<usize> {
+        if !spec.resumes_anywhere() || self.pins.values().any(|pin| pin.lost) {
+            return None;
+        }
+        let pins = self.pins.values().map(|pin| (pin.salt, &pin.tokens[..]));
+        let prefixes: BTreeSet<(usize, &[TokenId])> = pins
+            .chain([(salt, list)])
+            .flat_map(|(salt, list)| (1..=list.len()).map(move |end| (salt, &list[..end])))
+            .collect();
+        Some(prefixes.len() * spec.segment_bytes(Extent::whole(1)))
     }
 
     /// A list to pin a part of.

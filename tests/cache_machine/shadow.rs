@@ -132,6 +132,13 @@ impl Shadow {
                 lower,
                 segment,
             } => self.merge(*upper, *lower, *segment),
+            Edit::Replace { segment, by } => {
+                let (old, new) = (self.take(*segment), self.held(*by));
+                assert_eq!(old.spelled(), new.spelled(), "the same tokens");
+                assert_eq!(old.salt, new.salt, "salts never mix");
+                assert!(new.beyond < old.beyond, "the new one holds more");
+                self.replace(&[old], &[new]);
+            }
             Edit::Remove {
                 slot,
                 kept,
@@ -143,6 +150,21 @@ impl Shadow {
             }
             Edit::Drop { segment } => drop(self.take(*segment)),
         }
+    }
+
+    /// Whether a slot can go back to its first `at` tokens, whatever its layers are: a
+    /// segment ends there where it can be gone on from, and all are the trie's.
+    pub(crate) fn rewinds(&self, slot: SlotId, at: usize) -> bool {
+        let path = &self.slots[&slot].path;
+        let is_shared = |part: &Rc<Part>| self.segments.values().any(|held| Rc::ptr_eq(held, part));
+        let mut tokens = 0;
+        let before = path.iter().take_while(|part| {
+            tokens += part.tokens.len();
+            tokens <= at
+        });
+        let extents: Vec<Extent> = before.map(|part| part.extent()).collect();
+        let ends: usize = extents.iter().map(|extent| extent.tokens).sum();
+        ends == at && self.spec.can_resume(&extents) && path.iter().all(is_shared)
     }
 
     fn adopt(&mut self, slot: SlotId, tokens: usize, path: &[SegmentId]) {

@@ -357,7 +357,7 @@ impl System {
             salt: salt(sequence.salt),
             tokens: Arc::from(&sequence.tokens[..]),
             tokens_max: sequence.tokens_max,
-            keep: sequence.keep,
+            keep: sequence.keep.filter(|keep| *keep < sequence.tokens_max),
             restore_points: sequence.restore_points.clone(),
             priority: sequence.priority,
         })
@@ -371,6 +371,7 @@ fn name_of(edit: &Edit) -> &'static str {
         Edit::Adopt { .. } => "edit: adopt",
         Edit::Split { .. } => "edit: split",
         Edit::Merge { .. } => "edit: merge",
+        Edit::Replace { .. } => "edit: replace",
         Edit::Remove { .. } => "edit: remove",
         Edit::Close { .. } => "edit: close",
         Edit::Drop { .. } => "edit: drop",

@@ -36,6 +36,8 @@ mod history;
 mod tests;
 mod worth;
 
+use std::fmt;
+
 use super::super::trie::NodeKey;
 use super::{Answer, Asked, Class, Eviction, Facts, Ticket};
 use hazards::{Event, Hazards};
@@ -53,7 +55,7 @@ const LESSON_SEQUENCES_MAX: u64 = 1024;
 const ATTENTION_TOKENS: usize = 32_768;
 
 /// The policy. See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Foresight {
     history: History,
     hazards: Hazards,
@@ -62,6 +64,18 @@ pub struct Foresight {
     lesson_at: u64,
     /// A buffer that is used again for each sequence.
     marks: Marks,
+}
+
+impl fmt::Debug for Foresight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Its tables are long.
+        let entries = self.history.entries().count();
+        write!(
+            f,
+            "Foresight({} sequences, {entries} entries)",
+            self.sequences
+        )
+    }
 }
 
 impl Eviction for Foresight {
