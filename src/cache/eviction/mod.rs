@@ -78,7 +78,7 @@ pub struct Answer {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ticket {
     pub(super) mark: u64,
-    pub(super) serial: u64,
+    pub(super) serial: u32,
 }
 
 /// A policy of eviction. Time is a count of ticks: a few for each sequence.

@@ -355,17 +355,20 @@ impl Trie {
 /// Length of the longest common prefix.
 #[must_use]
 pub fn common_prefix(a: &[TokenId], b: &[TokenId]) -> usize {
-    const LANES: usize = 16;
-    let (mut left, mut right) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
-    let mut same = 0;
-    for (x, y) in left.by_ref().zip(right.by_ref()) {
-        // Compared as wholes, which is one instruction or two.
-        let whole = x.iter().zip(y).fold(0, |differ, (x, y)| differ | (x ^ y)) == 0;
-        if !whole {
-            break;
-        }
-        same += LANES;
-    }
+    let most = a.len().min(b.len());
+    let (a, b) = (&a[..most], &b[..most]);
+    // Compared in wholes, large and then small: the compiler makes few instructions of
+    // each, and only the last is looked at token by token.
+    let same = equal_wholes::<64>(a, b);
+    let same = same + equal_wholes::<8>(&a[same..], &b[same..]);
     let rest = a[same..].iter().zip(&b[same..]);
     same + rest.take_while(|(x, y)| x == y).count()
+}
+
+/// Tokens in the equal parts of `N` tokens that two lists begin with.
+fn equal_wholes<const N: usize>(a: &[TokenId], b: &[TokenId]) -> usize {
+    let parts = a.chunks_exact(N).zip(b.chunks_exact(N));
+    let differ =
+        |x: &[TokenId], y: &[TokenId]| x.iter().zip(y).fold(0, |differ, (x, y)| differ | (x ^ y));
+    N * parts.take_while(|(x, y)| differ(x, y) == 0).count()
 }

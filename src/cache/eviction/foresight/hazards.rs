@@ -29,12 +29,18 @@ pub(super) enum Event {
     Lost,
 }
 
-/// Counts of events.
+/// Counts of events, of the classes that anybody has seen.
 #[derive(Debug)]
 pub(super) struct Hazards {
-    reused: Vec<[f32; BINS]>,
-    lost: Vec<[f32; BINS]>,
-    born: Vec<f32>,
+    classes: Vec<Option<Box<Counts>>>,
+}
+
+/// One class's, by age.
+#[derive(Debug)]
+struct Counts {
+    born: f32,
+    reused: [f32; BINS],
+    lost: [f32; BINS],
 }
 
 /// Chances by bin: of an entry that has reached it, to be reused within it.
@@ -79,48 +85,69 @@ pub(super) fn width_of(bin: usize) -> f32 {
 impl Default for Hazards {
     fn default() -> Self {
         Self {
-            reused: vec![[0.0; BINS]; CLASSES],
-            lost: vec![[0.0; BINS]; CLASSES],
-            born: vec![0.0; CLASSES],
+            classes: (0..CLASSES).map(|_| None).collect(),
+        }
+    }
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self {
+            born: 0.0,
+            reused: [0.0; BINS],
+            lost: [0.0; BINS],
         }
     }
 }
 
 impl Hazards {
     pub(super) fn note(&mut self, class: Class, event: Event, age: u64) {
-        let class = usize::from(class);
+        let counts = self.classes[usize::from(class)].get_or_insert_default();
         match event {
-            Event::Born => self.born[class] += 1.0,
-            Event::Reused => self.reused[class][bin_of(age)] += 1.0,
-            Event::Lost => self.lost[class][bin_of(age)] += 1.0,
+            Event::Born => counts.born += 1.0,
+            Event::Reused => counts.reused[bin_of(age)] += 1.0,
+            Event::Lost => counts.lost[bin_of(age)] += 1.0,
         }
     }
 
     /// Lets the past count less, now and then.
     pub(super) fn fade(&mut self) {
-        if self.born.iter().sum::<f32>() < FADE_SEQUENCES {
+        let all = || self.classes.iter().flatten();
+        if all().map(|counts| counts.born).sum::<f32>() < FADE_SEQUENCES {
             return;
         }
-        let counts = self.reused.iter_mut().chain(&mut self.lost).flatten();
-        counts.chain(&mut self.born).for_each(|count| *count /= 2.0);
+        for counts in self.classes.iter_mut().flatten() {
+            counts.born /= 2.0;
+            let by_age = counts.reused.iter_mut().chain(&mut counts.lost);
+            by_age.for_each(|count| *count /= 2.0);
+        }
     }
 
     /// The chances of each class, given the classes and ages of what still waits.
     /// Classes of the same number of turns are kin, and all numbers of turns are.
     pub(super) fn estimate(&self, waiting: impl Iterator<Item = (Class, u64)>) -> Estimate {
-        let mut still = self.lost.clone();
+        let lost = self.classes.iter();
+        let lost = lost.map(|counts| counts.as_ref().map(|counts| counts.lost));
+        let mut still: Vec<Option<[f32; BINS]>> = lost.collect();
         for (class, age) in waiting {
-            still[usize::from(class)][bin_of(age)] += 1.0;
+            still[usize::from(class)].get_or_insert([0.0; BINS])[bin_of(age)] += 1.0;
         }
-        let classes: Vec<Observed> = (self.reused.iter().zip(&still))
-            .map(|(reused, still)| Observed::new(reused, still))
+        let none = Counts::default();
+        let classes: Vec<Option<Observed>> = (self.classes.iter().zip(&still))
+            .map(|(counts, still)| {
+                let reused = &counts.as_deref().unwrap_or(&none).reused;
+                still.as_ref().map(|still| Observed::new(reused, still))
+            })
             .collect();
-        let kinds: Vec<Observed> = classes.chunks_exact(SIZES).map(Observed::sum).collect();
-        let all = Observed::sum(&kinds).smoothed();
+        let kinds: Vec<Observed> = classes
+            .chunks_exact(SIZES)
+            .map(|kind| Observed::sum(kind.iter().flatten()))
+            .collect();
+        let all = Observed::sum(kinds.iter()).smoothed();
         let kinds: Vec<Chances> = kinds.iter().map(|kind| kind.relative_to(&all)).collect();
         let own = classes.iter().enumerate().map(|(class, observed)| {
-            let seen = observed.at_risk[0] > 0.0;
-            seen.then(|| observed.relative_to(&kinds[class / SIZES]))
+            let seen = observed.as_ref().filter(|seen| seen.at_risk[0] > 0.0);
+            seen.map(|observed| observed.relative_to(&kinds[class / SIZES]))
         });
         Estimate {
             own: own.collect(),
@@ -145,7 +172,7 @@ impl Observed {
         }
     }
 
-    fn sum(parts: &[Self]) -> Self {
+    fn sum<'a>(parts: impl Iterator<Item = &'a Self>) -> Self {
         let mut sum = Self {
             reused: [0.0; BINS],
             at_risk: [0.0; BINS],

@@ -17,9 +17,11 @@ const ENTRIES_MAX: usize = 1 << 18;
 /// Marks in an octave of prefix lengths: a mark is never further than a 32nd of the
 /// prompt from where one wants it.
 const MARKS_LOG2: u32 = 5;
-/// Tokens before a mark that are hashed into it, beside those of the marks before:
-/// two prompts that agree in all of these and differ in between are mistaken for one,
-/// which costs a wrong guess and nothing else.
+/// Links in an octave: marks hash on from the link before them.
+const LINKS_LOG2: u32 = 1;
+/// Tokens before a mark or a link that are hashed into it. Two prompts that agree in
+/// all of these and differ in between are mistaken for one, which costs a wrong guess
+/// and nothing else.
 const MARK_TOKENS: usize = 4;
 
 /// Of a prompt, the part of this share at its end may differ in the next turn.
@@ -39,31 +41,32 @@ pub(super) const CLASSES: usize = TURNS * SIZES;
 /// What is remembered of a sequence.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
-    pub(super) class: Class,
-    /// Prompt tokens.
-    pub(super) tokens: usize,
-    /// Of these, how many are shared with others than its own earlier turns.
-    pub(super) base_tokens: usize,
     /// Hash of the whole prompt.
     pub(super) end_mark: u64,
     /// Where its path ended, once it is over.
     pub(super) node: Option<NodeKey>,
-    turns: u32,
-    new_tokens: usize,
     tick: u64,
-    serial: u64,
+    /// Prompt tokens.
+    tokens: u32,
+    /// Of these, how many are shared with others than its own earlier turns.
+    base_tokens: u32,
+    /// Of these, how many are new.
+    new_tokens: u32,
+    /// Wraps: it only tells an entry from that which had its mark before.
+    serial: u32,
+    turns: u16,
+    pub(super) class: Class,
 }
 
 /// Prefix lengths and hashes, ascending.
-pub(super) type Marks = Vec<(usize, u64)>;
+pub(super) type Links = Vec<(usize, u64)>;
 
-/// The marks of a prompt.
+/// The marks of a prompt: hashes of its prefixes, from a few tokens of each.
 #[derive(Debug)]
 pub(super) struct Prefix<'a> {
     salt: u64,
     tokens: &'a [TokenId],
-    /// The last is the whole prompt.
-    marks: Marks,
+    links: Links,
 }
 
 /// Recent sequences, by mark.
@@ -71,8 +74,8 @@ pub(super) struct Prefix<'a> {
 pub(super) struct History {
     entries: FxHashMap<u64, Entry>,
     /// Marks and serials in the order in which they were entered.
-    queue: VecDeque<(u64, u64)>,
-    serials: u64,
+    queue: VecDeque<(u64, u32)>,
+    serials: u32,
 }
 
 /// The class of what is left behind by a turn that is gone past.
@@ -89,15 +92,15 @@ impl Entry {
     /// A sequence that continues none, as far as is known.
     pub(super) fn first(asked: &Asked<'_>) -> Self {
         Self {
-            class: 0,
-            tokens: asked.tokens.len(),
-            base_tokens: asked.cached_tokens,
             end_mark: 0,
             node: None,
-            turns: 1,
-            new_tokens: asked.tokens.len() - asked.cached_tokens,
             tick: asked.tick,
+            tokens: asked.tokens.len() as u32,
+            base_tokens: asked.cached_tokens as u32,
+            new_tokens: (asked.tokens.len() - asked.cached_tokens) as u32,
             serial: 0,
+            turns: 1,
+            class: 0,
         }
     }
 
@@ -106,8 +109,19 @@ impl Entry {
         self.turns = earlier.turns.saturating_add(1);
         self.base_tokens = earlier.base_tokens;
         let cached_tokens = self.tokens - self.new_tokens;
-        let known = cached_tokens.max(earlier.tokens - earlier.tokens.min(slack(earlier.tokens)));
+        let repeated = earlier.tokens() - slack(earlier.tokens());
+        let known = cached_tokens.max(repeated as u32);
         self.new_tokens = self.tokens.saturating_sub(known);
+    }
+
+    /// Prompt tokens.
+    pub(super) fn tokens(&self) -> usize {
+        self.tokens as usize
+    }
+
+    /// Of these, how many are shared with others than its own earlier turns.
+    pub(super) fn base_tokens(&self) -> usize {
+        self.base_tokens as usize
     }
 
     pub(super) fn classify(&mut self) {
@@ -120,7 +134,7 @@ impl Entry {
             9..=24 => 4,
             _ => 5,
         };
-        self.class = class(turns, self.new_tokens);
+        self.class = class(turns, self.new_tokens as usize);
     }
 
     pub(super) fn age(&self, tick: u64) -> u64 {
@@ -129,60 +143,71 @@ impl Entry {
 }
 
 impl<'a> Prefix<'a> {
-    /// Reads a few tokens before each mark. `marks` is a buffer to use again.
-    pub(super) fn new(salt: u64, tokens: &'a [TokenId], mut marks: Marks) -> Self {
-        marks.clear();
-        let (mut at, mut hash) = (0, salt);
+    /// `links` is a buffer to use again.
+    pub(super) fn new(salt: u64, tokens: &'a [TokenId], mut links: Links) -> Self {
+        links.clear();
+        let (mut at, mut hash) = (1, salt);
         while at < tokens.len() {
-            let before = at;
-            at = (at + step_after(at)).min(tokens.len());
-            hash = marked(hash, tokens, before, at);
-            marks.push((at, hash));
+            hash = marked(hash, tokens, at);
+            links.push((at, hash));
+            at += step(at, LINKS_LOG2);
         }
         Self {
             salt,
             tokens,
-            marks,
+            links,
         }
     }
 
     /// Gives the buffer back.
-    pub(super) fn into_marks(self) -> Marks {
-        self.marks
+    pub(super) fn into_links(self) -> Links {
+        self.links
     }
 
     /// The mark of the whole prompt.
     pub(super) fn end_mark(&self) -> u64 {
-        self.marks.last().map_or(self.salt, |(_, mark)| *mark)
+        self.mark(self.tokens.len())
     }
 
     /// The mark by which the prompt is to be known again: near its end, and in the
     /// part of it that is its own.
     pub(super) fn mark_for(&self, base_tokens: usize) -> u64 {
         let most = self.tokens.len() - slack(self.tokens.len());
-        let end = self.marks.partition_point(|(at, _)| *at <= most);
-        match self.marks[..end].last() {
-            Some((at, mark)) if *at > base_tokens => *mark,
-            _ => self.end_mark(),
+        let at = marked_before(most + 1);
+        match at > base_tokens {
+            true => self.mark(at),
+            false => self.end_mark(),
         }
     }
 
     /// Whether it begins with a prompt of so many tokens that had this end mark.
     pub(super) fn covers(&self, tokens: usize, end_mark: u64) -> bool {
-        if self.tokens.len() < tokens {
-            return false;
-        }
-        // Its marks are mine, but for the last where its end is between two of mine.
-        let mine = self.marks.partition_point(|(at, _)| *at <= tokens);
-        let (at, mark) = match mine.checked_sub(1) {
-            Some(last) => self.marks[last],
-            None => (0, self.salt),
-        };
-        let end = match at == tokens {
-            true => mark,
-            false => marked(mark, self.tokens, at, tokens),
-        };
-        end == end_mark
+        self.tokens.len() >= tokens && self.mark(tokens) == end_mark
+    }
+
+    /// Its marks from the last one down to that of `least` tokens.
+    fn marks_down_to(&self, least: usize) -> impl Iterator<Item = u64> + '_ {
+        let mut next = self.tokens.len();
+        let mut links = self.links.len();
+        std::iter::from_fn(move || {
+            let at = next;
+            if at < least.max(1) {
+                return None;
+            }
+            next = marked_before(at);
+            while links > 0 && self.links[links - 1].0 >= at {
+                links -= 1;
+            }
+            let before = links.checked_sub(1).map_or(self.salt, |i| self.links[i].1);
+            Some(marked(before, self.tokens, at))
+        })
+    }
+
+    /// The mark of its first `at` tokens, which are some.
+    fn mark(&self, at: usize) -> u64 {
+        let links = self.links.partition_point(|(link, _)| *link < at);
+        let before = links.checked_sub(1).map_or(self.salt, |i| self.links[i].1);
+        marked(before, self.tokens, at)
     }
 }
 
@@ -195,15 +220,13 @@ impl History {
         cached_tokens: usize,
     ) -> Option<Entry> {
         let least = cached_tokens - cached_tokens / 4;
-        let marks = prefix.marks.iter().rev();
-        let near = marks.take_while(|(at, _)| *at >= least);
-        near.filter_map(|(_, mark)| self.entries.remove(mark))
-            .next()
+        let mut marks = prefix.marks_down_to(least);
+        marks.find_map(|mark| self.entries.remove(&mark))
     }
 
     /// Remembers a sequence by a mark. Also returns the one that was remembered by it.
     pub(super) fn enter(&mut self, mark: u64, entry: Entry) -> (Ticket, Option<Entry>) {
-        self.serials += 1;
+        self.serials = self.serials.wrapping_add(1);
         let serial = self.serials;
         self.queue.push_back((mark, serial));
         let before = self.entries.insert(mark, Entry { serial, ..entry });
@@ -264,25 +287,30 @@ fn slack(tokens: usize) -> usize {
     }
 }
 
-/// From one mark to the next.
-fn step_after(at: usize) -> usize {
-    1 << at.max(1).ilog2().saturating_sub(MARKS_LOG2)
+/// From one mark or link to the next.
+fn step(at: usize, in_octave_log2: u32) -> usize {
+    1 << at.max(1).ilog2().saturating_sub(in_octave_log2)
 }
 
-/// The mark at `at`, after the one at `before`. The tokens are mixed with each other
-/// first, so that marks wait for each other as little as possible.
-fn marked(mark: u64, tokens: &[TokenId], before: usize, at: usize) -> u64 {
+/// The last prefix length below `at` that has a mark.
+fn marked_before(at: usize) -> usize {
+    let before = at.saturating_sub(1);
+    before & !(step(before, MARKS_LOG2) - 1)
+}
+
+/// Hashes the tokens just before `at` into what stands before them. They are mixed
+/// with each other first, so that links wait for each other as little as possible.
+fn marked(before: u64, tokens: &[TokenId], at: usize) -> u64 {
     const ODD: [u64; MARK_TOKENS] = [
         0x9e37_79b9_7f4a_7c15,
         0xbf58_476d_1ce4_e5b9,
         0x94d0_49bb_1331_11eb,
         0xd6e8_feb8_6659_fd93,
     ];
-    let from = at - (at - before).min(MARK_TOKENS);
-    let words = tokens[from..at].iter().zip(ODD);
+    let words = tokens[at.saturating_sub(MARK_TOKENS)..at].iter().zip(ODD);
     let word = words.fold(at as u64, |word, (token, odd)| {
         word.wrapping_add((u64::from(*token) + 1).wrapping_mul(odd))
     });
-    let mixed = (mark ^ word).wrapping_mul(ODD[0]);
+    let mixed = (before ^ word).wrapping_mul(ODD[0]);
     mixed ^ (mixed >> 29)
 }

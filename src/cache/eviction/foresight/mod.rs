@@ -41,7 +41,7 @@ use std::fmt;
 use super::super::trie::NodeKey;
 use super::{Answer, Asked, Class, Eviction, Facts, Ticket};
 use hazards::{Event, Hazards};
-use history::{Entry, History, Marks, Prefix};
+use history::{Entry, History, Links, Prefix};
 use worth::WorthTable;
 
 /// Sequences between two lessons at first; later a 64th of all so far, since the
@@ -63,7 +63,7 @@ pub struct Foresight {
     sequences: u64,
     lesson_at: u64,
     /// A buffer that is used again for each sequence.
-    marks: Marks,
+    links: Links,
 }
 
 impl fmt::Debug for Foresight {
@@ -85,8 +85,8 @@ impl Eviction for Foresight {
 
     fn asked(&mut self, asked: &Asked<'_>) -> Answer {
         self.sequences += 1;
-        let marks = std::mem::take(&mut self.marks);
-        let prefix = Prefix::new(asked.salt, asked.tokens, marks);
+        let links = std::mem::take(&mut self.links);
+        let prefix = Prefix::new(asked.salt, asked.tokens, links);
         let earlier = self.history.take_continued(&prefix, asked.cached_tokens);
         let mut entry = Entry::first(asked);
         let mut superseded = None;
@@ -99,8 +99,8 @@ impl Eviction for Foresight {
         entry.end_mark = prefix.end_mark();
         entry.classify();
         let class = entry.class;
-        let ticket = self.enter(prefix.mark_for(entry.base_tokens), entry, &prefix, asked);
-        self.marks = prefix.into_marks();
+        let ticket = self.enter(prefix.mark_for(entry.base_tokens()), entry, &prefix, asked);
+        self.links = prefix.into_links();
         self.history.forget_oldest(asked.nodes, |entry| {
             self.hazards
                 .note(entry.class, Event::Lost, entry.age(asked.tick));
@@ -138,10 +138,10 @@ impl Foresight {
         prefix: &Prefix<'_>,
         asked: &Asked<'_>,
     ) -> Option<(NodeKey, Class)> {
-        let left_tokens = earlier.tokens.saturating_sub(asked.cached_tokens);
+        let left_tokens = earlier.tokens().saturating_sub(asked.cached_tokens);
         let class = history::superseded_class(left_tokens);
         let node = earlier.node;
-        if !prefix.covers(earlier.tokens, earlier.end_mark)
+        if !prefix.covers(earlier.tokens(), earlier.end_mark)
             && self.history.enter_end(&earlier, class, asked.tick)
         {
             self.hazards.note(class, Event::Born, 0);

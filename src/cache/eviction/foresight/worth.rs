@@ -10,11 +10,16 @@ const STEPS_PER_OCTAVE: f32 = 4.0;
 /// 2^-64 do not occur in a life of the universe.
 const OCTAVES_BELOW_ONE: f32 = 64.0;
 
-/// Gittins' index by class and age.
+/// Logarithms of Gittins' index by age, base 2.
+type Octaves = [f32; BINS];
+
+/// Gittins' index by class and age. Empty before the first lesson.
 #[derive(Debug, Default)]
 pub(super) struct WorthTable {
-    /// Logarithms of the index, base 2; `None` before the first lesson.
-    octaves: Option<Vec<[f32; BINS]>>,
+    /// Of the classes that somebody has seen.
+    own: Vec<Option<Box<Octaves>>>,
+    /// By number of turns: of the others.
+    kinds: Vec<Octaves>,
 }
 
 impl WorthTable {
@@ -29,20 +34,22 @@ impl WorthTable {
             }
             octaves
         };
-        let kinds: Vec<_> = estimate.kinds.iter().map(octaves).collect();
-        let own = estimate.own.iter().enumerate();
-        let own = own.map(|(class, own)| own.as_ref().map_or(kinds[class / SIZES], octaves));
+        let own = estimate.own.iter();
+        let own = own.map(|own| own.as_ref().map(|own| Box::new(octaves(own))));
         Self {
-            octaves: Some(own.collect()),
+            own: own.collect(),
+            kinds: estimate.kinds.iter().map(octaves).collect(),
         }
     }
 
     /// The worth of a byte that saves `cost` of computing, in steps.
     pub(super) fn of(&self, class: Class, age: u64, cost: f32) -> u64 {
-        let Some(octaves) = &self.octaves else {
+        let class = usize::from(class);
+        let Some(own) = self.own.get(class) else {
             return 0;
         };
-        let octave = octaves[usize::from(class)][bin_of(age)] + cost.log2();
+        let octaves = own.as_deref().unwrap_or(&self.kinds[class / SIZES]);
+        let octave = octaves[bin_of(age)] + cost.log2();
         // Saturates at 0 for what will never be reused.
         ((octave + OCTAVES_BELOW_ONE) * STEPS_PER_OCTAVE) as u64
     }
