@@ -225,7 +225,8 @@ impl CacheCore {
         self.hit_tokens += path_tokens as u64;
         // Its last token is computed in any case.
         let asked = &newcomer.tokens[..newcomer.tokens.len() - 1];
-        let (class, ticket) = self.trie.asked(end, asked);
+        let root = self.trie.root_or_new(&newcomer.salt);
+        let (class, ticket) = self.trie.asked(root, end, asked);
         self.trie.use_path(end, class);
         let path = self.trie.path(end);
         effects.push(Effect::Edit(Edit::Open {

@@ -285,9 +285,7 @@ impl CacheCore {
             self.live.remove(&slot.salt, sequence);
             self.reserved_bytes -= slot.reserved_bytes;
             self.own_bytes -= slot.own_bytes;
-            self.trie.touch(slot.end);
-            self.trie.left(slot.ticket, slot.end);
-            self.trie.release(slot.end);
+            self.trie.leave(slot.ticket, slot.end);
             effects.push(Effect::Edit(Edit::Close { slot: slot.id }));
         }
         for orphan in self.take_waiting(|w| w.leader == sequence) {

@@ -40,28 +40,31 @@ impl Trie {
     /// Releases a path that was held.
     pub fn release(&mut self, end: NodeKey) {
         let mut at = end;
-        loop {
-            let node = &mut self.nodes[at];
-            assert!(node.holders > 0, "what is released was held");
-            node.holders -= 1;
-            let (last, root, parent) = (node.holders == 0, node.is_root(), node.parent);
-            if root {
-                self.drop_empty_root(at);
-                return;
-            }
-            if last {
-                node.lease = None;
-                self.protected_bytes -= node.bytes;
-                self.list_if_free(at);
-            }
-            at = parent;
+        while !self.nodes[at].is_root() {
+            at = self.release_one(at);
         }
+        self.release_one(at);
     }
 
-    /// Asks the policy what to make of a sequence that begins with the path to `end`
-    /// cached. What the policy says it leaves behind is classed anew.
-    pub fn asked(&mut self, end: NodeKey, tokens: &[TokenId]) -> (Class, Ticket) {
-        let root = self.root_above(end).expect("a path starts at a root");
+    /// Releases one node of a path. Returns its parent.
+    fn release_one(&mut self, at: NodeKey) -> NodeKey {
+        let node = &mut self.nodes[at];
+        assert!(node.holders > 0, "what is released was held");
+        node.holders -= 1;
+        let parent = node.parent;
+        if node.is_root() {
+            self.drop_empty_root(at);
+        } else if node.holders == 0 {
+            node.lease = None;
+            self.protected_bytes -= node.bytes;
+            self.list_if_free(at);
+        }
+        parent
+    }
+
+    /// Asks the policy what to make of a sequence that begins with the path from `root`
+    /// to `end` cached. What the policy says it leaves behind is classed anew.
+    pub fn asked(&mut self, root: NodeKey, end: NodeKey, tokens: &[TokenId]) -> (Class, Ticket) {
         let answer = self.policy.asked(&Asked {
             salt: self.nodes[root].fingerprint,
             tokens,
@@ -79,9 +82,17 @@ impl Trie {
         (answer.class, answer.ticket)
     }
 
-    /// Tells the policy where the path of a sequence that is over ends.
-    pub fn left(&mut self, ticket: Ticket, end: NodeKey) {
+    /// Releases the path of a sequence that is over, and tells the policy where it ends.
+    /// It was of use until now.
+    pub fn leave(&mut self, ticket: Ticket, end: NodeKey) {
+        self.tick += 1;
         self.policy.left(ticket, end, self.tick);
+        let mut at = end;
+        while !self.nodes[at].is_root() {
+            self.nodes[at].last_use = self.tick;
+            at = self.release_one(at);
+        }
+        self.release_one(at);
     }
 
     /// Notes that a sequence uses a path now.

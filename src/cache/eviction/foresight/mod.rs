@@ -48,7 +48,7 @@ use worth::WorthTable;
 /// first lessons change most.
 const LESSON_SEQUENCES_MIN: u64 = 16;
 /// And at most, so that a change of load is noticed.
-const LESSON_SEQUENCES_MAX: u64 = 1024;
+const LESSON_SEQUENCES_MAX: u64 = 4096;
 
 /// Tokens before a token that make its attention as dear as everything else about it,
 /// roughly, in models of today: what comes late in a long prompt is dearer to compute.

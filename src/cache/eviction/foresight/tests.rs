@@ -31,7 +31,7 @@ fn hits(policy: Box<dyn Eviction>, room: usize, prompts: &[Vec<TokenId>]) -> usi
         let cached = found.tokens_with_partial();
         hits += cached;
         trie.hold(end);
-        let (class, ticket) = trie.asked(end, prompt);
+        let (class, ticket) = trie.asked(root, end, prompt);
         trie.use_path(end, class);
         let rest = &prompt[cached..];
         while trie.bytes() + rest.len() > room && trie.evict().is_some() {}
@@ -39,9 +39,9 @@ fn hits(policy: Box<dyn Eviction>, room: usize, prompts: &[Vec<TokenId>]) -> usi
         if !rest.is_empty() && trie.bytes() + rest.len() <= room {
             last = trie.insert(end, rest, sealed(rest.len()), 0, class);
         }
-        trie.touch(last);
-        trie.left(ticket, last);
+        trie.hold(last);
         trie.release(end);
+        trie.leave(ticket, last);
         trie.check_integrity();
     }
     hits
