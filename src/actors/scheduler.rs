@@ -51,7 +51,7 @@ pub(crate) struct Scheduler {
     links: BTreeMap<SequenceId, Link>,
     /// Callers who await the cache's answer, and the pin that each wants; as many as
     /// the engine lets ask at once.
-    upkeep: BTreeMap<u64, (oneshot::Sender<Result<(), CacheError>>, Option<PinId>)>,
+    upkeep: BTreeMap<u64, (Answered, Option<PinId>)>,
     tickets_made: u64,
     telemetry: Arc<Telemetry>,
 }
@@ -90,8 +90,11 @@ pub(crate) struct Fork {
 /// A caller's question to the cache.
 pub(crate) struct Upkeep {
     pub(crate) message: cache::Message,
-    pub(crate) reply: oneshot::Sender<Result<(), CacheError>>,
+    pub(crate) reply: Answered,
 }
+
+/// Where the cache's answer goes.
+type Answered = oneshot::Sender<Result<(), CacheError>>;
 
 /// A sequence is to stop.
 pub(crate) struct Stop(pub(crate) SequenceId);

@@ -9,6 +9,7 @@
 //! | file | what happens there |
 //! |---|---|
 //! | `begin.rs` | a sequence starts: longest usable prefix, or whom to wait for |
+//! | `seat.rs` | a slot is made: path, reservation, restore points |
 //! | `publish.rs` | tails become segments: for one who waits, at restore points, at the end |
 //! | `slots.rs` | tokens are taken out of a slot: truncation and shift |
 //! | `keep.rs` | pins, clearing, merging |
@@ -41,6 +42,7 @@ mod message;
 mod publish;
 mod room;
 mod salt;
+mod seat;
 pub mod shift;
 mod slots;
 pub mod trie;
