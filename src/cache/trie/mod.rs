@@ -357,10 +357,10 @@ impl Trie {
 pub fn common_prefix(a: &[TokenId], b: &[TokenId]) -> usize {
     let most = a.len().min(b.len());
     let (a, b) = (&a[..most], &b[..most]);
-    // Compared in wholes, large and then small: the compiler makes few instructions of
-    // each, and only the last is looked at token by token.
-    let same = equal_wholes::<64>(a, b);
-    let same = same + equal_wholes::<8>(&a[same..], &b[same..]);
+    // Compared in wholes, large and then small, as memory; only the last is looked at
+    // token by token.
+    let same = equal_wholes::<512>(a, b);
+    let same = same + equal_wholes::<32>(&a[same..], &b[same..]);
     let rest = a[same..].iter().zip(&b[same..]);
     same + rest.take_while(|(x, y)| x == y).count()
 }
@@ -368,7 +368,5 @@ pub fn common_prefix(a: &[TokenId], b: &[TokenId]) -> usize {
 /// Tokens in the equal parts of `N` tokens that two lists begin with.
 fn equal_wholes<const N: usize>(a: &[TokenId], b: &[TokenId]) -> usize {
     let parts = a.chunks_exact(N).zip(b.chunks_exact(N));
-    let differ =
-        |x: &[TokenId], y: &[TokenId]| x.iter().zip(y).fold(0, |differ, (x, y)| differ | (x ^ y));
-    N * parts.take_while(|(x, y)| differ(x, y) == 0).count()
+    N * parts.take_while(|(x, y)| x == y).count()
 }
