@@ -153,6 +153,8 @@ impl House {
             at: Some(at),
             submission,
         }));
+        let end = &self.callers[&sequence].end;
+        assert!(end.is_none(), "a live sequence can be forked: {end:?}");
     }
 
     fn abort(&mut self) {
@@ -377,8 +379,12 @@ fn submit_any(house: &mut House, rng: &mut impl Rng) {
         output_tokens_max: rng.random_range(1..if shifts { 90 } else { 12 }),
         sampling: sampling(rng),
         at_limit: match shifts {
+            // As much as may be kept leaves room for one token at a time.
             true => ContextLimit::Shift {
-                keep: rng.random_range(0..40),
+                keep: match rng.random_bool(0.1) {
+                    true => house.oracle.context_tokens_max - 1,
+                    false => rng.random_range(0..40),
+                },
             },
             false => ContextLimit::Stop,
         },

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use kameo::Actor;
 use kameo::actor::ActorRef;
 use kameo::message::Context;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
 use crate::cache::{CacheCore, CacheError, CacheStats, Effect, Message, Salt, TreeView};
@@ -28,7 +28,11 @@ pub(crate) struct CacheActor {
 }
 
 /// Somebody wants to look at the trie.
-pub(crate) struct Inspect(pub(crate) Salt);
+pub(crate) struct Inspect {
+    pub(crate) salt: Salt,
+    /// Given back when it has been answered.
+    pub(crate) turn: OwnedSemaphorePermit,
+}
 
 impl Actor for CacheActor {
     type Args = (CacheCore, mpsc::Sender<Answer>);
@@ -67,10 +71,12 @@ impl kameo::message::Message<Inspect> for CacheActor {
 
     async fn handle(
         &mut self,
-        Inspect(salt): Inspect,
+        inspect: Inspect,
         _ctx: &mut Context<Self, Self::Reply>,
     ) -> Inspected {
-        Inspected(self.core.tree(&salt))
+        let tree = self.core.tree(&inspect.salt);
+        drop(inspect.turn);
+        Inspected(tree)
     }
 }
 

@@ -21,7 +21,7 @@ use kameo::actor::{ActorRef, WeakActorRef};
 use kameo::error::SendError;
 use kameo::mailbox::{MailboxReceiver, Signal};
 use kameo::message::{Context, Message};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::cache::{Answer, CacheActor};
 use super::sequence::{News, Sequence};
@@ -51,7 +51,7 @@ pub(crate) struct Scheduler {
     links: BTreeMap<SequenceId, Link>,
     /// Callers who await the cache's answer, and the pin that each wants; as many as
     /// the engine lets ask at once.
-    upkeep: BTreeMap<u64, (Answered, Option<PinId>)>,
+    upkeep: BTreeMap<u64, Asking>,
     tickets_made: u64,
     telemetry: Arc<Telemetry>,
 }
@@ -90,11 +90,19 @@ pub(crate) struct Fork {
 /// A caller's question to the cache.
 pub(crate) struct Upkeep {
     pub(crate) message: cache::Message,
-    pub(crate) reply: Answered,
+    pub(crate) reply: oneshot::Sender<Result<(), CacheError>>,
+    /// The caller's turn to ask, given back with the answer.
+    pub(crate) turn: Option<OwnedSemaphorePermit>,
 }
 
-/// Where the cache's answer goes.
-type Answered = oneshot::Sender<Result<(), CacheError>>;
+/// A caller's question that the cache has not answered.
+struct Asking {
+    reply: oneshot::Sender<Result<(), CacheError>>,
+    /// The pin that the caller wants, if any.
+    pin: Option<PinId>,
+    /// Held until it is answered.
+    _turn: Option<OwnedSemaphorePermit>,
+}
 
 /// A sequence is to stop.
 pub(crate) struct Stop(pub(crate) SequenceId);
@@ -257,8 +265,8 @@ impl Scheduler {
                     self.tell(sequence, news);
                 }
                 Effect::Upkept(ticket, result) => {
-                    let (caller, pin) = self.upkeep.remove(&ticket).expect("made once");
-                    if let (Err(Ok(())), Some(pin)) = (caller.send(result), pin) {
+                    let asking = self.upkeep.remove(&ticket).expect("a ticket is made once");
+                    if let (Err(Ok(())), Some(pin)) = (asking.reply.send(result), asking.pin) {
                         // Nobody waits any more who knows the pin's name.
                         unwanted.push(pin);
                     }
@@ -273,7 +281,11 @@ impl Scheduler {
         for pin in unwanted {
             let message = cache::Message::Unpin { pin };
             let (reply, _) = oneshot::channel();
-            self.keep(Upkeep { message, reply });
+            self.keep(Upkeep {
+                message,
+                reply,
+                turn: None,
+            });
         }
     }
 
@@ -283,7 +295,12 @@ impl Scheduler {
             cache::Message::Pin(pin) => Some(pin.pin),
             _ => None,
         };
-        self.upkeep.insert(self.tickets_made, (upkeep.reply, pin));
+        let asking = Asking {
+            reply: upkeep.reply,
+            pin,
+            _turn: upkeep.turn,
+        };
+        self.upkeep.insert(self.tickets_made, asking);
         self.feed(Event::Upkeep {
             ticket: self.tickets_made,
             message: upkeep.message,

@@ -116,8 +116,11 @@ impl CacheCore {
     /// What all pins hold, with another on what is usable.
     fn pinned_bytes(&self, usable: &Usable) -> usize {
         let ends = self.pins.values().filter_map(|pinned| pinned.end);
+        let parent = usable
+            .partial
+            .map(|(node, _)| self.trie.node(node).parent());
         let nodes: BTreeSet<NodeKey> = ends
-            .chain(usable.end)
+            .chain(parent.or(usable.end))
             .flat_map(|end| self.trie.path(end))
             .collect();
         // What is cut off a node that a pin holds already is held already.
@@ -159,11 +162,14 @@ impl CacheCore {
             let below = self.trie.node(lower).extent();
             let extent = above.merged(below);
             let bytes = self.spec.segment_bytes(extent);
-            // To resume there is worth more than a shorter path.
-            let needed = !self.spec.resumes_anywhere() && self.resumes_at(upper);
-            let whole = self.spec.can_merge(above, below);
+            // To resume there is worth more than a shorter path. And the whole holds less of
+            // a window than its parts do: what lies below may need it.
+            let anywhere = self.spec.resumes_anywhere();
+            let needed = !anywhere && self.resumes_at(upper);
+            let lossless = anywhere || below.beyond == 0;
             if needed
-                || !whole
+                || !lossless
+                || !self.spec.can_merge(above, below)
                 || extent.tokens > self.config.merge_tokens_max
                 || bytes > self.free_bytes()
             {

@@ -59,7 +59,7 @@ impl CacheCore {
         self.trie.release(slot.end);
         slot.end = end;
         slot.path_tokens = self.trie.node(end).end();
-        slot.computed = computed - (computed - start).min(slot.computed);
+        slot.computed = start;
         self.reserve(sequence, end, tokens_max, keep);
         // Who waits for what is gone now would wait in vain.
         for waiting in self.take_waiting(|w| w.leader == sequence && w.at > start) {

@@ -74,6 +74,8 @@ where
         let mut config = self.config;
         // What a step needs beside its cached state is not there for the cache.
         config.cache.device_bytes_max -= config.scratch_bytes(&spec);
+        let pinned = config.cache.pinned_bytes_max();
+        config.cache.pinned_bytes_max = Some(pinned.min(config.cache.device_bytes_max));
         let telemetry = Arc::new(Telemetry::new());
         let (answer_sender, answers) = mpsc::channel(ASKED_MAX);
         let cache = CacheActor::spawn_with_mailbox(
@@ -107,7 +109,7 @@ where
             config,
             sequences_made: AtomicUsize::new(0),
             pins_made: AtomicUsize::new(0),
-            upkeep_turns: Semaphore::new(UPKEEP_MAX),
+            upkeep_turns: Arc::new(Semaphore::new(UPKEEP_MAX)),
             device_gone,
         })
     }

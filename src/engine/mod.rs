@@ -60,7 +60,7 @@ pub struct Engine {
     sequences_made: AtomicUsize,
     pins_made: AtomicUsize,
     /// Who may ask the cache something at once; the others wait for their turn.
-    upkeep_turns: Semaphore,
+    upkeep_turns: Arc<Semaphore>,
     device_gone: oneshot::Receiver<()>,
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::Engine;
 use crate::actors::cache::Inspect;
@@ -134,16 +134,32 @@ impl Engine {
     ///
     /// Cancel safe: it only looks.
     pub async fn cache_tree(&self, cache_salt: Option<&str>) -> Result<TreeView, KeepError> {
-        let _turn = self.upkeep_turns.acquire().await;
+        let turn = self.upkeep_turn().await;
         let cache = self.cache.upgrade().ok_or(KeepError::Stopped)?;
-        let asked = cache.ask(Inspect(salt(cache_salt))).send().await;
+        let inspect = Inspect {
+            salt: salt(cache_salt),
+            turn,
+        };
+        let asked = cache.ask(inspect).send().await;
         asked.map(|seen| seen.0).map_err(|_| KeepError::Stopped)
     }
 
+    /// Waits until few enough ask. The turn goes with the question: one whose caller has
+    /// gone counts until it is answered.
+    async fn upkeep_turn(&self) -> OwnedSemaphorePermit {
+        let turns = Arc::clone(&self.upkeep_turns);
+        turns.acquire_owned().await.expect("turns are never closed")
+    }
+
     async fn upkeep(&self, message: Message) -> Result<(), KeepError> {
-        let _turn = self.upkeep_turns.acquire().await;
+        let turn = Some(self.upkeep_turn().await);
         let (reply, answer) = oneshot::channel();
-        let asked = self.scheduler.tell(Upkeep { message, reply }).send().await;
+        let upkeep = Upkeep {
+            message,
+            reply,
+            turn,
+        };
+        let asked = self.scheduler.tell(upkeep).send().await;
         asked.map_err(|_| KeepError::Stopped)?;
         answer.await.map_err(|_| KeepError::Stopped)??;
         Ok(())

@@ -8,19 +8,27 @@
 
 use super::entry::Phase;
 use super::{Effect, Fork, SchedulerCore};
-use crate::cache;
+use crate::cache::{self, Salt};
 use crate::error::GenerateError;
+use crate::request::ContextLimit;
 use crate::{SequenceId, TokenId};
+
+/// What a fork takes over.
+struct ForkSource {
+    history: Vec<TokenId>,
+    at_limit: ContextLimit,
+    salt: Salt,
+}
 
 impl SchedulerCore {
     /// Starts a sequence that continues another, now or after the step under way.
     pub(super) fn fork(&mut self, fork: Fork, effects: &mut Vec<Effect>) {
-        let Some(source) = self.entries.get(&fork.source) else {
+        let Some(source) = self.fork_source(fork.source) else {
             let error = GenerateError::ForkSource(fork.source);
             effects.push(Effect::Failed(fork.submission.sequence, error));
             return;
         };
-        let known = source.history().count();
+        let known = source.history.len();
         let at = fork.at.unwrap_or(known);
         if at > known {
             let error = GenerateError::ForkBeyond {
@@ -32,26 +40,45 @@ impl SchedulerCore {
             return;
         }
         let mut submission = fork.submission;
-        let prompt: Vec<TokenId> = source
-            .history()
-            .take(at)
-            .chain(submission.prompt.iter().copied())
+        let appended = submission.prompt.iter();
+        submission.prompt = source.history[..at]
+            .iter()
+            .chain(appended)
+            .copied()
             .collect();
-        submission.prompt = prompt.into();
         for offset in &mut submission.restore_points {
             *offset += at;
         }
         submission.at_limit = source.at_limit;
-        submission.salt = source.salt.clone();
+        submission.salt = source.salt;
         let fork = Fork {
             source: fork.source,
             at: Some(at),
             submission,
         };
-        match self.in_step(fork.source) {
+        // A fork of a fork that waits itself comes after it.
+        match self.in_step(fork.source) || !self.entries.contains_key(&fork.source) {
             true => self.forks_due.push(fork),
             false => self.start_fork(fork, effects),
         }
+    }
+
+    /// What a fork of this sequence would begin with, if it is not over.
+    fn fork_source(&self, sequence: SequenceId) -> Option<ForkSource> {
+        if let Some(entry) = self.entries.get(&sequence) {
+            return Some(ForkSource {
+                history: entry.history().collect(),
+                at_limit: entry.at_limit,
+                salt: entry.salt.clone(),
+            });
+        }
+        let waits = |fork: &&Fork| fork.submission.sequence == sequence;
+        let fork = self.forks_due.iter().find(waits)?;
+        Some(ForkSource {
+            history: fork.submission.prompt.to_vec(),
+            at_limit: fork.submission.at_limit,
+            salt: fork.submission.salt.clone(),
+        })
     }
 
     /// Takes a fork out that waits for the step under way.
@@ -82,15 +109,15 @@ impl SchedulerCore {
             let share = cache::Message::Share {
                 sequence,
                 computed,
-                generated: source.fresh().to_vec(),
+                generated: source.news_for_cache(),
                 at: at.min(computed),
             };
             self.ask(share, effects);
         }
         let mut submission = fork.submission;
         let left = match submission.at_limit {
-            crate::request::ContextLimit::Shift { .. } => usize::MAX,
-            crate::request::ContextLimit::Stop => {
+            ContextLimit::Shift { .. } => usize::MAX,
+            ContextLimit::Stop => {
                 let context = self.spec.context_tokens_max;
                 context.saturating_sub(submission.prompt.len())
             }
@@ -114,7 +141,7 @@ impl SchedulerCore {
         let Some(removed) = entry.due_shift() else {
             return;
         };
-        let generated = entry.fresh().to_vec();
+        let generated = entry.news_for_cache();
         let computed = entry.context_tokens_max;
         if self.spec.resumes_anywhere() && self.spec.can_shift {
             entry.shifted(&removed);

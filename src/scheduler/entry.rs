@@ -135,6 +135,17 @@ impl Entry {
         &self.generated[self.restarted_at..]
     }
 
+    /// The tokens of its slot after those that the cache knows: after the prompt, or
+    /// after those that a shift has kept.
+    pub(super) fn news_for_cache(&self) -> Vec<TokenId> {
+        match (self.at_limit, self.shifted_out()) {
+            (ContextLimit::Shift { keep }, gone @ 1..) => {
+                self.known_tokens().skip(keep + gone).collect()
+            }
+            _ => self.fresh().to_vec(),
+        }
+    }
+
     /// Whether its slot holds its history from the first token on.
     pub(super) fn is_whole(&self) -> bool {
         self.shifted_out() == 0 && self.known() == self.prompt.len() + self.generated.len()

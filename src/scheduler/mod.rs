@@ -391,7 +391,7 @@ impl SchedulerCore {
 
     /// Ends a sequence and lets the cache publish what it computed.
     fn finish(&mut self, sequence: SequenceId, reason: FinishReason, effects: &mut Vec<Effect>) {
-        let Some(mut entry) = self.remove(sequence) else {
+        let Some(entry) = self.remove(sequence) else {
             return;
         };
         match &entry.phase {
@@ -399,7 +399,7 @@ impl SchedulerCore {
             Phase::Starting { .. } => self.ask(cache::Message::Discard { sequence }, effects),
             Phase::Running(running) => {
                 let computed = running.computed;
-                let generated = entry.generated.split_off(entry.restarted_at);
+                let generated = entry.news_for_cache();
                 let close = cache::Message::Close {
                     sequence,
                     computed,
