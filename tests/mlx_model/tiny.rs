@@ -149,7 +149,7 @@ fn a_windowed_tail_stays_small() {
         let spec = model.spec();
         assert_eq!(
             slot.tail.bytes(),
-            spec.segment_bytes(Extent::whole(1)) * 256,
+            spec.segment_bytes(Extent::whole(1)) * spec.tail_block_tokens,
             "one block"
         );
         assert!(

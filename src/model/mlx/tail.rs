@@ -15,8 +15,9 @@ use super::shape::Shape;
 use super::state::State;
 use crate::model::{Extent, Tail, tail_capacity};
 
-/// Buffers hold a multiple of this many tokens.
-pub(super) const BLOCK_TOKENS: usize = 256;
+/// Buffers hold a multiple of this many tokens. Few: many users' replies are short, and
+/// what their tails do not use is lost to the cache; a block more costs one copy.
+pub(super) const BLOCK_TOKENS: usize = 32;
 
 /// The growing end of a slot.
 pub struct MlxTail {
