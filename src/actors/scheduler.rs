@@ -157,12 +157,8 @@ impl Message<Submit> for Scheduler {
     type Reply = ();
 
     async fn handle(&mut self, submit: Submit, _ctx: &mut Context<Self, Self::Reply>) {
-        let link = Link {
-            actor: submit.actor,
-            cancel: submit.cancel,
-            undelivered: Vec::new(),
-        };
-        self.links.insert(submit.submission.sequence, link);
+        let sequence = submit.submission.sequence;
+        self.link(sequence, submit.actor, submit.cancel);
         self.feed(Event::Submit(submit.submission));
     }
 }
@@ -171,12 +167,8 @@ impl Message<Fork> for Scheduler {
     type Reply = ();
 
     async fn handle(&mut self, fork: Fork, _ctx: &mut Context<Self, Self::Reply>) {
-        let link = Link {
-            actor: fork.actor,
-            cancel: fork.cancel,
-            undelivered: Vec::new(),
-        };
-        self.links.insert(fork.fork.submission.sequence, link);
+        let sequence = fork.fork.submission.sequence;
+        self.link(sequence, fork.actor, fork.cancel);
         self.feed(Event::Fork(fork.fork));
     }
 }
@@ -206,6 +198,16 @@ impl Message<Abort> for Scheduler {
 }
 
 impl Scheduler {
+    /// Remembers the way to a new sequence.
+    fn link(&mut self, sequence: SequenceId, actor: ActorRef<Sequence>, cancel: CancelWord) {
+        let link = Link {
+            actor,
+            cancel,
+            undelivered: Vec::new(),
+        };
+        self.links.insert(sequence, link);
+    }
+
     fn on_answer(&mut self, answer: Answer) {
         self.asked -= 1;
         self.telemetry.cache(answer.stats);

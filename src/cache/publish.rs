@@ -93,8 +93,7 @@ impl CacheCore {
         if let Some((node, at)) = found.partial {
             match self.split(node, at, effects) {
                 Some(upper) => {
-                    self.trie.hold(upper);
-                    self.trie.release(shared_end);
+                    self.trie.move_hold(shared_end, upper);
                     shared_end = upper;
                 }
                 None => whole = false,
@@ -103,37 +102,45 @@ impl CacheCore {
         let (rest, resumes) = (&tail[known..], self.resumes_at(shared_end));
         let done = match (known, rest) {
             _ if !whole => false,
-            (0, _) => self.seal(sequence, rest, beyond, effects),
+            (0, _) => self.seal(sequence, 0, shared_end, rest, beyond, effects),
             (_, []) if resumes => self.adopt(sequence, known, shared_end, beyond, effects),
             (_, []) => self.restate(sequence, known, shared_end, beyond, effects),
             _ if resumes => {
                 self.adopt(sequence, known, shared_end, beyond + rest.len(), effects)
-                    && self.seal(sequence, rest, beyond, effects)
+                    && self.seal(sequence, 0, shared_end, rest, beyond, effects)
             }
-            _ => self.seal_apart(sequence, known, shared_end, rest, beyond, effects),
+            // What is known lacks the state that the sequence needs to go on.
+            _ => self.seal(sequence, known, shared_end, rest, beyond, effects),
         };
         self.trie.release(shared_end);
         done && self.resumes_at(self.slots[&sequence].end)
     }
 
-    /// Seals the first `edge.len()` tokens of the slot's tail and hangs them below its
-    /// path. False when there is no room.
+    /// Seals the slot's tail and hangs it below `parent`, which holds the first
+    /// `own_tokens` of it too: these the slot seals for itself only. False when there is
+    /// no room.
     fn seal(
         &mut self,
         sequence: SequenceId,
+        own_tokens: usize,
+        parent: NodeKey,
         edge: &[TokenId],
         beyond: usize,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        let extent = Extent {
+        let published = Extent {
             tokens: edge.len(),
             beyond,
         };
-        let bytes = self.spec.segment_bytes(extent) + self.moving_bytes(beyond);
-        if !self.make_room(bytes, effects) {
+        let own = Extent {
+            tokens: own_tokens,
+            beyond: beyond + edge.len(),
+        };
+        if !self.make_room(self.cut_bytes(own, published), effects) {
             return false;
         }
-        let sealed = self.new_segment(extent);
+        self.seal_own(sequence, own, effects);
+        let sealed = self.new_segment(published);
         let slot = &self.slots[&sequence];
         effects.push(Effect::Edit(Edit::Seal {
             slot: slot.id,
@@ -142,8 +149,8 @@ impl CacheCore {
         }));
         let node = self
             .trie
-            .insert(slot.end, edge, sealed, slot.priority, slot.class);
-        self.move_end(sequence, node, 0);
+            .insert(parent, edge, sealed, slot.priority, slot.class);
+        self.move_end(sequence, node, self.spec.segment_bytes(own));
         true
     }
 
@@ -164,10 +171,7 @@ impl CacheCore {
         }
         let slot = &self.slots[&sequence];
         let above = self.trie.path(slot.end).len();
-        let path = self.trie.path(end)[above..]
-            .iter()
-            .map(|node| self.trie.node(*node).word().segment())
-            .collect();
+        let path = self.trie.segments(end).split_off(above);
         effects.push(Effect::Edit(Edit::Adopt {
             slot: slot.id,
             tokens,
@@ -175,44 +179,6 @@ impl CacheCore {
         }));
         self.trie.raise_priority(end, slot.priority);
         self.move_end(sequence, end, 0);
-        true
-    }
-
-    /// Seals the slot's tail below nodes that hold its first `known` tokens, but not
-    /// the state that the sequence needs to go on: it keeps its own.
-    fn seal_apart(
-        &mut self,
-        sequence: SequenceId,
-        known: usize,
-        parent: NodeKey,
-        edge: &[TokenId],
-        beyond: usize,
-        effects: &mut Vec<Effect>,
-    ) -> bool {
-        let own = Extent {
-            tokens: known,
-            beyond: beyond + edge.len(),
-        };
-        let published = Extent {
-            tokens: edge.len(),
-            beyond,
-        };
-        let bytes = self.spec.segment_bytes(own) + self.spec.segment_bytes(published);
-        let moving = self.moving_bytes(own.beyond);
-        if !self.make_room(bytes + moving, effects) {
-            return false;
-        }
-        let slot = self.slots[&sequence].id;
-        self.seal_own(sequence, own, effects);
-        let sealed = self.new_segment(published);
-        effects.push(Effect::Edit(Edit::Seal {
-            slot,
-            tokens: edge.len(),
-            segment: sealed.segment,
-        }));
-        let (priority, class) = (self.slots[&sequence].priority, self.slots[&sequence].class);
-        let node = self.trie.insert(parent, edge, sealed, priority, class);
-        self.move_end(sequence, node, self.spec.segment_bytes(own));
         true
     }
 
@@ -238,13 +204,8 @@ impl CacheCore {
         };
         let mut extents = self.extents(self.trie.node(end).parent());
         extents.push(extent);
-        let own_bytes = match own.tokens {
-            0 => 0,
-            _ => self.spec.segment_bytes(own),
-        };
-        let moving = self.moving_bytes(own.beyond);
-        let bytes = own_bytes + self.spec.segment_bytes(extent) + moving;
         // A window may reach further back than this node's state would.
+        let bytes = self.cut_bytes(own, extent);
         if !self.spec.can_resume(&extents) || !self.make_room(bytes, effects) {
             return false;
         }
@@ -252,9 +213,7 @@ impl CacheCore {
         let Some(gone) = self.trie.replace(end, sealed) else {
             return false;
         };
-        if own.tokens > 0 {
-            self.seal_own(sequence, own, effects);
-        }
+        self.seal_own(sequence, own, effects);
         let slot = &self.slots[&sequence];
         let priority = slot.priority;
         effects.push(Effect::Edit(Edit::Seal {
@@ -267,12 +226,15 @@ impl CacheCore {
             by: sealed.segment,
         }));
         self.trie.raise_priority(end, priority);
-        self.move_end(sequence, end, own_bytes);
+        self.move_end(sequence, end, self.spec.segment_bytes(own));
         true
     }
 
-    /// Seals tokens that stay the slot's own: no id remains for them.
+    /// Seals tokens that stay the slot's own, if any: no id remains for them.
     fn seal_own(&mut self, sequence: SequenceId, own: Extent, effects: &mut Vec<Effect>) {
+        if own.tokens == 0 {
+            return;
+        }
         let segment = self.next_segment();
         let slot = self.slots.get_mut(&sequence).expect("the slot is live");
         slot.has_own_segments = true;
@@ -284,30 +246,28 @@ impl CacheCore {
         effects.push(Effect::Edit(Edit::Drop { segment }));
     }
 
-    /// The slot's path ends at `end` now, below where it ended.
-    fn move_end(&mut self, sequence: SequenceId, end: NodeKey, more_own_bytes: usize) {
-        self.trie.hold(end);
+    /// What it takes to seal a tail in two parts, the first of which may be none.
+    fn cut_bytes(&self, own: Extent, rest: Extent) -> usize {
+        let behind = match own.tokens {
+            0 => rest.beyond,
+            _ => own.beyond,
+        };
+        let sealed = self.spec.segment_bytes(own) + self.spec.segment_bytes(rest);
+        sealed + self.moving_bytes(behind)
+    }
+
+    /// The slot's path ends at `end` from now on.
+    pub(super) fn move_end(&mut self, sequence: SequenceId, end: NodeKey, more_own_bytes: usize) {
+        let slot = &self.slots[&sequence];
+        let reserved_bytes = self.reservation(end, slot.tokens_max, slot.keep);
         let slot = self.slots.get_mut(&sequence).expect("the slot is live");
-        self.trie.release(slot.end);
+        self.trie.move_hold(slot.end, end);
         slot.end = end;
         slot.path_tokens = self.trie.node(end).end();
         slot.own_bytes += more_own_bytes;
         self.own_bytes += more_own_bytes;
-        let (tokens_max, keep) = (slot.tokens_max, slot.keep);
-        self.reserve(sequence, end, tokens_max, keep);
-    }
-
-    pub(super) fn reserve(
-        &mut self,
-        sequence: SequenceId,
-        end: NodeKey,
-        tokens_max: usize,
-        keep: Option<usize>,
-    ) {
-        let bytes = self.reservation(end, tokens_max, keep);
-        let slot = self.slots.get_mut(&sequence).expect("the slot is live");
-        self.reserved_bytes -= std::mem::replace(&mut slot.reserved_bytes, bytes);
-        self.reserved_bytes += bytes;
+        self.reserved_bytes -= std::mem::replace(&mut slot.reserved_bytes, reserved_bytes);
+        self.reserved_bytes += reserved_bytes;
     }
 }
 

@@ -19,13 +19,11 @@ impl Salt {
     pub(super) fn fingerprint(&self) -> u64 {
         let name = self.0.as_deref().unwrap_or_default();
         let named = u64::from(self.0.is_some());
-        name.bytes().map(u64::from).fold(named, mixed)
+        // As FxHash does.
+        name.bytes().fold(named, |hash, byte| {
+            (hash.rotate_left(5) ^ u64::from(byte)).wrapping_mul(0x517c_c1b7_2722_0a95)
+        })
     }
-}
-
-/// One step of a hash that depends on the order of its words; FxHash's.
-pub(super) fn mixed(hash: u64, word: u64) -> u64 {
-    (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95)
 }
 
 /// Says whether there is a name, and not which: it may be a secret.

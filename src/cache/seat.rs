@@ -19,16 +19,14 @@ impl CacheCore {
         if let Some((node, at)) = usable.partial
             && let Some(upper) = self.split(node, at, effects)
         {
-            self.trie.hold(upper);
-            self.trie.release(end);
+            self.trie.move_hold(end, upper);
             end = upper;
         }
         let mut reserved_bytes = self.reservation(end, newcomer.tokens_max, newcomer.keep);
         let mut fits = self.make_room(reserved_bytes, effects);
         if !fits && self.slots.is_empty() {
             // Alone on the device it must fit: then without what is cached.
-            self.trie.hold(root);
-            self.trie.release(end);
+            self.trie.move_hold(end, root);
             end = root;
             reserved_bytes = self.reservation(end, newcomer.tokens_max, newcomer.keep);
             fits = self.make_room(reserved_bytes, effects);
@@ -60,13 +58,9 @@ impl CacheCore {
         let (sequence, path_tokens) = (newcomer.sequence, self.trie.node(end).end());
         let (class, ticket) = self.note_use(&newcomer, end);
         let restore_points = self.restore_points(&newcomer, path_tokens, seen);
-        let path = self.trie.path(end);
-        let segments = path
-            .iter()
-            .map(|node| self.trie.node(*node).word().segment());
         effects.push(Effect::Edit(Edit::Open {
             slot: id,
-            path: segments.collect(),
+            path: self.trie.segments(end),
         }));
         effects.push(Effect::Begun {
             sequence,
@@ -106,8 +100,7 @@ impl CacheCore {
         self.hit_tokens += self.trie.node(end).end() as u64;
         // Its last token is computed in any case.
         let asked = &newcomer.tokens[..newcomer.tokens.len() - 1];
-        let root = self.trie.root_or_new(&newcomer.salt);
-        let (class, ticket) = self.trie.asked(root, end, asked);
+        let (class, ticket) = self.trie.asked(&newcomer.salt, end, asked);
         self.trie.use_path(end, class);
         if !newcomer.restore_points.is_empty() {
             for node in self.trie.path(end) {

@@ -40,9 +40,8 @@ impl CacheCore {
         } else if shifts && !self.spec.can_shift {
             return Err(CacheError::CannotMove);
         }
-        let (tokens_max, keep) = (slot.tokens_max, slot.keep);
         let more = self
-            .reservation(end, tokens_max, keep)
+            .reservation(end, slot.tokens_max, slot.keep)
             .saturating_sub(slot.reserved_bytes);
         if !self.make_room(more, effects) {
             return Err(CacheError::NoRoom { bytes: more });
@@ -54,13 +53,9 @@ impl CacheCore {
             kept: self.trie.path(end).len(),
             removed,
         }));
-        self.trie.hold(end);
+        self.move_end(sequence, end, 0);
         let slot = self.slots.get_mut(&sequence).expect("the slot is live");
-        self.trie.release(slot.end);
-        slot.end = end;
-        slot.path_tokens = self.trie.node(end).end();
         slot.computed = start;
-        self.reserve(sequence, end, tokens_max, keep);
         // Who waits for what is gone now would wait in vain.
         for waiting in self.take_waiting(|w| w.leader == sequence && w.at > start) {
             self.begin(waiting.newcomer, true, effects);

@@ -89,23 +89,11 @@ pub fn remove(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::LayerGroup;
 
     fn spec(kinds: &[LayerKind], can_shift: bool) -> ModelSpec {
-        let group = |&kind| LayerGroup {
-            kind,
-            layers: 1,
-            bytes: 1,
-        };
         ModelSpec {
-            name: String::new(),
-            vocab_size: 2,
-            context_tokens_max: 100,
-            end_tokens: Vec::new(),
-            layer_groups: kinds.iter().map(group).collect(),
-            tail_block_tokens: 1,
             can_shift,
-            scratch_bytes_per_token: 0,
+            ..ModelSpec::of_kinds(kinds)
         }
     }
 

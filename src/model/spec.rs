@@ -205,25 +205,33 @@ pub fn tail_capacity(tokens: usize, block_tokens: usize) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn spec(kind: LayerKind) -> ModelSpec {
-        let group = LayerGroup {
-            kind,
+impl ModelSpec {
+    /// A model of one layer of each kind, whose state weighs a byte each.
+    pub(super) fn of_kinds(kinds: &[LayerKind]) -> Self {
+        let group = |kind: &LayerKind| LayerGroup {
+            kind: *kind,
             layers: 1,
             bytes: 1,
         };
-        ModelSpec {
+        Self {
             name: String::new(),
             vocab_size: 2,
             context_tokens_max: 100,
             end_tokens: Vec::new(),
-            layer_groups: vec![group],
+            layer_groups: kinds.iter().map(group).collect(),
             tail_block_tokens: 1,
             can_shift: true,
             scratch_bytes_per_token: 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(kind: LayerKind) -> ModelSpec {
+        ModelSpec::of_kinds(&[kind])
     }
 
     fn extents(path: &[(usize, usize)]) -> Vec<Extent> {

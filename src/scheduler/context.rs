@@ -7,7 +7,7 @@
 //! anew, as if the rest had never been.
 
 use super::entry::Phase;
-use super::{Effect, Fork, SchedulerCore};
+use super::{Effect, Fork, SchedulerCore, Submission};
 use crate::cache::{self, Salt};
 use crate::error::GenerateError;
 use crate::request::ContextLimit;
@@ -18,6 +18,16 @@ struct ForkSource {
     history: Vec<TokenId>,
     at_limit: ContextLimit,
     salt: Salt,
+}
+
+/// A fork whose tokens are known.
+#[derive(Debug)]
+pub(super) struct DueFork {
+    source: SequenceId,
+    /// How many of the source's tokens it continues.
+    at: usize,
+    /// The new sequence, its whole prompt included.
+    pub(super) submission: Submission,
 }
 
 impl SchedulerCore {
@@ -51,9 +61,9 @@ impl SchedulerCore {
         }
         submission.at_limit = source.at_limit;
         submission.salt = source.salt;
-        let fork = Fork {
+        let fork = DueFork {
             source: fork.source,
-            at: Some(at),
+            at,
             submission,
         };
         // A fork of a fork that waits itself comes after it.
@@ -72,7 +82,7 @@ impl SchedulerCore {
                 salt: entry.salt.clone(),
             });
         }
-        let waits = |fork: &&Fork| fork.submission.sequence == sequence;
+        let waits = |fork: &&DueFork| fork.submission.sequence == sequence;
         let fork = self.forks_due.iter().find(waits)?;
         Some(ForkSource {
             history: fork.submission.prompt.to_vec(),
@@ -97,20 +107,18 @@ impl SchedulerCore {
     }
 
     /// Has the source's state shared, if it has any, and queues the newcomer.
-    fn start_fork(&mut self, fork: Fork, effects: &mut Vec<Effect>) {
+    fn start_fork(&mut self, fork: DueFork, effects: &mut Vec<Effect>) {
         let sequence = fork.source;
         if let Some(source) = self.entries.get(&sequence)
             && let Phase::Running(running) = &source.phase
             && source.is_whole()
-            && !self.device_gone
         {
-            let at = fork.at.expect("set when it was asked for");
             let computed = running.computed;
             let share = cache::Message::Share {
                 sequence,
                 computed,
                 generated: source.news_for_cache(),
-                at: at.min(computed),
+                at: fork.at.min(computed),
             };
             self.ask(share, effects);
         }

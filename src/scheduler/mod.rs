@@ -35,6 +35,7 @@ use crate::model::sampling::{Draw, Sampling};
 use crate::model::{ModelSpec, Want};
 use crate::request::{ContextLimit, FinishReason};
 use crate::{SequenceId, TokenId};
+use context::DueFork;
 use entry::{Entry, Phase};
 use plan::{Candidate, Share};
 
@@ -164,7 +165,7 @@ pub struct SchedulerCore {
     /// Callers' questions that the cache has not answered: its message, their ticket.
     tickets: VecDeque<(u64, u64)>,
     /// Forks whose source is in the step under way.
-    forks_due: Vec<Fork>,
+    forks_due: Vec<DueFork>,
     /// The next answers that speak of what a reset has wiped out.
     stale_answers: usize,
     /// The next answers that are due before a step may be planned: a tail that is

@@ -29,20 +29,14 @@ pub type Class = u16;
 /// What a policy may know of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Hash of all tokens from the first to the node's end, and of the salt.
-    pub fingerprint: u64,
     /// Tokens before the node's own.
     pub tokens_before: usize,
     /// Tokens that the node caches.
     pub tokens: usize,
     /// Device bytes of its segment.
     pub bytes: usize,
-    /// Sequences that have used it since it was inserted.
-    pub hits: u32,
     /// When it was used last, in ticks; 0 if it has been given up.
     pub last_use: u64,
-    /// When it was inserted, in ticks.
-    pub inserted: u64,
     /// The class of the sequence that used it last.
     pub class: Class,
 }

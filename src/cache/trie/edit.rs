@@ -2,7 +2,7 @@
 
 use super::children::Children;
 use super::{Class, Node, NodeKey, Sealed, Trie};
-use crate::cache::salt::{Salt, mixed};
+use crate::cache::salt::Salt;
 use crate::model::Extent;
 use crate::shared::lease::LeaseWord;
 use crate::{SegmentId, TokenId};
@@ -25,9 +25,7 @@ impl Trie {
             tokens_before: 0,
             beyond: 0,
             bytes: 0,
-            fingerprint: salt.fingerprint(),
             last_use: 0,
-            inserted: 0,
             class: Class::default(),
             priority: 0,
             listed: false,
@@ -51,7 +49,6 @@ impl Trie {
         priority: u8,
         class: Class,
     ) -> NodeKey {
-        let tick = self.tick + 1;
         let above = &self.nodes[parent];
         let node = Node {
             parent,
@@ -64,9 +61,7 @@ impl Trie {
             tokens_before: above.end() as u32,
             beyond: sealed.beyond as u32,
             bytes: sealed.bytes,
-            fingerprint: fingerprint(above.fingerprint, edge),
-            last_use: tick,
-            inserted: tick,
+            last_use: self.tick,
             class,
             priority,
             listed: false,
@@ -115,9 +110,7 @@ impl Trie {
             tokens_before: node.tokens_before,
             beyond: upper.beyond as u32,
             bytes: upper.bytes,
-            fingerprint: 0,
             last_use: node.last_use,
-            inserted: node.inserted,
             class: node.class,
             priority: node.priority,
             listed: false,
@@ -136,7 +129,6 @@ impl Trie {
         }
         self.bytes += upper.bytes + lower.bytes;
         self.bytes -= whole_bytes;
-        above.fingerprint = fingerprint(self.nodes[parent].fingerprint, &edge[..at]);
         let above = self.nodes.insert(above);
         self.nodes[parent].children.insert(edge[0], above);
         self.nodes[key].parent = above;
@@ -272,11 +264,4 @@ impl Sealed {
             beyond: self.beyond,
         }
     }
-}
-
-/// Goes on hashing a prefix, token by token, so that the hash of a whole prefix does
-/// not depend on where its nodes end.
-pub(super) fn fingerprint(before: u64, tokens: &[TokenId]) -> u64 {
-    let tokens = tokens.iter().map(|token| u64::from(*token));
-    tokens.fold(before, mixed)
 }

@@ -56,9 +56,7 @@ pub struct Node {
     tokens_before: u32,
     beyond: u32,
     bytes: usize,
-    fingerprint: u64,
     last_use: u64,
-    inserted: u64,
     /// What the policy of eviction made of the last sequence that used it.
     class: Class,
     priority: u8,
@@ -189,13 +187,10 @@ impl Node {
 
     fn facts(&self) -> Facts {
         Facts {
-            fingerprint: self.fingerprint,
             tokens_before: self.tokens_before as usize,
             tokens: self.edge.len(),
             bytes: self.bytes,
-            hits: self.hits,
             last_use: self.last_use,
-            inserted: self.inserted,
             class: self.class,
         }
     }
@@ -323,14 +318,13 @@ impl Trie {
     }
 
     /// All nodes, the roots left out.
-    pub fn keys(&self) -> impl Iterator<Item = NodeKey> + '_ {
+    pub(crate) fn keys(&self) -> impl Iterator<Item = NodeKey> + '_ {
         let nodes = self.nodes.iter().filter(|(_, node)| !node.is_root());
         nodes.map(|(key, _)| key)
     }
 
     /// The root that a node hangs on.
-    #[must_use]
-    pub fn root_above(&self, node: NodeKey) -> Option<NodeKey> {
+    pub(crate) fn root_above(&self, node: NodeKey) -> Option<NodeKey> {
         let mut at = node;
         while !self.nodes.get(at)?.is_root() {
             at = self.nodes[at].parent;
@@ -349,6 +343,14 @@ impl Trie {
         }
         path.reverse();
         path
+    }
+
+    /// The segments on the way from the top down to `end`.
+    #[must_use]
+    pub fn segments(&self, end: NodeKey) -> Vec<SegmentId> {
+        let path = self.path(end);
+        let segments = path.iter().map(|node| self.nodes[*node].word.segment());
+        segments.collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Holding, using, and who is evicted next.
 
 use super::{Asked, Class, Node, NodeKey, Ticket, Trie};
+use crate::cache::salt::Salt;
 use crate::{SegmentId, TokenId};
 
 /// What an eviction has freed.
@@ -37,6 +38,13 @@ impl Trie {
         }
     }
 
+    /// Holds another path instead of one that was held. What both lead through is held
+    /// throughout.
+    pub fn move_hold(&mut self, from: NodeKey, to: NodeKey) {
+        self.hold(to);
+        self.release(from);
+    }
+
     /// Releases a path that was held.
     pub fn release(&mut self, end: NodeKey) {
         let mut at = end;
@@ -62,11 +70,11 @@ impl Trie {
         parent
     }
 
-    /// Asks the policy what to make of a sequence that begins with the path from `root`
+    /// Asks the policy what to make of a sequence of this salt that begins with the path
     /// to `end` cached. What the policy says it leaves behind is classed anew.
-    pub fn asked(&mut self, root: NodeKey, end: NodeKey, tokens: &[TokenId]) -> (Class, Ticket) {
+    pub fn asked(&mut self, salt: &Salt, end: NodeKey, tokens: &[TokenId]) -> (Class, Ticket) {
         let answer = self.policy.asked(&Asked {
-            salt: self.nodes[root].fingerprint,
+            salt: salt.fingerprint(),
             tokens,
             cached_tokens: self.nodes[end].end(),
             nodes: self.nodes.len(),

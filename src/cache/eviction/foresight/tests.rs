@@ -31,7 +31,7 @@ fn hits(policy: Box<dyn Eviction>, room: usize, prompts: &[Vec<TokenId>]) -> usi
         let cached = found.tokens_with_partial();
         hits += cached;
         trie.hold(end);
-        let (class, ticket) = trie.asked(root, end, prompt);
+        let (class, ticket) = trie.asked(&Salt::default(), end, prompt);
         trie.use_path(end, class);
         let rest = &prompt[cached..];
         while trie.bytes() + rest.len() > room && trie.evict().is_some() {}
@@ -137,13 +137,10 @@ fn what_was_given_up_is_worth_nothing() {
     let mut policy = Foresight::default();
     policy.learn(1000);
     let facts = Facts {
-        fingerprint: 0,
         tokens_before: 0,
         tokens: 8,
         bytes: 8,
-        hits: 0,
         last_use: 0,
-        inserted: 1,
         class: 0,
     };
     assert_eq!(policy.worth(&facts, 1000), 0);
