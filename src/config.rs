@@ -1,6 +1,7 @@
 //! How an engine is set up: one struct a component, each field with advice.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use crate::cache::eviction::{Eviction, Foresight, Lru};
 use crate::model::ModelSpec;
@@ -39,13 +40,55 @@ pub struct SchedulerConfig {
     /// once. Choose how long a caller may wait, times requests served in that
     /// time.
     pub queue_max: usize,
-    /// Tokens that one step may evaluate, decode and prefill together. Larger
-    /// prefills prompts faster, smaller keeps the gap between two tokens short.
-    /// At least `sequences_max`, so that every sequence is in every step.
+    /// Tokens of prompts that may wait beyond those that run. A full queue refuses at
+    /// once: long prompts fill it sooner than short ones. Choose how long a caller may
+    /// wait, times prompt tokens computed in that time.
+    pub queue_tokens_max: usize,
+    /// Tokens that one step may evaluate, decode and prefill together, if
+    /// `inter_token` allows as many. A step's scratch is reserved for so many. At least
+    /// `sequences_max`, so that every sequence is in every step.
     pub step_tokens_max: usize,
+    /// How long a step may take for the sake of prompts.
+    pub inter_token: InterToken,
+    /// A prompt that has a slot makes progress at least every so many steps, even when
+    /// decoding leaves no time for it; at least 1.
+    pub prefill_wait_steps_max: usize,
+    /// Tokens of a prompt that are computed then.
+    pub prefill_tokens_min: usize,
+    /// What a prompt's token costs its user, in units of service. Tokens that were in
+    /// the cache cost nothing.
+    pub prompt_token_service: f64,
+    /// What a generated token costs its user, in units of service.
+    pub output_token_service: f64,
+    /// Units of service by which a user may be ahead of the one who has had least, and
+    /// still be chosen for having more of its prompt in the cache.
+    pub locality_service: f64,
+    /// A request that has waited so long rises by one class, and by another after as
+    /// long again, so that no class starves. `None` never.
+    pub ageing: Option<Duration>,
+    /// Tokens that a sequence may be ahead of its caller's reading. Then it pauses.
+    pub unread_tokens_max: usize,
+    /// A sequence whose caller has read nothing for so long while it paused is ended.
+    /// `None` never.
+    pub unread_timeout: Option<Duration>,
+    /// Work that has been on the device for so long is taken for stuck; see
+    /// [`Engine::health`](crate::Engine::health).
+    pub device_timeout: Duration,
     /// Failed steps in a row, without a new token between, that a sequence may be
     /// part of before it fails itself. After the first it is tried alone.
     pub step_retries_max: u32,
+}
+
+/// How long a step may take for the sake of prompts: the gap between two tokens that
+/// those who decode have to bear.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum InterToken {
+    /// As long as `step_tokens_max` tokens take: fastest for prompts.
+    Unbounded,
+    /// So many times what the step would take without prompts; more than 1.
+    Relative(f64),
+    /// So long.
+    Absolute(Duration),
 }
 
 /// Settings of the cache.
@@ -106,7 +149,18 @@ impl Default for SchedulerConfig {
         Self {
             sequences_max: 64,
             queue_max: 256,
+            queue_tokens_max: 1 << 20,
             step_tokens_max: 256,
+            inter_token: InterToken::Relative(4.0),
+            prefill_wait_steps_max: 16,
+            prefill_tokens_min: 16,
+            prompt_token_service: 1.0,
+            output_token_service: 2.0,
+            locality_service: 2048.0,
+            ageing: Some(Duration::from_secs(30)),
+            unread_tokens_max: 256,
+            unread_timeout: None,
+            device_timeout: Duration::from_secs(60),
             step_retries_max: 2,
         }
     }

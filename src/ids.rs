@@ -45,3 +45,10 @@ id!(
     PinId,
     "pin-"
 );
+id!(
+    /// Whose a request is: users are served fairly. A digest of the name that the
+    /// request gives; requests without one share the default.
+    #[derive(Default)]
+    UserId,
+    "user-"
+);

@@ -62,7 +62,7 @@ mod telemetry;
 pub mod text;
 
 pub use engine::{Engine, EngineBuilder};
-pub use ids::{PinId, SegmentId, SequenceId, SlotId, TokenId};
+pub use ids::{PinId, SegmentId, SequenceId, SlotId, TokenId, UserId};
 pub use open::text_of;
 pub use request::Request;
 pub use stream::TokenStream;

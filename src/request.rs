@@ -44,6 +44,19 @@ pub struct Request {
     pub restore_points: Vec<usize>,
 }
 
+/// The class of a request. A higher class starts before a lower one and may take its
+/// place; who waits long rises (see `scheduler.ageing` in the configuration).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// Work that nobody waits for: batch jobs.
+    Background,
+    /// Most requests.
+    #[default]
+    Normal,
+    /// Somebody waits at the screen.
+    Urgent,
+}
+
 /// What happens when prompt and output fill the model's context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ContextLimit {

@@ -3,6 +3,7 @@
 //! each, and every sequence must get exactly the tokens that it gets alone.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use motet::cache::{self, CacheCore, CacheError, Salt};
@@ -11,9 +12,9 @@ use motet::device::{Edit, Outcome, Table, Work};
 use motet::model::oracle::{Oracle, OracleConfig, ShiftRule, StepFault};
 use motet::model::sampling::Sampling;
 use motet::model::{DeviceMemory, LayerKind, Model, ModelSpec};
-use motet::request::{ContextLimit, FinishReason};
+use motet::request::{ContextLimit, FinishReason, Priority};
 use motet::scheduler::{Effect, Event, Fork, SchedulerCore, Submission};
-use motet::{PinId, SequenceId, TokenId};
+use motet::{PinId, SequenceId, TokenId, UserId};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -84,6 +85,7 @@ impl House {
             queue_max: 100,
             step_tokens_max: 16,
             step_retries_max: 2,
+            ..SchedulerConfig::default()
         };
         Self {
             oracle,
@@ -323,12 +325,17 @@ fn submission(sequence: SequenceId, caller: &Caller, prompt: &[TokenId]) -> Subm
         prompt: prompt.into(),
         output_tokens_max: caller.output_tokens_max,
         sampling: caller.sampling,
-        ignore_end_tokens: false,
+        end_tokens: Arc::from([0]),
+        user: UserId(sequence.0 % 2),
+        weight: 1.0,
+        class: Priority::default(),
+        start_by: None,
+        finish_by: None,
         at_limit: caller.at_limit,
         salt: caller.salt.clone(),
         // Every other sequence asks for one.
         restore_points: (sequence.0 % 2..1).map(|_| prompt.len() / 2).collect(),
-        priority: (sequence.0 % 3) as u8,
+        retention: (sequence.0 % 3) as u8,
     }
 }
 

@@ -16,14 +16,13 @@ use std::time::{Duration, Instant};
 use kameo::actor::{ActorRef, Spawn, WeakActorRef};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
-use crate::SequenceId;
 use crate::actors::cache::CacheActor;
 use crate::actors::scheduler::{Abort, Fork, Scheduler, Submit};
 use crate::actors::sequence::{Guest, Sequence, SequenceArgs};
 use crate::config::EngineConfig;
 use crate::error::SubmitError;
 use crate::model::{Model, ModelError, ModelSpec};
-use crate::request::{Request, field_error};
+use crate::request::{Priority, Request, field_error};
 use crate::scheduler::{self, Submission};
 use crate::shared::admission::{Admission, Refusal};
 use crate::shared::cancel::CancelWord;
@@ -31,6 +30,7 @@ use crate::stream::TokenStream;
 use crate::sync::{AtomicUsize, Ordering};
 use crate::telemetry::{EngineStats, Telemetry};
 use crate::text::{TextCodec, TextOutput};
+use crate::{SequenceId, UserId};
 use admit::Admitted;
 use upkeep::salt;
 
@@ -271,11 +271,19 @@ impl Engine {
             prompt: admitted.tokens.into(),
             output_tokens_max: admitted.output_tokens_max,
             sampling: request.sampling,
-            ignore_end_tokens: request.ignore_end_tokens,
+            end_tokens: match request.ignore_end_tokens {
+                true => Arc::default(),
+                false => self.spec.end_tokens.as_slice().into(),
+            },
+            user: UserId::default(),
+            weight: 1.0,
+            class: Priority::default(),
+            start_by: None,
+            finish_by: None,
             at_limit: request.at_context_limit,
             salt: salt(request.cache_salt.as_deref()),
             restore_points: admitted.restore_points,
-            priority: request.retention,
+            retention: request.retention,
         };
         Ok(Newcomer {
             submission,

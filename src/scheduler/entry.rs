@@ -30,9 +30,9 @@ pub(super) struct Entry {
     pub(super) at_limit: ContextLimit,
     pub(super) salt: Salt,
     pub(super) restore_points: Vec<usize>,
-    pub(super) priority: u8,
+    pub(super) retention: u8,
     pub(super) sampling: Sampling,
-    pub(super) ignore_end_tokens: bool,
+    pub(super) end_tokens: Arc<[TokenId]>,
     /// Whether it has had a slot before.
     pub(super) started: bool,
     /// Failed steps that it was part of since its last token.
@@ -80,9 +80,9 @@ impl Entry {
             at_limit: submission.at_limit,
             salt: submission.salt,
             restore_points: submission.restore_points,
-            priority: submission.priority,
+            retention: submission.retention,
             sampling: submission.sampling,
-            ignore_end_tokens: submission.ignore_end_tokens,
+            end_tokens: submission.end_tokens,
             started: false,
             failures: 0,
             suspect: false,
@@ -104,7 +104,7 @@ impl Entry {
             tokens_max: all.min(self.context_tokens_max),
             keep,
             restore_points: self.restore_points.clone(),
-            priority: self.priority,
+            priority: self.retention,
         }
     }
 

@@ -26,6 +26,7 @@ pub mod plan;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::cache::{self, CacheError, Salt};
 use crate::config::SchedulerConfig;
@@ -33,8 +34,8 @@ use crate::device::{Edit, Outcome, PlannedSpan, Work};
 use crate::error::GenerateError;
 use crate::model::sampling::{Draw, Sampling};
 use crate::model::{ModelSpec, Want};
-use crate::request::{ContextLimit, FinishReason};
-use crate::{SequenceId, TokenId};
+use crate::request::{ContextLimit, FinishReason, Priority};
+use crate::{SequenceId, TokenId, UserId};
 use context::DueFork;
 use entry::{Entry, Phase};
 use plan::{Candidate, Share};
@@ -76,8 +77,19 @@ pub struct Submission {
     pub output_tokens_max: usize,
     /// How its tokens are drawn.
     pub sampling: Sampling,
-    /// Whether the model's end tokens do not end it.
-    pub ignore_end_tokens: bool,
+    /// Tokens that end it and are not part of its output: the model's, unless they are
+    /// ignored, and its own.
+    pub end_tokens: Arc<[TokenId]>,
+    /// Whose it is.
+    pub user: UserId,
+    /// What its user's share is worth, beside that of others; positive.
+    pub weight: f64,
+    /// Its class.
+    pub class: Priority,
+    /// When it must have its first slot, as the engine's time.
+    pub start_by: Option<Duration>,
+    /// When it must be over, as the engine's time.
+    pub finish_by: Option<Duration>,
     /// What happens when its context is full.
     pub at_limit: ContextLimit,
     /// With whom it shares cached state.
@@ -85,7 +97,7 @@ pub struct Submission {
     /// Offsets in its prompt at which it is to be restorable.
     pub restore_points: Vec<usize>,
     /// How dearly its cached state is kept.
-    pub priority: u8,
+    pub retention: u8,
 }
 
 /// A new sequence that continues one that is not over.

@@ -85,14 +85,13 @@ impl SchedulerCore {
 
     /// The sequence has drawn a token.
     fn drawn(&mut self, sequence: SequenceId, token: TokenId, effects: &mut Vec<Effect>) {
-        let is_end = self.spec.end_tokens.contains(&token);
         let entry = self
             .entries
             .get_mut(&sequence)
             .expect("a drawing sequence is alive");
         entry.suspect = false;
         entry.failures = 0;
-        if is_end && !entry.ignore_end_tokens {
+        if entry.end_tokens.contains(&token) {
             self.finish(sequence, FinishReason::EndToken, effects);
             return;
         }
