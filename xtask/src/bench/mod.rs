@@ -8,6 +8,7 @@
 //!  figures ── workbench ──┬─ side: benches/figures/, ours
 //!  (table)     (prepares) ├─ side: xtask/bench/mlx_lm_peer.py, mlx-lm
 //!     │                   ├─ side: benches/cache/, the cache core and kvbm-logical
+//!     │                   ├─ side: benches/scheduler/, a virtual house and whole engines
 //!     │                   └─ examples: load_generator, trace_replay
 //!     └─ turns, statistics ── report: table and target/motet/bench.json
 //! ```
@@ -24,6 +25,7 @@ mod model;
 mod programs;
 mod prompts;
 mod report;
+mod scheduler;
 mod side;
 mod statistics;
 mod trace;

@@ -19,6 +19,11 @@ pub(super) fn figures(with_mlx: bool) -> Result<PathBuf> {
     build(&["--bench", "figures"], with_mlx)
 }
 
+/// Builds `benches/scheduler/` and says where the program is.
+pub(super) fn scheduler(with_mlx: bool) -> Result<PathBuf> {
+    build(&["--bench", "scheduler"], with_mlx)
+}
+
 /// Builds `benches/cache/` and says where the program is.
 ///
 /// # Errors

@@ -119,6 +119,14 @@ impl Answer {
         }
     }
 
+    /// What stands under a field.
+    pub(super) fn part(&self, field: &str) -> Result<Self> {
+        match &self.0[field] {
+            Value::Null => bail!("an answer without `{field}`: {}", self.0),
+            part => Ok(Self(part.clone())),
+        }
+    }
+
     pub(super) fn number(&self, field: &str) -> Result<f64> {
         self.0[field]
             .as_f64()
@@ -178,6 +186,10 @@ mod tests {
         assert!(measured.numbers("remarks").is_err());
         assert!(measured.texts("samples").is_err());
         assert!(answer.text("seconds").is_err());
+        let nested = Answer::parse(r#"{"ok": {"gap": {"samples": [1]}}}"#).unwrap();
+        let part = nested.part("gap").unwrap();
+        assert_eq!(part.numbers("samples").unwrap(), [1.0]);
+        assert!(nested.part("throughput").is_err());
 
         let error = Answer::parse(r#"{"error": "no such batch"}"#).unwrap_err();
         assert_eq!(error.to_string(), "no such batch");

@@ -1,5 +1,6 @@
 //! What measurements need, made ready when the first one asks for it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,7 +9,7 @@ use anyhow::Result;
 use serde_json::Value;
 
 use super::figures::Figure;
-use super::side::Side;
+use super::side::{Answer, Side};
 use super::{mlx_lm, programs, report, trace};
 use crate::cache::Cache;
 use crate::model::Model;
@@ -26,6 +27,9 @@ pub(super) struct Workbench {
     ours: Option<Side>,
     mlx_lm: Option<Side>,
     cache_core: Option<Side>,
+    scheduler: Option<Side>,
+    /// What the scheduler's program has answered, by request: one run has several figures.
+    scheduled: BTreeMap<String, Answer>,
     /// What the replay of the trace says, once it has been replayed.
     replayed_trace: Option<Value>,
     /// Why these are not to be had, once that is known.
@@ -64,6 +68,8 @@ impl Workbench {
             ours: None,
             mlx_lm: None,
             cache_core: None,
+            scheduler: None,
+            scheduled: BTreeMap::new(),
             replayed_trace: None,
             no_mlx_lm: None,
             no_cache_core: None,
@@ -128,6 +134,21 @@ impl Workbench {
         Ok(self.cache_core.as_mut().expect("it was just started"))
     }
 
+    /// What the scheduler's program answers; it is asked only once for the same.
+    pub(super) fn scheduler(&mut self, request: &Value) -> Result<Answer> {
+        let name = request.to_string();
+        if let Some(answer) = self.scheduled.get(&name) {
+            return Ok(answer.clone());
+        }
+        if self.scheduler.is_none() {
+            self.scheduler = Some(self.start_scheduler()?);
+        }
+        let side = self.scheduler.as_mut().expect("it was just started");
+        let answer = side.ask(request)?;
+        self.scheduled.insert(name, answer.clone());
+        Ok(answer)
+    }
+
     /// What the load generator measures on the oracle.
     pub(super) fn load_generator(&self, arguments: &[&str]) -> Result<Value> {
         let arguments = [&["--oracle", "--quiet"], arguments].concat();
@@ -166,6 +187,16 @@ impl Workbench {
         )?;
         task.done();
         Ok(side)
+    }
+
+    fn start_scheduler(&self) -> Result<Side> {
+        let mut command = Command::new(programs::scheduler(self.with_mlx())?);
+        command.arg("--serve");
+        if let Mlx::Ready(ready) = &self.mlx {
+            command.arg(&ready.model);
+        }
+        let log = report::folder()?.join("scheduler.log");
+        Side::start("the scheduler's program", &mut command, &log)
     }
 
     fn start_mlx_lm(&self) -> Result<Side> {

@@ -1,0 +1,172 @@
+//! A whole engine, on the oracle or on MLX, and a clerk for each caller.
+
+use std::future::Future;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use motet::config::EngineConfig;
+use motet::model::ModelError;
+use motet::model::oracle::{Oracle, OracleConfig};
+use motet::{Engine, Request, TokenId, TokenStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
+
+use crate::Result;
+
+/// What a measurement on MLX says where there is none.
+#[cfg(not(feature = "mlx"))]
+pub(crate) const NO_MLX: &str = "built without MLX: build with `--features mlx`";
+
+/// How often one looks whether something has come about.
+const WATCH: Duration = Duration::from_millis(5);
+
+/// A runtime of so many workers; none is the caller's thread only.
+pub(crate) fn runtime(workers: usize) -> Result<Runtime> {
+    let mut builder = match workers {
+        0 => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    Ok(builder
+        .worker_threads(workers.max(1))
+        .enable_time()
+        .build()?)
+}
+
+/// An engine on the oracle.
+pub(crate) async fn on_oracle(oracle: OracleConfig, config: EngineConfig) -> Result<Engine> {
+    let build = move || Oracle::new(oracle).map_err(|error| ModelError::Device(error.to_string()));
+    Ok(Engine::builder(build).config(config).start().await?)
+}
+
+/// An engine on this model, or on an oracle that is about as slow.
+pub(crate) async fn on_model(model: Option<&Path>, config: EngineConfig) -> Result<Engine> {
+    let Some(path) = model else {
+        return on_oracle(slow_oracle(), config).await;
+    };
+    on_mlx(path, config).await
+}
+
+/// Costs about as much as SmolLM2-135M on two cores, so that what is meant for a model
+/// can be tried without one.
+fn slow_oracle() -> OracleConfig {
+    OracleConfig {
+        vocab_size: 50_000,
+        verify: false,
+        cost: motet::model::oracle::StepCost {
+            base: Duration::from_millis(15),
+            per_token: Duration::from_micros(1_400),
+            per_cached_token: Duration::from_micros(2),
+        },
+        ..OracleConfig::default()
+    }
+}
+
+#[cfg(feature = "mlx")]
+async fn on_mlx(path: &Path, config: EngineConfig) -> Result<Engine> {
+    let path = path.to_path_buf();
+    let build = move || mlx_model(&path).map_err(|error| ModelError::Device(error.to_string()));
+    Ok(Engine::builder(build).config(config).start().await?)
+}
+
+#[cfg(not(feature = "mlx"))]
+async fn on_mlx(_path: &Path, _config: EngineConfig) -> Result<Engine> {
+    Err(NO_MLX.into())
+}
+
+/// The model on MLX.
+#[cfg(feature = "mlx")]
+pub(crate) fn mlx_model(path: &Path) -> Result<motet::model::mlx::MlxModel> {
+    use motet::model::mlx::{MlxModel, MlxOptions};
+    use motet::model::weights::ModelFiles;
+
+    let files = ModelFiles::open(path)?;
+    Ok(MlxModel::load(&files, MlxOptions::default())?)
+}
+
+/// A request of tokens that runs to its full length.
+pub(crate) fn request(prompt: Vec<TokenId>, output_tokens: usize) -> Request {
+    Request::tokens(prompt)
+        .output_tokens_max(output_tokens)
+        .ignore_end_tokens()
+}
+
+/// Reads a stream and writes down when each token came.
+#[derive(Debug)]
+pub(crate) struct Clerk {
+    book: Arc<Mutex<Vec<Instant>>>,
+    reader: JoinHandle<Result<()>>,
+}
+
+impl Clerk {
+    pub(crate) fn new(mut stream: TokenStream) -> Self {
+        let book = Arc::new(Mutex::new(Vec::new()));
+        let own = Arc::clone(&book);
+        let reader = tokio::spawn(async move {
+            while let Some(piece) = stream.next().await {
+                if piece?.token.is_some() {
+                    let now = Instant::now();
+                    own.lock().expect("nobody panics with it").push(now);
+                }
+            }
+            Ok(())
+        });
+        Self { book, reader }
+    }
+
+    /// When its tokens came so far.
+    pub(crate) fn times(&self) -> Vec<Instant> {
+        self.book.lock().expect("nobody panics with it").clone()
+    }
+
+    fn tokens(&self) -> usize {
+        self.book.lock().expect("nobody panics with it").len()
+    }
+
+    /// Waits for the end of the stream.
+    pub(crate) async fn end(self) -> Result<()> {
+        self.reader.await?
+    }
+
+    /// Drops the stream.
+    pub(crate) async fn leave(self) {
+        self.reader.abort();
+        // It ends by being aborted.
+        self.reader.await.ok();
+    }
+}
+
+/// Submits these requests, and has each stream read.
+pub(crate) async fn submit_all(engine: &Engine, requests: Vec<Request>) -> Result<Vec<Clerk>> {
+    let mut clerks = Vec::with_capacity(requests.len());
+    for request in requests {
+        clerks.push(Clerk::new(engine.submit(request).await?));
+    }
+    Ok(clerks)
+}
+
+/// Waits until each has got so many tokens.
+pub(crate) async fn all_have(clerks: &[Clerk], tokens: usize) -> Result<()> {
+    let few = |clerk: &Clerk| clerk.tokens() < tokens;
+    wait_while(|| {
+        let waits = clerks.iter().any(few);
+        if clerks
+            .iter()
+            .any(|clerk| few(clerk) && clerk.reader.is_finished())
+        {
+            return Err("a sequence ended before its time".into());
+        }
+        Ok(waits)
+    })
+    .await
+}
+
+/// Waits until this is no longer so.
+fn wait_while(is_so: impl Fn() -> Result<bool>) -> impl Future<Output = Result<()>> {
+    async move {
+        while is_so()? {
+            tokio::time::sleep(WATCH).await;
+        }
+        Ok(())
+    }
+}

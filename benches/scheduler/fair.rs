@@ -1,0 +1,235 @@
+//! Two users, one greedy: the gap between what they have had, and what fairness costs.
+//!
+//! The greedy user sends ten times the polite one's work in prompts eight times as long.
+//! While both have somebody who waits, what each has had since may differ by
+//! `2 max(w_p L_input, w_q M)` at most (Sheng et al., OSDI'24, theorem 4.2): `w_p` and
+//! `w_q` are the prices of a prompt token and an output token, `L_input` is the longest
+//! prompt, and `M` the most tokens in the running batch.
+
+use std::time::Duration;
+
+use motet::UserId;
+use motet::config::{CacheConfig, SchedulerConfig};
+use motet::model::Model;
+use motet::model::oracle::{Oracle, OracleConfig};
+use motet::request::Priority;
+use motet::scheduler::cost::StepCost;
+use serde::Deserialize;
+
+use crate::Result;
+use crate::arrivals::{Arrival, Kind, merged};
+use crate::house::{House, LARGE_DEVICE, Pace, SMALL_DEVICE, Waits};
+use crate::report::{Report, median};
+
+const POLITE: UserId = UserId(1);
+const GREEDY: UserId = UserId(2);
+const PROMPT_TOKENS: usize = 64;
+const OUTPUT_TOKENS: usize = 32;
+/// Sequences among which a step's base cost is shared, about.
+const BATCH: f64 = 32.0;
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Measure {
+    /// Loads, each another sample.
+    seeds: u64,
+    /// The polite user's requests.
+    requests: usize,
+}
+
+/// One load on one device.
+#[derive(Clone, Copy)]
+struct Load {
+    cost: StepCost,
+    step_tokens_max: usize,
+    seed: u64,
+    requests: usize,
+    /// The polite user's part of what the device can do.
+    part: f64,
+    /// Whether who waits long rises by a class.
+    ages: bool,
+}
+
+/// What one load has come to, on one device.
+#[derive(Clone, Copy)]
+struct Sample {
+    gap: f64,
+    throughput: f64,
+    beside: Waits,
+    alone: Waits,
+    first_come: Waits,
+}
+
+pub(crate) fn run(measure: Measure) -> Result<Report> {
+    let mut report = Report::default();
+    for (cost, step_tokens_max) in [(SMALL_DEVICE, 256), (LARGE_DEVICE, 2_048)] {
+        for ages in [true, false] {
+            let sample = |seed| {
+                let load = Load {
+                    cost,
+                    step_tokens_max,
+                    seed,
+                    requests: measure.requests,
+                    part: 0.0,
+                    ages,
+                };
+                load.sample()
+            };
+            let samples: Vec<Sample> = (1..=measure.seeds).map(sample).collect::<Result<_>>()?;
+            let middle =
+                |of: fn(&Sample) -> f64| median(&samples.iter().map(of).collect::<Vec<f64>>());
+            let ageing = if ages {
+                ""
+            } else {
+                ", nobody rises by waiting"
+            };
+            let name = format!("{}{ageing}", name(cost));
+            let gap = middle(|sample| sample.gap);
+            report.remark("gap", format!("{name}: {gap:.3}"));
+            let throughput = middle(|sample| sample.throughput);
+            report.remark("throughput", format!("{name}: {throughput:.3}"));
+            let ratio = middle(Sample::wait_by_alone);
+            let Sample {
+                beside,
+                alone,
+                first_come,
+                ..
+            } = samples[0];
+            report.remark(
+                "ttft",
+                format!(
+                    "{name}: {ratio:.2}; p99 {beside}, alone {alone}, first come first served \
+                     {first_come}"
+                ),
+            );
+            for sample in samples.iter().filter(|_| ages && cost == SMALL_DEVICE) {
+                report.sample("gap", sample.gap);
+                report.sample("throughput", sample.throughput);
+                report.sample("ttft", sample.wait_by_alone());
+            }
+        }
+    }
+    Ok(report)
+}
+
+impl Sample {
+    fn wait_by_alone(&self) -> f64 {
+        self.beside.token / self.alone.token
+    }
+}
+
+/// A device in words.
+pub(crate) fn name(cost: StepCost) -> String {
+    format!(
+        "virtual device of {:.0} ms a step, {:.2} ms a token, {:.2} µs a token attended to",
+        cost.base * 1e3,
+        cost.per_token * 1e3,
+        cost.per_attended * 1e6
+    )
+}
+
+impl Load {
+    fn sample(self) -> Result<Sample> {
+        let with_part = |part| Self { part, ..self };
+        // Both have more than the device can do.
+        let fair = with_part(1.0).serve(true, true)?;
+        let first_come = with_part(1.0).serve(true, false)?;
+        // The polite one has less than its share.
+        let share = with_part(0.2);
+        Ok(Sample {
+            gap: gap_by_bound(&fair),
+            throughput: rate(&fair) / rate(&first_come),
+            beside: polite_wait(&share.serve(true, true)?),
+            alone: polite_wait(&share.serve(false, true)?),
+            first_come: polite_wait(&share.serve(true, false)?),
+        })
+    }
+
+    fn serve(self, greedy_too: bool, told_apart: bool) -> Result<House<Oracle>> {
+        let config = OracleConfig {
+            vocab_size: 50_000,
+            verify: false,
+            ..OracleConfig::default()
+        };
+        let mut model = Oracle::new(config)?;
+        let scheduler = SchedulerConfig {
+            step_tokens_max: self.step_tokens_max,
+            ageing: SchedulerConfig::default().ageing.filter(|_| self.ages),
+            ..SchedulerConfig::default()
+        };
+        let cache = CacheConfig::default();
+        let mut house = House::new(model.spec(), scheduler, cache, Pace::Virtual(self.cost));
+        house.serve(&mut model, self.arrivals(greedy_too, told_apart));
+        match house.callers.failed() {
+            Some(error) => Err(format!("a request failed: {error}").into()),
+            None => Ok(house),
+        }
+    }
+
+    fn arrivals(self, greedy_too: bool, told_apart: bool) -> Vec<Arrival> {
+        let polite = Kind {
+            user: POLITE,
+            class: Priority::Normal,
+            prompt_tokens: PROMPT_TOKENS,
+            output_tokens: OUTPUT_TOKENS,
+        };
+        let greedy = Kind {
+            user: if told_apart { GREEDY } else { POLITE },
+            prompt_tokens: 8 * PROMPT_TOKENS,
+            ..polite
+        };
+        let seconds = |kind: Kind| {
+            self.cost.per_token * kind.tokens() as f64
+                + self.cost.base / BATCH * kind.output_tokens as f64
+        };
+        let apart = |kind, part| Duration::from_secs_f64(seconds(kind) / part);
+        let span = apart(polite, self.part) * self.requests as u32;
+        let greedy_apart = apart(greedy, 10.0 * self.part);
+        let greedy_requests = match greedy_too {
+            true => (span.as_secs_f64() / greedy_apart.as_secs_f64()) as usize,
+            false => 0,
+        };
+        merged([
+            polite.arrivals(self.requests, apart(polite, self.part), self.seed),
+            greedy.arrivals(greedy_requests, greedy_apart, self.seed + 1_000),
+        ])
+    }
+}
+
+/// The largest difference between what both have had since both had somebody who waits,
+/// ÷ the bound.
+fn gap_by_bound(house: &House<Oracle>) -> f64 {
+    let prices = SchedulerConfig::default();
+    let (prompt, output) = (prices.prompt_token_service, prices.output_token_service);
+    let (mut difference, mut least, mut most, mut gap) = (0.0, 0.0, 0.0, 0.0_f64);
+    for step in &house.steps {
+        let both = [POLITE, GREEDY]
+            .iter()
+            .all(|user| step.backlogged.contains(user));
+        if !both {
+            (difference, least, most) = (0.0, 0.0, 0.0);
+            continue;
+        }
+        for (user, sign) in [(POLITE, 1.0), (GREEDY, -1.0)] {
+            let had = step.evaluated.get(&user).copied().unwrap_or_default();
+            difference += sign * (prompt * had.prompt as f64 + output * had.output as f64);
+        }
+        least = difference.min(least);
+        most = difference.max(most);
+        gap = gap.max(most - least);
+    }
+    let running = house.steps.iter().map(|step| step.cached_tokens).max();
+    let longest = (8 * PROMPT_TOKENS) as f64;
+    gap / (2.0 * (prompt * longest).max(output * running.unwrap_or(1) as f64))
+}
+
+/// Tokens in a second, from the first request to the end of the last.
+fn rate(house: &House<Oracle>) -> f64 {
+    house.callers.tokens() as f64 / house.now().as_secs_f64()
+}
+
+fn polite_wait(house: &House<Oracle>) -> Waits {
+    house
+        .callers
+        .waits(|caller| caller.prompt.len() == PROMPT_TOKENS)
+}

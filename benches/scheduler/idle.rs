@@ -1,0 +1,75 @@
+//! How long the device waits while there is work: sequences that decode and nothing else.
+
+use std::path::Path;
+
+use motet::config::{CacheConfig, EngineConfig, SchedulerConfig};
+use motet::{Engine, Shutdown};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde::Deserialize;
+
+use crate::Result;
+use crate::arrivals::prompt;
+use crate::engine::{all_have, on_model, request, runtime, submit_all};
+use crate::report::Report;
+
+/// Tokens that all decode before it counts.
+const WARM_TOKENS: usize = 4;
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Measure {
+    rounds: u64,
+    sequences: usize,
+    prompt_tokens: usize,
+    /// Tokens that each decodes.
+    tokens: usize,
+}
+
+pub(crate) fn run(measure: Measure, model: Option<&Path>) -> Result<Report> {
+    runtime(2)?.block_on(async {
+        let config = EngineConfig {
+            scheduler: SchedulerConfig::default(),
+            cache: CacheConfig::default(),
+        };
+        let engine = on_model(model, config).await?;
+        let report = measure.take_turns(&engine).await;
+        engine.shutdown(Shutdown::Abort).await;
+        report
+    })
+}
+
+impl Measure {
+    async fn take_turns(self, engine: &Engine) -> Result<Report> {
+        let mut report = Report::default();
+        for round in 0..self.rounds {
+            let mut numbers = ChaCha8Rng::seed_from_u64(round);
+            let output_tokens = 2 * WARM_TOKENS + self.tokens;
+            let requests = (0..self.sequences)
+                .map(|_| request(prompt(&mut numbers, self.prompt_tokens), output_tokens));
+            let clerks = submit_all(engine, requests.collect()).await?;
+            all_have(&clerks, WARM_TOKENS).await?;
+            let before = engine.stats();
+            all_have(&clerks, WARM_TOKENS + self.tokens).await?;
+            let after = engine.stats();
+            for clerk in clerks {
+                clerk.end().await?;
+            }
+            let idle = (after.device_idle - before.device_idle).as_secs_f64();
+            let busy = (after.device_busy - before.device_busy).as_secs_f64();
+            let steps = (after.steps - before.steps).max(1) as f64;
+            report.sample("share", idle / (idle + busy));
+            if round + 1 == self.rounds {
+                let remark = format!(
+                    "{} sequences: {:.1} ms busy and {:.3} ms idle a step, in the last of {} turns",
+                    self.sequences,
+                    1e3 * busy / steps,
+                    1e3 * idle / steps,
+                    self.rounds,
+                );
+                report.remark("share", remark);
+            }
+        }
+        Ok(report)
+    }
+}

@@ -1,0 +1,274 @@
+//! Many times more requests than can be served: goodput, refusals, memory.
+//!
+//! Requests come at random moments at a multiple of the rate at which they are served at
+//! best, whatever becomes of those before. The best is what callers get who send the next
+//! request when the one before is over; it is measured before and after.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use motet::config::{CacheConfig, EngineConfig, SchedulerConfig};
+use motet::error::SubmitError;
+use motet::model::oracle::{OracleConfig, StepCost};
+use motet::{Engine, Request};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::Deserialize;
+use tokio::task::JoinSet;
+
+use crate::Result;
+use crate::arrivals::prompt;
+use crate::engine::{on_oracle, request, runtime};
+use crate::report::{Report, largest, median, percentile};
+
+const PROMPT_TOKENS: usize = 64;
+const OUTPUT_TOKENS: usize = 32;
+const COST: StepCost = StepCost {
+    base: Duration::from_millis(1),
+    per_token: Duration::from_micros(20),
+    per_cached_token: Duration::ZERO,
+};
+/// Parts in which goodput is counted.
+const WINDOWS: usize = 6;
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Measure {
+    seconds: f64,
+    /// Requests that come ÷ requests that are served at best.
+    times: f64,
+}
+
+/// What has happened so far; callers count.
+#[derive(Debug, Default)]
+struct Counts {
+    /// Tokens of requests that were served in full.
+    good_tokens: AtomicU64,
+    /// Callers so far: each has prompts of its own.
+    callers: AtomicU64,
+    admitted: AtomicUsize,
+    served: AtomicUsize,
+}
+
+/// What overload has brought.
+struct Overload {
+    /// Good tokens in a second, by window.
+    goodput: Vec<f64>,
+    /// Resident bytes at the end of each window.
+    resident: Vec<f64>,
+    /// Milliseconds until each refusal.
+    refusals: Vec<f64>,
+    sent: usize,
+}
+
+pub(crate) fn run(measure: Measure) -> Result<Report> {
+    runtime(2)?.block_on(async {
+        let oracle = OracleConfig {
+            vocab_size: 50_000,
+            verify: false,
+            cost: COST,
+            ..OracleConfig::default()
+        };
+        let config = EngineConfig {
+            scheduler: SchedulerConfig::default(),
+            cache: CacheConfig {
+                // Full after a few seconds, so that its bookkeeping grows no more.
+                device_bytes_max: 1 << 20,
+                ..CacheConfig::default()
+            },
+        };
+        let inside_max = config.scheduler.sequences_max + config.scheduler.queue_max;
+        let engine = Arc::new(on_oracle(oracle, config).await?);
+        let counts = Arc::new(Counts::default());
+        // Threads, allocators and the cache get going.
+        let part = measure.seconds / 6.0;
+        closed(&engine, &counts, inside_max, part).await;
+        let mut best = closed(&engine, &counts, inside_max, part).await;
+        let rate = median(&best) / OUTPUT_TOKENS as f64 * measure.times;
+        let overload = measure.overload(&engine, &counts, rate).await?;
+        best.extend(closed(&engine, &counts, inside_max, part).await);
+        engine.drain().await;
+        // Whoever reads the last streams counts them.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        Ok(report(&overload, &best, rate, &counts))
+    })
+}
+
+fn report(overload: &Overload, best: &[f64], rate: f64, counts: &Counts) -> Report {
+    let mut report = Report::default();
+    let best = median(best);
+    // While the first window fills, what is inside was not sent in it.
+    for goodput in overload.goodput.iter().skip(1) {
+        report.sample("goodput", goodput / best);
+    }
+    let first = overload.resident.first().copied().unwrap_or(1.0);
+    for resident in overload.resident.iter().skip(1) {
+        report.sample("rss_growth", resident / first);
+    }
+    report.sample("reject_ms", largest(&overload.refusals));
+    report.sample("lost", counts.lost() as f64);
+    let refused = overload.refusals.len();
+    report.remark(
+        "goodput",
+        format!(
+            "{best:.0} tok/s at best; {rate:.0} requests a second came, {} in all, {refused} were \
+             refused, {} served",
+            overload.sent,
+            counts.served.load(Ordering::Relaxed),
+        ),
+    );
+    report.remark(
+        "reject_ms",
+        format!(
+            "p50 {:.4} ms, p99 {:.4}, p99.9 {:.4}, of {refused} refusals",
+            median(&overload.refusals),
+            percentile(&overload.refusals, 0.99),
+            percentile(&overload.refusals, 0.999),
+        ),
+    );
+    report.remark("rss_growth", format!("{:.0} MB", first / 1e6));
+    report
+}
+
+/// Callers who always have a request inside: good tokens in a second, by window.
+async fn closed(
+    engine: &Arc<Engine>,
+    counts: &Arc<Counts>,
+    callers: usize,
+    seconds: f64,
+) -> Vec<f64> {
+    let until = Instant::now() + Duration::from_secs_f64(seconds);
+    let mut tasks = JoinSet::new();
+    for _ in 0..callers {
+        let (engine, counts) = (Arc::clone(engine), Arc::clone(counts));
+        tasks.spawn(async move {
+            let mut numbers = counts.numbers();
+            while Instant::now() < until {
+                let request = any_request(&mut numbers);
+                match engine.submit(request).await {
+                    Ok(stream) => counts.serve(stream).await,
+                    // Its place is not free yet.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+                }
+            }
+        });
+    }
+    let part = Duration::from_secs_f64(seconds / WINDOWS as f64);
+    let mut windows = Vec::new();
+    for _ in 0..WINDOWS {
+        windows.push(counts.goodput(part).await);
+    }
+    tasks.join_all().await;
+    // While it fills, little is over.
+    windows.split_off(1)
+}
+
+impl Measure {
+    /// Sends requests at this rate, whatever becomes of them.
+    async fn overload(
+        self,
+        engine: &Arc<Engine>,
+        counts: &Arc<Counts>,
+        rate: f64,
+    ) -> Result<Overload> {
+        let (sent_to, sender_counts) = (Arc::clone(engine), Arc::clone(counts));
+        let until = Instant::now() + Duration::from_secs_f64(self.seconds);
+        let sender = tokio::spawn(async move { send(&sent_to, &sender_counts, rate, until).await });
+        let part = Duration::from_secs_f64(self.seconds / WINDOWS as f64);
+        let (mut goodput, mut resident) = (Vec::new(), Vec::new());
+        for _ in 0..WINDOWS {
+            goodput.push(counts.goodput(part).await);
+            resident.push(resident_bytes());
+        }
+        let (sent, refusals) = sender.await??;
+        Ok(Overload {
+            goodput,
+            resident,
+            refusals,
+            sent,
+        })
+    }
+}
+
+/// Sends requests until then: how many, and the milliseconds of each refusal.
+async fn send(
+    engine: &Arc<Engine>,
+    counts: &Arc<Counts>,
+    rate: f64,
+    until: Instant,
+) -> Result<(usize, Vec<f64>)> {
+    let mut numbers = counts.numbers();
+    let mut next = Instant::now();
+    let (mut sent, mut refusals) = (0, Vec::new());
+    while next < until {
+        let uniform: f64 = numbers.random_range(f64::EPSILON..1.0);
+        next += Duration::from_secs_f64(-uniform.ln() / rate);
+        if next > Instant::now() {
+            tokio::time::sleep_until(next.into()).await;
+        }
+        let request = any_request(&mut numbers);
+        sent += 1;
+        let asked = Instant::now();
+        match engine.submit(request).await {
+            Ok(stream) => {
+                let counts = Arc::clone(counts);
+                tokio::spawn(async move { counts.serve(stream).await });
+            }
+            Err(SubmitError::QueueFull { .. }) => {
+                refusals.push(asked.elapsed().as_secs_f64() * 1e3);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok((sent, refusals))
+}
+
+fn any_request(numbers: &mut ChaCha8Rng) -> Request {
+    request(prompt(numbers, PROMPT_TOKENS), OUTPUT_TOKENS)
+}
+
+impl Counts {
+    /// Another caller's prompts.
+    fn numbers(&self) -> ChaCha8Rng {
+        ChaCha8Rng::seed_from_u64(self.callers.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Reads a stream to its end.
+    async fn serve(&self, mut stream: motet::TokenStream) {
+        self.admitted.fetch_add(1, Ordering::Relaxed);
+        let mut tokens = 0;
+        while let Some(piece) = stream.next().await {
+            tokens += usize::from(piece.is_ok_and(|piece| piece.token.is_some()));
+        }
+        if tokens == OUTPUT_TOKENS && stream.finish().is_some() {
+            self.good_tokens.fetch_add(tokens as u64, Ordering::Relaxed);
+            self.served.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Good tokens in a second, from now for so long.
+    async fn goodput(&self, time: Duration) -> f64 {
+        let (begun, before) = (Instant::now(), self.good_tokens.load(Ordering::Relaxed));
+        tokio::time::sleep(time).await;
+        let tokens = self.good_tokens.load(Ordering::Relaxed) - before;
+        tokens as f64 / begun.elapsed().as_secs_f64()
+    }
+
+    /// Requests that were taken in and not served.
+    fn lost(&self) -> usize {
+        let served = self.served.load(Ordering::Relaxed);
+        self.admitted.load(Ordering::Relaxed) - served
+    }
+}
+
+/// Bytes of this process in memory; 0 where the system does not tell (it does on Linux).
+fn resident_bytes() -> f64 {
+    const PAGE_BYTES: f64 = 4096.0;
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = text
+        .split(' ')
+        .nth(1)
+        .and_then(|pages| pages.parse::<f64>().ok());
+    pages.unwrap_or_default() * PAGE_BYTES
+}

@@ -1,0 +1,137 @@
+//! Less memory than the load wants: who gives way goes on later with the same tokens.
+
+use std::time::Duration;
+
+use motet::UserId;
+use motet::config::{CacheConfig, SchedulerConfig};
+use motet::model::Model;
+use motet::model::oracle::{Oracle, OracleConfig};
+use motet::model::sampling::Sampling;
+use motet::request::Priority;
+use motet::scheduler::cost::StepCost;
+use serde::Deserialize;
+
+use crate::Result;
+use crate::arrivals::Kind;
+use crate::fair::name;
+use crate::house::{House, LARGE_DEVICE, Pace, SMALL_DEVICE};
+use crate::report::{Report, percentile};
+
+/// Memory that the load wants ÷ memory that there is.
+const OVERSUBSCRIPTION: f64 = 1.5;
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Measure {
+    /// Loads, each another sample.
+    seeds: u64,
+    /// Sequences that run at once where memory suffices.
+    sequences: usize,
+    /// Requests for each of these.
+    rounds: usize,
+}
+
+/// One load on one device.
+#[derive(Clone, Copy)]
+struct Load {
+    cost: StepCost,
+    kind: Kind,
+    seed: u64,
+    measure: Measure,
+}
+
+pub(crate) fn run(measure: Measure) -> Result<Report> {
+    let mut report = Report::default();
+    let kinds = [
+        (SMALL_DEVICE, 256),
+        (SMALL_DEVICE, 1_024),
+        (LARGE_DEVICE, 256),
+    ];
+    for (cost, prompt_tokens) in kinds {
+        let main = cost == SMALL_DEVICE && prompt_tokens == 256;
+        let (mut ratios, mut behind) = (Vec::new(), String::new());
+        for seed in 1..=measure.seeds {
+            let load = Load {
+                cost,
+                kind: Kind {
+                    user: UserId(1),
+                    class: Priority::Normal,
+                    prompt_tokens,
+                    output_tokens: 256,
+                },
+                seed,
+                measure,
+            };
+            let free = load.serve(measure.sequences, usize::MAX / 4)?;
+            let budget_bytes = (most_bytes(&free) as f64 / OVERSUBSCRIPTION) as usize;
+            let pressed = load.serve(measure.sequences, budget_bytes)?;
+            let seconds = |house: &House<Oracle>| house.now().as_secs_f64();
+            ratios.push(seconds(&free) / seconds(&pressed));
+            let fewer = (measure.sequences as f64 / OVERSUBSCRIPTION) as usize;
+            let throttled = load.serve(fewer, budget_bytes)?;
+            let evaluated = |house: &House<Oracle>| -> usize {
+                house.steps.iter().map(|step| step.tokens).sum()
+            };
+            behind = format!(
+                "prompts of {prompt_tokens} tokens: {} times somebody gave way in {} requests, \
+                 {:.3} times the tokens evaluated, all tokens as alone; {:.3} of the throughput \
+                 with {fewer} at once, not {}",
+                pressed.scheduler.stats().preempted,
+                pressed.callers.all.len(),
+                evaluated(&pressed) as f64 / evaluated(&free) as f64,
+                seconds(&free) / seconds(&throttled),
+                measure.sequences,
+            );
+        }
+        let ratio = percentile(&ratios, 0.5);
+        report.remark(
+            "throughput",
+            format!("{}, {behind}: {ratio:.3}", name(cost)),
+        );
+        for ratio in ratios.into_iter().filter(|_| main) {
+            report.sample("throughput", ratio);
+        }
+    }
+    Ok(report)
+}
+
+/// The most that all slots held at once.
+fn most_bytes(house: &House<Oracle>) -> usize {
+    let tokens = house.steps.iter().map(|step| step.cached_tokens).max();
+    tokens.unwrap_or_default() * OracleConfig::default().layer_bytes
+}
+
+impl Load {
+    fn serve(self, sequences_max: usize, device_bytes_max: usize) -> Result<House<Oracle>> {
+        let config = OracleConfig {
+            vocab_size: 50_000,
+            tail_block_tokens: 1,
+            ..OracleConfig::default()
+        };
+        let mut model = Oracle::new(config.clone())?;
+        let scheduler = SchedulerConfig {
+            sequences_max,
+            ..SchedulerConfig::default()
+        };
+        let cache = CacheConfig {
+            device_bytes_max,
+            ..CacheConfig::default()
+        };
+        let mut house = House::new(model.spec(), scheduler, cache, Pace::Virtual(self.cost));
+        let requests = self.measure.sequences * self.measure.rounds;
+        house.serve(
+            &mut model,
+            self.kind.arrivals(requests, Duration::ZERO, self.seed),
+        );
+        for (number, caller) in house.callers.all.iter().enumerate() {
+            if let Some(error) = &caller.error {
+                return Err(format!("request {number} failed: {error}").into());
+            }
+            let alone = config.solo(&caller.prompt, caller.output_tokens, Sampling::GREEDY);
+            if caller.told != alone {
+                return Err(format!("request {number} has other tokens than alone").into());
+            }
+        }
+        Ok(house)
+    }
+}

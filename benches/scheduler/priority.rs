@@ -1,0 +1,124 @@
+//! An urgent class above a background that wants all it can get.
+
+use std::time::Duration;
+
+use motet::UserId;
+use motet::config::{CacheConfig, SchedulerConfig};
+use motet::model::Model;
+use motet::model::oracle::{Oracle, OracleConfig};
+use motet::request::Priority;
+use motet::scheduler::cost::StepCost;
+use serde::Deserialize;
+
+use crate::Result;
+use crate::arrivals::Kind;
+use crate::fair::name;
+use crate::house::{House, LARGE_DEVICE, Pace, SMALL_DEVICE, Waits};
+use crate::report::{Report, percentile};
+
+/// Background requests that are inside beyond those that can run: there is always one
+/// that waits.
+const BACKGROUND_WAITING: usize = 8;
+/// The urgent class' part of what the device can do.
+const URGENT_PART: f64 = 0.1;
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Measure {
+    /// Loads, each another sample.
+    seeds: u64,
+    /// Urgent requests of each.
+    requests: usize,
+}
+
+/// Urgent requests on one device.
+#[derive(Clone, Copy)]
+struct Load {
+    cost: StepCost,
+    step_tokens_max: usize,
+    seed: u64,
+    requests: usize,
+    prompt_tokens: usize,
+}
+
+pub(crate) fn run(measure: Measure) -> Result<Report> {
+    let mut report = Report::default();
+    for (cost, step_tokens_max) in [(SMALL_DEVICE, 256), (LARGE_DEVICE, 2_048)] {
+        for prompt_tokens in [512, 64] {
+            let main = cost == SMALL_DEVICE && prompt_tokens == 512;
+            let (mut ratios, mut behind) = (Vec::new(), String::new());
+            for seed in 1..=measure.seeds {
+                let load = Load {
+                    cost,
+                    step_tokens_max,
+                    seed,
+                    requests: measure.requests,
+                    prompt_tokens,
+                };
+                let (beside, preempted) = load.wait(true)?;
+                let (alone, _) = load.wait(false)?;
+                ratios.push(beside.token / alone.token);
+                if seed == 1 {
+                    behind = format!(
+                        "prompts of {prompt_tokens} tokens: p99 {beside}, alone {alone}; \
+                         {preempted} times a background sequence gave way"
+                    );
+                }
+            }
+            let ratio = percentile(&ratios, 0.5);
+            report.remark("ttft", format!("{}, {behind}: {ratio:.2}", name(cost)));
+            for ratio in ratios.into_iter().filter(|_| main) {
+                report.sample("ttft", ratio);
+            }
+        }
+    }
+    Ok(report)
+}
+
+impl Load {
+    /// The urgent class' p99 time to its first token, and how often somebody gave way.
+    fn wait(self, background_too: bool) -> Result<(Waits, u64)> {
+        let urgent = Kind {
+            user: UserId(1),
+            class: Priority::Urgent,
+            prompt_tokens: self.prompt_tokens,
+            output_tokens: 32,
+        };
+        let background = Kind {
+            user: UserId(2),
+            class: Priority::Background,
+            prompt_tokens: 512,
+            output_tokens: 128,
+        };
+        let seconds = self.cost.per_token * urgent.tokens() as f64
+            + self.cost.base * urgent.output_tokens as f64 / 4.0;
+        let apart = Duration::from_secs_f64(seconds / URGENT_PART);
+        let mut model = Oracle::new(OracleConfig {
+            vocab_size: 50_000,
+            verify: false,
+            ..OracleConfig::default()
+        })?;
+        let scheduler = SchedulerConfig {
+            step_tokens_max: self.step_tokens_max,
+            ..SchedulerConfig::default()
+        };
+        let inside = match background_too {
+            true => scheduler.sequences_max + BACKGROUND_WAITING,
+            false => 0,
+        };
+        let cache = CacheConfig::default();
+        let mut house = House::new(model.spec(), scheduler, cache, Pace::Virtual(self.cost));
+        let more = (1..).flat_map(|round: u64| {
+            background.arrivals(64, Duration::ZERO, self.seed + 1_000 * round)
+        });
+        let arrivals = urgent.arrivals(self.requests, apart, self.seed);
+        house.serve_beside(&mut model, arrivals, more, inside);
+        if let Some(error) = house.callers.failed() {
+            return Err(format!("a request failed: {error}").into());
+        }
+        let waits = house
+            .callers
+            .waits(|caller| caller.class == Priority::Urgent);
+        Ok((waits, house.scheduler.stats().preempted))
+    }
+}

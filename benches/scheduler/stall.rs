@@ -1,0 +1,186 @@
+//! Long prompts beside those who decode: the longest gap, and what its bound costs.
+//!
+//! Two engines are loaded, one with the default bound on a step's time and one without
+//! a bound, and take turns.
+
+use std::path::Path;
+use std::time::Instant;
+
+use motet::config::{CacheConfig, EngineConfig, InterToken, SchedulerConfig};
+use motet::{Engine, Shutdown};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde::Deserialize;
+
+use crate::Result;
+use crate::arrivals::prompt;
+use crate::engine::{Clerk, all_have, on_model, request, runtime, submit_all};
+use crate::report::{Report, largest, median, percentile};
+
+const DECODING: usize = 4;
+/// Tokens of a decoding sequence's prompt.
+const DECODING_PROMPT_TOKENS: usize = 64;
+/// Tokens that they decode before the prompts come.
+const WARM_TOKENS: usize = 32;
+const DEVICE_BYTES: usize = 4 << 30;
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Measure {
+    /// Pairs of turns.
+    rounds: u64,
+    /// Tokens of a long prompt; a short one has a quarter.
+    prompt_tokens: usize,
+    /// Long prompts that come at once.
+    prompts: usize,
+}
+
+/// Prompts that came at once beside those who decode.
+#[derive(Clone, Debug)]
+struct Stall {
+    /// The median gap between two tokens before.
+    before: f64,
+    /// Gaps from when the prompts came until each had its first token, in seconds.
+    gaps: Vec<f64>,
+    /// How long that took.
+    seconds: f64,
+}
+
+pub(crate) fn run(measure: Measure, model: Option<&Path>) -> Result<Report> {
+    runtime(2)?.block_on(async {
+        let bounded = start(model, SchedulerConfig::default().inter_token, 256).await?;
+        let unbounded = start(model, InterToken::Unbounded, 2 * measure.prompt_tokens).await?;
+        let report = measure.take_turns(&bounded, &unbounded).await;
+        bounded.shutdown(Shutdown::Abort).await;
+        unbounded.shutdown(Shutdown::Abort).await;
+        report
+    })
+}
+
+async fn start(
+    model: Option<&Path>,
+    inter_token: InterToken,
+    step_tokens_max: usize,
+) -> Result<Engine> {
+    let config = EngineConfig {
+        scheduler: SchedulerConfig {
+            inter_token,
+            step_tokens_max,
+            unread_tokens_max: 1 << 16,
+            ..SchedulerConfig::default()
+        },
+        cache: CacheConfig {
+            device_bytes_max: DEVICE_BYTES,
+            ..CacheConfig::default()
+        },
+    };
+    on_model(model, config).await
+}
+
+impl Measure {
+    async fn take_turns(self, bounded: &Engine, unbounded: &Engine) -> Result<Report> {
+        let mut report = Report::default();
+        let (mut longs, mut frees) = (Vec::new(), Vec::new());
+        for round in 0..self.rounds {
+            let short = self
+                .stall(bounded, 1, self.prompt_tokens / 4, 3 * round)
+                .await?;
+            let one = self
+                .stall(bounded, 1, self.prompt_tokens, 3 * round + 1)
+                .await?;
+            let seed = 3 * round + 2;
+            let long = self
+                .stall(bounded, self.prompts, self.prompt_tokens, seed)
+                .await?;
+            let free = self
+                .stall(unbounded, self.prompts, self.prompt_tokens, seed)
+                .await?;
+            report.sample("stall_short", short.longest());
+            report.sample("stall_one", one.longest());
+            report.sample("stall", long.longest());
+            report.sample("prefill_cost", long.seconds / free.seconds);
+            longs.push(long);
+            frees.push(free);
+        }
+        let remark = |stalls: &[Stall]| {
+            let of =
+                |value: fn(&Stall) -> f64| median(&stalls.iter().map(value).collect::<Vec<f64>>());
+            format!(
+                "a step takes {:.1} ms before; then gaps have p50 {:.1}, p99 {:.1}, most {:.1} ms, \
+                 and prefill takes {:.2} s",
+                1e3 * of(|stall| stall.before),
+                1e3 * of(|stall| median(&stall.gaps)),
+                1e3 * of(|stall| percentile(&stall.gaps, 0.99)),
+                1e3 * of(|stall| largest(&stall.gaps)),
+                of(|stall| stall.seconds),
+            )
+        };
+        report.remark("stall", remark(&longs));
+        report.remark("prefill_cost", format!("bounded: {}", remark(&longs)));
+        report.remark("prefill_cost", format!("unbounded: {}", remark(&frees)));
+        Ok(report)
+    }
+
+    /// Lets prompts come while others decode.
+    async fn stall(
+        self,
+        engine: &Engine,
+        prompts: usize,
+        prompt_tokens: usize,
+        seed: u64,
+    ) -> Result<Stall> {
+        let mut numbers = ChaCha8Rng::seed_from_u64(seed);
+        let context = engine.model().context_tokens_max;
+        let decoding = (0..DECODING).map(|_| {
+            let prompt = prompt(&mut numbers, DECODING_PROMPT_TOKENS);
+            request(prompt, context - DECODING_PROMPT_TOKENS)
+        });
+        let decoding = submit_all(engine, decoding.collect()).await?;
+        all_have(&decoding, 2 * WARM_TOKENS).await?;
+        let came = Instant::now();
+        let newcomers = (0..prompts).map(|_| request(prompt(&mut numbers, prompt_tokens), 1));
+        for newcomer in submit_all(engine, newcomers.collect()).await? {
+            newcomer.end().await?;
+        }
+        let seconds = came.elapsed().as_secs_f64();
+        // The gap that the last prompt has made is over.
+        let so_far = decoding.iter().map(|clerk| clerk.times().len()).max();
+        all_have(&decoding, so_far.unwrap_or_default() + 2).await?;
+        let ended = came.elapsed().as_secs_f64();
+        let stall = Stall {
+            before: median(&gaps(
+                &decoding,
+                came,
+                |at| (-1e9..0.0).contains(&at),
+                WARM_TOKENS,
+            )),
+            gaps: gaps(&decoding, came, |at| (0.0..ended).contains(&at), usize::MAX),
+            seconds,
+        };
+        for clerk in decoding {
+            clerk.leave().await;
+        }
+        Ok(stall)
+    }
+}
+
+impl Stall {
+    /// The longest gap, in steps before.
+    fn longest(&self) -> f64 {
+        largest(&self.gaps) / self.before
+    }
+}
+
+/// The last gaps of each that ended at such a time, in seconds from `origin`.
+fn gaps(clerks: &[Clerk], origin: Instant, wanted: impl Fn(f64) -> bool, most: usize) -> Vec<f64> {
+    let from_origin = |time: &Instant| {
+        let after = time.saturating_duration_since(origin).as_secs_f64();
+        after - origin.saturating_duration_since(*time).as_secs_f64()
+    };
+    let own = |clerk: &Clerk| -> Vec<f64> {
+        let times: Vec<f64> = clerk.times().iter().map(from_origin).collect();
+        let pairs = times.windows(2).rev().filter(|pair| wanted(pair[1]));
+        pairs.map(|pair| pair[1] - pair[0]).take(most).collect()
+    };
+    clerks.iter().flat_map(own).collect()
+}
