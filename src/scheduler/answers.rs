@@ -82,6 +82,10 @@ impl SchedulerCore {
                 }
             }
             cache::Effect::NoRoom { sequence } => self.no_room(sequence, effects),
+            // Nobody has asked yet.
+            cache::Effect::Grown { .. }
+            | cache::Effect::NoGrowth { .. }
+            | cache::Effect::Resident { .. } => {}
             cache::Effect::Checkpoint { sequence, at } => {
                 let in_step = self.in_step(sequence);
                 let Some(entry) = self.entries.get_mut(&sequence) else {

@@ -334,6 +334,9 @@ impl House {
                     live.checkpoints.insert(*at);
                 }
                 Effect::Waits { .. } | Effect::NoRoom { .. } => {}
+                Effect::Grown { .. } | Effect::NoGrowth { .. } | Effect::Resident { .. } => {
+                    panic!("nobody has asked: {effect:?}")
+                }
             }
         }
         let done = self.table.carry_out(&mut self.model, work);
