@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_a_slot_shares_it_need_not_grow_for() {
-        let check = |keep: Option<usize>, reserved: [usize; 3]| {
+        let check = |keep: Option<usize>, reserved: [usize; 3], most: usize| {
             let mut core = cached(&[1; 8]);
             let begin = Begin {
                 keep,
@@ -160,11 +160,17 @@ mod tests {
             };
             tell(&mut core, share);
             expect(&core, reserved[2]);
+            let grows = |core: &mut CacheCore, tokens_max: usize| {
+                matches!(grow(core, tokens_max)[..], [Effect::Grown { .. }])
+            };
+            assert!(!grows(&mut core, most + 1), "{keep:?}");
+            assert!(grows(&mut core, most), "{keep:?}");
         };
-        check(None, [4, 12, 8]);
-        // What it will not keep moves into its tail when it shifts.
-        check(Some(4), [12, 20, 20]);
-        check(Some(8), [4, 12, 12]);
+        check(None, [4, 12, 8], 32);
+        // What it will not keep moves into its tail when it shifts. Then there is no room
+        // to seal, and 8 of 32 tokens are sealed; else 12.
+        check(Some(4), [12, 20, 20], 24);
+        check(Some(8), [4, 12, 12], 28);
     }
 
     #[test]
