@@ -264,6 +264,7 @@ mod tests {
                 top_p,
                 min_p,
                 seed,
+                ..Sampling::GREEDY
             },
         )
     }

@@ -113,11 +113,7 @@ impl Drawing {
             repetition: vec![1.0; vocab_size],
             shift: vec![0.0; vocab_size],
         };
-        for (token, bias) in &more.spec.bias {
-            if let Some(place) = adjustments.bias.get_mut(*token as usize) {
-                *place += bias;
-            }
-        }
+        more.add_bias(&mut adjustments.bias);
         for (token, count) in &more.counts {
             if let Some(place) = adjustments.shift.get_mut(*token as usize) {
                 *place = more.shift(&self.draw, *count);
@@ -139,11 +135,7 @@ impl More {
 
     /// Tokens that a shorter vocabulary does not have are left out.
     fn apply(&self, draw: &Draw, row: &mut [f32]) {
-        for (token, bias) in &self.spec.bias {
-            if let Some(logit) = row.get_mut(*token as usize) {
-                *logit += bias;
-            }
-        }
+        self.add_bias(row);
         let repetition = draw.sampling.repetition_penalty;
         for (token, count) in &self.counts {
             if let Some(logit) = row.get_mut(*token as usize) {
@@ -151,6 +143,14 @@ impl More {
             }
         }
         self.rule_out(row);
+    }
+
+    fn add_bias(&self, row: &mut [f32]) {
+        for (token, bias) in &self.spec.bias {
+            if let Some(logit) = row.get_mut(*token as usize) {
+                *logit += bias;
+            }
+        }
     }
 
     fn shift(&self, draw: &Draw, count: u32) -> f32 {
@@ -173,11 +173,7 @@ impl More {
 
     fn first_possible(&self, mut row: Vec<f32>) -> TokenId {
         row.fill(0.0);
-        for (token, bias) in &self.spec.bias {
-            if let Some(logit) = row.get_mut(*token as usize) {
-                *logit += bias;
-            }
-        }
+        self.add_bias(&mut row);
         self.rule_out(&mut row);
         let first = row.iter().position(|logit| *logit > f32::NEG_INFINITY);
         first.unwrap_or(0) as TokenId
