@@ -25,10 +25,13 @@ pub enum GrammarSource {
 }
 
 impl GrammarSource {
-    /// Longest schema or Lark grammar, in bytes.
-    pub const BYTES_MAX: usize = 64 << 10;
-    /// Longest regular expression, in bytes. What llguidance takes to compile one grows
-    /// with more than its length, and no fuel bounds it.
+    /// Longest schema, in bytes.
+    pub const SCHEMA_BYTES_MAX: usize = 64 << 10;
+    /// Longest Lark grammar, in bytes.
+    pub const LARK_BYTES_MAX: usize = 16 << 10;
+    /// Longest regular expression, in bytes, and the most that those in a schema have
+    /// together. What llguidance takes to compile one grows with the square of its
+    /// length (16 ms for 4 KB that are nothing but groups), and no fuel bounds it.
     pub const EXPRESSION_BYTES_MAX: usize = 4 << 10;
 
     fn kind(&self) -> &'static str {
@@ -51,15 +54,19 @@ impl GrammarSource {
 
     fn parsed(&self) -> Result<TopLevelGrammar, GrammarError> {
         let kind = self.kind();
-        let bytes = self.text().len();
+        let check = |bytes: usize, what: &str, bytes_max: usize| match bytes <= bytes_max {
+            true => Ok(()),
+            false => Err(GrammarError::TooLarge {
+                kind,
+                what: format!("{bytes} bytes{what}; expected at most {bytes_max}"),
+            }),
+        };
         let bytes_max = match self {
             GrammarSource::Regex(_) => Self::EXPRESSION_BYTES_MAX,
-            _ => Self::BYTES_MAX,
+            GrammarSource::Lark(_) => Self::LARK_BYTES_MAX,
+            GrammarSource::JsonSchema(_) | GrammarSource::Json => Self::SCHEMA_BYTES_MAX,
         };
-        if bytes > bytes_max {
-            let what = format!("{bytes} bytes; expected at most {bytes_max}");
-            return Err(GrammarError::TooLarge { kind, what });
-        }
+        check(self.text().len(), "", bytes_max)?;
         Ok(match self {
             GrammarSource::Json => TopLevelGrammar::from_json_schema(json!({"type": "object"})),
             GrammarSource::JsonSchema(text) => {
@@ -68,6 +75,8 @@ impl GrammarSource {
                     kind,
                     what: format!("{error}; expected JSON"),
                 })?;
+                let bytes = expression_bytes(&schema);
+                check(bytes, " of patterns", Self::EXPRESSION_BYTES_MAX)?;
                 TopLevelGrammar::from_json_schema(schema)
             }
             GrammarSource::Regex(text) => TopLevelGrammar::from_regex(text),
@@ -163,6 +172,28 @@ impl fmt::Debug for Grammar {
         // The source may be a megabyte.
         let (kind, bytes) = (self.source().kind(), self.source().text().len());
         write!(f, "Grammar({kind} of {bytes} bytes)")
+    }
+}
+
+/// How long the regular expressions of a schema are together. What only looks like one
+/// counts too.
+fn expression_bytes(schema: &Value) -> usize {
+    match schema {
+        Value::Array(items) => items.iter().map(expression_bytes).sum(),
+        Value::Object(fields) => {
+            let bytes = fields.iter().map(|(name, value)| {
+                let own = match (name.as_str(), value) {
+                    ("pattern", Value::String(pattern)) => pattern.len(),
+                    ("patternProperties", Value::Object(patterns)) => {
+                        patterns.keys().map(String::len).sum()
+                    }
+                    _ => 0,
+                };
+                own + expression_bytes(value)
+            });
+            bytes.sum()
+        }
+        _ => 0,
     }
 }
 

@@ -117,6 +117,18 @@ fn what_is_no_grammar_is_refused() {
     );
     let long = GrammarSource::Regex("a".repeat(GrammarSource::EXPRESSION_BYTES_MAX + 1));
     check(long, &["regular expression is too large", "bytes"]);
+    let pattern = "a".repeat(GrammarSource::EXPRESSION_BYTES_MAX);
+    for schema_text in [
+        format!(r#"{{"type": "string", "pattern": "{pattern}b"}}"#),
+        format!(r#"{{"items": [{{"patternProperties": {{"{pattern}b": true}}}}]}}"#),
+    ] {
+        check(
+            schema(&schema_text),
+            &["JSON schema is too large", "of patterns"],
+        );
+    }
+    let lark = format!("start: \"{}\"", "a".repeat(GrammarSource::LARK_BYTES_MAX));
+    check(GrammarSource::Lark(lark), &["Lark grammar is too large"]);
 }
 
 #[test]
