@@ -30,8 +30,8 @@ impl GrammarSource {
     /// Longest Lark grammar, in bytes.
     pub const LARK_BYTES_MAX: usize = 16 << 10;
     /// Longest regular expression, in bytes, and the most that those in a schema have
-    /// together. What llguidance takes to compile one grows with the square of its
-    /// length (16 ms for 4 KB that are nothing but groups), and no fuel bounds it.
+    /// together. No fuel bounds what llguidance takes to compile one: 16 ms for 4 KB
+    /// that are nothing but groups, but minutes for some of a few hundred KB.
     pub const EXPRESSION_BYTES_MAX: usize = 4 << 10;
 
     fn kind(&self) -> &'static str {

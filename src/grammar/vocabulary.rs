@@ -10,9 +10,8 @@ use super::GrammarError;
 use crate::TokenId;
 use crate::text::Tokenizer;
 
-/// The token texts of one tokenizer, prepared for grammars. Making it takes tens of
-/// milliseconds and some megabytes for a real vocabulary; cheap to clone, and shared
-/// by all its clones.
+/// The token texts of one tokenizer, prepared for grammars. Making it takes a fifth of
+/// a second for 49,152 tokens; cheap to clone, and shared by all its clones.
 #[derive(Clone)]
 pub struct GrammarVocabulary(Arc<Parts>);
 
