@@ -138,7 +138,7 @@ impl Telemetry {
         if work.spans.is_empty() {
             return;
         }
-        let tokens: usize = work.spans.iter().map(|span| span.tokens.len()).sum();
+        let tokens: usize = work.spans.iter().map(|span| span.input.tokens()).sum();
         self.metrics.step_tokens.record(tokens as f64);
         self.stats.send_modify(|stats| {
             stats.steps += 1;

@@ -238,6 +238,7 @@ impl House {
                 self.feed(Event::Outcome(Outcome {
                     result,
                     busy: Duration::ZERO,
+                    gap: Duration::ZERO,
                     memory: DeviceMemory::default(),
                 }));
             }

@@ -12,6 +12,8 @@
 //! cumulative distribution of what is left, in the vocabulary's order. That order
 //! is as good as any, and needs no sorting where no filter does.
 
+use std::sync::Arc;
+
 use crate::TokenId;
 
 /// How a request wants its tokens drawn. [`Sampling::GREEDY`] is the default.
@@ -130,6 +132,84 @@ impl Draw {
         };
         in_nucleus.max(least).max(min_p)
     }
+}
+
+/// Everything that one draw needs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Drawing(Draw);
+
+/// A drawn token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Drawn {
+    /// The token.
+    pub token: TokenId,
+    /// How likely it and others were, where that is wanted.
+    pub logprobs: Option<TokenLogprobs>,
+}
+
+/// How likely tokens were.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprobs {
+    /// Of the drawn token.
+    pub logprob: f32,
+    /// Of the likeliest, in falling order.
+    pub top: Vec<(TokenId, f32)>,
+}
+
+/// What a request wants of its draws beyond [`Sampling`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DrawSpec {}
+
+/// The drawing state of one live sequence.
+#[derive(Debug)]
+pub struct Drawer {}
+
+/// Why a drawer cannot say what is to be drawn.
+#[derive(Debug, thiserror::Error)]
+#[error("the drawer failed")]
+pub struct DrawerError {}
+
+impl Drawing {
+    /// A draw as its parameters say, and nothing else.
+    #[must_use]
+    pub fn plain(draw: Draw) -> Drawing {
+        Drawing(draw)
+    }
+
+    /// The parameters, where there is nothing else.
+    #[must_use]
+    pub fn as_plain(&self) -> Option<&Draw> {
+        Some(&self.0)
+    }
+
+    /// Draws from one row of logits.
+    #[must_use]
+    pub fn from_logits(&self, logits: &[f32]) -> Drawn {
+        Drawn {
+            token: self.0.from_logits(logits),
+            logprobs: None,
+        }
+    }
+}
+
+impl Drawer {
+    /// The state of a sequence with these tokens.
+    #[must_use]
+    pub fn new(_: Arc<DrawSpec>, _: Sampling, _prompt: &[TokenId], _output: &[TokenId]) -> Self {
+        Drawer {}
+    }
+
+    /// The next draw.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be said.
+    pub fn drawing(&mut self, draw: Draw) -> Result<Drawing, DrawerError> {
+        Ok(Drawing::plain(draw))
+    }
+
+    /// The sequence goes on with this token.
+    pub fn accept(&mut self, _token: TokenId) {}
 }
 
 /// The `count` largest weights; the least of them comes last.

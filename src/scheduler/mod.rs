@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use crate::cache::{self, CacheError, Salt};
 use crate::config::SchedulerConfig;
-use crate::device::{Edit, Outcome, PlannedSpan, Work};
+use crate::device::{Edit, Input, Outcome, PlannedSpan, Work};
 use crate::error::GenerateError;
 use crate::model::sampling::{Draw, Sampling};
 use crate::model::{ModelSpec, Want};
@@ -156,6 +156,8 @@ pub struct SchedulerCore {
     edits: Vec<Edit>,
     /// The work under way, if any: who is in the step, and how many tokens each.
     in_flight: Option<Vec<(SequenceId, usize)>>,
+    /// Resets of the device that were heard of.
+    resets: u64,
     /// Messages sent to the cache, which answers each, in order.
     asked: u64,
     /// Messages that it has not answered yet.
@@ -189,6 +191,7 @@ impl SchedulerCore {
             room_tight: false,
             edits: Vec::new(),
             in_flight: None,
+            resets: 0,
             asked: 0,
             unanswered: 0,
             room_made_at: 0,
@@ -356,7 +359,12 @@ impl SchedulerCore {
                 .collect(),
         );
         let edits = std::mem::take(&mut self.edits);
-        effects.push(Effect::Work(Work { edits, spans }));
+        effects.push(Effect::Work(Work {
+            epoch: self.resets,
+            edits,
+            drawers: Vec::new(),
+            spans,
+        }));
     }
 
     fn span(&self, share: &Share) -> PlannedSpan {
@@ -369,7 +377,11 @@ impl SchedulerCore {
             }),
             false => Want::Nothing,
         };
-        PlannedSpan { slot, tokens, want }
+        PlannedSpan {
+            slot,
+            input: Input::Known(tokens),
+            want,
+        }
     }
 
     fn in_step(&self, sequence: SequenceId) -> bool {

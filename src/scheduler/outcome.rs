@@ -34,7 +34,16 @@ impl SchedulerCore {
                 }
                 self.restart(&lost, &lost, &error.to_string(), effects);
             }
+            Err(Failure::Dropped) => {
+                let lost: Vec<_> = stepped.into_iter().map(|(sequence, _)| sequence).collect();
+                for sequence in &lost {
+                    let sequence = *sequence;
+                    self.ask(cache::Message::Discard { sequence }, effects);
+                }
+                self.restart(&lost, &[], "the step before it failed", effects);
+            }
             Err(Failure::Reset(reason)) => {
+                self.resets += 1;
                 let blamed: Vec<_> = stepped.into_iter().map(|(sequence, _)| sequence).collect();
                 let lost: Vec<_> = self
                     .entries

@@ -36,6 +36,8 @@ pub(crate) struct System {
     pub(crate) pins_made: u64,
     /// Edits that the device has not carried out.
     pub(crate) pending: Vec<Edit>,
+    /// Resets of the device so far.
+    pub(crate) resets: u64,
     pub(crate) now: Duration,
     pub(crate) operations: usize,
     pub(crate) tally: Tally,
@@ -131,6 +133,7 @@ impl System {
             sequences_made: 0,
             pins_made: 0,
             pending: Vec::new(),
+            resets: 0,
             now: Duration::ZERO,
             operations: 0,
             tally: Tally::new(),

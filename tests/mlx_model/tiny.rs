@@ -3,7 +3,7 @@
 use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions};
 use motet::model::sampling::{Draw, Sampling};
 use motet::model::weights::ModelFiles;
-use motet::model::{Extent, Model, ModelError, Readout, Span, Tail, Want};
+use motet::model::{Extent, Feed, Model, ModelError, Readout, Span, Tail, Want};
 
 use crate::harness::{Slot, argmax, assert_close, greedy, one_at_a_time, rows, step, token};
 use crate::naive::{Scaling, Shape, Tiny, VOCAB};
@@ -311,7 +311,7 @@ fn bad_spans_are_errors() {
     for tokens in [&[][..], &[VOCAB as u32], &[1, u32::MAX]] {
         let mut tail = model.tail(&[]).expect("a tail");
         let result = model.step(&mut [Span {
-            tokens,
+            tokens: Feed::Known(tokens),
             path: &[],
             tail: &mut tail,
             want: Want::Nothing,
