@@ -205,7 +205,7 @@ impl<M: Model> Table<M> {
             // What was launched on top of it may have read what it did not write.
             for mut later in std::mem::take(&mut self.under_way) {
                 self.lose(&later.spans);
-                if !matches!(later.stage, Stage::Over(_)) {
+                if !matches!(later.stage, Stage::Over(Ok(_) | Err(Failure::Reset(_)))) {
                     later.stage = Stage::Over(Err(Failure::Dropped));
                 }
                 self.under_way.push_back(later);

@@ -156,6 +156,25 @@ pub struct TokenLogprobs {
     pub top: Vec<(TokenId, f32)>,
 }
 
+/// What a drawing does to its row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adjustments {
+    /// Added to each logit.
+    pub bias: Vec<f32>,
+    /// What a positive sum is divided by and another multiplied with.
+    pub repetition: Vec<f32>,
+    /// Added to what comes of that.
+    pub shift: Vec<f32>,
+}
+
+impl TokenLogprobs {
+    /// Of `token` and the `top` likeliest of these logits.
+    #[must_use]
+    pub fn from_logits(_: &[f32], _token: TokenId, _top: usize) -> Option<Self> {
+        None
+    }
+}
+
 /// What a request wants of its draws beyond [`Sampling`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DrawSpec {}
@@ -176,10 +195,28 @@ impl Drawing {
         Drawing(draw)
     }
 
-    /// The parameters, where there is nothing else.
+    /// The parameters.
     #[must_use]
-    pub fn as_plain(&self) -> Option<&Draw> {
-        Some(&self.0)
+    pub fn draw(&self) -> &Draw {
+        &self.0
+    }
+
+    /// Whether there is nothing else.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        true
+    }
+
+    /// How many alternatives' probabilities are wanted, if any are.
+    #[must_use]
+    pub fn logprobs(&self) -> Option<usize> {
+        None
+    }
+
+    /// What it does to a row of logits.
+    #[must_use]
+    pub fn adjustments(&self, _vocab_size: usize) -> Option<Adjustments> {
+        None
     }
 
     /// Draws from one row of logits.

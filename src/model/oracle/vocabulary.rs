@@ -47,8 +47,7 @@ impl Vocabulary {
 
     /// What `drawing` makes of this row's logits.
     pub(super) fn draw(&self, row: u64, drawing: &Drawing) -> Readout {
-        let plain = drawing.as_plain();
-        if plain.is_some_and(|draw| draw.sampling.is_greedy()) {
+        if drawing.is_plain() && drawing.draw().sampling.is_greedy() {
             return Readout::Token(self.greedy(row));
         }
         let mut logits = Vec::with_capacity(self.size);
