@@ -363,6 +363,7 @@ mod tests {
                 top_p,
                 min_p,
                 seed,
+                ..Sampling::GREEDY
             },
         )
     }
