@@ -1,10 +1,12 @@
 //! The table on the oracle.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::*;
+use crate::grammar::{Grammar, GrammarSource, GrammarVocabulary, MaskPool};
 use crate::model::oracle::{Oracle, OracleConfig, Soloist, StepFault};
-use crate::model::sampling::{Draw, Sampling};
+use crate::model::sampling::{Draw, DrawSpec, Sampling};
 use crate::model::{Readout, Want};
 use crate::{SegmentId, SlotId, TokenId};
 
@@ -288,4 +290,76 @@ async fn two_works_at_once() {
     drop(device);
     gone.await.expect("the thread ends");
     assert_eq!(config.counters.now().tails_alive, 0);
+}
+
+/// What two slots draw in four steps, two at a time; `spec` is the first one's.
+fn drawn_with(spec: DrawSpec) -> (OracleConfig, Vec<[Readout; 2]>) {
+    let (config, mut oracle) = oracle();
+    let mut table = Table::new();
+    let mut first = work(
+        vec![open(SLOT), open(TWIN)],
+        vec![drawing(SLOT, &[3, 1]), drawing(TWIN, &[4])],
+    );
+    first.drawers.push(DrawerStart {
+        slot: SLOT,
+        spec: Arc::new(spec),
+        sampling: Sampling::GREEDY,
+        prompt: Arc::new([3, 1]),
+        output: vec![],
+    });
+    table.launch(&mut oracle, first);
+    table.draw(&mut oracle);
+    let mut drawn = Vec::new();
+    for left in (0..4).rev() {
+        if left > 0 {
+            let spans = vec![drawing(SLOT, &[]), drawing(TWIN, &[])];
+            table.launch(&mut oracle, work(vec![], spans));
+        }
+        let readouts = table.land(&mut oracle).expect("a step");
+        drawn.push(readouts.try_into().expect("two spans"));
+        table.draw(&mut oracle);
+    }
+    (config, drawn)
+}
+
+/// A grammar that is over after two tokens, with no token to end on.
+#[test]
+fn a_drawer_that_fails_fails_its_own_span_only() {
+    let mut tokens = vec![Vec::new(); 1_000];
+    tokens[1] = b"a".to_vec();
+    tokens[2] = b"b".to_vec();
+    let vocabulary = GrammarVocabulary::from_bytes(tokens, &[]).expect("a vocabulary");
+    let pool = MaskPool::start(1, 1).expect("a thread");
+    let source = GrammarSource::Regex("ab".into());
+    let grammar = Grammar::compile(&source, &vocabulary, &pool).expect("it compiles");
+    let (config, drawn) = drawn_with(DrawSpec {
+        grammar: Some(grammar),
+        ..DrawSpec::default()
+    });
+    let truth = config.solo(&[4], 4, Sampling::GREEDY);
+    for (step, [slot, twin]) in drawn.into_iter().enumerate() {
+        assert_eq!(twin, Readout::Token(truth[step]));
+        match step {
+            0 | 1 => assert_eq!(slot, Readout::Token(step as TokenId + 1)),
+            _ => assert!(matches!(slot, Readout::Failed(_)), "{slot:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_drawer_follows_its_slot_through_steps_under_way() {
+    let (config, plain) = drawn_with(DrawSpec::default());
+    let (_, scored) = drawn_with(DrawSpec {
+        logprobs: Some(2),
+        ..DrawSpec::default()
+    });
+    let truth = config.solo(&[3, 1], 4, Sampling::GREEDY);
+    for (step, token) in truth.into_iter().enumerate() {
+        assert_eq!(plain[step][0], Readout::Token(token));
+        let Readout::Scored(found, logprobs) = &scored[step][0] else {
+            panic!("no probabilities but {:?}", scored[step][0]);
+        };
+        assert_eq!((*found, logprobs.top[0].0), (token, token));
+        assert_eq!(logprobs.top.len(), 2);
+    }
 }

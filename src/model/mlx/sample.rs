@@ -309,6 +309,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::model::sampling::{DrawSpec, Drawer};
 
     /// Every token must be one that takes part, and its share of the distribution
     /// must hold the uniform number, up to rounding.
@@ -422,6 +423,52 @@ mod tests {
         ];
         for index in 0..10 {
             check(&logits, &samplings, index);
+        }
+    }
+
+    /// Changed rows beside plain ones, and probabilities, composed and by the host.
+    #[test]
+    fn more_than_plain_draws() {
+        let logits =
+            |row: u32| (0..300u32).map(move |id| ((id * 37 + row * 11) % 101) as f32 / 9.0);
+        let spec = DrawSpec {
+            bias: vec![(5, 20.0), (7, f32::NEG_INFINITY)],
+            logprobs: Some(3),
+            ..DrawSpec::default()
+        };
+        let penalties = Sampling {
+            repetition_penalty: 1.5,
+            presence_penalty: 0.5,
+            ..Sampling::GREEDY
+        };
+        let drawing = |sampling: Sampling, spec: &DrawSpec| {
+            let history: Vec<u32> = (0..60).collect();
+            let mut drawer = Drawer::new(Arc::new(spec.clone()), sampling, &history, &[8, 8]);
+            let draw = Draw { sampling, index: 2 };
+            drawer.drawing(draw).expect("no grammar")
+        };
+        let greedy = Draw {
+            sampling: Sampling::GREEDY,
+            index: 0,
+        };
+        let drawings = vec![
+            (0, Drawing::plain(greedy)),
+            (1, drawing(Sampling::GREEDY, &spec)),
+            (2, drawing(penalties, &DrawSpec::default())),
+            (1, drawing(penalties, &spec)),
+        ];
+        let rows: Vec<Vec<f32>> = (0..3).map(|row| logits(row).collect()).collect();
+        let array = Array::from_slice(&rows.concat(), &[3, 300]);
+        let cpu = Stream::new_with_device(&Device::cpu());
+        let expected: Vec<Readout> = drawings
+            .iter()
+            .map(|(row, drawing)| Readout::from(drawing.from_logits(&rows[*row as usize])))
+            .collect();
+        let kernels = crate::model::mlx::bridge::available().then_some(&cpu);
+        for kernels in [None, kernels] {
+            let drawn = with_stream(&cpu, || draw(&array, drawings.clone(), kernels));
+            let found = drawn.expect("a graph").read().expect("tokens");
+            assert_eq!(found, expected);
         }
     }
 }
