@@ -9,7 +9,7 @@
 //!
 //! ```
 //! use motet::model::oracle::{Oracle, OracleConfig};
-//! use motet::{Engine, Request};
+//! use motet::{Engine, Request, Shutdown};
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,7 +24,7 @@
 //!     println!("{:?}", piece?.token);
 //! }
 //! println!("{:?}", stream.finish());
-//! engine.shutdown().await;
+//! engine.shutdown(Shutdown::Abort).await;
 //! # Ok(())
 //! # }
 //! ```
@@ -61,7 +61,7 @@ mod sync;
 mod telemetry;
 pub mod text;
 
-pub use engine::{Engine, EngineBuilder};
+pub use engine::{Engine, EngineBuilder, Health, HealthState, Shutdown};
 pub use ids::{PinId, SegmentId, SequenceId, SlotId, TokenId, UserId};
 pub use open::text_of;
 pub use request::Request;

@@ -10,6 +10,9 @@
 //! | `Fork` | `Engine::fork` | the mailbox; the caller awaits |
 //! | `Upkeep` | `Engine::pin`, `unpin`, `clear` | the mailbox; the caller awaits the answer |
 //! | `Stop` | sequences, dropped streams | the mailbox; sequences await, a dropped stream is also seen by its cancel word |
+//! | `SubmitMany` | `Engine::submit_many` | the mailbox; the caller awaits |
+//! | `Resume` | streams that were read | the mailbox; also seen in the stream's credits |
+//! | `AskPlace` | `TokenStream::queue_place` | the mailbox; the caller awaits the answer |
 //! | `Abort` | `Engine::shutdown` | the mailbox; the caller awaits |
 
 use std::collections::{BTreeMap, VecDeque};
@@ -22,13 +25,17 @@ use kameo::error::SendError;
 use kameo::mailbox::{MailboxReceiver, Signal};
 use kameo::message::{Context, Message};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::time::Instant;
 
 use super::cache::{Answer, CacheActor};
 use super::sequence::{News, Sequence};
 use crate::cache::{self, CacheError};
 use crate::device::{Device, Outcome};
+use crate::request::QueuePlace;
 use crate::scheduler::{self, Effect, Event, SchedulerCore, Submission};
 use crate::shared::cancel::CancelWord;
+use crate::shared::credits::Credits;
+use crate::shared::heartbeat::Heartbeat;
 use crate::telemetry::Telemetry;
 use crate::{PinId, SequenceId};
 
@@ -54,6 +61,8 @@ pub(crate) struct Scheduler {
     upkeep: BTreeMap<u64, Asking>,
     tickets_made: u64,
     telemetry: Arc<Telemetry>,
+    heartbeat: Heartbeat,
+    born: Instant,
 }
 
 /// What the scheduler starts with.
@@ -63,12 +72,16 @@ pub(crate) struct SchedulerArgs {
     pub(crate) cache: ActorRef<CacheActor>,
     pub(crate) answers: mpsc::Receiver<Answer>,
     pub(crate) telemetry: Arc<Telemetry>,
+    pub(crate) heartbeat: Heartbeat,
+    /// When the engine was started: its time counts from here.
+    pub(crate) born: Instant,
 }
 
 /// The way to one sequence and its caller.
 pub(crate) struct Link {
     pub(crate) actor: ActorRef<Sequence>,
     pub(crate) cancel: CancelWord,
+    pub(crate) credits: Credits,
     /// News that found the mailbox full; delivered with the next.
     pub(crate) undelivered: Vec<News>,
 }
@@ -78,6 +91,7 @@ pub(crate) struct Submit {
     pub(crate) submission: Submission,
     pub(crate) actor: ActorRef<Sequence>,
     pub(crate) cancel: CancelWord,
+    pub(crate) credits: Credits,
 }
 
 /// A new sequence that continues another, and the way to it.
@@ -85,6 +99,15 @@ pub(crate) struct Fork {
     pub(crate) fork: scheduler::Fork,
     pub(crate) actor: ActorRef<Sequence>,
     pub(crate) cancel: CancelWord,
+    pub(crate) credits: Credits,
+}
+
+/// New sequences that begin alike, all or none: the first as it is, the others as forks
+/// of it at the end of its prompt.
+pub(crate) struct SubmitMany {
+    pub(crate) first: Submit,
+    /// Their prompts are empty.
+    pub(crate) forks: Vec<Submit>,
 }
 
 /// A caller's question to the cache.
@@ -107,6 +130,15 @@ struct Asking {
 /// A sequence is to stop.
 pub(crate) struct Stop(pub(crate) SequenceId);
 
+/// A sequence's caller has caught up: it goes on if it was paused.
+pub(crate) struct Resume(pub(crate) SequenceId);
+
+/// A caller wants to know where its sequence stands in the queue.
+pub(crate) struct AskPlace {
+    pub(crate) sequence: SequenceId,
+    pub(crate) reply: oneshot::Sender<Option<QueuePlace>>,
+}
+
 /// All sequences end now.
 pub(crate) struct Abort;
 
@@ -127,6 +159,8 @@ impl Actor for Scheduler {
             upkeep: BTreeMap::new(),
             tickets_made: 0,
             telemetry: args.telemetry,
+            heartbeat: args.heartbeat,
+            born: args.born,
         })
     }
 
@@ -157,9 +191,42 @@ impl Message<Submit> for Scheduler {
     type Reply = ();
 
     async fn handle(&mut self, submit: Submit, _ctx: &mut Context<Self, Self::Reply>) {
-        let sequence = submit.submission.sequence;
-        self.link(sequence, submit.actor, submit.cancel);
-        self.feed(Event::Submit(submit.submission));
+        self.submit(submit);
+    }
+}
+
+impl Message<SubmitMany> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, many: SubmitMany, _ctx: &mut Context<Self, Self::Reply>) {
+        let source = many.first.submission.sequence;
+        let prompt_tokens = many.first.submission.prompt.len();
+        self.submit(many.first);
+        for fork in many.forks {
+            let link = Link::new(fork.actor, fork.cancel, fork.credits);
+            self.links.insert(fork.submission.sequence, link);
+            self.feed(Event::Fork(scheduler::Fork {
+                source,
+                at: Some(prompt_tokens),
+                submission: fork.submission,
+            }));
+        }
+    }
+}
+
+impl Message<Resume> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, Resume(_sequence): Resume, _ctx: &mut Context<Self, Self::Reply>) {}
+}
+
+impl Message<AskPlace> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, ask: AskPlace, _ctx: &mut Context<Self, Self::Reply>) {
+        // Who asked may have gone.
+        ask.reply.send(None).ok();
+        let _ = ask.sequence;
     }
 }
 
@@ -168,7 +235,8 @@ impl Message<Fork> for Scheduler {
 
     async fn handle(&mut self, fork: Fork, _ctx: &mut Context<Self, Self::Reply>) {
         let sequence = fork.fork.submission.sequence;
-        self.link(sequence, fork.actor, fork.cancel);
+        let link = Link::new(fork.actor, fork.cancel, fork.credits);
+        self.links.insert(sequence, link);
         self.feed(Event::Fork(fork.fork));
     }
 }
@@ -197,15 +265,22 @@ impl Message<Abort> for Scheduler {
     }
 }
 
-impl Scheduler {
-    /// Remembers the way to a new sequence.
-    fn link(&mut self, sequence: SequenceId, actor: ActorRef<Sequence>, cancel: CancelWord) {
-        let link = Link {
+impl Link {
+    fn new(actor: ActorRef<Sequence>, cancel: CancelWord, credits: Credits) -> Self {
+        Self {
             actor,
             cancel,
+            credits,
             undelivered: Vec::new(),
-        };
-        self.links.insert(sequence, link);
+        }
+    }
+}
+
+impl Scheduler {
+    fn submit(&mut self, submit: Submit) {
+        let link = Link::new(submit.actor, submit.cancel, submit.credits);
+        self.links.insert(submit.submission.sequence, link);
+        self.feed(Event::Submit(submit.submission));
     }
 
     fn on_answer(&mut self, answer: Answer) {
@@ -227,11 +302,13 @@ impl Scheduler {
         }
         match outcome {
             Some(outcome) => {
+                self.heartbeat.work_landed(self.born.elapsed(), 0);
                 self.telemetry.outcome(&outcome);
                 self.feed(Event::Outcome(outcome));
             }
             None => {
                 self.device_gone = true;
+                self.heartbeat.gone();
                 self.telemetry.device_gone();
                 self.feed(Event::DeviceGone);
             }
@@ -251,10 +328,16 @@ impl Scheduler {
                 Effect::Cache(message) => self.unasked.push_back(message),
                 Effect::Work(work) => {
                     self.telemetry.work(&work);
+                    self.heartbeat.work_sent(self.born.elapsed());
                     // A thread that is gone says so by closing its outcomes.
                     let _sent = self.device.send(work);
                 }
-                Effect::Token(sequence, token) => self.tell(sequence, News::Token(token)),
+                Effect::Token(sequence, token) => {
+                    if let Some(link) = self.links.get(&sequence) {
+                        link.credits.sent();
+                    }
+                    self.tell(sequence, News::Token(token, None));
+                }
                 Effect::Started {
                     sequence,
                     prompt_tokens,

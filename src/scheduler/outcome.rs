@@ -92,7 +92,11 @@ impl SchedulerCore {
         entry.suspect = false;
         entry.failures = 0;
         if entry.end_tokens.contains(&token) {
-            self.finish(sequence, FinishReason::EndToken, effects);
+            let reason = match self.spec.end_tokens.contains(&token) {
+                true => FinishReason::EndToken,
+                false => FinishReason::StopToken,
+            };
+            self.finish(sequence, reason, effects);
             return;
         }
         entry.generated.push(token);
