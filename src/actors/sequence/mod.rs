@@ -198,12 +198,12 @@ impl Sequence {
             text: certain.text,
             logprobs,
         });
-        if certain.stopped {
-            self.end(FinishReason::StopString);
-        } else if !sent {
+        if !sent {
             let unread = self.args.credits.unread();
             let waited = Duration::ZERO;
             self.fail(GenerateError::SlowReader { unread, waited });
+        } else if certain.stopped {
+            self.end(FinishReason::StopString);
         }
         if self.done {
             self.stop().await;
