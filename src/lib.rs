@@ -39,6 +39,7 @@
 //! | [`cache`] | which tokens are cached where: the prefix trie and the slots |
 //! | [`device`] | the thread that owns the model and every array |
 //! | [`model`] | the trait that models implement; oracle, weights, MLX |
+//! | [`grammar`] | output that follows a JSON schema or a regular expression |
 //! | [`text`] | tokenizer, chat template, detokenising, stop strings |
 //! | [`shared`] | the few words that threads share, each model-checked |
 //!
@@ -50,6 +51,7 @@ pub mod config;
 pub mod device;
 mod engine;
 pub mod error;
+pub mod grammar;
 mod ids;
 pub mod model;
 mod open;
