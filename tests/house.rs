@@ -325,6 +325,7 @@ fn submission(sequence: SequenceId, caller: &Caller, prompt: &[TokenId]) -> Subm
         prompt: prompt.into(),
         output_tokens_max: caller.output_tokens_max,
         sampling: caller.sampling,
+        draw_spec: None,
         end_tokens: Arc::from([0]),
         user: UserId(sequence.0 % 2),
         weight: 1.0,

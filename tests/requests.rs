@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use motet::config::EngineConfig;
 use motet::error::{BestOfError, GenerateError, QueueLimit, SubmitError};
+use motet::grammar::GrammarSource;
 use motet::model::LayerKind;
 use motet::model::oracle::{Oracle, OracleConfig, StepFault};
 use motet::model::sampling::Sampling;
 use motet::request::{FinishReason, Priority};
+use motet::text::{GgufVocabulary, TextCodec};
 use motet::{Engine, HealthState, Request, Shutdown, TokenId};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 fn oracle() -> OracleConfig {
     OracleConfig {
@@ -47,6 +50,25 @@ fn prompt(tokens: u32) -> Vec<TokenId> {
     (1..=tokens).collect()
 }
 
+/// A tokenizer whose tokens are the bytes, and an end token.
+fn bytes() -> TextCodec {
+    let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
+    alphabet.sort_unstable();
+    let mut tokens: Vec<String> = alphabet.iter().map(char::to_string).collect();
+    tokens.push("<end>".into());
+    let mut token_types = vec![1; 256];
+    token_types.push(3);
+    let vocabulary = GgufVocabulary {
+        model: "gpt2".into(),
+        pre: Some("gpt-2".into()),
+        tokens,
+        token_types,
+        end: Some(256),
+        ..GgufVocabulary::default()
+    };
+    TextCodec::from_gguf(&vocabulary).expect("a vocabulary")
+}
+
 /// Waits until `done`, a while at most.
 async fn until(what: &str, mut done: impl FnMut() -> bool) {
     let waited = tokio::time::timeout(Duration::from_secs(10), async {
@@ -70,6 +92,10 @@ async fn refusals_name_the_field_and_are_counted() {
         ("stop_tokens", good().stop_token(1_000_000)),
         ("logit_bias", good().bias(1_000_000, 1.0)),
         ("logprobs", good().logprobs(21)),
+        (
+            "sampling.repetition_penalty",
+            good().repetition_penalty(-1.0),
+        ),
         ("weight", good().weight(-2.0)),
         ("stop_strings", good().stop("")),
         ("start_by", good().start_by(past)),
@@ -106,6 +132,46 @@ async fn refusals_name_the_field_and_are_counted() {
         "nobody is inside"
     );
     tiny.shutdown(Shutdown::Abort).await;
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn a_grammar_that_cannot_be_is_refused_at_submit() {
+    let oracle = OracleConfig {
+        vocab_size: 257,
+        end_tokens: vec![256],
+        ..oracle()
+    };
+    let dumb = engine(&oracle, small()).await;
+    let good = || Request::tokens([1, 2]).output_tokens_max(4);
+    let error = dumb.submit(good().grammar(GrammarSource::Json)).await;
+    assert!(matches!(
+        error,
+        Err(SubmitError::NoTokenizer { field: "grammar" })
+    ));
+    dumb.shutdown(Shutdown::Abort).await;
+
+    let engine = Engine::builder(move || Ok(Oracle::new(oracle).expect("a valid oracle")))
+        .text(bytes())
+        .start()
+        .await
+        .unwrap();
+    let regex = |text: &str| good().grammar(GrammarSource::Regex(text.into()));
+    let schema = |text: &str| good().grammar(GrammarSource::JsonSchema(text.into()));
+    for (field, request) in [
+        ("grammar", regex("(")),
+        ("grammar", schema("{")),
+        ("grammar", schema(r#"{"type": "fish"}"#)),
+        ("grammar", good().grammar(GrammarSource::Lark("?!".into()))),
+        ("ignore_end_tokens", regex("a").ignore_end_tokens()),
+    ] {
+        match engine.submit(request).await {
+            Err(SubmitError::Field { field: found, .. }) => assert_eq!(found, field),
+            other => panic!("expected a complaint about {field}, got {other:?}"),
+        }
+    }
+    assert!(engine.submit(regex("a+")).await.is_ok());
+    assert!(engine.submit(schema("{}")).await.is_ok());
     engine.shutdown(Shutdown::Abort).await;
 }
 

@@ -113,6 +113,7 @@ where
             heartbeat,
             born,
             text: self.text,
+            grammars: Arc::default(),
             spec,
             config,
             sequences_made: AtomicUsize::new(0),

@@ -86,7 +86,9 @@ impl Engine {
         }
         let output_tokens_max = admitted.output_tokens_max;
         let prompt_tokens = admitted.tokens.len();
-        let (first, stream) = self.newcomer(&request, admitted, first)?.part();
+        let draw_spec = self.draw_spec(&request).await?;
+        let first = self.newcomer(&request, admitted, draw_spec.clone(), first)?;
+        let (first, stream) = first.part();
         let mut streams = vec![stream];
         let mut forks = Vec::with_capacity(outputs - 1);
         let mut request = request;
@@ -97,7 +99,7 @@ impl Engine {
                 output_tokens_max,
                 restore_points: Vec::new(),
             };
-            let mut newcomer = self.newcomer(&request, nothing_more, guest)?;
+            let mut newcomer = self.newcomer(&request, nothing_more, draw_spec.clone(), guest)?;
             newcomer.stream.prompt_tokens = prompt_tokens;
             let (fork, stream) = newcomer.part();
             forks.push(fork);

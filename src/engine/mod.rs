@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `builder.rs` | the house is started |
 //! | `admit.rs` | a request becomes tokens that fit, or a typed refusal |
+//! | `draws.rs` | what its draws want, and its grammar compiled |
 //! | `newcomer.rs` | its place in the house, its sequence, the way to its caller |
 //! | `many.rs` | several outputs of one request |
 //! | `health.rs` | how the engine is, told at once |
@@ -11,6 +12,7 @@
 
 mod admit;
 mod builder;
+mod draws;
 mod health;
 mod many;
 mod newcomer;
@@ -36,6 +38,8 @@ use crate::sync::AtomicUsize;
 use crate::telemetry::{EngineStats, Telemetry};
 use crate::text::TextCodec;
 
+use draws::Grammars;
+
 pub use builder::EngineBuilder;
 pub use health::{Health, HealthState};
 
@@ -54,6 +58,7 @@ pub struct Engine {
     /// The engine's time counts from here.
     born: Instant,
     text: Option<TextCodec>,
+    grammars: Arc<Grammars>,
     spec: ModelSpec,
     config: EngineConfig,
     sequences_made: AtomicUsize,
@@ -198,7 +203,9 @@ impl Engine {
         if let Err(refusal) = guest.claim(admitted.tokens.len()) {
             return Err(self.refused(refusal, request));
         }
-        let (submit, stream) = self.newcomer(&request, admitted, guest)?.part();
+        let draw_spec = self.draw_spec(&request).await?;
+        let newcomer = self.newcomer(&request, admitted, draw_spec, guest)?;
+        let (submit, stream) = newcomer.part();
         match self.scheduler.tell(submit).send().await {
             Ok(()) => Ok(stream),
             Err(_) => Err(SubmitError::Draining),
@@ -227,7 +234,9 @@ impl Engine {
         if let Err(refusal) = guest.claim(admitted.tokens.len()) {
             return Err(self.refused(refusal, request));
         }
-        let (submit, stream) = self.newcomer(&request, admitted, guest)?.part();
+        let draw_spec = self.draw_spec(&request).await?;
+        let newcomer = self.newcomer(&request, admitted, draw_spec, guest)?;
+        let (submit, stream) = newcomer.part();
         let fork = Fork {
             fork: scheduler::Fork {
                 source: source.sequence(),

@@ -14,6 +14,7 @@ use crate::actors::scheduler::Submit;
 use crate::actors::sequence::{Guest, Sequence, SequenceArgs};
 use crate::device::WORK_IN_FLIGHT_MAX;
 use crate::error::{QueueLimit, SubmitError};
+use crate::model::sampling::DrawSpec;
 use crate::request::{Request, field_error};
 use crate::scheduler::Submission;
 use crate::shared::admission::Refusal;
@@ -88,6 +89,7 @@ impl Engine {
         &self,
         request: &Request,
         admitted: Admitted,
+        draw_spec: Option<Arc<DrawSpec>>,
         guest: Guest,
     ) -> Result<Newcomer, SubmitError> {
         let text = self.text_output(request)?;
@@ -121,7 +123,7 @@ impl Engine {
             guest,
         });
         Ok(Newcomer {
-            submission: self.submission(sequence, request, admitted),
+            submission: self.submission(sequence, request, admitted, draw_spec),
             actor,
             stream,
         })
@@ -172,6 +174,7 @@ impl Engine {
         sequence: SequenceId,
         request: &Request,
         admitted: Admitted,
+        draw_spec: Option<Arc<DrawSpec>>,
     ) -> Submission {
         let since_birth = |at: tokio::time::Instant| at.saturating_duration_since(self.born);
         Submission {
@@ -179,6 +182,7 @@ impl Engine {
             prompt: admitted.tokens,
             output_tokens_max: admitted.output_tokens_max,
             sampling: request.sampling,
+            draw_spec,
             end_tokens: self.end_tokens(request),
             user: user_id(request.user.as_deref()),
             weight: request.weight,
@@ -193,7 +197,7 @@ impl Engine {
     }
 
     /// Tokens that end the output: the model's, unless they are ignored, and its own.
-    fn end_tokens(&self, request: &Request) -> Arc<[TokenId]> {
+    pub(super) fn end_tokens(&self, request: &Request) -> Arc<[TokenId]> {
         let models: &[TokenId] = match request.ignore_end_tokens {
             true => &[],
             false => &self.spec.end_tokens,

@@ -35,6 +35,7 @@ impl Engine {
             n: 1,
             best_of: None,
             logprobs: None,
+            grammar: None,
             ..request
         };
         let completion = self.submit(request).await?.collect().await?;

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::{ContextLimit, Priority, Prompt, Request};
 use crate::TokenId;
+use crate::grammar::GrammarSource;
 use crate::model::sampling::Sampling;
 use crate::text::Message;
 
@@ -42,6 +43,7 @@ impl Request {
             stop_strings: Vec::new(),
             stop_tokens: Vec::new(),
             ignore_end_tokens: false,
+            grammar: None,
             n: 1,
             best_of: None,
             user: None,
@@ -145,6 +147,37 @@ impl Request {
     #[must_use]
     pub fn ignore_end_tokens(mut self) -> Self {
         self.ignore_end_tokens = true;
+        self
+    }
+
+    /// Has the output follow a grammar.
+    #[must_use]
+    pub fn grammar(mut self, grammar: GrammarSource) -> Self {
+        self.grammar = Some(grammar);
+        self
+    }
+
+    /// Makes what the last tokens hold less likely by this factor; see
+    /// [`Sampling::repetition_penalty`].
+    #[must_use]
+    pub fn repetition_penalty(mut self, penalty: f32) -> Self {
+        self.sampling.repetition_penalty = penalty;
+        self
+    }
+
+    /// Lowers the logits of what the last tokens hold; see
+    /// [`Sampling::presence_penalty`].
+    #[must_use]
+    pub fn presence_penalty(mut self, penalty: f32) -> Self {
+        self.sampling.presence_penalty = penalty;
+        self
+    }
+
+    /// Lowers the logits of what the last tokens hold, once for each time; see
+    /// [`Sampling::frequency_penalty`].
+    #[must_use]
+    pub fn frequency_penalty(mut self, penalty: f32) -> Self {
+        self.sampling.frequency_penalty = penalty;
         self
     }
 

@@ -15,10 +15,12 @@ use std::collections::BTreeMap;
 use tokio::time::Instant;
 
 use crate::TokenId;
+use crate::grammar::GrammarSource;
 use crate::model::sampling::Sampling;
 use crate::text::Message;
 
-pub use output::{Completion, Finish, FinishReason, Piece, QueuePlace, TokenLogprobs, Usage};
+pub use crate::model::sampling::TokenLogprobs;
+pub use output::{Completion, Finish, FinishReason, Piece, QueuePlace, Usage};
 pub(crate) use validate::field_error;
 
 /// One request: a prompt, and how to continue it.
@@ -56,6 +58,9 @@ pub struct Request {
     pub stop_tokens: Vec<TokenId>,
     /// Whether to go on past the model's own end tokens, for measurements.
     pub ignore_end_tokens: bool,
+    /// What the output is to follow, to its end. Needs an engine with a tokenizer, and
+    /// end tokens that are not ignored.
+    pub grammar: Option<GrammarSource>,
     /// Outputs wanted, of [`Engine::submit_many`](crate::Engine::submit_many) and
     /// [`Engine::best_of`](crate::Engine::best_of); at least 1, at most
     /// [`N_MAX`](Request::N_MAX). They differ by their seeds: the request's, and those

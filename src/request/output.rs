@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::TokenId;
+use crate::model::sampling::TokenLogprobs;
 
 /// A token, and what has become certain with it.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,15 +17,6 @@ pub struct Piece {
     /// text has become certain, in the order of the tokens. Those of text that is held
     /// back come with it; those of text that is dropped for a stop string, never.
     pub logprobs: Vec<TokenLogprobs>,
-}
-
-/// How likely a token was.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TokenLogprobs {
-    /// The natural logarithm of its probability, by the model alone.
-    pub logprob: f32,
-    /// The likeliest tokens there, likeliest first, each with its log probability.
-    pub top: Vec<(TokenId, f32)>,
 }
 
 /// Why a sequence ended.

@@ -5,13 +5,14 @@ use tokio::time::Instant;
 use super::Request;
 use crate::TokenId;
 use crate::error::SubmitError;
+use crate::model::sampling::DrawSpec;
 use crate::text::StopStrings;
 
 impl Request {
     /// Most outputs of one request.
     pub const N_MAX: usize = 128;
     /// Most alternatives that each token's log probability may come with.
-    pub const LOGPROBS_MAX: usize = 20;
+    pub const LOGPROBS_MAX: usize = DrawSpec::LOGPROBS_MAX;
     /// Most stop tokens: each is looked at for every token.
     pub const STOP_TOKENS_MAX: usize = 256;
     /// Most tokens with a bias: each is added for every token.
@@ -82,25 +83,8 @@ impl Request {
     }
 
     fn validate_sampling(&self) -> Result<(), SubmitError> {
-        let s = &self.sampling;
-        check(
-            s.temperature.is_finite() && s.temperature >= 0.0,
-            "sampling.temperature",
-            s.temperature,
-            "a finite number, at least 0",
-        )?;
-        check(
-            s.top_p > 0.0 && s.top_p <= 1.0,
-            "sampling.top_p",
-            s.top_p,
-            "a number above 0 and at most 1",
-        )?;
-        check(
-            (0.0..=1.0).contains(&s.min_p),
-            "sampling.min_p",
-            s.min_p,
-            "a number from 0 to 1",
-        )
+        let checked = self.sampling.validate();
+        checked.map_err(|error| field_error(error.field, error.found, error.expected))
     }
 
     fn validate_bias(&self) -> Result<(), SubmitError> {
@@ -141,6 +125,12 @@ impl Request {
             "stop_tokens",
             format!("{} tokens", self.stop_tokens.len()),
             format!("at most {}", Self::STOP_TOKENS_MAX),
+        )?;
+        check(
+            self.grammar.is_none() || !self.ignore_end_tokens,
+            "ignore_end_tokens",
+            true,
+            "false with a `grammar`, which only an end token can end",
         )
     }
 
@@ -202,6 +192,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::grammar::GrammarSource;
 
     const VOCAB_SIZE: usize = 100;
 
@@ -248,6 +239,26 @@ mod tests {
                 "sampling.min_p",
                 sampling(|request| request.sampling.min_p = 1.5),
             ),
+            (
+                "sampling.repetition_penalty",
+                good().repetition_penalty(0.0),
+            ),
+            (
+                "sampling.repetition_penalty",
+                good().repetition_penalty(f32::NAN),
+            ),
+            (
+                "sampling.presence_penalty",
+                good().presence_penalty(f32::INFINITY),
+            ),
+            (
+                "sampling.frequency_penalty",
+                good().frequency_penalty(f32::NAN),
+            ),
+            (
+                "ignore_end_tokens",
+                good().grammar(GrammarSource::Json).ignore_end_tokens(),
+            ),
             ("logit_bias", good().bias(1, f32::NAN)),
             ("logit_bias", good().bias(1, f32::INFINITY)),
             ("logit_bias", good().bias(100, 1.0)),
@@ -293,6 +304,8 @@ mod tests {
             good().temperature(0.8).top_p(1.0).min_p(0.1),
             good().output_tokens_max(4).output_tokens_min(4),
             good().ignore_end_tokens().output_tokens_min(9),
+            good().repetition_penalty(1.1).presence_penalty(-2.0),
+            good().grammar(GrammarSource::Json),
             good().n(128),
             good().n(2).best_of(2).logprobs(20),
             good().bias(99, f32::NEG_INFINITY).bias(0, -100.0),

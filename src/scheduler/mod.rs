@@ -32,7 +32,7 @@ use crate::cache::{self, CacheError, Salt};
 use crate::config::SchedulerConfig;
 use crate::device::{Edit, Outcome, PlannedSpan, Work};
 use crate::error::GenerateError;
-use crate::model::sampling::{Draw, Sampling};
+use crate::model::sampling::{Draw, DrawSpec, Sampling};
 use crate::model::{ModelSpec, Want};
 use crate::request::{ContextLimit, FinishReason, Priority};
 use crate::{SequenceId, TokenId, UserId};
@@ -77,6 +77,8 @@ pub struct Submission {
     pub output_tokens_max: usize,
     /// How its tokens are drawn.
     pub sampling: Sampling,
+    /// What its draws want beyond that, if anything.
+    pub draw_spec: Option<Arc<DrawSpec>>,
     /// Tokens that end it and are not part of its output: the model's, unless they are
     /// ignored, and its own.
     pub end_tokens: Arc<[TokenId]>,
