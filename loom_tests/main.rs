@@ -7,6 +7,8 @@
 
 mod admission;
 mod cancel;
+mod credits;
+mod doorbell;
 mod lease;
 
 #[cfg(not(motet_loom))]

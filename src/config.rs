@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::cache::eviction::{Eviction, Foresight, Lru};
 use crate::model::ModelSpec;
+use crate::shared::admission::REQUESTS_MAX;
 
 /// A setting that cannot work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,9 +18,6 @@ pub struct ConfigError {
     /// What would work.
     pub expected: Cow<'static, str>,
 }
-
-/// Requests that may be inside in all.
-const INSIDE_MAX: usize = 1 << 32;
 
 /// Settings of a whole engine.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -41,7 +39,8 @@ pub struct SchedulerConfig {
     /// time.
     pub queue_max: usize,
     /// Tokens of prompts that may wait beyond those that run. A full queue refuses at
-    /// once: long prompts fill it sooner than short ones. Choose how long a caller may
+    /// once: long prompts fill it sooner than short ones. A prompt that is longer than
+    /// this is taken in when no other waits. Choose how long a caller may
     /// wait, times prompt tokens computed in that time.
     pub queue_tokens_max: usize,
     /// Tokens that one step may evaluate, decode and prefill together, if
@@ -217,6 +216,10 @@ impl EngineConfig {
         };
         positive("scheduler.sequences_max", self.scheduler.sequences_max)?;
         positive("scheduler.step_tokens_max", self.scheduler.step_tokens_max)?;
+        positive(
+            "scheduler.unread_tokens_max",
+            self.scheduler.unread_tokens_max,
+        )?;
         positive("cache.device_bytes_max", self.cache.device_bytes_max)?;
         positive(
             "cache.restore_interval_tokens",
@@ -234,11 +237,12 @@ impl EngineConfig {
             .scheduler
             .sequences_max
             .checked_add(self.scheduler.queue_max);
-        if inside.is_none_or(|inside| inside > INSIDE_MAX) {
+        if inside.is_none_or(|inside| inside > REQUESTS_MAX) {
             return Err(ConfigError {
                 field: "scheduler.queue_max",
                 found: self.scheduler.queue_max.to_string(),
-                expected: "with `scheduler.sequences_max`, at most 2^32: a queue is bounded".into(),
+                expected: "with `scheduler.sequences_max`, less than 2^24: a queue is bounded"
+                    .into(),
             });
         }
         match self.scheduler.step_tokens_max >= self.scheduler.sequences_max {

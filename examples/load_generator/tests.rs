@@ -32,7 +32,7 @@ async fn run_at_cost(words: &str, stop: Stop, cost: StepCost) -> Report {
     assert_eq!(crowd.stats.cache.reserved_bytes, 0, "nothing is held");
     let report = Report::new(&arguments, &engine, Duration::ZERO, &crowd).expect("a report");
     let engine = Arc::into_inner(engine).expect("the users have left the engine");
-    engine.shutdown().await;
+    engine.shutdown(motet::Shutdown::Abort).await;
     check_consistent(&report);
     report
 }

@@ -6,7 +6,7 @@ use motet::config::EngineConfig;
 use motet::error::SubmitError;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::request::{Completion, ContextLimit};
-use motet::{Engine, Request};
+use motet::{Engine, Request, Shutdown};
 
 use crate::Known;
 use crate::cases::Fact;
@@ -151,7 +151,7 @@ fn generate(
             Ok(stream) => Ok(stream.collect().await.expect("the device works")),
             Err(error) => Err(error),
         };
-        engine.shutdown().await;
+        engine.shutdown(Shutdown::Abort).await;
         completion
     })
 }

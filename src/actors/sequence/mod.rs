@@ -1,12 +1,14 @@
 //! One request's actor: turns tokens into text and brings both to its caller.
 //!
-//! What can wake it: news from the scheduler, in batches. Its output channel holds
-//! all that the request may produce, so it never waits for its caller; how much
-//! that is was bounded at submit.
+//! What can wake it: news from the scheduler, in batches. It never waits for its caller:
+//! its output channel holds as much as the scheduler lets a sequence be ahead of its
+//! reader, what was under way when it paused, and the end.
+
+mod held;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kameo::Actor;
 use kameo::actor::ActorRef;
@@ -15,12 +17,14 @@ use tokio::sync::{Notify, mpsc};
 
 use super::scheduler::{Scheduler, Stop};
 use crate::error::GenerateError;
-use crate::request::{Finish, FinishReason, Piece, Usage};
-use crate::shared::admission::Permit;
+use crate::request::{Finish, FinishReason, Piece, TokenLogprobs, Usage};
+use crate::shared::admission::{Permit, Refusal};
 use crate::shared::cancel::CancelWord;
+use crate::shared::credits::Credits;
 use crate::telemetry::Telemetry;
 use crate::text::{Certain, TextOutput};
 use crate::{SequenceId, TokenId};
+use held::HeldLogprobs;
 
 /// What the scheduler tells a sequence.
 #[derive(Debug)]
@@ -30,8 +34,8 @@ pub(crate) enum News {
         prompt_tokens: usize,
         cached_tokens: usize,
     },
-    /// A new token.
-    Token(TokenId),
+    /// A new token, and how likely it was if the request wants to know.
+    Token(TokenId, Option<Arc<TokenLogprobs>>),
     /// There will be no more.
     Finished(FinishReason),
     /// There will be no more, and not by anyone's wish.
@@ -50,7 +54,13 @@ pub(crate) enum Output {
 pub(crate) struct Sequence {
     args: SequenceArgs,
     usage: Usage,
+    held: HeldLogprobs,
+    started_at: Option<Instant>,
+    first_token_at: Option<Instant>,
     last_token_at: Option<Instant>,
+    /// Room in the channel for the last word; none once that is said, or if the caller
+    /// had left before it began.
+    end: Option<mpsc::OwnedPermit<Output>>,
     done: bool,
 }
 
@@ -63,10 +73,10 @@ pub(crate) struct SequenceArgs {
     pub(crate) output: mpsc::Sender<Output>,
     pub(crate) scheduler: ActorRef<Scheduler>,
     pub(crate) cancel: CancelWord,
+    pub(crate) credits: Credits,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) submitted_at: Instant,
     /// Its place in the house; given back when the actor is gone.
-    #[expect(dead_code, reason = "held for its drop")]
     pub(crate) guest: Guest,
 }
 
@@ -84,6 +94,21 @@ impl Guest {
             permit: Some(permit),
             left,
         }
+    }
+
+    /// Claims the tokens of its prompt, which now wait.
+    pub(crate) fn claim(&mut self, tokens: usize) -> Result<(), Refusal> {
+        self.permit().claim(tokens)
+    }
+
+    /// Its prompt waits no more.
+    fn started(&mut self) {
+        self.permit().started();
+    }
+
+    fn permit(&mut self) -> &mut Permit {
+        let permit = self.permit.as_mut();
+        permit.expect("a guest has its permit until it goes")
     }
 }
 
@@ -103,10 +128,15 @@ impl Actor for Sequence {
             prompt_tokens: args.prompt_tokens,
             ..Usage::default()
         };
+        let end = args.output.clone().try_reserve_owned().ok();
         Ok(Self {
             args,
             usage,
+            held: HeldLogprobs::default(),
+            started_at: None,
+            first_token_at: None,
             last_token_at: None,
+            end,
             done: false,
         })
     }
@@ -124,7 +154,7 @@ impl Message<Vec<News>> for Sequence {
                     prompt_tokens,
                     cached_tokens,
                 } => self.started(prompt_tokens, cached_tokens),
-                News::Token(token) => self.token(token).await,
+                News::Token(token, logprobs) => self.token(token, logprobs).await,
                 News::Finished(reason) => self.finish(reason),
                 News::Failed(error) => self.fail(error),
             }
@@ -134,58 +164,88 @@ impl Message<Vec<News>> for Sequence {
 
 impl Sequence {
     fn started(&mut self, prompt_tokens: usize, cached_tokens: usize) {
+        self.args.guest.started();
         self.usage.prompt_tokens = prompt_tokens;
         self.usage.cached_tokens = cached_tokens;
-        self.args
-            .telemetry
-            .started(&self.usage, self.args.submitted_at);
+        let now = Instant::now();
+        self.started_at = Some(now);
+        let waited = now - self.args.submitted_at;
+        self.args.telemetry.started(&self.usage, waited);
     }
 
-    async fn token(&mut self, token: TokenId) {
+    async fn token(&mut self, token: TokenId, logprobs: Option<Arc<TokenLogprobs>>) {
         self.usage.output_tokens += 1;
         self.measure_token();
-        let certain = match &mut self.args.text {
-            Some(text) => text.push(token),
-            None => Ok(Certain::default()),
-        };
-        match certain {
-            Ok(certain) => {
-                let token = Some(token);
-                self.send(Output::Piece(Piece {
-                    token,
-                    text: certain.text,
-                }));
-                if certain.stopped {
-                    self.end(FinishReason::StopString);
-                    self.stop().await;
+        let (certain, logprobs) = match &mut self.args.text {
+            Some(text) => match text.push(token) {
+                Ok(certain) => {
+                    self.held.push(logprobs, certain.completed_bytes);
+                    let logprobs = self.held.show(certain.text.len());
+                    (certain, logprobs)
                 }
+                Err(error) => {
+                    self.fail(GenerateError::Text(error.to_string()));
+                    return self.stop().await;
+                }
+            },
+            None => {
+                let certain = logprobs.map(Arc::unwrap_or_clone);
+                (Certain::default(), certain.into_iter().collect())
             }
-            Err(error) => {
-                self.fail(GenerateError::Text(error.to_string()));
-                self.stop().await;
-            }
+        };
+        let sent = self.send(Piece {
+            token: Some(token),
+            text: certain.text,
+            logprobs,
+        });
+        if !sent {
+            let unread = self.args.credits.unread();
+            let waited = Duration::ZERO;
+            self.fail(GenerateError::SlowReader { unread, waited });
+        } else if certain.stopped {
+            self.end(FinishReason::StopString);
+        }
+        if self.done {
+            self.stop().await;
         }
     }
 
     /// The last word: what was held back, then the end.
     fn finish(&mut self, reason: FinishReason) {
         let rest = self.args.text.as_mut().map(TextOutput::finish);
-        if let Some(text) = rest.filter(|rest| !rest.is_empty()) {
-            self.send(Output::Piece(Piece { token: None, text }));
+        let text = rest.unwrap_or_default();
+        let logprobs = self.held.show_all();
+        if !text.is_empty() || !logprobs.is_empty() {
+            let sent = self.send(Piece {
+                token: None,
+                text,
+                logprobs,
+            });
+            assert!(sent, "the channel has room for what is held back");
         }
         self.end(reason);
     }
 
     fn end(&mut self, reason: FinishReason) {
         let usage = self.usage;
-        self.args.telemetry.finished(reason);
-        self.send(Output::Finish(Finish { reason, usage }));
-        self.done = true;
+        let decoded = self.first_token_at.zip(self.last_token_at);
+        self.args.telemetry.finished(
+            reason,
+            self.args.submitted_at.elapsed(),
+            decoded.map(|(first, last)| last - first),
+        );
+        self.say_last(Output::Finish(Finish { reason, usage }));
     }
 
     fn fail(&mut self, error: GenerateError) {
-        self.args.telemetry.failed();
-        self.send(Output::Failed(error));
+        self.args.telemetry.failed(&error);
+        self.say_last(Output::Failed(error));
+    }
+
+    fn say_last(&mut self, output: Output) {
+        if let Some(end) = self.end.take() {
+            end.send(output);
+        }
         self.done = true;
     }
 
@@ -200,27 +260,30 @@ impl Sequence {
             .ok();
     }
 
-    fn send(&self, output: Output) {
-        match self.args.output.try_send(output) {
-            Ok(()) => {}
+    /// False when there is no room: the scheduler went on though the reader did not.
+    #[must_use]
+    fn send(&self, piece: Piece) -> bool {
+        match self.args.output.try_send(Output::Piece(piece)) {
+            Ok(()) => true,
             Err(mpsc::error::TrySendError::Closed(_)) => {
                 // The caller has left; the scheduler sees the word at its next step.
                 self.args.cancel.cancel();
+                true
             }
-            Err(mpsc::error::TrySendError::Full(_)) => {
-                unreachable!("the channel holds all that a request may produce")
-            }
+            Err(mpsc::error::TrySendError::Full(_)) => false,
         }
     }
 
     fn measure_token(&mut self) {
         let now = Instant::now();
+        let telemetry = &self.args.telemetry;
         match self.last_token_at.replace(now) {
-            None => self
-                .args
-                .telemetry
-                .first_token(now - self.args.submitted_at),
-            Some(before) => self.args.telemetry.next_token(now - before),
+            None => {
+                self.first_token_at = Some(now);
+                let computed = self.started_at.map(|started| now - started);
+                telemetry.first_token(now - self.args.submitted_at, computed);
+            }
+            Some(before) => telemetry.next_token(now - before),
         }
     }
 }
