@@ -3,7 +3,6 @@
 //! each, and every sequence must get exactly the tokens that it gets alone.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 use motet::cache::{self, CacheCore, CacheError, Salt};
@@ -133,7 +132,7 @@ impl House {
 
     fn submit_caller(&mut self, caller: Caller) -> SequenceId {
         let sequence = SequenceId(self.callers.len() as u64 + 1);
-        let submission = submission(sequence, &caller, &caller.prompt);
+        let submission = submission(sequence, &caller, &caller.prompt, &self.oracle.end_tokens);
         self.callers.insert(sequence, caller);
         self.feed(Event::Submit(submission));
         sequence
@@ -158,7 +157,7 @@ impl House {
         };
         self.forks += 1;
         let sequence = SequenceId(self.callers.len() as u64 + 1);
-        let submission = submission(sequence, &caller, appended);
+        let submission = submission(sequence, &caller, appended, &self.oracle.end_tokens);
         self.callers.insert(sequence, caller);
         self.feed(Event::Fork(Fork {
             source,
@@ -355,14 +354,19 @@ impl House {
     }
 }
 
-fn submission(sequence: SequenceId, caller: &Caller, prompt: &[TokenId]) -> Submission {
+fn submission(
+    sequence: SequenceId,
+    caller: &Caller,
+    prompt: &[TokenId],
+    end_tokens: &[TokenId],
+) -> Submission {
     Submission {
         sequence,
         prompt: prompt.into(),
         output_tokens_max: caller.output_tokens_max,
         sampling: caller.sampling,
         draw_spec: None,
-        end_tokens: Arc::from([0]),
+        end_tokens: end_tokens.into(),
         user: UserId(sequence.0 % 3),
         weight: 1.0 + (sequence.0 % 2) as f64,
         class: caller.class,

@@ -316,7 +316,10 @@ impl Scheduler {
                 self.heartbeat
                     .work_landed(self.born.elapsed(), self.under_way);
                 self.telemetry.outcome(&outcome);
+                let idle_before = self.core.stats().device_idle;
                 self.feed(Event::Outcome(outcome));
+                let idle = self.core.stats().device_idle - idle_before;
+                self.telemetry.device_idle(idle);
             }
             None => {
                 self.device_gone = true;

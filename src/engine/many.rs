@@ -1,11 +1,14 @@
 //! Several outputs of one request.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use tokio::task::JoinSet;
 
 use super::Engine;
 use super::admit::Admitted;
 use crate::actors::scheduler::SubmitMany;
-use crate::error::{BestOfError, SubmitError};
+use crate::error::{BestOfError, GenerateError, SubmitError};
 use crate::request::{Completion, Request, field_error};
 use crate::stream::TokenStream;
 
@@ -44,11 +47,7 @@ impl Engine {
             ..request
         };
         let streams = self.submit_many(request).await?;
-        // All streams hold what they may, so one after another is no slower.
-        let mut completions = Vec::with_capacity(streams.len());
-        for stream in streams {
-            completions.push(stream.collect().await?);
-        }
+        let completions = collect_all(streams).await?;
         let mut best = best(completions, n);
         if wanted.is_none() {
             for completion in &mut best {
@@ -115,6 +114,21 @@ impl Engine {
             Err(_) => Err(SubmitError::Draining),
         }
     }
+}
+
+/// Reads all streams at once, so that none pauses for another to be read. Those that are
+/// left are dropped with the future, and when one fails.
+async fn collect_all(streams: Vec<TokenStream>) -> Result<Vec<Completion>, GenerateError> {
+    let mut readers = JoinSet::new();
+    for (index, stream) in streams.into_iter().enumerate() {
+        readers.spawn(async move { (index, stream.collect().await) });
+    }
+    let mut completions = BTreeMap::new();
+    while let Some(read) = readers.join_next().await {
+        let (index, completion) = read.map_err(|_| GenerateError::Lost)?;
+        completions.insert(index, completion?);
+    }
+    Ok(completions.into_values().collect())
 }
 
 /// The `n` best, the best first; of equals the earlier. One without a token to judge by

@@ -163,13 +163,8 @@ impl Telemetry {
         set(&self.awaiting_prefix, now.awaiting_prefix);
         self.metrics.running.set(now.running as f64);
         self.metrics.waiting.set(now.waiting as f64);
-    }
-
-    /// So many sequences wait for their readers.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no sequence pauses yet"))]
-    pub(crate) fn paused(&self, sequences: usize) {
-        self.paused.store(sequences, Ordering::Relaxed);
-        self.metrics.paused.set(sequences as f64);
+        set(&self.paused, now.paused);
+        self.metrics.paused.set(now.paused as f64);
     }
 
     /// So many sequences have lost their slots for want of memory.
@@ -231,7 +226,6 @@ impl Telemetry {
     }
 
     /// The device had nothing to do for so long, while there was work.
-    #[cfg_attr(not(test), expect(dead_code, reason = "outcomes do not say it yet"))]
     pub(crate) fn device_idle(&self, gap: Duration) {
         self.metrics.device_idle_seconds.record(gap);
         self.sums().stats.device_idle += gap;
