@@ -13,6 +13,7 @@
 //! **Invariant.** What the thread holds is a function of the work it was sent:
 //! edits are carried out in order, before the step that comes with them.
 
+mod draws;
 mod edit;
 mod table;
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::slice;
 use rustc_hash::FxHashMap;
 
 use super::work::{DrawerStart, Failure, Input, PlannedSpan, WORK_IN_FLIGHT_MAX, Work};
-use crate::model::sampling::{Drawer, Drawing};
+use crate::model::sampling::Drawer;
 use crate::model::{Feed, Model, Readout, Span, Want};
 use crate::{SegmentId, SlotId, TokenId};
 
@@ -30,13 +30,13 @@ pub(super) struct DeviceSlot<M: Model> {
     pub(super) path: Vec<Rc<M::Segment>>,
     pub(super) tail: M::Tail,
     /// None where draws are plain.
-    drawer: Option<Drawer>,
-    last: Last,
+    pub(super) drawer: Option<Drawer>,
+    pub(super) last: Last,
 }
 
 /// What a slot's last span drew.
 #[derive(Clone, Copy)]
-enum Last {
+pub(super) enum Last {
     Nothing,
     Token(TokenId),
     /// What span number `span` of launch number `launch` draws.
@@ -285,65 +285,6 @@ impl<M: Model> Table<M> {
             assert!(twin.is_none(), "a slot is stepped once");
         }
         Ok(Some(flight))
-    }
-
-    fn start(&mut self, drawers: Vec<DrawerStart>) {
-        for start in drawers {
-            // A slot that is not there was lost with the step before.
-            if let Some(slot) = self.slots.get_mut(&start.slot) {
-                let DrawerStart {
-                    spec,
-                    sampling,
-                    prompt,
-                    output,
-                    ..
-                } = start;
-                slot.drawer = Some(Drawer::new(spec, sampling, &prompt, &output));
-            }
-        }
-    }
-
-    /// A drawing for each span that wants a token; plain where its drawer failed, in
-    /// which case the span and the reason are told too.
-    fn drawings(&mut self, spans: &[PlannedSpan]) -> (Vec<Drawing>, Vec<(usize, String)>) {
-        let mut failed = Vec::new();
-        let mut drawings = Vec::with_capacity(spans.len());
-        for (index, span) in spans.iter().enumerate() {
-            let Want::Token(draw) = span.want else {
-                continue;
-            };
-            let slot = self.slots.get_mut(&span.slot);
-            let drawer = slot.and_then(|slot| slot.drawer.as_mut());
-            let drawing = drawer.map(|drawer| drawer.drawing(draw));
-            drawings.push(match drawing {
-                Some(Ok(drawing)) => drawing,
-                None => Drawing::plain(draw),
-                Some(Err(error)) => {
-                    failed.push((index, error.to_string()));
-                    Drawing::plain(draw)
-                }
-            });
-        }
-        (drawings, failed)
-    }
-
-    /// Tells slots what they have drawn.
-    fn accept(&mut self, launch: u64, spans: &[PlannedSpan], readouts: &[Readout]) {
-        for (index, (span, readout)) in spans.iter().zip(readouts).enumerate() {
-            // The slot may have been closed meanwhile.
-            let (Some(token), Some(slot)) = (readout.token(), self.slots.get_mut(&span.slot))
-            else {
-                continue;
-            };
-            if let Last::UnderWay { launch: of, span } = slot.last
-                && (of, span) == (launch, index)
-            {
-                slot.last = Last::Token(token);
-            }
-            if let Some(drawer) = &mut slot.drawer {
-                drawer.accept(token);
-            }
-        }
     }
 
     fn lose(&mut self, spans: &[PlannedSpan]) {

@@ -247,10 +247,8 @@ pub fn apply_in_place(
         return Err(Exception::custom(message.to_string_lossy()));
     }
     // SAFETY: on success each is a fresh handle that nobody else owns.
-    let made = made.into_iter();
-    Ok(made
-        .map(|array| unsafe { Array::from_ptr(array) })
-        .collect())
+    let owned = |array| unsafe { Array::from_ptr(array) };
+    Ok(made.into_iter().map(owned).collect())
 }
 
 /// Of each stream, by its index.
