@@ -81,7 +81,9 @@ async fn a_fork_continues_its_source_and_shares_its_state() {
         assert_eq!(completion.tokens, alone, "{layers:?}");
         let usage = completion.finish.usage;
         assert_eq!(usage.prompt_tokens, 52);
-        assert!(usage.cached_tokens >= 40, "{layers:?}: {usage:?}");
+        // State that is not kept is there at the end of the prompt, where one token is
+        // left to compute.
+        assert!(usage.cached_tokens >= 39, "{layers:?}: {usage:?}");
 
         let rest = source.collect().await.unwrap().tokens;
         history.extend(rest);

@@ -359,7 +359,7 @@ async fn a_shutdown_that_finishes_cuts_nobody_off() {
 
 /// A caller that reads nothing pauses its own sequence. Once it reads, it gets all.
 #[tokio::test]
-#[ignore = "the scheduler does not pause sequences yet"]
+
 async fn a_slow_reader_holds_up_only_itself_and_loses_nothing() {
     let oracle = oracle();
     let mut config = small();
@@ -381,7 +381,7 @@ async fn a_slow_reader_holds_up_only_itself_and_loses_nothing() {
 
 /// A caller that reads nothing for too long is cut off.
 #[tokio::test]
-#[ignore = "the scheduler does not pause sequences yet"]
+
 async fn a_reader_who_never_comes_is_cut_off() {
     let mut config = small();
     config.scheduler.unread_tokens_max = 4;

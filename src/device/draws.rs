@@ -2,6 +2,7 @@
 
 use super::table::{Last, Table};
 use super::work::{DrawerStart, PlannedSpan};
+use crate::grammar::GrammarError;
 use crate::model::sampling::{Drawer, Drawing};
 use crate::model::{Model, Readout, Want};
 
@@ -27,7 +28,7 @@ impl<M: Model> Table<M> {
     pub(super) fn drawings(
         &mut self,
         spans: &[PlannedSpan],
-    ) -> (Vec<Drawing>, Vec<(usize, String)>) {
+    ) -> (Vec<Drawing>, Vec<(usize, GrammarError)>) {
         let mut failed = Vec::new();
         let mut drawings = Vec::with_capacity(spans.len());
         for (index, span) in spans.iter().enumerate() {
@@ -41,7 +42,7 @@ impl<M: Model> Table<M> {
                 Some(Ok(drawing)) => drawing,
                 None => Drawing::plain(draw),
                 Some(Err(error)) => {
-                    failed.push((index, error.to_string()));
+                    failed.push((index, error));
                     Drawing::plain(draw)
                 }
             });

@@ -8,6 +8,7 @@ use std::slice;
 use rustc_hash::FxHashMap;
 
 use super::work::{DrawerStart, Failure, Input, PlannedSpan, WORK_IN_FLIGHT_MAX, Work};
+use crate::grammar::GrammarError;
 use crate::model::sampling::Drawer;
 use crate::model::{Feed, Model, Readout, Span, Want};
 use crate::{SegmentId, SlotId, TokenId};
@@ -56,7 +57,7 @@ struct UnderWay<M: Model> {
 enum Stage<M: Model> {
     Launched(M::Flight),
     /// Drawn; some spans' drawers failed, and this is why.
-    Drawn(M::Flight, Vec<(usize, String)>),
+    Drawn(M::Flight, Vec<(usize, GrammarError)>),
     /// Without a flight: this is the answer.
     Over(Result<Vec<Readout>, Failure>),
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::Model;
 use super::sampling::{Draw, Drawn, TokenLogprobs};
 use crate::TokenId;
+use crate::grammar::GrammarError;
 
 /// The tokens of one sequence in one step: one for decode, many for a prefill
 /// chunk.
@@ -93,7 +94,7 @@ pub enum Readout {
     Logits(Vec<f32>),
     /// What was to be drawn could not be said, and why. The step went well otherwise.
     /// No model answers so: it is the device's table that builds the drawings.
-    Failed(String),
+    Failed(GrammarError),
 }
 
 impl Readout {

@@ -168,15 +168,16 @@ impl CostModel {
 /// Solves a symmetric positive system, the right side in the last column.
 fn eliminate(mut matrix: [[f64; PARTS + 1]; PARTS]) -> [f64; PARTS] {
     for pivot in 0..PARTS {
-        let scale = matrix[pivot][pivot];
+        let pivot_row = matrix[pivot];
+        let scale = pivot_row[pivot];
         if scale <= 0.0 {
             continue;
         }
-        for row in 0..PARTS {
-            if row != pivot {
-                let factor = matrix[row][pivot] / scale;
-                for column in pivot..=PARTS {
-                    matrix[row][column] -= factor * matrix[pivot][column];
+        for (index, row) in matrix.iter_mut().enumerate() {
+            if index != pivot {
+                let factor = row[pivot] / scale;
+                for (number, by) in row.iter_mut().zip(pivot_row) {
+                    *number -= factor * by;
                 }
             }
         }

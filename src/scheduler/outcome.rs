@@ -13,6 +13,7 @@ use crate::TokenId;
 use crate::cache;
 use crate::device::{Failure, Outcome};
 use crate::error::GenerateError;
+use crate::grammar::GrammarError;
 use crate::model::Readout;
 use crate::model::sampling::TokenLogprobs;
 use crate::request::FinishReason;
@@ -108,11 +109,15 @@ impl SchedulerCore {
         match readout {
             Readout::Token(token) => self.drawn(key, token, None, effects),
             Readout::Scored(token, logprobs) => self.drawn(key, token, Some(logprobs), effects),
-            Readout::Failed(reason) if entry.over.is_none() => {
-                let error = GenerateError::Grammar(reason);
+            Readout::Failed(_) if entry.over.is_some() => {}
+            Readout::Failed(GrammarError::Over) => {
+                self.finish(key, FinishReason::EndToken, effects);
+            }
+            Readout::Failed(error) => {
+                let error = GenerateError::Grammar(error.to_string());
                 self.fail(key, error, Over::Close, effects);
             }
-            Readout::Failed(_) | Readout::Nothing | Readout::Logits(_) => {}
+            Readout::Nothing | Readout::Logits(_) => {}
         }
         self.settle(key, effects);
     }

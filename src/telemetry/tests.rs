@@ -170,7 +170,10 @@ fn what_happens_is_counted_once_and_by_its_reason() {
     assert_eq!((refused("draining"), refused("invalid")), (1, 0));
     telemetry.preempted(2);
     assert_eq!(notebook.value("motet_num_preemptions_total", None), 2);
-    telemetry.paused(3);
+    telemetry.scheduler(SchedulerStats {
+        paused: 3,
+        ..SchedulerStats::default()
+    });
     let paused = f64::from_bits(notebook.value("motet_num_requests_paused", None));
     assert_eq!((paused, telemetry.sequences().2), (3.0, 3));
     telemetry.device_idle(second);

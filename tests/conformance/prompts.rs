@@ -139,7 +139,9 @@ fn generate(
         ..OracleConfig::default()
     };
     let request = settings(Request::tokens(prompt).ignore_end_tokens());
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build();
     runtime.expect("a runtime").block_on(async {
         let engine = Engine::builder(move || Ok(Oracle::new(oracle).expect("a valid oracle")))
             .config(EngineConfig::default())
