@@ -26,6 +26,8 @@ struct Caller {
     at_limit: ContextLimit,
     salt: Salt,
     class: Priority,
+    /// One of a few, unless it is given.
+    user: Option<UserId>,
     start_by: Option<Duration>,
     finish_by: Option<Duration>,
     told: Vec<TokenId>,
@@ -367,7 +369,7 @@ fn submission(
         sampling: caller.sampling,
         draw_spec: None,
         end_tokens: end_tokens.into(),
-        user: UserId(sequence.0 % 3),
+        user: caller.user.unwrap_or(UserId(sequence.0 % 3)),
         weight: 1.0 + (sequence.0 % 2) as f64,
         class: caller.class,
         start_by: caller.start_by,
@@ -713,14 +715,23 @@ fn nobody_small_overtakes_who_is_large() {
     let mut rng = ChaCha8Rng::seed_from_u64(4);
     let mut house = House::new(KINDS[0], 200);
     let small = |house: &mut House, rng: &mut ChaCha8Rng| {
-        let prompt = (0..20).map(|_| rng.random_range(1..40)).collect();
-        house.submit(prompt, 8, Sampling::GREEDY)
+        house.submit_caller(Caller {
+            prompt: (0..20).map(|_| rng.random_range(1..40)).collect(),
+            output_tokens_max: 8,
+            user: Some(UserId(0)),
+            ..Caller::default()
+        })
     };
     for _ in 0..12 {
         small(&mut house, &mut rng);
     }
     let prompt: Vec<TokenId> = (0..150).map(|i| 1 + i % 40).collect();
-    let large = house.submit(prompt, 40, Sampling::GREEDY);
+    let large = house.submit_caller(Caller {
+        prompt,
+        output_tokens_max: 40,
+        user: Some(UserId(0)),
+        ..Caller::default()
+    });
     let mut later = Vec::new();
     while house.callers[&large].end.is_none() {
         assert!(later.len() < 2_000, "the large one comes to its turn");

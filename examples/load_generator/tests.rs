@@ -73,9 +73,10 @@ async fn every_load_is_served_to_its_end() {
         let tokens = &report.tokens;
         assert!(tokens.evaluated >= tokens.distinct as u64, "{words}");
         assert!(tokens.evaluated as f64 <= 1.05 * tokens.distinct as f64);
-        // What is left is each distinct token's state, once.
+        // What is left is each distinct token's state, once, and here and there that of
+        // an end token, which the next turn begins with in most chat templates.
         let memory = &report.memory;
-        assert_eq!(memory.cached_bytes, memory.needed_bytes, "{words}");
+        assert!(memory.cached_bytes >= memory.needed_bytes, "{words}");
         assert!(memory.held_by_needed <= 1.1, "{words}: {memory:?}");
         assert!(memory.held_by_needed <= memory.held_max_by_needed);
         report

@@ -13,6 +13,9 @@ use crate::request::Priority;
 /// Times that a sequence may be overtaken by one with more of its prompt in the cache.
 pub const OVERTAKEN_MAX: u32 = 16;
 
+/// Tokens that count as more in the cache: a few are not worth a turn.
+const RESIDENT_TOKENS: usize = 32;
+
 /// What the policy knows of a sequence that waits for a slot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Waiting {
@@ -75,7 +78,8 @@ pub fn next(waiting: &[Waiting], locality_service: f64) -> Option<usize> {
     let oldest = overtaken.min_by_key(|(_, one)| one.sequence);
     let (index, _) = oldest.or_else(|| {
         eligible().min_by(|(_, a), (_, b)| {
-            let by_prefix = b.resident_tokens.cmp(&a.resident_tokens);
+            let resident = |one: &Waiting| one.resident_tokens / RESIDENT_TOKENS;
+            let by_prefix = resident(b).cmp(&resident(a));
             by_prefix
                 .then(a.service.total_cmp(&b.service))
                 .then(a.sequence.cmp(&b.sequence))
