@@ -25,13 +25,15 @@ use kameo::actor::{ActorRef, WeakActorRef};
 use kameo::error::SendError;
 use kameo::mailbox::{MailboxReceiver, Signal};
 use kameo::message::{Context, Message};
+use rustc_hash::FxHashMap;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::cache::{Answer, CacheActor};
-use super::sequence::{News, Sequence};
+use super::sequence::{Batch, News, Sequence};
 use crate::cache::{self, CacheError};
 use crate::device::{Device, Outcome};
+use crate::model::sampling::TokenLogprobs;
 use crate::request::QueuePlace;
 use crate::scheduler::{self, Effect, Event, SchedulerCore, Submission};
 use crate::shared::cancel::CancelWord;
@@ -39,7 +41,7 @@ use crate::shared::credits::Credits;
 use crate::shared::doorbell::Doorbell;
 use crate::shared::heartbeat::Heartbeat;
 use crate::telemetry::Telemetry;
-use crate::{PinId, SequenceId};
+use crate::{PinId, SequenceId, TokenId};
 
 /// Messages that callers and sequences may have waiting for the scheduler.
 pub(crate) const MAILBOX_MAX: usize = 1024;
@@ -59,7 +61,7 @@ pub(crate) struct Scheduler {
     asked: usize,
     /// Messages to the cache beyond [`ASKED_MAX`]; as many as sequences can cause.
     unasked: VecDeque<cache::Message>,
-    links: BTreeMap<SequenceId, Link>,
+    links: FxHashMap<SequenceId, Link>,
     /// Sequences whose callers do not read.
     paused: BTreeSet<SequenceId>,
     /// Rung by those who found the mailbox full.
@@ -92,7 +94,7 @@ pub(crate) struct Link {
     pub(crate) cancel: CancelWord,
     pub(crate) credits: Credits,
     /// News that found the mailbox full; delivered with the next.
-    pub(crate) undelivered: Vec<News>,
+    pub(crate) undelivered: Batch,
 }
 
 /// A new sequence, and the way to it.
@@ -165,7 +167,7 @@ impl Actor for Scheduler {
             answers: args.answers,
             asked: 0,
             unasked: VecDeque::new(),
-            links: BTreeMap::new(),
+            links: FxHashMap::default(),
             paused: BTreeSet::new(),
             doorbell: args.doorbell,
             upkeep: BTreeMap::new(),
@@ -287,7 +289,22 @@ impl Link {
             actor,
             cancel,
             credits,
-            undelivered: Vec::new(),
+            undelivered: Batch::new(),
+        }
+    }
+
+    /// Brings news to the sequence. A full mailbox keeps it for the next time; a
+    /// sequence that is gone is stopped.
+    fn tell(&mut self, news: News, doorbell: &Doorbell) {
+        self.undelivered.push(news);
+        let batch = std::mem::take(&mut self.undelivered);
+        match self.actor.tell(batch).try_send() {
+            Ok(()) => {}
+            Err(SendError::MailboxFull(batch)) => self.undelivered = batch,
+            Err(_) => {
+                self.cancel.cancel();
+                doorbell.ring();
+            }
         }
     }
 }
@@ -349,10 +366,9 @@ impl Scheduler {
                     let _sent = self.device.send(work);
                 }
                 Effect::Token(sequence, token, logprobs) => {
-                    if self.count_token(sequence) {
+                    if self.token(sequence, token, logprobs) {
                         full.push(sequence);
                     }
-                    self.tell(sequence, News::Token(token, logprobs));
                 }
                 Effect::Preempted(_) => self.telemetry.preempted(1),
                 Effect::Started {
@@ -395,12 +411,18 @@ impl Scheduler {
         }
     }
 
-    /// A token goes to the sequence's caller. True when that is as many as may wait.
-    fn count_token(&self, sequence: SequenceId) -> bool {
-        let Some(link) = self.links.get(&sequence) else {
+    /// Brings a token to a sequence. True when its caller has as many to read as may be.
+    fn token(
+        &mut self,
+        sequence: SequenceId,
+        token: TokenId,
+        logprobs: Option<Arc<TokenLogprobs>>,
+    ) -> bool {
+        let Some(link) = self.links.get_mut(&sequence) else {
             return false;
         };
         link.credits.sent();
+        link.tell(News::Token(token, logprobs), &self.doorbell);
         link.credits.pause_if_full() && !self.paused.contains(&sequence)
     }
 
@@ -414,7 +436,8 @@ impl Scheduler {
     fn look_at_words(&mut self) {
         let links = self.links.iter();
         let left = links.filter(|(_, link)| link.cancel.is_cancelled());
-        let left: Vec<SequenceId> = left.map(|(sequence, _)| *sequence).collect();
+        let mut left: Vec<SequenceId> = left.map(|(sequence, _)| *sequence).collect();
+        left.sort_unstable();
         for sequence in left {
             self.feed(Event::Stop(sequence));
         }
@@ -462,21 +485,9 @@ impl Scheduler {
         }
     }
 
-    /// Brings news to a sequence. A full mailbox keeps it for the next time; a
-    /// sequence that is gone is stopped.
     fn tell(&mut self, sequence: SequenceId, news: News) {
-        let Some(link) = self.links.get_mut(&sequence) else {
-            return;
-        };
-        link.undelivered.push(news);
-        let batch = std::mem::take(&mut link.undelivered);
-        match link.actor.tell(batch).try_send() {
-            Ok(()) => {}
-            Err(SendError::MailboxFull(batch)) => link.undelivered = batch,
-            Err(_) => {
-                link.cancel.cancel();
-                self.doorbell.ring();
-            }
+        if let Some(link) = self.links.get_mut(&sequence) {
+            link.tell(news, &self.doorbell);
         }
     }
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use kameo::Actor;
 use kameo::actor::ActorRef;
 use kameo::message::{Context, Message};
+use smallvec::SmallVec;
 use tokio::sync::{Notify, mpsc};
 
 use super::scheduler::{Scheduler, Stop};
@@ -25,6 +26,9 @@ use crate::telemetry::Telemetry;
 use crate::text::{Certain, TextOutput};
 use crate::{SequenceId, TokenId};
 use held::HeldLogprobs;
+
+/// News in order; nearly always one.
+pub(crate) type Batch = SmallVec<[News; 1]>;
 
 /// What the scheduler tells a sequence.
 #[derive(Debug)]
@@ -142,10 +146,10 @@ impl Actor for Sequence {
     }
 }
 
-impl Message<Vec<News>> for Sequence {
+impl Message<Batch> for Sequence {
     type Reply = ();
 
-    async fn handle(&mut self, batch: Vec<News>, _ctx: &mut Context<Self, Self::Reply>) {
+    async fn handle(&mut self, batch: Batch, _ctx: &mut Context<Self, Self::Reply>) {
         for news in batch {
             match news {
                 // Its caller has what it wanted; this is a late token or the end.
