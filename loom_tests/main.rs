@@ -8,7 +8,6 @@
 mod admission;
 mod cancel;
 mod credits;
-mod doorbell;
 mod lease;
 
 #[cfg(not(motet_loom))]

@@ -245,6 +245,7 @@ impl EngineConfig {
                     .into(),
             });
         }
+        self.scheduler.validate_policy()?;
         match self.scheduler.step_tokens_max >= self.scheduler.sequences_max {
             true => Ok(()),
             false => Err(ConfigError {
@@ -253,6 +254,41 @@ impl EngineConfig {
                 expected: "at least `scheduler.sequences_max`, so that all may decode".into(),
             }),
         }
+    }
+}
+
+impl SchedulerConfig {
+    fn validate_policy(&self) -> Result<(), ConfigError> {
+        let error = |field, found: String, expected: &'static str| ConfigError {
+            field,
+            found,
+            expected: expected.into(),
+        };
+        if self.prefill_wait_steps_max == 0 {
+            let field = "scheduler.prefill_wait_steps_max";
+            return Err(error(field, "0".into(), "at least 1"));
+        }
+        match self.inter_token {
+            InterToken::Relative(times) if !(times > 1.0 && times.is_finite()) => {
+                let expected = "a finite number above 1";
+                return Err(error("scheduler.inter_token", times.to_string(), expected));
+            }
+            _ => {}
+        }
+        for (field, value) in [
+            ("scheduler.prompt_token_service", self.prompt_token_service),
+            ("scheduler.output_token_service", self.output_token_service),
+            ("scheduler.locality_service", self.locality_service),
+        ] {
+            if !(value >= 0.0 && value.is_finite()) {
+                return Err(error(
+                    field,
+                    value.to_string(),
+                    "a finite number, at least 0",
+                ));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -265,9 +301,8 @@ impl EngineConfig {
     }
 
     /// Checks the budget against the worst case of this model: so many sequences of
-    /// its whole context at once, and the largest step's scratch. A sequence reserves
-    /// its own worst case before it starts, so beyond this check none runs out in its
-    /// middle.
+    /// its whole context at once, and the largest step's scratch. So there is always
+    /// one that can go on, whoever else must give way.
     ///
     /// # Errors
     ///

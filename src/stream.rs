@@ -1,11 +1,12 @@
 //! The caller's end of a sequence.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
 use kameo::actor::WeakActorRef;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::SequenceId;
 use crate::actors::scheduler::{AskPlace, Resume, Scheduler, Stop};
@@ -14,7 +15,6 @@ use crate::error::GenerateError;
 use crate::request::{Completion, ContextLimit, Finish, Piece, QueuePlace};
 use crate::shared::cancel::CancelWord;
 use crate::shared::credits::Credits;
-use crate::shared::doorbell::Doorbell;
 
 /// The tokens of one sequence as they come, with their text.
 ///
@@ -33,7 +33,7 @@ pub struct TokenStream {
     pub(crate) cancel: CancelWord,
     pub(crate) credits: Credits,
     pub(crate) scheduler: WeakActorRef<Scheduler>,
-    pub(crate) doorbell: Doorbell,
+    pub(crate) doorbell: Arc<Notify>,
     /// What it does when its context is full, and its forks do too.
     pub(crate) at_limit: ContextLimit,
     pub(crate) finish: Option<Finish>,
@@ -124,7 +124,7 @@ impl TokenStream {
         if let Some(scheduler) = self.scheduler.upgrade() {
             // A full mailbox means that the scheduler is awake; it will hear the bell.
             if scheduler.tell(Resume(self.sequence)).try_send().is_err() {
-                self.doorbell.ring();
+                self.doorbell.notify_one();
             }
         }
     }
@@ -163,7 +163,7 @@ impl Drop for TokenStream {
         {
             // A full mailbox means that the scheduler is awake; it will hear the bell.
             if scheduler.tell(Stop(self.sequence)).try_send().is_err() {
-                self.doorbell.ring();
+                self.doorbell.notify_one();
             }
         }
     }

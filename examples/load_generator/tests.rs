@@ -69,10 +69,12 @@ async fn every_load_is_served_to_its_end() {
         let report = run(words, stop).await;
         assert_eq!(report.requests.finished, requests, "{words}");
         assert!(!report.interrupted);
-        // Not a token less than there must be; and with room for all, hardly more.
+        // Not a token less than there must be; and with room for all, hardly more
         let tokens = &report.tokens;
         assert!(tokens.evaluated >= tokens.distinct as u64, "{words}");
-        assert!(tokens.evaluated as f64 <= 1.05 * tokens.distinct as f64);
+        // (an end is seen one step late).
+        let most = 1.05 * tokens.distinct as f64 + requests as f64;
+        assert!(tokens.evaluated as f64 <= most, "{words}: {tokens:?}");
         // What is left is each distinct token's state, once, and here and there that of
         // an end token, which the next turn begins with in most chat templates.
         let memory = &report.memory;

@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | `Answer` | cache | [`ASKED_MAX`]; never full: no more messages are out than answers fit |
 //! | `Outcome` | device thread | one per work under way; never full |
+//! | the doorbell | streams and sequences that found the mailbox full | one ring; what there is to see stands in their words |
 //! | `Submit` | `Engine::submit` | the mailbox, [`MAILBOX_MAX`]; the caller awaits |
 //! | `Fork` | `Engine::fork` | the mailbox; the caller awaits |
 //! | `Upkeep` | `Engine::pin`, `unpin`, `clear` | the mailbox; the caller awaits the answer |
@@ -26,7 +27,7 @@ use kameo::error::SendError;
 use kameo::mailbox::{MailboxReceiver, Signal};
 use kameo::message::{Context, Message};
 use rustc_hash::FxHashMap;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::cache::{Answer, CacheActor};
@@ -38,7 +39,6 @@ use crate::request::QueuePlace;
 use crate::scheduler::{self, Effect, Event, SchedulerCore, Submission};
 use crate::shared::cancel::CancelWord;
 use crate::shared::credits::Credits;
-use crate::shared::doorbell::Doorbell;
 use crate::shared::heartbeat::Heartbeat;
 use crate::telemetry::Telemetry;
 use crate::{PinId, SequenceId, TokenId};
@@ -65,7 +65,7 @@ pub(crate) struct Scheduler {
     /// Sequences whose callers do not read.
     paused: BTreeSet<SequenceId>,
     /// Rung by those who found the mailbox full.
-    doorbell: Doorbell,
+    doorbell: Arc<Notify>,
     /// Callers who await the cache's answer, and the pin that each wants; as many as
     /// the engine lets ask at once.
     upkeep: BTreeMap<u64, Asking>,
@@ -83,7 +83,7 @@ pub(crate) struct SchedulerArgs {
     pub(crate) answers: mpsc::Receiver<Answer>,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) heartbeat: Heartbeat,
-    pub(crate) doorbell: Doorbell,
+    pub(crate) doorbell: Arc<Notify>,
     /// When the engine was started: its time counts from here.
     pub(crate) born: Instant,
 }
@@ -196,6 +196,7 @@ impl Actor for Scheduler {
                 outcome = self.device.outcomes.recv(), if !self.device_gone => {
                     self.on_outcome(outcome);
                 }
+                () = self.doorbell.notified() => self.look_at_words(),
                 signal = mailbox.recv() => return Ok(signal),
                 () = tokio::time::sleep_until(self.born + wakes_at.unwrap_or_default()),
                     if wakes_at.is_some() => self.feed(Event::Tick),
@@ -295,7 +296,7 @@ impl Link {
 
     /// Brings news to the sequence. A full mailbox keeps it for the next time; a
     /// sequence that is gone is stopped.
-    fn tell(&mut self, news: News, doorbell: &Doorbell) {
+    fn tell(&mut self, news: News, doorbell: &Notify) {
         self.undelivered.push(news);
         let batch = std::mem::take(&mut self.undelivered);
         match self.actor.tell(batch).try_send() {
@@ -303,7 +304,7 @@ impl Link {
             Err(SendError::MailboxFull(batch)) => self.undelivered = batch,
             Err(_) => {
                 self.cancel.cancel();
-                doorbell.ring();
+                doorbell.notify_one();
             }
         }
     }
@@ -323,10 +324,6 @@ impl Scheduler {
     }
 
     fn on_outcome(&mut self, outcome: Option<Outcome>) {
-        // A stop takes effect at the step boundary, and this is one.
-        if self.doorbell.answer() {
-            self.look_at_words();
-        }
         match outcome {
             Some(outcome) => {
                 self.under_way -= 1;
@@ -397,8 +394,11 @@ impl Scheduler {
         }
         self.ask_cache();
         for sequence in full {
-            self.paused.insert(sequence);
-            self.feed(Event::Pause(sequence));
+            // Its last token may have been one too many, too.
+            if self.links.contains_key(&sequence) {
+                self.paused.insert(sequence);
+                self.feed(Event::Pause(sequence));
+            }
         }
         for pin in unwanted {
             let message = cache::Message::Unpin { pin };

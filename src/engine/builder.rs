@@ -17,7 +17,6 @@ use crate::error::StartError;
 use crate::model::{Model, ModelError};
 use crate::scheduler::SchedulerCore;
 use crate::shared::admission::Admission;
-use crate::shared::doorbell::Doorbell;
 use crate::shared::heartbeat::Heartbeat;
 use crate::sync::AtomicUsize;
 use crate::telemetry::Telemetry;
@@ -81,7 +80,7 @@ where
         config.cache.pinned_bytes_max = Some(pinned.min(config.cache.device_bytes_max));
         let telemetry = Arc::new(Telemetry::new());
         let heartbeat = Heartbeat::new();
-        let doorbell = Doorbell::new();
+        let doorbell = Arc::new(Notify::new());
         let born = Instant::now();
         let (answer_sender, answers) = mpsc::channel(ASKED_MAX);
         let cache = CacheActor::spawn_with_mailbox(

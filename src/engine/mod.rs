@@ -32,7 +32,6 @@ use crate::model::{Model, ModelError, ModelSpec};
 use crate::request::{Request, field_error};
 use crate::scheduler;
 use crate::shared::admission::Admission;
-use crate::shared::doorbell::Doorbell;
 use crate::shared::heartbeat::Heartbeat;
 use crate::stream::TokenStream;
 use crate::sync::AtomicUsize;
@@ -57,7 +56,7 @@ pub struct Engine {
     telemetry: Arc<Telemetry>,
     heartbeat: Heartbeat,
     /// Rung by streams that find the scheduler's mailbox full.
-    doorbell: Doorbell,
+    doorbell: Arc<Notify>,
     /// The engine's time counts from here.
     born: Instant,
     text: Option<TextCodec>,

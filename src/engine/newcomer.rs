@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kameo::actor::{ActorRef, Spawn};
+use kameo::mailbox;
 use tokio::sync::mpsc;
 
 use super::Engine;
@@ -25,6 +26,8 @@ use crate::sync::Ordering;
 use crate::text::TextOutput;
 use crate::{SequenceId, TokenId, UserId};
 
+/// News to a sequence that are no tokens, and kameo's own signals.
+const NEWS_BESIDE_MAX: usize = 16;
 /// How long a caller is asked to wait at least when the queue is full.
 const RETRY_AFTER_MIN: Duration = Duration::from_millis(10);
 /// The same, at most.
@@ -111,7 +114,7 @@ impl Engine {
             finish: None,
             over: false,
         };
-        let actor = Sequence::spawn(SequenceArgs {
+        let arguments = SequenceArgs {
             id: sequence,
             prompt_tokens,
             text,
@@ -122,7 +125,11 @@ impl Engine {
             telemetry: Arc::clone(&self.telemetry),
             submitted_at: Instant::now(),
             guest,
-        });
+        };
+        // All that credits let pass, so that no news waits for other news to come: the
+        // start, the end, and kameo's own signals are beside that.
+        let news_max = self.pieces_max(admitted.output_tokens_max) + NEWS_BESIDE_MAX;
+        let actor = Sequence::spawn_with_mailbox(arguments, mailbox::bounded(news_max));
         Ok(Newcomer {
             submission: self.submission(sequence, request, admitted, draw_spec),
             actor,

@@ -71,7 +71,7 @@ pub struct Request {
     /// Whose it is. Users of a class are served fairly; requests without a user are one
     /// user's.
     pub user: Option<String>,
-    /// What its user's share is worth beside that of others; positive.
+    /// What its user's share is worth beside that of others; from 0.001 to 1000.
     pub weight: f64,
     /// Its class.
     pub priority: Priority,

@@ -8,6 +8,9 @@ use crate::error::SubmitError;
 use crate::model::sampling::DrawSpec;
 use crate::text::StopStrings;
 
+/// Shares that are told apart without losing what is charged to rounding.
+const WEIGHTS: std::ops::RangeInclusive<f64> = 1e-3..=1e3;
+
 impl Request {
     /// Most outputs of one request.
     pub const N_MAX: usize = 128;
@@ -136,10 +139,10 @@ impl Request {
 
     fn validate_service(&self, now: Instant) -> Result<(), SubmitError> {
         check(
-            self.weight.is_finite() && self.weight > 0.0,
+            WEIGHTS.contains(&self.weight),
             "weight",
             self.weight,
-            "a finite number above 0",
+            "a number from 0.001 to 1000",
         )?;
         for (field, deadline) in [("start_by", self.start_by), ("finish_by", self.finish_by)] {
             if let Some(deadline) = deadline {

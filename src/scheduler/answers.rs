@@ -16,7 +16,9 @@ impl SchedulerCore {
         self.unanswered -= 1;
         let number = self.asked - self.unanswered as u64;
         self.lift_barrier(number);
-        self.may_start |= self.unanswered == 0;
+        if self.unanswered == 0 && self.starts_when_answered {
+            self.may_start = true;
+        }
         self.looking = self.looking.filter(|asked| *asked != number);
         let answers = match self.tickets.pop_front_if(|(asked, _)| *asked == number) {
             Some((_, ticket)) => {
@@ -120,7 +122,7 @@ impl SchedulerCore {
             }
             cache::Effect::Resident { sequence, tokens } => {
                 if let Some(key) = key(self, sequence) {
-                    self.entries[key].resident_tokens = tokens;
+                    self.entries[key].resident_tokens = Some(tokens);
                 }
             }
             cache::Effect::Checkpoint { sequence, at } => {
@@ -169,18 +171,19 @@ impl SchedulerCore {
             panic!("only a starting sequence is refused")
         };
         let class = self.class_of(key);
+        let refused = self.refused.map(|refused| self.class_of(refused));
         self.leave_phase(key);
         let entry = &mut self.entries[key];
         entry.phase = Phase::Queued;
         let was_tight = std::mem::replace(&mut entry.tight, true);
         self.enqueue(key);
         // Unless what was sent since may have made room: then it is tried again.
-        if self.room_made_at < asked && was_tight {
-            self.refused = self.refused.max(Some(class));
+        let waits_for_room = self.room_made_at < asked && was_tight;
+        if waits_for_room && refused.is_none_or(|refused| refused < class) {
+            self.refused = Some(key);
         }
         self.room_tight = true;
-        let hopeless = self.refused.is_some() && was_tight;
-        if hopeless && self.running.is_empty() && self.starting == 0 {
+        if waits_for_room && self.running.is_empty() && self.starting == 0 {
             self.fail(key, GenerateError::OutOfMemory, Over::Close, effects);
             // The next may be smaller.
             self.refused = None;

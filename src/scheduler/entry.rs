@@ -54,8 +54,8 @@ pub(super) struct Entry {
     pub(super) queued_for: Duration,
     pub(super) start_by: Option<Duration>,
     pub(super) finish_by: Option<Duration>,
-    /// Tokens of it that are in the cache, as the cache said last.
-    pub(super) resident_tokens: usize,
+    /// Tokens of it that are in the cache, as the cache said last, if it has.
+    pub(super) resident_tokens: Option<usize>,
     /// How often somebody started first for having more in the cache.
     pub(super) overtaken: u32,
     /// The cache had no room for it and head room: it is to begin with little.
@@ -178,7 +178,7 @@ impl Entry {
             queued_for: Duration::ZERO,
             start_by: submission.start_by,
             finish_by: submission.finish_by,
-            resident_tokens: 0,
+            resident_tokens: None,
             overtaken: 0,
             tight: false,
             started: false,
@@ -344,6 +344,8 @@ impl Entry {
         let stay = stay.filter(|(at, _)| !removed.contains(at));
         self.tokens = stay.map(|(_, token)| token).collect();
         self.restarted_at = self.generated.len();
+        // What stays was paid for.
+        self.charged_tokens = self.charged_tokens.saturating_sub(removed.len());
         self.phase = Phase::Queued;
     }
 
@@ -364,13 +366,19 @@ impl Entry {
         let checkpoint = running.checkpoints.iter().min().copied();
         let limit = checkpoint.unwrap_or(usize::MAX).min(running.granted);
         let stop_after = limit.checked_sub(at).filter(|left| *left > 0)?;
+        let decoding = expected > self.restarted_at;
         Some(Candidate {
+            arrival: self.sequence,
             pending: known.max(1),
-            decoding: expected > self.restarted_at,
+            decoding,
             cached: at,
             stop_after: Some(stop_after),
             suspect: self.suspect,
-            class: self.risen_class,
+            // Who has waited long goes first now, but asks for no shorter steps later.
+            class: match decoding {
+                true => self.class,
+                false => self.risen_class,
+            },
             service,
             waited_steps: running.waited_steps,
         })

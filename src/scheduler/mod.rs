@@ -208,14 +208,15 @@ pub struct SchedulerCore {
     timers: BTreeSet<(Duration, SequenceId, Timer)>,
     /// Something has changed that may let somebody start.
     may_start: bool,
+    /// Somebody may start when the cache has answered everything.
+    starts_when_answered: bool,
     /// When the queue was last looked through.
     looked_at: Duration,
     /// Time between two starts lately, and the last.
     start_interval: Option<Duration>,
     started_at: Option<Duration>,
-    /// The class of whom the cache had no room for until one ends, if somebody waits
-    /// for that.
-    refused: Option<Priority>,
+    /// Whom the cache had no room for until one ends, if somebody waits for that.
+    refused: Option<EntryKey>,
     /// Somebody was refused: the queue is asked one by one, so that nobody small
     /// overtakes who is large.
     room_tight: bool,
@@ -276,6 +277,7 @@ impl SchedulerCore {
             head_room: HeadRoom::default(),
             timers: BTreeSet::new(),
             may_start: false,
+            starts_when_answered: false,
             looked_at: Duration::ZERO,
             start_interval: None,
             started_at: None,
@@ -428,7 +430,7 @@ impl SchedulerCore {
         ] {
             self.timers.extend(at.map(|at| (at, sequence, timer)));
         }
-        self.service.enter(submission.user);
+        self.service.enter(submission.user, submission.class);
         let entry = Entry::new(submission, self.spec.context_tokens_max, self.now);
         let key = self.entries.insert(entry);
         self.names.insert(sequence, key);
@@ -454,18 +456,44 @@ impl SchedulerCore {
         if entry.paused_since.is_none() {
             entry.paused_since = Some(self.now);
             self.paused += 1;
-            let timeout = self.config.unread_timeout;
-            let end = timeout.map(|timeout| (self.now + timeout, sequence, Timer::Unread));
-            self.timers.extend(end);
+            self.service.leave(entry.user, entry.class);
+            if let Some(at) = self.unread_end(self.now) {
+                self.timers.insert((at, sequence, Timer::Unread));
+            }
+            if self.refused == Some(*key) {
+                self.refused = None;
+                self.may_start = true;
+            }
         }
     }
 
+    /// When a sequence is ended whose caller has not read since then.
+    fn unread_end(&self, since: Duration) -> Option<Duration> {
+        since.checked_add(self.config.unread_timeout?)
+    }
+
     fn resume(&mut self, sequence: SequenceId) {
-        if let Some(key) = self.names.get(&sequence) {
-            let entry = &mut self.entries[*key];
-            self.paused -= usize::from(entry.paused_since.take().is_some());
+        if let Some(key) = self.names.get(&sequence).copied()
+            && self.end_pause(key)
+        {
+            let entry = &self.entries[key];
+            self.service.enter(entry.user, entry.class);
             self.may_start = true;
         }
+    }
+
+    /// Its caller has read, or has no more to read. False where it was not paused.
+    fn end_pause(&mut self, key: EntryKey) -> bool {
+        let entry = &mut self.entries[key];
+        let sequence = entry.sequence;
+        let Some(since) = entry.paused_since.take() else {
+            return false;
+        };
+        self.paused -= 1;
+        if let Some(at) = self.unread_end(since) {
+            self.timers.remove(&(at, sequence, Timer::Unread));
+        }
+        true
     }
 
     /// Ends a sequence and lets the cache publish what it computed.
@@ -485,9 +513,12 @@ impl SchedulerCore {
     /// Its caller knows: nobody may ask for it any more, and it gives up its slot as
     /// soon as it is in no step.
     fn end(&mut self, key: EntryKey, over: Over, effects: &mut Vec<Effect>) {
+        let was_paused = self.end_pause(key);
         let entry = &mut self.entries[key];
         self.names.remove(&entry.sequence);
-        self.paused -= usize::from(entry.paused_since.take().is_some());
+        if !was_paused {
+            self.service.leave(entry.user, entry.class);
+        }
         for (at, timer) in [
             (entry.start_by, Timer::Start),
             (entry.finish_by, Timer::Finish),
@@ -496,7 +527,6 @@ impl SchedulerCore {
                 self.timers.remove(&(at, entry.sequence, timer));
             }
         }
-        self.service.leave(entry.user);
         entry.over = Some(over);
         if !entry.in_flight() {
             self.vacate(key, over, effects);
@@ -529,7 +559,13 @@ impl SchedulerCore {
     fn leave_phase(&mut self, key: EntryKey) {
         let entry = &self.entries[key];
         match &entry.phase {
-            Phase::Queued => self.queue.retain(|queued| *queued != key),
+            Phase::Queued => {
+                self.queue.retain(|queued| *queued != key);
+                self.refused = self.refused.filter(|refused| *refused != key);
+                if self.queue.is_empty() {
+                    self.started_at = None;
+                }
+            }
             Phase::Starting { waits, .. } => {
                 self.starting -= 1;
                 self.awaiting_prefix -= usize::from(*waits);

@@ -25,7 +25,9 @@ impl SchedulerCore {
         }
         let flight = self.flights.pop_front();
         let flight = flight.expect("an outcome answers work under way");
-        self.foretell_ends();
+        if let Some(next) = self.flights.front_mut() {
+            next.ends_at = self.now + next.takes;
+        }
         if self.had_work {
             self.device_idle += outcome.gap;
         }
@@ -114,8 +116,9 @@ impl SchedulerCore {
                 self.finish(key, FinishReason::EndToken, effects);
             }
             Readout::Failed(error) => {
+                // The step after it may have evaluated a token that is not its history's.
                 let error = GenerateError::Grammar(error.to_string());
-                self.fail(key, error, Over::Close, effects);
+                self.fail(key, error, Over::Discard, effects);
             }
             Readout::Nothing | Readout::Logits(_) => {}
         }

@@ -5,13 +5,18 @@
 //! prompts take what is left of the step's budget. The budget is in tokens and in
 //! time: chunks are no longer than those who decode can bear.
 
+use std::cmp::Reverse;
+
 use super::cost::{StepCost, StepLoad};
+use crate::SequenceId;
 use crate::config::InterToken;
 use crate::request::Priority;
 
 /// What the policy knows of one running sequence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
+    /// Its name; names are given in order of arrival.
+    pub arrival: SequenceId,
     /// Tokens that are to be evaluated; at least 1.
     pub pending: usize,
     /// Whether it has drawn a token, or is drawing it: then `pending` is 1.
@@ -56,20 +61,21 @@ pub struct Share {
     pub tokens: usize,
 }
 
-/// Chooses what runs in the next step, of candidates in order of arrival.
+/// Chooses what runs in the next step.
 ///
 /// * A suspect runs alone, before all others.
 /// * Every decoding candidate gets its token before any prompt gets one, as far as
 ///   the tokens go; whoever has waited longest first, if they do not.
 /// * Of the prompts that have waited `prefill_wait_steps_max` steps, the one that has
 ///   waited longest gets a small chunk. So every prompt makes progress within as many
-///   steps, or as many as there are prompts, if these are more.
+///   steps, and one more for each other prompt that waits as long.
 /// * Then prompts take the rest: higher classes first, within a class the user who has
 ///   had least, then in order of arrival. The last one may be cut. A step is no longer
 ///   than its decoding candidates can bear; those of a lower class have no say.
 #[must_use]
 pub fn plan(candidates: &[Candidate], budget: &Budget) -> Vec<Share> {
-    if let Some(candidate) = candidates.iter().position(|c| c.suspect) {
+    let suspects = (0..candidates.len()).filter(|index| candidates[*index].suspect);
+    if let Some(candidate) = suspects.min_by_key(|index| candidates[*index].arrival) {
         let tokens = most(&candidates[candidate]).min(budget.tokens);
         return vec![Share { candidate, tokens }];
     }
@@ -90,14 +96,17 @@ pub fn plan(candidates: &[Candidate], budget: &Budget) -> Vec<Share> {
     let longest = prompts
         .iter()
         .filter(overdue)
-        .max_by_key(|index| (candidates[**index].waited_steps, std::cmp::Reverse(**index)))
+        .max_by_key(|index| {
+            let candidate = &candidates[**index];
+            (candidate.waited_steps, Reverse(candidate.arrival))
+        })
         .copied();
     prompts.sort_by(|a, b| {
         let (x, y) = (&candidates[*a], &candidates[*b]);
         let by_class = y.class.cmp(&x.class);
         by_class
             .then(x.service.total_cmp(&y.service))
-            .then(a.cmp(b))
+            .then(x.arrival.cmp(&y.arrival))
     });
     // Set aside first, so that the others leave it its place; it may get more in turn.
     let aside = longest.map_or(0, |index| {
@@ -158,8 +167,7 @@ impl<'a> Step<'a> {
     fn finish_decodes(mut self) -> Vec<Share> {
         if self.shares.len() > self.budget.tokens {
             let waited = |share: &Share| self.candidates[share.candidate].waited_steps;
-            self.shares
-                .sort_by_key(|share| std::cmp::Reverse(waited(share)));
+            self.shares.sort_by_key(|share| Reverse(waited(share)));
             self.shares.truncate(self.budget.tokens);
         }
         self.shares

@@ -36,7 +36,7 @@ pub struct Waiting {
 pub struct Holder {
     /// Its name; names are given in order of arrival.
     pub sequence: SequenceId,
-    /// Its class, risen as it had waited.
+    /// Its class. That it has risen in the queue gives it no claim to others' places.
     pub class: Priority,
     /// What its user has had.
     pub service: f64,

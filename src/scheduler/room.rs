@@ -77,12 +77,12 @@ impl SchedulerCore {
         let entry = &mut self.entries[key];
         let most = entry.tokens_max();
         let sequence = entry.sequence;
-        let over = entry.over.is_some();
+        let stands = entry.over.is_some() || entry.paused_since.is_some();
         let Some(running) = entry.running_mut() else {
             return;
         };
         let near = running.room() < GROW_AHEAD_TOKENS && running.granted < most;
-        if over || !near || running.growth != Growth::None {
+        if stands || !near || running.growth != Growth::None {
             return;
         }
         running.growth = Growth::Asked;
@@ -156,13 +156,14 @@ impl SchedulerCore {
             self.fail(needy, GenerateError::OutOfMemory, Over::Close, effects);
             return;
         }
-        let class = self.class_of(needy);
-        self.preempt(class, false, effects);
+        self.preempt(self.entries[needy].class, false, effects);
     }
 
     /// Lets somebody give way for a newcomer of this class.
     pub(super) fn make_way(&mut self, class: Priority, effects: &mut Vec<Effect>) {
-        if self.giving_way == 0 && self.unanswered == 0 {
+        self.starts_when_answered = self.unanswered > 0;
+        let leaving = |key: &EntryKey| self.entries[*key].over.is_some();
+        if self.giving_way == 0 && self.unanswered == 0 && !self.running.iter().any(leaving) {
             self.preempt(class, true, effects);
         }
     }
@@ -213,11 +214,13 @@ impl SchedulerCore {
         let at = running.computed + running.launched;
         Holder {
             sequence: entry.sequence,
-            class: self.class_of(key),
+            class: entry.class,
             service: self.service.of(entry.user),
             lost_tokens: at,
             paused: entry.paused_since.is_some(),
-            fresh: entry.preempted > 0 && at < running.begun_at + FRESH_TOKENS,
+            fresh: entry.preempted > 0
+                && entry.paused_since.is_none()
+                && at < running.begun_at + FRESH_TOKENS,
         }
     }
 }

@@ -32,8 +32,16 @@ impl SchedulerCore {
     #[must_use]
     pub fn queue_place(&self, sequence: SequenceId) -> Option<QueuePlace> {
         let key = *self.names.get(&sequence)?;
-        if !matches!(self.entries[key].phase, Phase::Queued) {
-            return None;
+        match self.entries[key].phase {
+            Phase::Queued => {}
+            // The cache has its turn.
+            Phase::Starting { .. } => {
+                return Some(QueuePlace {
+                    position: 0,
+                    estimated_start: None,
+                });
+            }
+            Phase::Running(_) => return None,
         }
         let rank = |one: &Waiting| (std::cmp::Reverse(one.class), one.service, one.sequence);
         let own = rank(&self.waiting(key));
@@ -58,7 +66,10 @@ impl SchedulerCore {
             .queue
             .partition_point(|queued| entries[*queued].sequence < sequence);
         self.queue.insert(place, key);
-        self.may_start = true;
+        // Not worth a look where all slots are taken by others who keep them.
+        let class = self.entries[key].class;
+        let keeps = |key: &EntryKey| self.entries[*key].class >= class;
+        self.may_start |= self.has_slots() || self.paused > 0 || !self.running.iter().all(keeps);
     }
 
     /// Asks the cache for slots, in the order of the policy. Where there is none for a
@@ -70,8 +81,10 @@ impl SchedulerCore {
         self.may_start |= self.now >= self.looked_at + LOOK_INTERVAL;
         while self.may_start && !self.queue.is_empty() && !self.device_gone {
             if self.room_tight && self.unanswered > 0 {
+                self.starts_when_answered = true;
                 return;
             }
+            self.starts_when_answered = false;
             self.looked_at = self.now;
             // Whose caller does not read has no use for a slot.
             let reads = |key: &EntryKey| self.entries[*key].paused_since.is_none();
@@ -80,10 +93,9 @@ impl SchedulerCore {
             let Some(next) = queue::next(&waiting, self.config.locality_service) else {
                 return;
             };
-            let class = waiting[next].class;
-            if self.is_blocked(class) {
-                self.make_way(class, effects);
+            if self.is_blocked(waiting[next].class) {
                 self.may_start = false;
+                self.make_way(self.entries[ready[next]].class, effects);
                 return;
             }
             for index in queue::overtaken(&waiting, next, self.config.locality_service) {
@@ -97,19 +109,29 @@ impl SchedulerCore {
 
     /// Whether nobody of this class can start now.
     fn is_blocked(&self, class: Priority) -> bool {
-        let cramped = self.cramped.iter().map(|key| self.class_of(*key)).max();
-        self.running.len() + self.starting >= self.config.sequences_max
-            || self.refused.is_some_and(|refused| class <= refused)
+        let reads = |key: &&EntryKey| self.entries[**key].paused_since.is_none();
+        let cramped = self.cramped.iter().filter(reads);
+        let cramped = cramped.map(|key| self.class_of(*key)).max();
+        let refused = self.refused.map(|key| self.class_of(key));
+        !self.has_slots()
+            || refused.is_some_and(|refused| class <= refused)
             || cramped.is_some_and(|cramped| class <= cramped)
+    }
+
+    fn has_slots(&self) -> bool {
+        self.running.len() + self.starting < self.config.sequences_max
     }
 
     fn start(&mut self, key: EntryKey, effects: &mut Vec<Effect>) {
         if let Some(finish_by) = self.entries[key].finish_by
             && self.now.saturating_add(self.prefill_time(key)) > finish_by
         {
-            // It costs nobody anything.
+            // It costs nobody anything more.
             self.queue.push(key);
-            self.miss(key, Deadline::Finish, finish_by, effects);
+            match self.entries[key].started {
+                true => self.finish(key, FinishReason::Deadline, effects),
+                false => self.miss(key, Deadline::Finish, finish_by, effects),
+            }
             return;
         }
         let granted = self.first_grant(key);
@@ -127,15 +149,15 @@ impl SchedulerCore {
         self.ask(cache::Message::Begin(begin), effects);
     }
 
-    /// How long its prompt takes at least, alone on the device, as far as is known.
+    /// How long its prompt takes at least, alone on the device, as far as is known: all
+    /// of it may be in the cache.
     fn prefill_time(&self, key: EntryKey) -> Duration {
         let entry = &self.entries[key];
-        let tokens = entry
-            .tokens
-            .len()
-            .saturating_sub(entry.resident_tokens)
-            .max(1);
-        let load = StepLoad::span(tokens, entry.resident_tokens);
+        let most = entry.tokens.len() - 1;
+        let resident = entry
+            .resident_tokens
+            .map_or(most, |tokens| tokens.min(most));
+        let load = StepLoad::span(entry.tokens.len() - resident, resident);
         let seconds = self.cost.cost().map_or(0.0, |cost| cost.of(load));
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
     }
@@ -235,7 +257,7 @@ impl SchedulerCore {
             sequence: entry.sequence,
             class: self.class_of(key),
             service: self.service.of(entry.user),
-            resident_tokens: entry.resident_tokens,
+            resident_tokens: entry.resident_tokens.unwrap_or(0),
             overtaken: entry.overtaken,
         }
     }

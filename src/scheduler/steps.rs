@@ -28,9 +28,9 @@ pub(super) struct Flight {
     /// How much the step has to do.
     pub(super) load: StepLoad,
     /// How long it takes, as far as can be told.
-    takes: Duration,
+    pub(super) takes: Duration,
     /// When it will be over, as far as can be told.
-    ends_at: Duration,
+    pub(super) ends_at: Duration,
 }
 
 /// One sequence's part in a step under way.
@@ -94,8 +94,12 @@ impl SchedulerCore {
             flight.members.push(member);
         }
         flight.takes = self.foretold(flight.load);
+        let begins_at = self
+            .flights
+            .back()
+            .map_or(self.now, |last| last.ends_at.max(self.now));
+        flight.ends_at = begins_at + flight.takes;
         self.flights.push_back(flight);
-        self.foretell_ends();
         effects.push(Effect::Work(Work {
             edits: std::mem::take(&mut self.edits),
             drawers: std::mem::take(&mut self.drawers),
@@ -197,18 +201,5 @@ impl SchedulerCore {
         };
         // Longer than anybody plans ahead.
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(3600))
-    }
-
-    /// One work has begun or ended: says anew when those under way will be over.
-    pub(super) fn foretell_ends(&mut self) {
-        let mut begins_at = self.now;
-        for (index, flight) in self.flights.iter_mut().enumerate() {
-            // The first was begun some time ago, and is foretold already.
-            let begun = index == 0 && flight.ends_at > self.now;
-            if !begun {
-                flight.ends_at = begins_at + flight.takes;
-            }
-            begins_at = flight.ends_at;
-        }
     }
 }

@@ -11,13 +11,11 @@
 //! | [`admission`] | callers, sequences | how many requests and waiting prompt tokens are in the house |
 //! | [`cancel`] | a caller's stream, the scheduler | who ended a sequence first |
 //! | [`credits`] | the scheduler, a caller's stream | how far a sequence is ahead of its reader, and who ends its pause |
-//! | [`doorbell`] | callers' streams, the scheduler | whether somebody found the scheduler's mailbox full |
 //! | [`heartbeat`] | the scheduler, who asks for health | since when the device has been at its work; one writer, so nothing to check |
 //! | [`lease`] | slots, later the pager | whether a segment may be evicted |
 
 pub mod admission;
 pub mod cancel;
 pub mod credits;
-pub mod doorbell;
 pub mod heartbeat;
 pub mod lease;

@@ -7,6 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use super::*;
 
 const DECODE: Candidate = Candidate {
+    arrival: SequenceId(0),
     pending: 1,
     decoding: true,
     cached: 100,
@@ -34,8 +35,16 @@ fn prompt(pending: usize) -> Candidate {
     }
 }
 
+/// In order of arrival.
 fn check_with(candidates: &[Candidate], budget: &Budget, expected: &[(usize, usize)]) {
-    let shares: Vec<_> = plan(candidates, budget)
+    let named = candidates
+        .iter()
+        .zip(1..)
+        .map(|(candidate, number)| Candidate {
+            arrival: SequenceId(number),
+            ..*candidate
+        });
+    let shares: Vec<_> = plan(&named.collect::<Vec<_>>(), budget)
         .iter()
         .map(|share| (share.candidate, share.tokens))
         .collect();
@@ -153,6 +162,7 @@ struct Run {
     rng: ChaCha8Rng,
     budget: Budget,
     candidates: Vec<Candidate>,
+    arrived: u64,
 }
 
 impl Run {
@@ -179,13 +189,16 @@ impl Run {
             rng,
             budget,
             candidates: Vec::new(),
+            arrived: 0,
         }
     }
 
     fn arrive(&mut self) {
         let rng = &mut self.rng;
         let class = [Priority::Background, Priority::Normal, Priority::Urgent];
+        self.arrived += 1;
         self.candidates.push(Candidate {
+            arrival: SequenceId(self.arrived),
             pending: rng.random_range(1..300),
             decoding: false,
             cached: rng.random_range(0..2000),
