@@ -199,6 +199,8 @@ pub struct SchedulerCore {
     /// Sequences with a slot.
     running: Vec<EntryKey>,
     starting: usize,
+    /// Sequences that are over and part of a step under way.
+    landing: Vec<EntryKey>,
     paused: usize,
     awaiting_prefix: usize,
     service: Service,
@@ -270,6 +272,7 @@ impl SchedulerCore {
             queue: Vec::new(),
             running: Vec::new(),
             starting: 0,
+            landing: Vec::new(),
             paused: 0,
             awaiting_prefix: 0,
             service: Service::default(),
@@ -391,6 +394,7 @@ impl SchedulerCore {
             "those who give way are counted"
         );
         let over = count(|e| e.over.is_some());
+        assert_eq!(over, self.landing.len(), "those who land are listed");
         assert_eq!(
             self.names.len() + over,
             self.entries.len(),
@@ -528,14 +532,16 @@ impl SchedulerCore {
             }
         }
         entry.over = Some(over);
-        if !entry.in_flight() {
-            self.vacate(key, over, effects);
+        match entry.in_flight() {
+            true => self.landing.push(key),
+            false => self.vacate(key, over, effects),
         }
     }
 
     /// Gives up the slot of a sequence that is over, or its place in the queue.
     fn vacate(&mut self, key: EntryKey, over: Over, effects: &mut Vec<Effect>) {
         self.leave_phase(key);
+        self.landing.retain(|landing| *landing != key);
         let entry = self.entries.remove(key).expect("who is over was here");
         let sequence = entry.sequence;
         match (&entry.phase, over) {

@@ -145,11 +145,7 @@ impl SchedulerCore {
             return;
         };
         // Whoever is over gives up its slot when it has landed.
-        if self
-            .running
-            .iter()
-            .any(|key| self.entries[*key].over.is_some())
-        {
+        if !self.landing.is_empty() {
             return;
         }
         if self.running.len() == 1 && self.starting == 0 {
@@ -162,8 +158,7 @@ impl SchedulerCore {
     /// Lets somebody give way for a newcomer of this class.
     pub(super) fn make_way(&mut self, class: Priority, effects: &mut Vec<Effect>) {
         self.starts_when_answered = self.unanswered > 0;
-        let leaving = |key: &EntryKey| self.entries[*key].over.is_some();
-        if self.giving_way == 0 && self.unanswered == 0 && !self.running.iter().any(leaving) {
+        if self.giving_way == 0 && self.unanswered == 0 && self.landing.is_empty() {
             self.preempt(class, true, effects);
         }
     }

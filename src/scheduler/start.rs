@@ -87,8 +87,10 @@ impl SchedulerCore {
             self.starts_when_answered = false;
             self.looked_at = self.now;
             // Whose caller does not read has no use for a slot.
-            let reads = |key: &EntryKey| self.entries[*key].paused_since.is_none();
-            let ready: Vec<EntryKey> = self.queue.iter().copied().filter(reads).collect();
+            let is_ready = |key: &EntryKey| {
+                self.entries[*key].paused_since.is_none() && !self.continues_landing(*key)
+            };
+            let ready: Vec<EntryKey> = self.queue.iter().copied().filter(is_ready).collect();
             let waiting: Vec<Waiting> = ready.iter().map(|key| self.waiting(*key)).collect();
             let Some(next) = queue::next(&waiting, self.config.locality_service) else {
                 return;
@@ -105,6 +107,20 @@ impl SchedulerCore {
             self.queue.retain(|queued| *queued != key);
             self.start(key, effects);
         }
+    }
+
+    /// Whether it goes on from a sequence that is over and has not landed: a step later
+    /// what that has generated is in the cache.
+    fn continues_landing(&self, key: EntryKey) -> bool {
+        let tokens = &self.entries[key].tokens;
+        self.landing.iter().any(|landing| {
+            let before = &self.entries[*landing];
+            let prompt = before.prompt.len();
+            before.over == Some(Over::Close)
+                && before.salt == self.entries[key].salt
+                && tokens.get(prompt) == before.generated.first()
+                && tokens.starts_with(&before.prompt)
+        })
     }
 
     /// Whether nobody of this class can start now.
