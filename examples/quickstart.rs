@@ -8,7 +8,7 @@
 use std::io::Write;
 
 use motet::text::Message;
-use motet::{Engine, Request};
+use motet::{Engine, Request, Shutdown};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
@@ -22,7 +22,7 @@ async fn main() -> anyhow::Result<()> {
         std::io::stdout().flush()?;
     }
     println!("\n{:?}", stream.finish());
-    engine.shutdown().await;
+    engine.shutdown(Shutdown::Finish).await;
     Ok(())
 }
 

@@ -7,6 +7,7 @@
 
 mod admission;
 mod cancel;
+mod credits;
 mod lease;
 
 #[cfg(not(motet_loom))]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::cache::eviction::{Eviction, Foresight, Lru};
 use crate::model::ModelSpec;
+use crate::shared::admission::REQUESTS_MAX;
 
 /// A setting that cannot work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,9 +18,6 @@ pub struct ConfigError {
     /// What would work.
     pub expected: Cow<'static, str>,
 }
-
-/// Requests that may be inside in all.
-const INSIDE_MAX: usize = 1 << 32;
 
 /// Settings of a whole engine.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -41,7 +39,8 @@ pub struct SchedulerConfig {
     /// time.
     pub queue_max: usize,
     /// Tokens of prompts that may wait beyond those that run. A full queue refuses at
-    /// once: long prompts fill it sooner than short ones. Choose how long a caller may
+    /// once: long prompts fill it sooner than short ones. A prompt that is longer than
+    /// this is taken in when no other waits. Choose how long a caller may
     /// wait, times prompt tokens computed in that time.
     pub queue_tokens_max: usize,
     /// Tokens that one step may evaluate, decode and prefill together, if
@@ -217,6 +216,10 @@ impl EngineConfig {
         };
         positive("scheduler.sequences_max", self.scheduler.sequences_max)?;
         positive("scheduler.step_tokens_max", self.scheduler.step_tokens_max)?;
+        positive(
+            "scheduler.unread_tokens_max",
+            self.scheduler.unread_tokens_max,
+        )?;
         positive("cache.device_bytes_max", self.cache.device_bytes_max)?;
         positive(
             "cache.restore_interval_tokens",
@@ -234,13 +237,15 @@ impl EngineConfig {
             .scheduler
             .sequences_max
             .checked_add(self.scheduler.queue_max);
-        if inside.is_none_or(|inside| inside > INSIDE_MAX) {
+        if inside.is_none_or(|inside| inside > REQUESTS_MAX) {
             return Err(ConfigError {
                 field: "scheduler.queue_max",
                 found: self.scheduler.queue_max.to_string(),
-                expected: "with `scheduler.sequences_max`, at most 2^32: a queue is bounded".into(),
+                expected: "with `scheduler.sequences_max`, less than 2^24: a queue is bounded"
+                    .into(),
             });
         }
+        self.scheduler.validate_policy()?;
         match self.scheduler.step_tokens_max >= self.scheduler.sequences_max {
             true => Ok(()),
             false => Err(ConfigError {
@@ -249,6 +254,41 @@ impl EngineConfig {
                 expected: "at least `scheduler.sequences_max`, so that all may decode".into(),
             }),
         }
+    }
+}
+
+impl SchedulerConfig {
+    fn validate_policy(&self) -> Result<(), ConfigError> {
+        let error = |field, found: String, expected: &'static str| ConfigError {
+            field,
+            found,
+            expected: expected.into(),
+        };
+        if self.prefill_wait_steps_max == 0 {
+            let field = "scheduler.prefill_wait_steps_max";
+            return Err(error(field, "0".into(), "at least 1"));
+        }
+        match self.inter_token {
+            InterToken::Relative(times) if !(times > 1.0 && times.is_finite()) => {
+                let expected = "a finite number above 1";
+                return Err(error("scheduler.inter_token", times.to_string(), expected));
+            }
+            _ => {}
+        }
+        for (field, value) in [
+            ("scheduler.prompt_token_service", self.prompt_token_service),
+            ("scheduler.output_token_service", self.output_token_service),
+            ("scheduler.locality_service", self.locality_service),
+        ] {
+            if !(value >= 0.0 && value.is_finite()) {
+                return Err(error(
+                    field,
+                    value.to_string(),
+                    "a finite number, at least 0",
+                ));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -261,9 +301,8 @@ impl EngineConfig {
     }
 
     /// Checks the budget against the worst case of this model: so many sequences of
-    /// its whole context at once, and the largest step's scratch. A sequence reserves
-    /// its own worst case before it starts, so beyond this check none runs out in its
-    /// middle.
+    /// its whole context at once, and the largest step's scratch. So there is always
+    /// one that can go on, whoever else must give way.
     ///
     /// # Errors
     ///

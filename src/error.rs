@@ -57,9 +57,11 @@ pub enum SubmitError {
         /// Bytes that there are in all.
         budget_bytes: usize,
     },
-    /// As many requests are inside as there may be.
-    #[error("the queue is full; try again in {retry_after:?}")]
+    /// As many requests are inside as there may be, or as many prompt tokens wait.
+    #[error("the queue is full: {what}; try again in {retry_after:?}")]
     QueueFull {
+        /// What there are too many of.
+        what: QueueLimit,
         /// When a place is likely to be free.
         retry_after: Duration,
         /// The request, given back.
@@ -68,6 +70,16 @@ pub enum SubmitError {
     /// The engine takes no new requests: it is draining or has stopped.
     #[error("the engine is draining or has stopped, and takes no new requests")]
     Draining,
+}
+
+/// What a queue is full of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum QueueLimit {
+    /// Requests: `scheduler.sequences_max` and `scheduler.queue_max`.
+    Requests,
+    /// Tokens of prompts that wait: `scheduler.queue_tokens_max`.
+    Tokens,
 }
 
 /// Why something could not be kept in the cache.
@@ -122,6 +134,28 @@ pub enum GenerateError {
         /// Tokens that it would continue.
         tokens: usize,
     },
+    /// A deadline of the request passed, or cannot be met. Nothing was spent on it if it
+    /// had not started.
+    #[error("`{deadline}` cannot be met: {needed:?} are needed, and {left:?} are left")]
+    DeadlineMissed {
+        /// Which one.
+        deadline: Deadline,
+        /// How long it would have taken from then on, as far as could be told.
+        needed: Duration,
+        /// How long there was; zero once it passed.
+        left: Duration,
+    },
+    /// Its caller did not read for too long: `scheduler.unread_timeout`.
+    #[error("nobody read for {waited:?} while {unread} tokens were to be read")]
+    SlowReader {
+        /// Tokens that were sent and not read.
+        unread: usize,
+        /// How long the sequence had paused for it.
+        waited: Duration,
+    },
+    /// The request's grammar could not go on.
+    #[error("the grammar failed: {0}")]
+    Grammar(String),
     /// A token could not be turned into text.
     #[error("a token could not be turned into text: {0}")]
     Text(String),
@@ -131,4 +165,104 @@ pub enum GenerateError {
     /// The sequence's actor is gone.
     #[error("the sequence was lost inside the engine")]
     Lost,
+}
+
+/// A deadline of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Deadline {
+    /// [`Request::start_by`].
+    Start,
+    /// [`Request::finish_by`].
+    Finish,
+}
+
+/// Why the best of several outputs could not be chosen.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BestOfError {
+    /// The request was not taken in.
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+    /// One of its sequences ended without its output.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+}
+
+impl SubmitError {
+    /// Its name in metrics.
+    pub(crate) fn label(&self) -> &'static str {
+        match self {
+            Self::QueueFull { what, .. } => what.label(),
+            Self::TooLarge { .. } => "too_large",
+            Self::Draining => "draining",
+            Self::Field { .. } | Self::Text(_) | Self::NoTokenizer { .. } => "invalid",
+        }
+    }
+
+    /// All names of refusals in metrics.
+    pub(crate) const LABELS: [&str; 5] = [
+        "queue_requests",
+        "queue_tokens",
+        "too_large",
+        "draining",
+        "invalid",
+    ];
+}
+
+impl QueueLimit {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Requests => "queue_requests",
+            Self::Tokens => "queue_tokens",
+        }
+    }
+}
+
+impl GenerateError {
+    /// Its name in metrics.
+    pub(crate) fn label(&self) -> &'static str {
+        match self {
+            Self::Device { .. } => "device",
+            Self::OutOfMemory => "memory",
+            Self::ForkSource(_) | Self::ForkBeyond { .. } | Self::ForkFull { .. } => "fork",
+            Self::DeadlineMissed { .. } => "deadline",
+            Self::SlowReader { .. } => "slow_reader",
+            Self::Grammar(_) => "grammar",
+            Self::Text(_) => "text",
+            Self::Shutdown => "shutdown",
+            Self::Lost => "lost",
+        }
+    }
+
+    /// All names of failures in metrics.
+    pub(crate) const LABELS: [&str; 9] = [
+        "device",
+        "memory",
+        "fork",
+        "deadline",
+        "slow_reader",
+        "grammar",
+        "text",
+        "shutdown",
+        "lost",
+    ];
+}
+
+impl std::fmt::Display for QueueLimit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Requests => "as many requests are inside as there may be",
+            Self::Tokens => "as many prompt tokens wait as there may be",
+        })
+    }
+}
+
+impl std::fmt::Display for Deadline {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Start => "start_by",
+            Self::Finish => "finish_by",
+        })
+    }
 }

@@ -9,7 +9,7 @@
 //!
 //! ```
 //! use motet::model::oracle::{Oracle, OracleConfig};
-//! use motet::{Engine, Request};
+//! use motet::{Engine, Request, Shutdown};
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,7 +24,7 @@
 //!     println!("{:?}", piece?.token);
 //! }
 //! println!("{:?}", stream.finish());
-//! engine.shutdown().await;
+//! engine.shutdown(Shutdown::Abort).await;
 //! # Ok(())
 //! # }
 //! ```
@@ -39,6 +39,7 @@
 //! | [`cache`] | which tokens are cached where: the prefix trie and the slots |
 //! | [`device`] | the thread that owns the model and every array |
 //! | [`model`] | the trait that models implement; oracle, weights, MLX |
+//! | [`grammar`] | output that follows a JSON schema or a regular expression |
 //! | [`text`] | tokenizer, chat template, detokenising, stop strings |
 //! | [`shared`] | the few words that threads share, each model-checked |
 //!
@@ -50,6 +51,7 @@ pub mod config;
 pub mod device;
 mod engine;
 pub mod error;
+pub mod grammar;
 mod ids;
 pub mod model;
 mod open;
@@ -61,7 +63,7 @@ mod sync;
 mod telemetry;
 pub mod text;
 
-pub use engine::{Engine, EngineBuilder};
+pub use engine::{Engine, EngineBuilder, Health, HealthState, Shutdown};
 pub use ids::{PinId, SegmentId, SequenceId, SlotId, TokenId, UserId};
 pub use open::text_of;
 pub use request::Request;

@@ -1,23 +1,28 @@
 //! The caller's end of a sequence.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
 use kameo::actor::WeakActorRef;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::SequenceId;
-use crate::actors::scheduler::{Scheduler, Stop};
+use crate::actors::scheduler::{AskPlace, Resume, Scheduler, Stop};
 use crate::actors::sequence::Output;
 use crate::error::GenerateError;
-use crate::request::{Completion, ContextLimit, Finish, Piece};
+use crate::request::{Completion, ContextLimit, Finish, Piece, QueuePlace};
 use crate::shared::cancel::CancelWord;
+use crate::shared::credits::Credits;
 
 /// The tokens of one sequence as they come, with their text.
 ///
 /// Dropping it cancels the sequence: by the next step boundary it runs no more and
 /// everything it held is given back. What it computed may still serve others.
+///
+/// A stream that is not read pauses its sequence, and nobody else's, once it is
+/// `scheduler.unread_tokens_max` tokens ahead; reading wakes it.
 ///
 /// It is also a [`Stream`] of the same items as [`next`](TokenStream::next).
 #[derive(Debug)]
@@ -26,7 +31,9 @@ pub struct TokenStream {
     pub(crate) prompt_tokens: usize,
     pub(crate) output: mpsc::Receiver<Output>,
     pub(crate) cancel: CancelWord,
+    pub(crate) credits: Credits,
     pub(crate) scheduler: WeakActorRef<Scheduler>,
+    pub(crate) doorbell: Arc<Notify>,
     /// What it does when its context is full, and its forks do too.
     pub(crate) at_limit: ContextLimit,
     pub(crate) finish: Option<Finish>,
@@ -68,6 +75,22 @@ impl TokenStream {
         self.finish.as_ref()
     }
 
+    /// Where the sequence stands in the queue; none once it has started, or is over.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: it only asks.
+    pub async fn queue_place(&self) -> Option<QueuePlace> {
+        let scheduler = self.scheduler.upgrade()?;
+        let (reply, place) = oneshot::channel();
+        let ask = AskPlace {
+            sequence: self.sequence,
+            reply,
+        };
+        scheduler.tell(ask).send().await.ok()?;
+        place.await.ok()?
+    }
+
     /// Waits for the whole output.
     ///
     /// # Errors
@@ -78,18 +101,32 @@ impl TokenStream {
     ///
     /// Dropping the future drops the stream, and so cancels the sequence.
     pub async fn collect(mut self) -> Result<Completion, GenerateError> {
-        let (mut tokens, mut text) = (Vec::new(), String::new());
+        let (mut tokens, mut text, mut logprobs) = (Vec::new(), String::new(), Vec::new());
         while let Some(piece) = self.next().await {
             let piece = piece?;
             tokens.extend(piece.token);
             text.push_str(&piece.text);
+            logprobs.extend(piece.logprobs);
         }
         let finish = self.finish.ok_or(GenerateError::Lost)?;
         Ok(Completion {
             tokens,
             text,
+            logprobs,
             finish,
         })
+    }
+}
+
+impl TokenStream {
+    /// Tells the scheduler that this sequence has caught up with its reader.
+    fn resume(&self) {
+        if let Some(scheduler) = self.scheduler.upgrade() {
+            // A full mailbox means that the scheduler is awake; it will hear the bell.
+            if scheduler.tell(Resume(self.sequence)).try_send().is_err() {
+                self.doorbell.notify_one();
+            }
+        }
     }
 }
 
@@ -101,7 +138,12 @@ impl Stream for TokenStream {
             return Poll::Ready(None);
         }
         let item = match ready!(self.output.poll_recv(cx)) {
-            Some(Output::Piece(piece)) => return Poll::Ready(Some(Ok(piece))),
+            Some(Output::Piece(piece)) => {
+                if piece.token.is_some() && self.credits.read() {
+                    self.resume();
+                }
+                return Poll::Ready(Some(Ok(piece)));
+            }
             Some(Output::Finish(finish)) => {
                 self.finish = Some(finish);
                 None
@@ -119,9 +161,10 @@ impl Drop for TokenStream {
         if self.cancel.cancel()
             && let Some(scheduler) = self.scheduler.upgrade()
         {
-            // A full mailbox means that the scheduler is awake, and it looks at the
-            // word at every step boundary.
-            scheduler.tell(Stop(self.sequence)).try_send().ok();
+            // A full mailbox means that the scheduler is awake; it will hear the bell.
+            if scheduler.tell(Stop(self.sequence)).try_send().is_err() {
+                self.doorbell.notify_one();
+            }
         }
     }
 }

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use motet::config::EngineConfig;
-use motet::error::{GenerateError, StartError, SubmitError};
+use motet::error::{GenerateError, QueueLimit, StartError, SubmitError};
 use motet::model::oracle::{Oracle, OracleConfig, StepCost, StepFault};
 use motet::model::sampling::Sampling;
 use motet::model::{LayerKind, ModelError};
 use motet::request::FinishReason;
-use motet::{Engine, Request, TokenId};
+use motet::{Engine, Request, Shutdown, TokenId};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -99,7 +99,7 @@ async fn sixty_four_callers_get_what_each_gets_alone() {
         stats.steps_by_sequences.len() > 1,
         "sequences shared steps: {stats:?}"
     );
-    engine.shutdown().await;
+    engine.shutdown(Shutdown::Abort).await;
     let counts = oracle.counters.now();
     assert_eq!(
         (counts.segments_alive, counts.tails_alive),
@@ -134,7 +134,7 @@ async fn sixteen_users_compute_their_system_prompt_once() {
         200 + 16 * (2 + 3),
         "the system prompt, then each user's own"
     );
-    engine.shutdown().await;
+    engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test]
@@ -187,7 +187,7 @@ async fn bad_requests_are_named_and_harm_nobody() {
         completion.tokens,
         alone(&oracle, &[1, 2, 3], 40, Sampling::GREEDY)
     );
-    engine.shutdown().await;
+    engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test]
@@ -208,6 +208,7 @@ async fn a_full_house_says_so_and_gives_the_request_back() {
         Err(SubmitError::QueueFull {
             retry_after,
             request: given_back,
+            what: QueueLimit::Requests,
         }) => {
             assert!(retry_after > Duration::ZERO);
             assert_eq!(*given_back, request());
@@ -223,7 +224,7 @@ async fn a_full_house_says_so_and_gives_the_request_back() {
     })
     .await
     .expect("the place of one who left is given on");
-    engine.shutdown().await;
+    engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test]
@@ -243,7 +244,7 @@ async fn a_dropped_stream_is_cancelled_and_gives_everything_back() {
         .expect("a cancelled sequence leaves long before its 400 tokens");
     let error = engine.submit(Request::tokens([1])).await.unwrap_err();
     assert!(matches!(error, SubmitError::Draining), "{error}");
-    engine.shutdown().await;
+    engine.shutdown(Shutdown::Abort).await;
     assert_eq!(oracle.counters.now().tails_alive, 0);
 }
 
@@ -258,7 +259,7 @@ async fn shutdown_ends_everyone_with_an_error() {
     for _ in 0..20 {
         streams.push(engine.submit(request.clone()).await.unwrap());
     }
-    engine.shutdown().await;
+    engine.shutdown(Shutdown::Abort).await;
     for stream in streams {
         assert_eq!(stream.collect().await, Err(GenerateError::Shutdown));
     }
@@ -295,7 +296,7 @@ async fn failed_steps_and_panics_are_survived() {
             assert_eq!(tokens, alone(&oracle, &prompt, 30, Sampling::GREEDY));
         }
     }
-    engine.shutdown().await;
+    engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test]

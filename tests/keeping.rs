@@ -10,7 +10,7 @@ use motet::model::LayerKind;
 use motet::model::oracle::{Oracle, OracleConfig, ShiftRule, StepCost};
 use motet::model::sampling::Sampling;
 use motet::request::{ContextLimit, FinishReason};
-use motet::{Engine, PinId, Request, TokenId, TokenStream};
+use motet::{Engine, PinId, Request, Shutdown, TokenId, TokenStream};
 
 const FULL: &[LayerKind] = &[LayerKind::Full];
 const MIXED: &[LayerKind] = &[
@@ -81,7 +81,9 @@ async fn a_fork_continues_its_source_and_shares_its_state() {
         assert_eq!(completion.tokens, alone, "{layers:?}");
         let usage = completion.finish.usage;
         assert_eq!(usage.prompt_tokens, 52);
-        assert!(usage.cached_tokens >= 40, "{layers:?}: {usage:?}");
+        // State that is not kept is there at the end of the prompt, where one token is
+        // left to compute.
+        assert!(usage.cached_tokens >= 39, "{layers:?}: {usage:?}");
 
         let rest = source.collect().await.unwrap().tokens;
         history.extend(rest);
@@ -92,7 +94,7 @@ async fn a_fork_continues_its_source_and_shares_its_state() {
             evaluated < 80 + 12 + 20,
             "{layers:?}: {evaluated} evaluated"
         );
-        engine.shutdown().await;
+        engine.shutdown(Shutdown::Abort).await;
     }
 }
 
@@ -115,7 +117,7 @@ async fn forks_of_nothing_are_refused() {
         GenerateError::ForkSource(sequence) => assert_eq!(sequence, source.sequence()),
         other => panic!("{other}"),
     }
-    engine.shutdown().await;
+    engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test]
@@ -146,7 +148,7 @@ async fn a_full_context_shifts_and_goes_on() {
             assert_eq!(completion.tokens, alone, "{layers:?}, {can_shift}");
             assert_eq!(completion.finish.reason, FinishReason::Length);
         }
-        engine.shutdown().await;
+        engine.shutdown(Shutdown::Abort).await;
     }
 }
 
@@ -176,7 +178,7 @@ async fn a_prompt_that_is_too_long_loses_its_middle_if_it_may() {
         SubmitError::Field { field, .. } => assert_eq!(field, "at_context_limit.keep"),
         other => panic!("{other}"),
     }
-    engine.shutdown().await;
+    engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test]
@@ -209,7 +211,7 @@ async fn what_is_warm_is_cached_and_what_is_pinned_stays() {
             KeepError::Cache(CacheError::UnknownPin(unknown)) => assert_eq!(unknown, pin),
             other => panic!("{other}"),
         }
-        engine.shutdown().await;
+        engine.shutdown(Shutdown::Abort).await;
     }
 }
 
@@ -243,7 +245,7 @@ async fn pins_expire_and_have_a_budget() {
         "the first has expired"
     );
     assert!(engine.unpin(PinId(99)).await.is_err());
-    engine.shutdown().await;
+    engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test]
@@ -266,7 +268,7 @@ async fn tenants_share_nothing() {
     engine.clear_cache(Some("a")).await.unwrap();
     assert_eq!(ask(Some("a")).await, 0);
     assert_eq!(ask(Some("b")).await, 99);
-    engine.shutdown().await;
+    engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test]
@@ -313,7 +315,7 @@ async fn restore_points_let_recurrent_models_resume() {
         SubmitError::Field { field, .. } => assert_eq!(field, "restore_points"),
         other => panic!("{other}"),
     }
-    engine.shutdown().await;
+    engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test]
@@ -329,5 +331,9 @@ async fn a_budget_too_small_for_the_worst_case_is_an_error_at_the_start() {
         other => panic!("{other}"),
     }
     config.cache.full_sequences_min = 0;
-    start(&oracle, config).await.unwrap().shutdown().await;
+    start(&oracle, config)
+        .await
+        .unwrap()
+        .shutdown(Shutdown::Abort)
+        .await;
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use motet::model::weights::ModelFiles;
 use motet::request::Completion;
 use motet::text::{Message, TextCodec};
-use motet::{Engine, Request, TokenId, text_of};
+use motet::{Engine, Request, Shutdown, TokenId, text_of};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -104,7 +104,7 @@ async fn together_and_warm_give_the_reference_tokens() {
             }
         }
     }
-    engine.shutdown().await;
+    engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -141,5 +141,5 @@ async fn sixteen_users_compute_their_system_prompt_once_and_speak() {
         evaluated <= most,
         "{evaluated} tokens evaluated, at most {most} needed"
     );
-    engine.shutdown().await;
+    engine.shutdown(Shutdown::Abort).await;
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use motet::TokenId;
 use motet::model::sampling::{Draw, Sampling};
-use motet::model::{Model, Readout, Span, Want};
+use motet::model::{Feed, Model, Readout, Span, Want};
 use serde::Deserialize;
 
 use crate::Result;
@@ -112,7 +112,7 @@ impl<M: Model> Slot<M> {
             index: self.drawn,
         });
         Span {
-            tokens,
+            tokens: Feed::Known(tokens),
             path: &self.path,
             tail: &mut self.tail,
             want: draw.map_or(Want::Nothing, Want::Token),

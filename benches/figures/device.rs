@@ -72,6 +72,24 @@ pub(crate) fn serve(_path: &Path) -> Result<()> {
     Err("built without MLX: build with `--features mlx`".into())
 }
 
+/// Prints what two steps under way are worth with this model on MLX.
+#[cfg(feature = "mlx")]
+pub(crate) fn overlap(path: &Path) -> Result<()> {
+    use motet::model::mlx::{MlxModel, MlxOptions};
+    use motet::model::weights::ModelFiles;
+
+    let files = ModelFiles::open(path)?;
+    let mut model = MlxModel::load(&files, MlxOptions::default())?;
+    drop(files);
+    crate::overlap::print(&mut model)
+}
+
+/// Prints what two steps under way are worth with the oracle, where MLX is not set up.
+#[cfg(not(feature = "mlx"))]
+pub(crate) fn overlap(_path: &Path) -> Result<()> {
+    crate::overlap::print(&mut oracle()?)
+}
+
 #[cfg(feature = "mlx")]
 mod mlx {
     use std::time::Instant;

@@ -11,11 +11,13 @@
 //! | `decoder.rs` | prefill and decode through the `Model` trait, timed |
 //! | `device.rs` | what the trait does not offer: loading, a bare product, peak bytes |
 //! | `system_prompt.rs` | an engine whose users share a system prompt |
+//! | `overlap.rs` | one and two steps under way, compared |
 //! | `export.rs` | the model as a folder that mlx-lm reads |
 
 mod decoder;
 mod device;
 mod export;
+mod overlap;
 mod protocol;
 mod system_prompt;
 
@@ -27,6 +29,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const USAGE: &str = "\
 Motet's side of `cargo xtask bench`; run that instead, or
     figures --serve [MODEL]           answer requests, on the oracle or on this model
+    figures --overlap MODEL           compare one and two steps under way
     figures --export-hf MODEL FOLDER  write the model as f32 safetensors for mlx-lm";
 
 fn main() -> Result<()> {
@@ -35,6 +38,7 @@ fn main() -> Result<()> {
     match words[..] {
         ["--serve"] => protocol::serve(device::oracle()?, &device::Oracle),
         ["--serve", model] => device::serve(Path::new(model)),
+        ["--overlap", model] => device::overlap(Path::new(model)),
         ["--export-hf", model, folder] => export::run(Path::new(model), Path::new(folder)),
         // `cargo bench` and `cargo test --benches` come here with words of their own.
         _ => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use motet::model::ModelError;
 use motet::model::oracle::{Oracle, OracleConfig, OracleCounters, StepCost};
-use motet::{Engine, Request, TokenId};
+use motet::{Engine, Request, Shutdown, TokenId};
 use serde::Deserialize;
 use tokio::task::JoinSet;
 
@@ -65,7 +65,7 @@ async fn serve_users(load: Load, config: OracleConfig) -> Result<()> {
     while let Some(answer) = answers.join_next().await {
         answer??;
     }
-    engine.shutdown().await;
+    engine.shutdown(Shutdown::Abort).await;
     Ok(())
 }
 

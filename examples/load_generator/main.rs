@@ -94,7 +94,7 @@ async fn run(arguments: &Arguments) -> Result<Report> {
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     if let Some(engine) = Arc::into_inner(engine) {
-        engine.shutdown().await;
+        engine.shutdown(motet::Shutdown::Abort).await;
     }
     Ok(report)
 }

@@ -32,7 +32,7 @@ async fn run_at_cost(words: &str, stop: Stop, cost: StepCost) -> Report {
     assert_eq!(crowd.stats.cache.reserved_bytes, 0, "nothing is held");
     let report = Report::new(&arguments, &engine, Duration::ZERO, &crowd).expect("a report");
     let engine = Arc::into_inner(engine).expect("the users have left the engine");
-    engine.shutdown().await;
+    engine.shutdown(motet::Shutdown::Abort).await;
     check_consistent(&report);
     report
 }
@@ -69,13 +69,16 @@ async fn every_load_is_served_to_its_end() {
         let report = run(words, stop).await;
         assert_eq!(report.requests.finished, requests, "{words}");
         assert!(!report.interrupted);
-        // Not a token less than there must be; and with room for all, hardly more.
+        // Not a token less than there must be; and with room for all, hardly more
         let tokens = &report.tokens;
         assert!(tokens.evaluated >= tokens.distinct as u64, "{words}");
-        assert!(tokens.evaluated as f64 <= 1.05 * tokens.distinct as f64);
-        // What is left is each distinct token's state, once.
+        // (an end is seen one step late).
+        let most = 1.05 * tokens.distinct as f64 + requests as f64;
+        assert!(tokens.evaluated as f64 <= most, "{words}: {tokens:?}");
+        // What is left is each distinct token's state, once, and here and there that of
+        // an end token, which the next turn begins with in most chat templates.
         let memory = &report.memory;
-        assert_eq!(memory.cached_bytes, memory.needed_bytes, "{words}");
+        assert!(memory.cached_bytes >= memory.needed_bytes, "{words}");
         assert!(memory.held_by_needed <= 1.1, "{words}: {memory:?}");
         assert!(memory.held_by_needed <= memory.held_max_by_needed);
         report

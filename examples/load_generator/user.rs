@@ -145,6 +145,7 @@ impl Turn {
                 Err(SubmitError::QueueFull {
                     retry_after,
                     request: refused,
+                    ..
                 }) => {
                     self.refusals += 1;
                     request = *refused;

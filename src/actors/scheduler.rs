@@ -6,13 +6,18 @@
 //! |---|---|---|
 //! | `Answer` | cache | [`ASKED_MAX`]; never full: no more messages are out than answers fit |
 //! | `Outcome` | device thread | one per work under way; never full |
+//! | the doorbell | streams and sequences that found the mailbox full | one ring; what there is to see stands in their words |
 //! | `Submit` | `Engine::submit` | the mailbox, [`MAILBOX_MAX`]; the caller awaits |
 //! | `Fork` | `Engine::fork` | the mailbox; the caller awaits |
 //! | `Upkeep` | `Engine::pin`, `unpin`, `clear` | the mailbox; the caller awaits the answer |
-//! | `Stop` | sequences, dropped streams | the mailbox; sequences await, a dropped stream is also seen by its cancel word |
+//! | `Stop` | sequences, dropped streams | the mailbox; sequences await, a dropped stream that finds it full rings the doorbell |
+//! | `SubmitMany` | `Engine::submit_many` | the mailbox; the caller awaits |
+//! | `Resume` | streams that were read | the mailbox; who finds it full rings the doorbell |
+//! | `AskPlace` | `TokenStream::queue_place` | the mailbox; the caller awaits the answer |
 //! | `Abort` | `Engine::shutdown` | the mailbox; the caller awaits |
+//! | the clock | deadlines, and the moment to plan the next step | one; set anew each time |
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -21,16 +26,22 @@ use kameo::actor::{ActorRef, WeakActorRef};
 use kameo::error::SendError;
 use kameo::mailbox::{MailboxReceiver, Signal};
 use kameo::message::{Context, Message};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use rustc_hash::FxHashMap;
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::time::Instant;
 
 use super::cache::{Answer, CacheActor};
-use super::sequence::{News, Sequence};
+use super::sequence::{Batch, News, Sequence};
 use crate::cache::{self, CacheError};
 use crate::device::{Device, Outcome};
+use crate::model::sampling::TokenLogprobs;
+use crate::request::QueuePlace;
 use crate::scheduler::{self, Effect, Event, SchedulerCore, Submission};
 use crate::shared::cancel::CancelWord;
+use crate::shared::credits::Credits;
+use crate::shared::heartbeat::Heartbeat;
 use crate::telemetry::Telemetry;
-use crate::{PinId, SequenceId};
+use crate::{PinId, SequenceId, TokenId};
 
 /// Messages that callers and sequences may have waiting for the scheduler.
 pub(crate) const MAILBOX_MAX: usize = 1024;
@@ -43,17 +54,25 @@ pub(crate) struct Scheduler {
     core: SchedulerCore,
     device: Device,
     device_gone: bool,
+    /// Work that the device has not answered.
+    under_way: usize,
     cache: ActorRef<CacheActor>,
     answers: mpsc::Receiver<Answer>,
     asked: usize,
     /// Messages to the cache beyond [`ASKED_MAX`]; as many as sequences can cause.
     unasked: VecDeque<cache::Message>,
-    links: BTreeMap<SequenceId, Link>,
+    links: FxHashMap<SequenceId, Link>,
+    /// Sequences whose callers do not read.
+    paused: BTreeSet<SequenceId>,
+    /// Rung by those who found the mailbox full.
+    doorbell: Arc<Notify>,
     /// Callers who await the cache's answer, and the pin that each wants; as many as
     /// the engine lets ask at once.
     upkeep: BTreeMap<u64, Asking>,
     tickets_made: u64,
     telemetry: Arc<Telemetry>,
+    heartbeat: Heartbeat,
+    born: Instant,
 }
 
 /// What the scheduler starts with.
@@ -63,14 +82,19 @@ pub(crate) struct SchedulerArgs {
     pub(crate) cache: ActorRef<CacheActor>,
     pub(crate) answers: mpsc::Receiver<Answer>,
     pub(crate) telemetry: Arc<Telemetry>,
+    pub(crate) heartbeat: Heartbeat,
+    pub(crate) doorbell: Arc<Notify>,
+    /// When the engine was started: its time counts from here.
+    pub(crate) born: Instant,
 }
 
 /// The way to one sequence and its caller.
 pub(crate) struct Link {
     pub(crate) actor: ActorRef<Sequence>,
     pub(crate) cancel: CancelWord,
+    pub(crate) credits: Credits,
     /// News that found the mailbox full; delivered with the next.
-    pub(crate) undelivered: Vec<News>,
+    pub(crate) undelivered: Batch,
 }
 
 /// A new sequence, and the way to it.
@@ -78,6 +102,7 @@ pub(crate) struct Submit {
     pub(crate) submission: Submission,
     pub(crate) actor: ActorRef<Sequence>,
     pub(crate) cancel: CancelWord,
+    pub(crate) credits: Credits,
 }
 
 /// A new sequence that continues another, and the way to it.
@@ -85,6 +110,15 @@ pub(crate) struct Fork {
     pub(crate) fork: scheduler::Fork,
     pub(crate) actor: ActorRef<Sequence>,
     pub(crate) cancel: CancelWord,
+    pub(crate) credits: Credits,
+}
+
+/// New sequences that begin alike, all or none: the first as it is, the others as forks
+/// of it at the end of its prompt.
+pub(crate) struct SubmitMany {
+    pub(crate) first: Submit,
+    /// Their prompts are empty.
+    pub(crate) forks: Vec<Submit>,
 }
 
 /// A caller's question to the cache.
@@ -107,6 +141,15 @@ struct Asking {
 /// A sequence is to stop.
 pub(crate) struct Stop(pub(crate) SequenceId);
 
+/// A sequence's caller has caught up: it goes on if it was paused.
+pub(crate) struct Resume(pub(crate) SequenceId);
+
+/// A caller wants to know where its sequence stands in the queue.
+pub(crate) struct AskPlace {
+    pub(crate) sequence: SequenceId,
+    pub(crate) reply: oneshot::Sender<Option<QueuePlace>>,
+}
+
 /// All sequences end now.
 pub(crate) struct Abort;
 
@@ -119,14 +162,19 @@ impl Actor for Scheduler {
             core: args.core,
             device: args.device,
             device_gone: false,
+            under_way: 0,
             cache: args.cache,
             answers: args.answers,
             asked: 0,
             unasked: VecDeque::new(),
-            links: BTreeMap::new(),
+            links: FxHashMap::default(),
+            paused: BTreeSet::new(),
+            doorbell: args.doorbell,
             upkeep: BTreeMap::new(),
             tickets_made: 0,
             telemetry: args.telemetry,
+            heartbeat: args.heartbeat,
+            born: args.born,
         })
     }
 
@@ -137,6 +185,7 @@ impl Actor for Scheduler {
         mailbox: &mut MailboxReceiver<Self>,
     ) -> Result<Option<Signal<Self>>, Self::Error> {
         loop {
+            let wakes_at = self.core.wakes_at();
             tokio::select! {
                 biased;
                 answer = self.answers.recv() => match answer {
@@ -147,7 +196,10 @@ impl Actor for Scheduler {
                 outcome = self.device.outcomes.recv(), if !self.device_gone => {
                     self.on_outcome(outcome);
                 }
+                () = self.doorbell.notified() => self.look_at_words(),
                 signal = mailbox.recv() => return Ok(signal),
+                () = tokio::time::sleep_until(self.born + wakes_at.unwrap_or_default()),
+                    if wakes_at.is_some() => self.feed(Event::Tick),
             }
         }
     }
@@ -157,9 +209,43 @@ impl Message<Submit> for Scheduler {
     type Reply = ();
 
     async fn handle(&mut self, submit: Submit, _ctx: &mut Context<Self, Self::Reply>) {
-        let sequence = submit.submission.sequence;
-        self.link(sequence, submit.actor, submit.cancel);
-        self.feed(Event::Submit(submit.submission));
+        self.submit(submit);
+    }
+}
+
+impl Message<SubmitMany> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, many: SubmitMany, _ctx: &mut Context<Self, Self::Reply>) {
+        let source = many.first.submission.sequence;
+        let prompt_tokens = many.first.submission.prompt.len();
+        self.submit(many.first);
+        for fork in many.forks {
+            let link = Link::new(fork.actor, fork.cancel, fork.credits);
+            self.links.insert(fork.submission.sequence, link);
+            self.feed(Event::Fork(scheduler::Fork {
+                source,
+                at: Some(prompt_tokens),
+                submission: fork.submission,
+            }));
+        }
+    }
+}
+
+impl Message<Resume> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, Resume(sequence): Resume, _ctx: &mut Context<Self, Self::Reply>) {
+        self.resume(sequence);
+    }
+}
+
+impl Message<AskPlace> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, ask: AskPlace, _ctx: &mut Context<Self, Self::Reply>) {
+        // Who asked may have gone.
+        ask.reply.send(self.core.queue_place(ask.sequence)).ok();
     }
 }
 
@@ -168,7 +254,8 @@ impl Message<Fork> for Scheduler {
 
     async fn handle(&mut self, fork: Fork, _ctx: &mut Context<Self, Self::Reply>) {
         let sequence = fork.fork.submission.sequence;
-        self.link(sequence, fork.actor, fork.cancel);
+        let link = Link::new(fork.actor, fork.cancel, fork.credits);
+        self.links.insert(sequence, link);
         self.feed(Event::Fork(fork.fork));
     }
 }
@@ -197,15 +284,37 @@ impl Message<Abort> for Scheduler {
     }
 }
 
-impl Scheduler {
-    /// Remembers the way to a new sequence.
-    fn link(&mut self, sequence: SequenceId, actor: ActorRef<Sequence>, cancel: CancelWord) {
-        let link = Link {
+impl Link {
+    fn new(actor: ActorRef<Sequence>, cancel: CancelWord, credits: Credits) -> Self {
+        Self {
             actor,
             cancel,
-            undelivered: Vec::new(),
-        };
-        self.links.insert(sequence, link);
+            credits,
+            undelivered: Batch::new(),
+        }
+    }
+
+    /// Brings news to the sequence. A full mailbox keeps it for the next time; a
+    /// sequence that is gone is stopped.
+    fn tell(&mut self, news: News, doorbell: &Notify) {
+        self.undelivered.push(news);
+        let batch = std::mem::take(&mut self.undelivered);
+        match self.actor.tell(batch).try_send() {
+            Ok(()) => {}
+            Err(SendError::MailboxFull(batch)) => self.undelivered = batch,
+            Err(_) => {
+                self.cancel.cancel();
+                doorbell.notify_one();
+            }
+        }
+    }
+}
+
+impl Scheduler {
+    fn submit(&mut self, submit: Submit) {
+        let link = Link::new(submit.actor, submit.cancel, submit.credits);
+        self.links.insert(submit.submission.sequence, link);
+        self.feed(Event::Submit(submit.submission));
     }
 
     fn on_answer(&mut self, answer: Answer) {
@@ -215,23 +324,20 @@ impl Scheduler {
     }
 
     fn on_outcome(&mut self, outcome: Option<Outcome>) {
-        // A stop takes effect at the step boundary, and this is one.
-        let left: Vec<SequenceId> = self
-            .links
-            .iter()
-            .filter(|(_, link)| link.cancel.is_cancelled())
-            .map(|(sequence, _)| *sequence)
-            .collect();
-        for sequence in left {
-            self.feed(Event::Stop(sequence));
-        }
         match outcome {
             Some(outcome) => {
+                self.under_way -= 1;
+                self.heartbeat
+                    .work_landed(self.born.elapsed(), self.under_way);
                 self.telemetry.outcome(&outcome);
+                let idle_before = self.core.stats().device_idle;
                 self.feed(Event::Outcome(outcome));
+                let idle = self.core.stats().device_idle - idle_before;
+                self.telemetry.device_idle(idle);
             }
             None => {
                 self.device_gone = true;
+                self.heartbeat.gone();
                 self.telemetry.device_gone();
                 self.feed(Event::DeviceGone);
             }
@@ -240,10 +346,10 @@ impl Scheduler {
 
     /// Feeds the core and carries out what follows.
     fn feed(&mut self, event: Event) {
-        let effects = self.core.handle(event);
+        let effects = self.core.handle(self.born.elapsed(), event);
         // Before anyone is told of an end, so that the sums include it.
         self.telemetry.scheduler(self.core.stats());
-        let mut unwanted = Vec::new();
+        let (mut unwanted, mut full) = (Vec::new(), Vec::new());
         let drawn = |effect: &&Effect| matches!(effect, Effect::Token(..));
         self.telemetry.drawn(effects.iter().filter(drawn).count());
         for effect in effects {
@@ -251,10 +357,17 @@ impl Scheduler {
                 Effect::Cache(message) => self.unasked.push_back(message),
                 Effect::Work(work) => {
                     self.telemetry.work(&work);
+                    self.heartbeat.work_sent(self.born.elapsed());
+                    self.under_way += 1;
                     // A thread that is gone says so by closing its outcomes.
                     let _sent = self.device.send(work);
                 }
-                Effect::Token(sequence, token) => self.tell(sequence, News::Token(token)),
+                Effect::Token(sequence, token, logprobs) => {
+                    if self.token(sequence, token, logprobs) {
+                        full.push(sequence);
+                    }
+                }
+                Effect::Preempted(_) => self.telemetry.preempted(1),
                 Effect::Started {
                     sequence,
                     prompt_tokens,
@@ -280,6 +393,13 @@ impl Scheduler {
             }
         }
         self.ask_cache();
+        for sequence in full {
+            // Its last token may have been one too many, too.
+            if self.links.contains_key(&sequence) {
+                self.paused.insert(sequence);
+                self.feed(Event::Pause(sequence));
+            }
+        }
         for pin in unwanted {
             let message = cache::Message::Unpin { pin };
             let (reply, _) = oneshot::channel();
@@ -288,6 +408,46 @@ impl Scheduler {
                 reply,
                 turn: None,
             });
+        }
+    }
+
+    /// Brings a token to a sequence. True when its caller has as many to read as may be.
+    fn token(
+        &mut self,
+        sequence: SequenceId,
+        token: TokenId,
+        logprobs: Option<Arc<TokenLogprobs>>,
+    ) -> bool {
+        let Some(link) = self.links.get_mut(&sequence) else {
+            return false;
+        };
+        link.credits.sent();
+        link.tell(News::Token(token, logprobs), &self.doorbell);
+        link.credits.pause_if_full() && !self.paused.contains(&sequence)
+    }
+
+    fn resume(&mut self, sequence: SequenceId) {
+        if self.paused.remove(&sequence) {
+            self.feed(Event::Resume(sequence));
+        }
+    }
+
+    /// Looks for those who could not say that they have left, or have read.
+    fn look_at_words(&mut self) {
+        let links = self.links.iter();
+        let left = links.filter(|(_, link)| link.cancel.is_cancelled());
+        let mut left: Vec<SequenceId> = left.map(|(sequence, _)| *sequence).collect();
+        left.sort_unstable();
+        for sequence in left {
+            self.feed(Event::Stop(sequence));
+        }
+        let reads = |sequence: &&SequenceId| {
+            let link = self.links.get(sequence);
+            link.is_some_and(|link| !link.credits.is_paused())
+        };
+        let read: Vec<SequenceId> = self.paused.iter().filter(reads).copied().collect();
+        for sequence in read {
+            self.resume(sequence);
         }
     }
 
@@ -325,20 +485,9 @@ impl Scheduler {
         }
     }
 
-    /// Brings news to a sequence. A full mailbox keeps it for the next time; a
-    /// sequence that is gone is stopped.
     fn tell(&mut self, sequence: SequenceId, news: News) {
-        let Some(link) = self.links.get_mut(&sequence) else {
-            return;
-        };
-        link.undelivered.push(news);
-        let batch = std::mem::take(&mut link.undelivered);
-        match link.actor.tell(batch).try_send() {
-            Ok(()) => {}
-            Err(SendError::MailboxFull(batch)) => link.undelivered = batch,
-            Err(_) => {
-                link.cancel.cancel();
-            }
+        if let Some(link) = self.links.get_mut(&sequence) {
+            link.tell(news, &self.doorbell);
         }
     }
 
@@ -347,6 +496,7 @@ impl Scheduler {
         let Some(mut link) = self.links.remove(&sequence) else {
             return;
         };
+        self.paused.remove(&sequence);
         link.cancel.finish();
         link.undelivered.push(news);
         let batch = std::mem::take(&mut link.undelivered);

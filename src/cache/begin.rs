@@ -1,7 +1,7 @@
 //! A sequence starts: the longest usable prefix, or whom to wait for.
 
 use super::trie::NodeKey;
-use super::{Begin, CacheCore, CacheError, Effect, Salt, Waiting};
+use super::{Begin, CacheCore, CacheError, Effect, LOOKS_MAX, Look, Salt, Waiting};
 use crate::model::Extent;
 use crate::{SequenceId, TokenId};
 
@@ -23,6 +23,19 @@ impl CacheCore {
     #[must_use]
     pub fn can_resume(&self, salt: &Salt, tokens: &[TokenId], at: usize) -> bool {
         at <= tokens.len() && self.usable(salt, &tokens[..at]).tokens == at
+    }
+
+    /// Says how much each of the first [`LOOKS_MAX`] would find in the cache now. Who
+    /// only looks leaves no trace: neither the trie nor the policy of eviction is told.
+    pub(super) fn look(&self, sequences: &[Look], effects: &mut Vec<Effect>) {
+        effects.extend(sequences.iter().take(LOOKS_MAX).map(|look| {
+            // As for one that begins: its last token is computed in any case.
+            let most = look.tokens.len().saturating_sub(1);
+            Effect::Resident {
+                sequence: look.sequence,
+                tokens: self.usable(&look.salt, &look.tokens[..most]).tokens,
+            }
+        }));
     }
 
     /// Whether the newcomer makes sense.
@@ -47,7 +60,8 @@ impl CacheCore {
     /// Gives the newcomer a slot, or a leader to wait for (if `may_wait`), or word
     /// that there is no room.
     pub(super) fn begin(&mut self, newcomer: Begin, may_wait: bool, effects: &mut Vec<Effect>) {
-        // One token is always left to evaluate, so that there are logits.
+        // One token is always left to evaluate, so that there are logits. And a path is no
+        // longer than what the slot is granted now, whatever it will be granted later.
         let most = (newcomer.tokens.len() - 1).min(newcomer.tokens_max);
         let usable = self.usable(&newcomer.salt, &newcomer.tokens[..most]);
         if may_wait && let Some((leader, at)) = self.leader(&newcomer, most, usable.tokens) {
@@ -160,6 +174,8 @@ impl CacheCore {
         candidates
             .map(|(leader, shared)| {
                 let slot = &self.slots[&leader];
+                // So far it gets with what it has been granted, also if it never grows: then
+                // the wait comes to an end. The newcomer may wait for more after that.
                 let at = shared.min(most).min(slot.exact_tokens).min(slot.tokens_max);
                 (leader, at)
             })

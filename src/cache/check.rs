@@ -23,6 +23,10 @@ impl CacheCore {
             }
             assert_eq!(at, slot.path_tokens, "a path is as long as it says");
             assert!(at <= slot.exact_tokens, "what is sealed is exact");
+            assert!(
+                at.max(slot.computed) <= slot.tokens_max,
+                "{sequence} holds no more than it was granted"
+            );
             let root = self.trie.root(&slot.salt);
             assert_eq!(self.trie.root_above(slot.end), root, "salts never mix");
         }

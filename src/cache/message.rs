@@ -8,11 +8,32 @@ use super::salt::Salt;
 use crate::device::Edit;
 use crate::{PinId, SequenceId, SlotId, TokenId};
 
+/// Sequences that one [`Message::Look`] is answered for: each costs a walk along all of
+/// its tokens that are cached, and whoever asks for a slot waits that long.
+pub const LOOKS_MAX: usize = 16;
+
 /// What the scheduler tells the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// A sequence wants a slot.
     Begin(Begin),
+    /// A live sequence is to hold more tokens than it was granted, by
+    /// [`Begin::tokens_max`] or since: answered with [`Effect::Grown`] or
+    /// [`Effect::NoGrowth`]. What it has been granted stays granted.
+    Grow {
+        /// The sequence.
+        sequence: SequenceId,
+        /// How many tokens its slot is to hold at most. Where that is no more than what
+        /// it was granted, the answer is what it was granted.
+        tokens_max: usize,
+    },
+    /// How much of what is still to begin is cached? Answered with one
+    /// [`Effect::Resident`] each, in order. Nothing changes by being looked at: it is no
+    /// use of what is cached, and nobody learns from it.
+    Look {
+        /// The sequences; of more than [`LOOKS_MAX`], the first are answered for.
+        sequences: Vec<Look>,
+    },
     /// A sequence that was given a [`Effect::Checkpoint`] has state for this many
     /// tokens now, at least as many as were asked for.
     Reached {
@@ -48,8 +69,8 @@ pub enum Message {
         removed: Range<usize>,
     },
     /// A sequence is over; what it computed may serve others. One that is not live is
-    /// over already: that is no error, and neither is it for [`Self::Reached`] and
-    /// [`Self::Discard`].
+    /// over already: that is no error, and neither is it for [`Self::Grow`],
+    /// [`Self::Reached`] and [`Self::Discard`].
     Close {
         /// The sequence.
         sequence: SequenceId,
@@ -89,14 +110,28 @@ pub struct Begin {
     pub salt: Salt,
     /// Its tokens so far; at least one.
     pub tokens: Arc<[TokenId]>,
-    /// How many tokens its slot will hold at most.
+    /// How many tokens its slot is granted: it holds no more unless a [`Message::Grow`]
+    /// is granted. All of `tokens`, as a rule, and some to go on with; what of them lies
+    /// beyond the grant is neither looked for in the cache nor restorable.
     pub tokens_max: usize,
-    /// Set when its slot will be shifted: the tokens at the beginning that then stay.
+    /// Set when its slot will be shifted: the tokens at the beginning that then stay,
+    /// fewer than it is granted here.
     pub keep: Option<usize>,
     /// Offsets at which it is to be restorable, besides those that the cache chooses.
     pub restore_points: Vec<usize>,
     /// How dearly its tokens are kept; what has the lowest priority goes first.
     pub priority: u8,
+}
+
+/// A sequence that has not begun, of which somebody wants to know how much is cached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// The sequence, of which the cache need not have heard.
+    pub sequence: SequenceId,
+    /// With whom it will share.
+    pub salt: Salt,
+    /// Its tokens so far.
+    pub tokens: Arc<[TokenId]>,
 }
 
 /// A cached prefix that is to be kept.
@@ -135,6 +170,29 @@ pub enum Effect {
     NoRoom {
         /// The sequence.
         sequence: SequenceId,
+    },
+    /// The slot of the sequence may hold this many tokens from now on, and room for them
+    /// is reserved.
+    Grown {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Tokens, at least as many as it asked for.
+        tokens_max: usize,
+    },
+    /// There is no room for the slot to grow, not even without what nobody holds. It
+    /// keeps what it was granted, and nothing was evicted.
+    NoGrowth {
+        /// The sequence.
+        sequence: SequenceId,
+    },
+    /// So much of a sequence is cached.
+    Resident {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Tokens that need not be computed if it began now; less than all. Fewer may
+        /// serve it where there is no room to cut a segment, or for what is cached
+        /// beside its own slot.
+        tokens: usize,
     },
     /// Tell me with [`Message::Reached`] when `sequence` has state for `at` tokens,
     /// and end a prefill chunk there.

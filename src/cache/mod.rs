@@ -8,9 +8,10 @@
 //!
 //! | file | what happens there |
 //! |---|---|
-//! | `begin.rs` | a sequence starts: longest usable prefix, or whom to wait for |
+//! | `begin.rs` | a sequence starts: longest usable prefix, or whom to wait for; how much that would be |
 //! | `seat.rs` | a slot is made: path, reservation, restore points |
 //! | `publish.rs` | tails become segments: for one who waits, at restore points, at the end |
+//! | `grow.rs` | a slot is granted more tokens than it began with |
 //! | `slots.rs` | tokens are taken out of a slot: truncation and shift |
 //! | `keep.rs` | pins, clearing, merging |
 //! | `room.rs` | the byte budget: reservations and eviction |
@@ -27,14 +28,17 @@
 //! shares is never copied. Where models cannot resume after any token, tails are
 //! also sealed at restore points.
 //!
-//! **Room.** A slot reserves at its start what its tail may grow to, so a running
-//! sequence never runs out; a newcomer that does not fit evicts what nobody holds,
-//! in the order of the [policy](eviction), and otherwise waits for a sequence to end.
+//! **Room.** A slot reserves what its tail may grow to with the tokens that it was
+//! granted, at its start and since, so a sequence never runs out within its grant. A
+//! newcomer that does not fit, and a slot that is to grow, evict what nobody holds, in
+//! the order of the [policy](eviction). If that is not enough, the newcomer waits for a
+//! sequence to end, and the slot stays as it was.
 
 mod begin;
 mod check;
 mod error;
 pub mod eviction;
+mod grow;
 mod inspect;
 mod keep;
 mod live;
@@ -61,7 +65,7 @@ use trie::{NodeKey, Trie};
 
 pub use error::CacheError;
 pub use inspect::{NodeView, TreeView};
-pub use message::{Begin, Effect, Message, Pin};
+pub use message::{Begin, Effect, LOOKS_MAX, Look, Message, Pin};
 pub use salt::Salt;
 
 /// Sums that anyone may look at.
@@ -120,6 +124,7 @@ struct Slot {
     salt: Salt,
     /// The tokens known to the cache: the prompt, unless it has been told of more.
     tokens: Arc<[TokenId]>,
+    /// Tokens that it may hold: what it began with, or what it was granted since.
     tokens_max: usize,
     keep: Option<usize>,
     /// Where the sequence is to be sealed for its own sake, ascending.
@@ -225,6 +230,11 @@ impl CacheCore {
                 self.check_begin(&begin)?;
                 self.begin(begin, true, effects);
             }
+            Message::Grow {
+                sequence,
+                tokens_max,
+            } => self.grow(sequence, tokens_max, effects),
+            Message::Look { sequences } => self.look(&sequences, effects),
             Message::Reached { sequence, computed } => {
                 self.reached(sequence, computed, effects);
             }

@@ -258,16 +258,13 @@ impl CacheCore {
 
     /// The slot's path ends at `end` from now on.
     pub(super) fn move_end(&mut self, sequence: SequenceId, end: NodeKey, more_own_bytes: usize) {
-        let slot = &self.slots[&sequence];
-        let reserved_bytes = self.reservation(end, slot.tokens_max, slot.keep);
         let slot = self.slots.get_mut(&sequence).expect("the slot is live");
         self.trie.move_hold(slot.end, end);
         slot.end = end;
         slot.path_tokens = self.trie.node(end).end();
         slot.own_bytes += more_own_bytes;
         self.own_bytes += more_own_bytes;
-        self.reserved_bytes -= std::mem::replace(&mut slot.reserved_bytes, reserved_bytes);
-        self.reserved_bytes += reserved_bytes;
+        self.reserve(sequence);
     }
 }
 

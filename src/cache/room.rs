@@ -2,6 +2,7 @@
 
 use super::trie::{Evicted, NodeKey, Sealed};
 use super::{CacheCore, Effect};
+use crate::SequenceId;
 use crate::device::Edit;
 use crate::model::Extent;
 
@@ -46,6 +47,16 @@ impl CacheCore {
             Some(keep) => self.trie.node(self.within(end, keep)).end(),
         };
         self.spec.tail_bytes(tokens_max.saturating_sub(sealed))
+    }
+
+    /// Reserves what the slot's path, as it is now, and its grant, as it is now, ask for.
+    /// Whoever has changed one of them has made the room.
+    pub(super) fn reserve(&mut self, sequence: SequenceId) {
+        let slot = &self.slots[&sequence];
+        let reserved_bytes = self.reservation(slot.end, slot.tokens_max, slot.keep);
+        let slot = self.slots.get_mut(&sequence).expect("the slot is live");
+        self.reserved_bytes -= std::mem::replace(&mut slot.reserved_bytes, reserved_bytes);
+        self.reserved_bytes += reserved_bytes;
     }
 
     /// The last node on the way down to `end` that ends within the first `tokens`.

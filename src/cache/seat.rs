@@ -139,6 +139,8 @@ impl CacheCore {
                 .chain(last.then_some(newcomer.tokens.len() - 1));
             all.extend(chosen.map(|at| RestorePoint { at, asked: false }));
         }
+        // A prompt lies within its first grant; of one that does not, what comes after is
+        // sealed when it ends, or when another waits for it.
         let most = newcomer.tokens.len().min(newcomer.tokens_max);
         all.retain(|point| path_tokens < point.at && point.at <= most);
         // Of two at one offset, the one that was asked for.

@@ -40,6 +40,8 @@ impl CacheCore {
         } else if shifts && !self.spec.can_shift {
             return Err(CacheError::CannotMove);
         }
+        // What is computed was granted: what a full context gives up needs no more than the
+        // slot's grant, which then is the whole context, however small it was at first.
         let more = self
             .reservation(end, slot.tokens_max, slot.keep)
             .saturating_sub(slot.reserved_bytes);

@@ -1,5 +1,7 @@
 //! A request becomes tokens that fit, or a typed refusal.
 
+use std::sync::Arc;
+
 use super::Engine;
 use crate::TokenId;
 use crate::cache::shift;
@@ -17,7 +19,7 @@ const RESTORE_POINTS_MAX: usize = 64;
 /// What a request asks for, in tokens that fit.
 #[derive(Debug)]
 pub(super) struct Admitted {
-    pub(super) tokens: Vec<TokenId>,
+    pub(super) tokens: Arc<[TokenId]>,
     pub(super) output_tokens_max: usize,
     pub(super) restore_points: Vec<usize>,
 }
@@ -37,7 +39,7 @@ impl Engine {
         }
         let output_tokens_max = self.output_tokens_max(tokens.len(), request)?;
         Ok(Admitted {
-            tokens,
+            tokens: tokens.into(),
             output_tokens_max,
             restore_points,
         })
@@ -65,7 +67,7 @@ impl Engine {
         };
         let restore_points = checked_points(&request.restore_points, tokens.len())?;
         Ok(Admitted {
-            tokens,
+            tokens: tokens.into(),
             output_tokens_max: request.output_tokens_max.min(self.output_most(at_limit)),
             restore_points,
         })

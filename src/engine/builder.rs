@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kameo::actor::Spawn;
 use kameo::mailbox;
 use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::time::Instant;
 
 use super::Engine;
 use crate::actors::cache::CacheActor;
@@ -16,6 +17,7 @@ use crate::error::StartError;
 use crate::model::{Model, ModelError};
 use crate::scheduler::SchedulerCore;
 use crate::shared::admission::Admission;
+use crate::shared::heartbeat::Heartbeat;
 use crate::sync::AtomicUsize;
 use crate::telemetry::Telemetry;
 use crate::text::TextCodec;
@@ -77,6 +79,9 @@ where
         let pinned = config.cache.pinned_bytes_max();
         config.cache.pinned_bytes_max = Some(pinned.min(config.cache.device_bytes_max));
         let telemetry = Arc::new(Telemetry::new());
+        let heartbeat = Heartbeat::new();
+        let doorbell = Arc::new(Notify::new());
+        let born = Instant::now();
         let (answer_sender, answers) = mpsc::channel(ASKED_MAX);
         let cache = CacheActor::spawn_with_mailbox(
             (
@@ -94,6 +99,9 @@ where
                 cache,
                 answers,
                 telemetry: Arc::clone(&telemetry),
+                heartbeat: heartbeat.clone(),
+                doorbell: doorbell.clone(),
+                born,
             },
             mailbox::bounded(MAILBOX_MAX),
         );
@@ -101,10 +109,14 @@ where
         Ok(Engine {
             scheduler,
             cache: weak_cache,
-            admission: Admission::new(inside_max),
+            admission: Admission::new(inside_max, config.scheduler.queue_tokens_max),
             left: Arc::new(Notify::new()),
             telemetry,
+            heartbeat,
+            doorbell,
+            born,
             text: self.text,
+            grammars: Arc::default(),
             spec,
             config,
             sequences_made: AtomicUsize::new(0),

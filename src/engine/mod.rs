@@ -4,44 +4,44 @@
 //! |---|---|
 //! | `builder.rs` | the house is started |
 //! | `admit.rs` | a request becomes tokens that fit, or a typed refusal |
+//! | `draws.rs` | what its draws want, and its grammar compiled |
+//! | `newcomer.rs` | its place in the house, its sequence, the way to its caller |
+//! | `many.rs` | several outputs of one request |
+//! | `health.rs` | how the engine is, told at once |
 //! | `upkeep.rs` | what is kept: warm, pin, clear, and a look at the trie |
 
 mod admit;
 mod builder;
+mod draws;
+mod health;
+mod many;
+mod newcomer;
 mod upkeep;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use kameo::actor::{ActorRef, Spawn, WeakActorRef};
-use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
+use kameo::actor::{ActorRef, WeakActorRef};
+use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::time::Instant;
 
 use crate::actors::cache::CacheActor;
-use crate::actors::scheduler::{Abort, Fork, Scheduler, Submit};
-use crate::actors::sequence::{Guest, Sequence, SequenceArgs};
+use crate::actors::scheduler::{Abort, Fork, Scheduler};
 use crate::config::EngineConfig;
 use crate::error::SubmitError;
 use crate::model::{Model, ModelError, ModelSpec};
-use crate::request::{Priority, Request, field_error};
-use crate::scheduler::{self, Submission};
-use crate::shared::admission::{Admission, Refusal};
-use crate::shared::cancel::CancelWord;
+use crate::request::{Request, field_error};
+use crate::scheduler;
+use crate::shared::admission::Admission;
+use crate::shared::heartbeat::Heartbeat;
 use crate::stream::TokenStream;
-use crate::sync::{AtomicUsize, Ordering};
+use crate::sync::AtomicUsize;
 use crate::telemetry::{EngineStats, Telemetry};
-use crate::text::{TextCodec, TextOutput};
-use crate::{SequenceId, UserId};
-use admit::Admitted;
-use upkeep::salt;
+use crate::text::TextCodec;
+
+use draws::Grammars;
 
 pub use builder::EngineBuilder;
-
-/// How long a caller is asked to wait at least when the queue is full.
-const RETRY_AFTER_MIN: Duration = Duration::from_millis(10);
-/// The same, at most.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
-/// The same, while nothing is known of how long sequences take.
-const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
+pub use health::{Health, HealthState};
 
 /// One model, shared by many sequences. The only thing an embedder must know.
 ///
@@ -54,7 +54,13 @@ pub struct Engine {
     admission: Admission,
     left: Arc<Notify>,
     telemetry: Arc<Telemetry>,
+    heartbeat: Heartbeat,
+    /// Rung by streams that find the scheduler's mailbox full.
+    doorbell: Arc<Notify>,
+    /// The engine's time counts from here.
+    born: Instant,
     text: Option<TextCodec>,
+    grammars: Arc<Grammars>,
     spec: ModelSpec,
     config: EngineConfig,
     sequences_made: AtomicUsize,
@@ -64,11 +70,16 @@ pub struct Engine {
     device_gone: oneshot::Receiver<()>,
 }
 
-/// A sequence that is about to be submitted, and the way to it.
-struct Newcomer {
-    submission: Submission,
-    actor: ActorRef<Sequence>,
-    stream: TokenStream,
+/// How an engine is shut down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Shutdown {
+    /// All sequences finish first, as in [`Engine::drain`]. Takes as long as they do: a
+    /// caller who reads nothing, and whom no `scheduler.unread_timeout` cuts off, holds
+    /// it up.
+    Finish,
+    /// All sequences end now; their callers get
+    /// [`GenerateError::Shutdown`](crate::error::GenerateError::Shutdown).
+    Abort,
 }
 
 impl Engine {
@@ -86,26 +97,16 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`SubmitError`] when a field makes no sense, the request could never fit,
+    /// [`SubmitError`] when a field makes no sense, more than one output is wanted (see
+    /// [`submit_many`](Engine::submit_many)), the request could never fit,
     /// or there is no place for it now. Nothing was spent on it then.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future before it is ready withdraws the request.
     pub async fn submit(&self, request: Request) -> Result<TokenStream, SubmitError> {
-        let guest = self.guest(&request)?;
-        request.validate()?;
-        let prompt = self.admit(&request)?;
-        let newcomer = self.newcomer(request, prompt, guest)?;
-        let submit = Submit {
-            submission: newcomer.submission,
-            actor: newcomer.actor,
-            cancel: newcomer.stream.cancel.clone(),
-        };
-        match self.scheduler.tell(submit).send().await {
-            Ok(()) => Ok(newcomer.stream),
-            Err(_) => Err(SubmitError::Draining),
-        }
+        let taken_in = self.take_in(request).await;
+        taken_in.inspect_err(|error| self.telemetry.rejected(error))
     }
 
     /// Continues a sequence that is not over, beside it: the new sequence begins with
@@ -135,30 +136,8 @@ impl Engine {
         at: Option<usize>,
         request: Request,
     ) -> Result<TokenStream, SubmitError> {
-        let guest = self.guest(&request)?;
-        request.validate()?;
-        if source.scheduler.id() != self.scheduler.id() {
-            return Err(field_error(
-                "source",
-                "a stream of another engine",
-                "a stream of this engine",
-            ));
-        }
-        let admitted = self.admit_fork(&request, source.at_limit)?;
-        let newcomer = self.newcomer(request, admitted, guest)?;
-        let fork = Fork {
-            fork: scheduler::Fork {
-                source: source.sequence(),
-                at,
-                submission: newcomer.submission,
-            },
-            actor: newcomer.actor,
-            cancel: newcomer.stream.cancel.clone(),
-        };
-        match self.scheduler.tell(fork).send().await {
-            Ok(()) => Ok(newcomer.stream),
-            Err(_) => Err(SubmitError::Draining),
-        }
+        let taken_in = self.take_fork_in(source, at, request).await;
+        taken_in.inspect_err(|error| self.telemetry.rejected(error))
     }
 
     /// What the engine is doing, and has done.
@@ -197,17 +176,18 @@ impl Engine {
         }
     }
 
-    /// Ends all sequences now (their callers get [`Shutdown`]) and waits until the
-    /// device has freed everything. To let them finish, [`drain`] first.
+    /// Takes no new requests, ends or finishes those inside, and waits until the device
+    /// has freed everything.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the shutdown to go on by itself.
-    ///
-    /// [`drain`]: Engine::drain
-    /// [`Shutdown`]: crate::error::GenerateError::Shutdown
-    pub async fn shutdown(self) {
+    /// Dropping the future leaves the shutdown to go on by itself once all sequences
+    /// have ended; before that, they go on while they have callers.
+    pub async fn shutdown(self, how: Shutdown) {
         self.admission.shut();
+        if how == Shutdown::Finish {
+            self.drain().await;
+        }
         // A scheduler that is gone has nothing left to end.
         self.scheduler.tell(Abort).send().await.ok();
         drop(self.scheduler);
@@ -215,94 +195,63 @@ impl Engine {
         self.device_gone.await.ok();
     }
 
-    /// A place in the house for a request.
-    fn guest(&self, request: &Request) -> Result<Guest, SubmitError> {
-        match self.admission.enter() {
-            Ok(permit) => Ok(Guest::new(permit, Arc::clone(&self.left))),
-            Err(refusal) => Err(self.refused(refusal, request.clone())),
+    async fn take_in(&self, request: Request) -> Result<TokenStream, SubmitError> {
+        let mut guest = match self.guest() {
+            Ok(guest) => guest,
+            Err(refusal) => return Err(self.refused(refusal, request)),
+        };
+        self.judge_single(&request)?;
+        let admitted = self.admit(&request)?;
+        if let Err(refusal) = guest.claim(admitted.tokens.len()) {
+            return Err(self.refused(refusal, request));
+        }
+        let draw_spec = self.draw_spec(&request).await?;
+        let newcomer = self.newcomer(&request, admitted, draw_spec, guest)?;
+        let (submit, stream) = newcomer.part();
+        match self.scheduler.tell(submit).send().await {
+            Ok(()) => Ok(stream),
+            Err(_) => Err(SubmitError::Draining),
         }
     }
 
-    /// Makes the sequence of an admitted request, and the way to its caller.
-    fn newcomer(
+    async fn take_fork_in(
         &self,
+        source: &TokenStream,
+        at: Option<usize>,
         request: Request,
-        admitted: Admitted,
-        guest: Guest,
-    ) -> Result<Newcomer, SubmitError> {
-        let text = match &self.text {
-            Some(text) => Some(TextOutput::new(text, &request.stop_strings)?),
-            None if request.stop_strings.is_empty() => None,
-            None => {
-                return Err(SubmitError::NoTokenizer {
-                    field: "stop_strings",
-                });
-            }
+    ) -> Result<TokenStream, SubmitError> {
+        let mut guest = match self.guest() {
+            Ok(guest) => guest,
+            Err(refusal) => return Err(self.refused(refusal, request)),
         };
-        let number = self.sequences_made.fetch_add(1, Ordering::Relaxed);
-        let sequence = SequenceId(number as u64 + 1);
-        let cancel = CancelWord::new();
-        // A piece for each token, the text held back, and how it ended.
-        let (sender, output) = mpsc::channel(admitted.output_tokens_max + 2);
-        let prompt_tokens = admitted.tokens.len();
-        let stream = TokenStream {
-            sequence,
-            prompt_tokens,
-            output,
-            cancel: cancel.clone(),
-            scheduler: self.scheduler.downgrade(),
-            at_limit: request.at_context_limit,
-            finish: None,
-            over: false,
-        };
-        let actor = Sequence::spawn(SequenceArgs {
-            id: sequence,
-            prompt_tokens,
-            text,
-            output: sender,
-            scheduler: self.scheduler.clone(),
-            cancel,
-            telemetry: Arc::clone(&self.telemetry),
-            submitted_at: Instant::now(),
-            guest,
-        });
-        let submission = Submission {
-            sequence,
-            prompt: admitted.tokens.into(),
-            output_tokens_max: admitted.output_tokens_max,
-            sampling: request.sampling,
-            end_tokens: match request.ignore_end_tokens {
-                true => Arc::default(),
-                false => self.spec.end_tokens.as_slice().into(),
+        self.judge_single(&request)?;
+        if source.scheduler.id() != self.scheduler.id() {
+            return Err(field_error(
+                "source",
+                "a stream of another engine",
+                "a stream of this engine",
+            ));
+        }
+        let admitted = self.admit_fork(&request, source.at_limit)?;
+        if let Err(refusal) = guest.claim(admitted.tokens.len()) {
+            return Err(self.refused(refusal, request));
+        }
+        let draw_spec = self.draw_spec(&request).await?;
+        let newcomer = self.newcomer(&request, admitted, draw_spec, guest)?;
+        let (submit, stream) = newcomer.part();
+        let fork = Fork {
+            fork: scheduler::Fork {
+                source: source.sequence(),
+                at,
+                submission: submit.submission,
             },
-            user: UserId::default(),
-            weight: 1.0,
-            class: Priority::default(),
-            start_by: None,
-            finish_by: None,
-            at_limit: request.at_context_limit,
-            salt: salt(request.cache_salt.as_deref()),
-            restore_points: admitted.restore_points,
-            retention: request.retention,
+            actor: submit.actor,
+            cancel: submit.cancel,
+            credits: submit.credits,
         };
-        Ok(Newcomer {
-            submission,
-            actor,
-            stream,
-        })
-    }
-
-    fn refused(&self, refusal: Refusal, request: Request) -> SubmitError {
-        self.telemetry.rejected();
-        match refusal {
-            Refusal::Shut => SubmitError::Draining,
-            Refusal::Full => SubmitError::QueueFull {
-                retry_after: match self.telemetry.finish_interval() {
-                    Duration::ZERO => RETRY_AFTER_UNKNOWN,
-                    interval => interval.clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX),
-                },
-                request: Box::new(request),
-            },
+        match self.scheduler.tell(fork).send().await {
+            Ok(()) => Ok(stream),
+            Err(_) => Err(SubmitError::Draining),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::Engine;
+use crate::PinId;
 use crate::actors::cache::Inspect;
 use crate::actors::scheduler::Upkeep;
 use crate::cache::{CacheError, Message, Pin, Salt, TreeView};
@@ -13,7 +14,6 @@ use crate::error::{KeepError, SubmitError};
 use crate::model::Extent;
 use crate::request::{ContextLimit, Prompt, Request, Usage};
 use crate::sync::Ordering;
-use crate::{PinId, TokenId};
 
 impl Engine {
     /// Computes a prompt's state, so that requests that begin with it start from the
@@ -29,7 +29,15 @@ impl Engine {
     /// Dropping the future cancels the work; what was computed stays cached.
     pub async fn warm(&self, request: Request) -> Result<Usage, KeepError> {
         // The prompt's state is whole once a token was drawn from it.
-        let request = request.output_tokens_max(1);
+        let request = Request {
+            output_tokens_max: 1,
+            output_tokens_min: 0,
+            n: 1,
+            best_of: None,
+            logprobs: None,
+            grammar: None,
+            ..request
+        };
         let completion = self.submit(request).await?.collect().await?;
         Ok(completion.finish.usage)
     }
@@ -52,7 +60,7 @@ impl Engine {
         request: Request,
         time_to_live: Option<Duration>,
     ) -> Result<PinId, KeepError> {
-        let tokens: Arc<[TokenId]> = self.admit(&request)?.tokens.into();
+        let tokens = self.admit(&request)?.tokens;
         let bytes = self.spec.segment_bytes(Extent::whole(tokens.len()));
         let bytes_max = self.config.cache.pinned_bytes_max();
         if bytes > bytes_max {

@@ -16,6 +16,7 @@
 
 mod checker;
 mod cuts;
+mod flights;
 mod removal;
 
 use std::rc::Rc;
@@ -67,6 +68,9 @@ pub fn check<M: Model>(
     checker.run("illegal cuts change nothing", Checker::illegal_cuts);
     checker.run("illegal removals change nothing", Checker::illegal_removals);
     checker.run("wants", Checker::wants);
+    checker.run("two flights at once", Checker::overlapped);
+    checker.run("edits while a step is under way", Checker::edited_meanwhile);
+    checker.run("flights that nobody lets land", Checker::dropped);
 }
 
 impl<M: Model> Checker<'_, M> {

@@ -9,6 +9,15 @@
 //!   slot =  [ segment ][ segment ] ... + [ tail ........ | span of this step ]
 //! ```
 //!
+//! A step is a *flight* while it is under way: it is launched, then what its spans
+//! want is drawn, then it lands. The next one may be launched before it lands, fed by
+//! tokens that are still on the device, so that the device never waits for the host:
+//!
+//! ```text
+//!   host    launch 1  draw 1  launch 2 | land 1  draw 2  launch 3 | land 2  draw 3 ...
+//!   device  [ pass 1 ........ draw 1 ][ pass 2 ........... draw 2 ][ pass 3 ......
+//! ```
+//!
 //! A model is used by one thread only, which also owns every array that the
 //! model ever hands out; the control plane knows segments and slots by their
 //! ids. Implementations therefore need neither `Send` nor locks, and they keep
@@ -24,6 +33,7 @@ pub mod legal;
 pub mod mlx;
 pub mod oracle;
 pub mod sampling;
+mod span;
 mod spec;
 pub mod weights;
 
@@ -31,10 +41,10 @@ use std::ops::Range;
 use std::rc::Rc;
 
 pub use error::ModelError;
+pub use span::{Feed, Readout, Span, Want};
 pub use spec::{Extent, LayerGroup, LayerKind, ModelSpec, tail_capacity};
 
-use crate::TokenId;
-use sampling::Draw;
+use sampling::Drawing;
 
 /// A language model on one device.
 ///
@@ -42,9 +52,15 @@ use sampling::Draw;
 ///
 /// * A span's result depends on that span's own path, tail and tokens only,
 ///   never on the other spans of the step (rule 1 of the design).
-/// * When [`step`](Model::step) fails, the tails it was given are unusable and
-///   will be dropped; sealed segments are untouched. The same holds of
+/// * When [`launch`](Model::launch), [`draw`](Model::draw) or [`land`](Model::land)
+///   fails, the tails of that flight are unusable and will be dropped; sealed segments
+///   are untouched. So are flights that were launched before it; one that was launched
+///   after it will be dropped, its tails too. The same holds of
 ///   [`remove`](Model::remove) when the device fails.
+/// * Up to two flights are under way at once. They land in the order in which they
+///   were launched, or are dropped without. Until a flight has landed, its tails only
+///   go into the next flight, or are dropped; segments may be cut, merged and dropped
+///   at any time.
 /// * Every other method leaves its inputs as they were when it fails.
 /// * Cached state of every layer kind can be cut at any offset and put together
 ///   again, but not every part can be gone on from: a path is *resumable* when
@@ -56,6 +72,8 @@ pub trait Model: 'static {
     type Segment: Segment;
     /// The growing, unshared end of a slot.
     type Tail: Tail;
+    /// A step under way.
+    type Flight: std::fmt::Debug + 'static;
 
     /// What the model is: vocabulary, context, layer kinds and their bytes.
     fn spec(&self) -> &ModelSpec;
@@ -68,15 +86,61 @@ pub trait Model: 'static {
     /// [`ModelError::Device`] when the device refuses the memory.
     fn tail(&mut self, path: &[Rc<Self::Segment>]) -> Result<Self::Tail, ModelError>;
 
-    /// Runs one forward pass over all spans and appends each span's state to its
-    /// tail. Returns one [`Readout`] per span, in the order of the spans.
+    /// Sends one forward pass over all spans to the device, and returns without
+    /// waiting for it where the device can work on its own. From now on the tails
+    /// count the spans' tokens.
     ///
     /// # Errors
     ///
     /// [`ModelError::Device`] when the device fails; see the contract above.
-    fn step(&mut self, spans: &mut [Span<'_, Self>]) -> Result<Vec<Readout>, ModelError>
+    fn launch(&mut self, spans: &mut [Span<'_, Self>]) -> Result<Self::Flight, ModelError>
     where
         Self: Sized;
+
+    /// Has a token drawn for each span that wants one: `drawings` are theirs, in the
+    /// order of the spans. Once for each flight, before it lands and before a span is
+    /// fed by it; after the flight before it has landed, so that drawings may build on
+    /// what came of that. Returns without waiting, as above.
+    ///
+    /// # Errors
+    ///
+    /// [`ModelError::Device`] when the device fails; see the contract above.
+    ///
+    /// # Panics
+    ///
+    /// When there are more or fewer drawings than spans that want a token.
+    fn draw(&mut self, flight: &mut Self::Flight, drawings: Vec<Drawing>)
+    -> Result<(), ModelError>;
+
+    /// Whether [`land`](Model::land) would return at once.
+    fn is_ready(&self, flight: &Self::Flight) -> bool;
+
+    /// Waits for the flight and returns one [`Readout`] per span, in the order of the
+    /// spans.
+    ///
+    /// # Errors
+    ///
+    /// [`ModelError::Device`] when the device fails; see the contract above.
+    fn land(&mut self, flight: Self::Flight) -> Result<Vec<Readout>, ModelError>;
+
+    /// Launches, draws plainly and lands: a step with nothing else under way.
+    ///
+    /// # Errors
+    ///
+    /// As for [`launch`](Model::launch).
+    fn step(&mut self, spans: &mut [Span<'_, Self>]) -> Result<Vec<Readout>, ModelError>
+    where
+        Self: Sized,
+    {
+        let drawings = spans.iter().filter_map(|span| match &span.want {
+            Want::Token(draw) => Some(Drawing::plain(*draw)),
+            Want::Nothing | Want::Logits => None,
+        });
+        let drawings = drawings.collect();
+        let mut flight = self.launch(spans)?;
+        self.draw(&mut flight, drawings)?;
+        self.land(flight)
+    }
 
     /// Moves the first `tokens` tokens of `tail` into a segment of their own: a
     /// compact copy, never a view that pins the tail's buffer. The tail keeps
@@ -184,47 +248,6 @@ pub trait Tail: 'static {
     fn tokens(&self) -> usize;
     /// Device bytes it holds, room to grow included.
     fn bytes(&self) -> usize;
-}
-
-/// The tokens of one sequence in one step: one for decode, many for a prefill
-/// chunk.
-///
-/// The position of `tokens[0]` is the number of tokens that the path and the
-/// tail hold.
-#[derive(Debug)]
-pub struct Span<'a, M: Model> {
-    /// Tokens to evaluate; at least one.
-    pub tokens: &'a [TokenId],
-    /// Sealed segments before the tail, oldest first. Two spans that share a
-    /// segment hold the same `Rc`.
-    pub path: &'a [Rc<M::Segment>],
-    /// The slot's tail; the span's state is appended to it.
-    pub tail: &'a mut M::Tail,
-    /// What the caller wants back.
-    pub want: Want,
-}
-
-/// What a span wants of a step.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Want {
-    /// Nothing: a prefill chunk before the prompt's last.
-    Nothing,
-    /// One token drawn from the logits of the last row.
-    Token(Draw),
-    /// The logits of every row, on the host. For evaluation and tests; costs
-    /// `rows * vocabulary * 4` bytes.
-    Logits,
-}
-
-/// What a step gives back for one span.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Readout {
-    /// Nothing was wanted.
-    Nothing,
-    /// The drawn token.
-    Token(TokenId),
-    /// Logits, row-major `[span tokens, vocabulary]`.
-    Logits(Vec<f32>),
 }
 
 /// Device bytes, as the device counts them.

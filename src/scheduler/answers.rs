@@ -1,6 +1,6 @@
 //! The conversation with the cache: each message gets one answer, in order.
 
-use super::entry::Phase;
+use super::entry::{EntryKey, Over, Phase};
 use super::{Effect, SchedulerCore};
 use crate::SequenceId;
 use crate::cache::{self, CacheError};
@@ -14,8 +14,12 @@ impl SchedulerCore {
         effects: &mut Vec<Effect>,
     ) {
         self.unanswered -= 1;
-        self.answers_before_step = self.answers_before_step.saturating_sub(1);
         let number = self.asked - self.unanswered as u64;
+        self.lift_barrier(number);
+        if self.unanswered == 0 && self.starts_when_answered {
+            self.may_start = true;
+        }
+        self.looking = self.looking.filter(|asked| *asked != number);
         let answers = match self.tickets.pop_front_if(|(asked, _)| *asked == number) {
             Some((_, ticket)) => {
                 let told = answer.as_ref().map(|_| ()).map_err(Clone::clone);
@@ -31,26 +35,55 @@ impl SchedulerCore {
         for answer in answers {
             self.cached(answer, effects);
         }
+        if number == self.room_made_at {
+            self.grow_again(effects);
+        }
     }
 
     /// Sends a message to the cache, which will answer it.
     pub(super) fn ask(&mut self, message: cache::Message, effects: &mut Vec<Effect>) {
         self.asked += 1;
         self.unanswered += 1;
-        match message {
-            cache::Message::Begin(_) => {}
-            cache::Message::Reached { .. }
-            | cache::Message::Share { .. }
-            | cache::Message::Remove { .. } => self.answers_before_step = self.unanswered,
+        match &message {
+            cache::Message::Begin(_)
+            | cache::Message::Grow { .. }
+            | cache::Message::Look { .. } => {}
+            cache::Message::Reached { sequence, .. }
+            | cache::Message::Share { sequence, .. }
+            | cache::Message::Remove { sequence, .. } => self.raise_barrier(*sequence),
             _ => {
                 self.room_made_at = self.asked;
-                self.room_awaited = false;
+                self.refused = None;
+                self.may_start = true;
             }
         }
         effects.push(Effect::Cache(message));
     }
 
+    /// The sequence must not go on before the message that is being sent is answered.
+    fn raise_barrier(&mut self, sequence: SequenceId) {
+        let key = self.names.get(&sequence).copied();
+        if let Some(key) = key
+            && let Some(running) = self.entries[key].running_mut()
+        {
+            running.barriers += 1;
+            self.barriers.push_back((self.asked, key, running.slot));
+        }
+    }
+
+    fn lift_barrier(&mut self, number: u64) {
+        if let Some((_, key, slot)) = self.barriers.pop_front_if(|(asked, ..)| *asked == number)
+            && let Some(entry) = self.entries.get_mut(key)
+            && let Some(running) = entry.running_mut()
+            && running.slot == slot
+        {
+            running.barriers -= 1;
+        }
+    }
+
     fn cached(&mut self, answer: cache::Effect, effects: &mut Vec<Effect>) {
+        // A sequence that ended meanwhile has told the cache so.
+        let key = |core: &Self, sequence| core.names.get(&sequence).copied();
         match answer {
             cache::Effect::Edit(edit) => self.edits.push(edit),
             cache::Effect::Begun {
@@ -58,79 +91,118 @@ impl SchedulerCore {
                 slot,
                 cached_tokens,
             } => {
-                // A sequence that ended meanwhile has told the cache so.
-                if let Some(entry) = self.entries.get_mut(&sequence) {
-                    entry.begun(slot, cached_tokens);
-                    self.starting -= 1;
-                    let place = self.running.partition_point(|other| *other < sequence);
-                    self.running.insert(place, sequence);
-                    if !std::mem::replace(&mut entry.started, true) {
-                        effects.push(Effect::Started {
-                            sequence,
-                            prompt_tokens: entry.tokens.len(),
-                            cached_tokens,
-                        });
-                    }
-                    self.shift_if_full(sequence, effects);
+                if let Some(key) = key(self, sequence) {
+                    self.begun(key, slot, cached_tokens, effects);
                 }
             }
             cache::Effect::Waits { sequence, .. } => {
-                if let Some(entry) = self.entries.get_mut(&sequence)
-                    && let Phase::Starting { waits, .. } = &mut entry.phase
+                if let Some(key) = key(self, sequence)
+                    && let Phase::Starting { waits, .. } = &mut self.entries[key].phase
                 {
-                    *waits = true;
+                    self.awaiting_prefix += usize::from(!std::mem::replace(waits, true));
                 }
             }
-            cache::Effect::NoRoom { sequence } => self.no_room(sequence, effects),
+            cache::Effect::NoRoom { sequence } => {
+                if let Some(key) = key(self, sequence) {
+                    self.no_room(key, effects);
+                }
+            }
+            cache::Effect::Grown {
+                sequence,
+                tokens_max,
+            } => {
+                if let Some(key) = key(self, sequence) {
+                    self.grown(key, tokens_max);
+                }
+            }
+            cache::Effect::NoGrowth { sequence } => {
+                if let Some(key) = key(self, sequence) {
+                    self.not_grown(key);
+                }
+            }
+            cache::Effect::Resident { sequence, tokens } => {
+                if let Some(key) = key(self, sequence) {
+                    self.entries[key].resident_tokens = Some(tokens);
+                }
+            }
             cache::Effect::Checkpoint { sequence, at } => {
-                let in_step = self.in_step(sequence);
-                let Some(entry) = self.entries.get_mut(&sequence) else {
-                    return;
-                };
-                if let Phase::Running(running) = &mut entry.phase {
+                let key = key(self, sequence);
+                if let Some(key) = key
+                    && let Some(running) = self.entries[key].running_mut()
+                {
                     running.checkpoints.push(at);
-                    if !in_step {
-                        self.report_checkpoints(sequence, effects);
-                    }
+                    self.report_checkpoints(key, effects);
                 }
             }
         }
+    }
+
+    fn begun(
+        &mut self,
+        key: EntryKey,
+        slot: crate::SlotId,
+        cached_tokens: usize,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Phase::Starting { granted, .. } = self.entries[key].phase else {
+            panic!("only a starting sequence begins")
+        };
+        self.leave_phase(key);
+        let place = self.running.len();
+        self.running.push(key);
+        let entry = &mut self.entries[key];
+        entry.begun(slot, cached_tokens, granted, place);
+        entry.tight = false;
+        if !std::mem::replace(&mut entry.started, true) {
+            effects.push(Effect::Started {
+                sequence: entry.sequence,
+                prompt_tokens: entry.tokens.len(),
+                cached_tokens,
+            });
+        }
+        self.note_start();
+        self.shift_if_full(key, effects);
     }
 
     /// The sequence goes back to the queue until another has ended.
-    fn no_room(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
-        let Some(entry) = self.entries.get_mut(&sequence) else {
-            return;
-        };
+    fn no_room(&mut self, key: EntryKey, effects: &mut Vec<Effect>) {
+        let entry = &self.entries[key];
         let Phase::Starting { asked, .. } = entry.phase else {
             panic!("only a starting sequence is refused")
         };
+        let class = self.class_of(key);
+        let refused = self.refused.map(|refused| self.class_of(refused));
+        self.leave_phase(key);
+        let entry = &mut self.entries[key];
         entry.phase = Phase::Queued;
-        self.starting -= 1;
-        self.enqueue(sequence);
+        let was_tight = std::mem::replace(&mut entry.tight, true);
+        self.enqueue(key);
         // Unless what was sent since may have made room: then it is tried again.
-        self.room_awaited |= self.room_made_at < asked;
+        let waits_for_room = self.room_made_at < asked && was_tight;
+        if waits_for_room && refused.is_none_or(|refused| refused < class) {
+            self.refused = Some(key);
+        }
         self.room_tight = true;
-        if self.room_awaited && self.running.is_empty() && self.starting == 0 {
-            self.fail(sequence, GenerateError::OutOfMemory, effects);
+        if waits_for_room && self.running.is_empty() && self.starting == 0 {
+            self.fail(key, GenerateError::OutOfMemory, Over::Close, effects);
             // The next may be smaller.
-            self.room_awaited = false;
+            self.refused = None;
         }
     }
 
-    /// Tells the cache of a checkpoint that the sequence has reached.
-    pub(super) fn report_checkpoints(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
-        let entry = self
-            .entries
-            .get_mut(&sequence)
-            .expect("a running sequence has an entry");
-        if let Phase::Running(running) = &mut entry.phase {
-            let computed = running.computed;
-            let before = running.checkpoints.len();
-            running.checkpoints.retain(|at| *at > computed);
-            if running.checkpoints.len() < before {
-                self.ask(cache::Message::Reached { sequence, computed }, effects);
-            }
+    /// Tells the cache of a checkpoint that the sequence has reached, once it is in no
+    /// step.
+    pub(super) fn report_checkpoints(&mut self, key: EntryKey, effects: &mut Vec<Effect>) {
+        let entry = &mut self.entries[key];
+        let sequence = entry.sequence;
+        let Some(running) = entry.running_mut().filter(|running| running.flights == 0) else {
+            return;
+        };
+        let computed = running.computed;
+        let before = running.checkpoints.len();
+        running.checkpoints.retain(|at| *at > computed);
+        if running.checkpoints.len() < before {
+            self.ask(cache::Message::Reached { sequence, computed }, effects);
         }
     }
 }

@@ -6,7 +6,7 @@
 //! gives the same tokens. A model whose state cannot be moved computes what stays
 //! anew, as if the rest had never been.
 
-use super::entry::Phase;
+use super::entry::EntryKey;
 use super::{Effect, Fork, SchedulerCore, Submission};
 use crate::cache::{self, Salt};
 use crate::error::GenerateError;
@@ -67,15 +67,21 @@ impl SchedulerCore {
             submission,
         };
         // A fork of a fork that waits itself comes after it.
-        match self.in_step(fork.source) || !self.entries.contains_key(&fork.source) {
-            true => self.forks_due.push(fork),
-            false => self.start_fork(fork, effects),
+        match self.names.get(&fork.source) {
+            Some(key) if !self.entries[*key].in_flight() => self.start_fork(fork, effects),
+            Some(key) => {
+                let running = self.entries[*key].running_mut();
+                running.expect("who is in a step runs").forks_due += 1;
+                self.forks_due.push(fork);
+            }
+            None => self.forks_due.push(fork),
         }
     }
 
     /// What a fork of this sequence would begin with, if it is not over.
     fn fork_source(&self, sequence: SequenceId) -> Option<ForkSource> {
-        if let Some(entry) = self.entries.get(&sequence) {
+        if let Some(key) = self.names.get(&sequence) {
+            let entry = &self.entries[*key];
             return Some(ForkSource {
                 history: entry.history().collect(),
                 at_limit: entry.at_limit,
@@ -92,25 +98,42 @@ impl SchedulerCore {
     }
 
     /// Takes a fork out that waits for the step under way.
-    pub(super) fn withdraw_fork(&mut self, sequence: SequenceId) -> bool {
+    pub(super) fn withdraw_fork(
+        &mut self,
+        sequence: SequenceId,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
         let before = self.forks_due.len();
         self.forks_due
             .retain(|fork| fork.submission.sequence != sequence);
-        self.forks_due.len() < before
+        let withdrawn = self.forks_due.len() < before;
+        // Its own forks have all the tokens that they need.
+        self.start_forks_of(sequence, effects);
+        withdrawn
     }
 
-    /// Starts the forks that waited for the step under way.
-    pub(super) fn start_due_forks(&mut self, effects: &mut Vec<Effect>) {
-        for fork in std::mem::take(&mut self.forks_due) {
+    /// Starts the forks that waited for this sequence to land, and theirs.
+    pub(super) fn start_forks_of(&mut self, source: SequenceId, effects: &mut Vec<Effect>) {
+        let key = self.names.get(&source).copied();
+        if let Some(running) = key.and_then(|key| self.entries[key].running_mut()) {
+            running.forks_due = 0;
+        }
+        let all = std::mem::take(&mut self.forks_due);
+        let (due, others) = all.into_iter().partition(|fork| fork.source == source);
+        self.forks_due = others;
+        for fork in due {
+            let sequence = fork.submission.sequence;
             self.start_fork(fork, effects);
+            self.start_forks_of(sequence, effects);
         }
     }
 
     /// Has the source's state shared, if it has any, and queues the newcomer.
     fn start_fork(&mut self, fork: DueFork, effects: &mut Vec<Effect>) {
         let sequence = fork.source;
-        if let Some(source) = self.entries.get(&sequence)
-            && let Phase::Running(running) = &source.phase
+        if let Some(key) = self.names.get(&sequence)
+            && let source = &self.entries[*key]
+            && let Some(running) = source.running()
             && source.is_whole()
         {
             let computed = running.computed;
@@ -142,16 +165,19 @@ impl SchedulerCore {
     }
 
     /// Makes room in a sequence's slot, if that is full and there is more to come.
-    pub(super) fn shift_if_full(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
-        let Some(entry) = self.entries.get_mut(&sequence) else {
+    pub(super) fn shift_if_full(&mut self, key: EntryKey, effects: &mut Vec<Effect>) {
+        let Some(removed) = self.entries[key].due_shift() else {
             return;
         };
-        let Some(removed) = entry.due_shift() else {
-            return;
-        };
+        let movable = self.spec.resumes_anywhere() && self.spec.can_shift;
+        if !movable {
+            self.leave_phase(key);
+        }
+        let entry = &mut self.entries[key];
+        let sequence = entry.sequence;
         let generated = entry.news_for_cache();
         let computed = entry.context_tokens_max;
-        if self.spec.resumes_anywhere() && self.spec.can_shift {
+        if movable {
             entry.shifted(&removed);
             let remove = cache::Message::Remove {
                 sequence,
@@ -162,14 +188,13 @@ impl SchedulerCore {
             self.ask(remove, effects);
         } else {
             entry.begin_without(&removed);
-            self.running.retain(|running| *running != sequence);
             let close = cache::Message::Close {
                 sequence,
                 computed,
                 generated,
             };
             self.ask(close, effects);
-            self.enqueue(sequence);
+            self.enqueue(key);
         }
     }
 }

@@ -2,19 +2,27 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use super::Submission;
 use super::plan::Candidate;
 use crate::cache::{Begin, Salt, shift};
-use crate::model::sampling::Sampling;
-use crate::request::ContextLimit;
-use crate::{SequenceId, SlotId, TokenId};
+use crate::device::Input;
+use crate::model::sampling::{DrawSpec, Sampling};
+use crate::request::{ContextLimit, Priority};
+use crate::{SequenceId, SlotId, TokenId, UserId};
 
-/// A sequence that has not ended.
+slotmap::new_key_type! {
+    /// Where the scheduler keeps a sequence.
+    pub(super) struct EntryKey;
+}
+
+/// A sequence whose slot, if it has one, is not given up yet.
 #[derive(Debug)]
 pub(super) struct Entry {
+    pub(super) sequence: SequenceId,
     pub(super) phase: Phase,
     pub(super) prompt: Arc<[TokenId]>,
     /// What it begins with: the prompt, after a restart also what was generated before
@@ -32,15 +40,50 @@ pub(super) struct Entry {
     pub(super) restore_points: Vec<usize>,
     pub(super) retention: u8,
     pub(super) sampling: Sampling,
+    /// What its drawing needs beyond `sampling`, if anything.
+    pub(super) draw_spec: Option<Arc<DrawSpec>>,
     pub(super) end_tokens: Arc<[TokenId]>,
+    pub(super) user: UserId,
+    pub(super) weight: f64,
+    pub(super) class: Priority,
+    /// The same, risen as it had waited when it last left the queue.
+    pub(super) risen_class: Priority,
+    /// When it last came into the queue.
+    pub(super) queued_at: Duration,
+    /// How long it has been in the queue before that.
+    pub(super) queued_for: Duration,
+    pub(super) start_by: Option<Duration>,
+    pub(super) finish_by: Option<Duration>,
+    /// Tokens of it that are in the cache, as the cache said last, if it has.
+    pub(super) resident_tokens: Option<usize>,
+    /// How often somebody started first for having more in the cache.
+    pub(super) overtaken: u32,
+    /// The cache had no room for it and head room: it is to begin with little.
+    pub(super) tight: bool,
     /// Whether it has had a slot before.
     pub(super) started: bool,
+    /// Times that it gave way.
+    pub(super) preempted: u32,
+    /// How much of its history its user has been charged for, or had for nothing.
+    pub(super) charged_tokens: usize,
+    /// Since when its caller has not read.
+    pub(super) paused_since: Option<Duration>,
     /// Failed steps that it was part of since its last token.
     pub(super) failures: u32,
     /// The last step that it was part of failed: it must prove itself alone.
     pub(super) suspect: bool,
-    /// It ends with the step under way.
-    pub(super) stopped: bool,
+    /// It is over, and its caller knows: what becomes of its slot once its steps have
+    /// landed.
+    pub(super) over: Option<Over>,
+}
+
+/// What becomes of the slot of a sequence that is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Over {
+    /// What it computed may serve others.
+    Close,
+    /// It is worthless.
+    Discard,
 }
 
 /// Where a sequence is on its way.
@@ -48,9 +91,15 @@ pub(super) struct Entry {
 pub(super) enum Phase {
     /// In the queue.
     Queued,
-    /// The cache was asked for a slot, with this message, and may have answered that
-    /// somebody else computes the beginning just now.
-    Starting { asked: u64, waits: bool },
+    /// The cache was asked for a slot.
+    Starting {
+        /// The message.
+        asked: u64,
+        /// The tokens that it is to hold.
+        granted: usize,
+        /// Whether somebody else computes the beginning just now.
+        waits: bool,
+    },
     /// It has a slot.
     Running(Running),
 }
@@ -59,17 +108,54 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) slot: SlotId,
-    /// Tokens of which the slot holds the state.
+    /// Its index among those that run.
+    pub(super) place: usize,
+    /// Tokens of which the slot holds the state, as far as steps have landed.
     pub(super) computed: usize,
+    /// Tokens that steps under way add to that.
+    pub(super) launched: usize,
+    /// Tokens that steps under way draw.
+    pub(super) drawing: usize,
+    /// Steps under way that it is part of.
+    pub(super) flights: usize,
+    /// Tokens that it began with in its slot.
+    pub(super) begun_at: usize,
     /// Tokens that were shifted out of the slot: all after the first that are kept.
     pub(super) shifted_out: usize,
     /// Where somebody waits for the state.
     pub(super) checkpoints: SmallVec<[usize; 2]>,
+    /// Tokens that the cache has granted the slot.
+    pub(super) granted: usize,
+    /// What the cache was asked about its grant.
+    pub(super) growth: Growth,
+    /// Answers of the cache that must come before its next step: a tail that is to be
+    /// sealed must not grow meanwhile.
+    pub(super) barriers: usize,
+    /// Forks that wait until its steps have landed.
+    pub(super) forks_due: usize,
+    /// It is to give way once its steps have landed.
+    pub(super) giving_way: bool,
+    /// Whether the device knows how to draw for it.
+    pub(super) has_drawer: bool,
+    /// Steps that were planned without it since its last.
+    pub(super) waited_steps: usize,
+}
+
+/// What the cache was asked about a slot's grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Growth {
+    /// Nothing.
+    None,
+    /// For more.
+    Asked,
+    /// For more, and there was no room.
+    Refused,
 }
 
 impl Entry {
-    pub(super) fn new(submission: Submission, context_tokens_max: usize) -> Self {
+    pub(super) fn new(submission: Submission, context_tokens_max: usize, now: Duration) -> Self {
         Self {
+            sequence: submission.sequence,
             phase: Phase::Queued,
             prompt: Arc::clone(&submission.prompt),
             tokens: submission.prompt,
@@ -82,43 +168,106 @@ impl Entry {
             restore_points: submission.restore_points,
             retention: submission.retention,
             sampling: submission.sampling,
+            draw_spec: submission.draw_spec,
             end_tokens: submission.end_tokens,
+            user: submission.user,
+            weight: submission.weight,
+            class: submission.class,
+            risen_class: submission.class,
+            queued_at: now,
+            queued_for: Duration::ZERO,
+            start_by: submission.start_by,
+            finish_by: submission.finish_by,
+            resident_tokens: None,
+            overtaken: 0,
+            tight: false,
             started: false,
+            preempted: 0,
+            charged_tokens: 0,
+            paused_since: None,
             failures: 0,
             suspect: false,
-            stopped: false,
+            over: None,
         }
     }
 
-    pub(super) fn begin(&self, sequence: SequenceId) -> Begin {
+    /// Tokens that its slot will hold at most.
+    pub(super) fn tokens_max(&self) -> usize {
         let output_left = self.output_tokens_max - self.restarted_at;
         let all = self.tokens.len().saturating_add(output_left);
-        let keep = match self.at_limit {
+        all.min(self.context_tokens_max)
+    }
+
+    /// Tokens at the beginning that stay, if its slot will be shifted.
+    pub(super) fn keep(&self) -> Option<usize> {
+        let output_left = self.output_tokens_max - self.restarted_at;
+        let all = self.tokens.len().saturating_add(output_left);
+        match self.at_limit {
             ContextLimit::Shift { keep } if all > self.context_tokens_max => Some(keep),
             ContextLimit::Shift { .. } | ContextLimit::Stop => None,
-        };
+        }
+    }
+
+    pub(super) fn begin(&self, granted: usize) -> Begin {
         Begin {
-            sequence,
+            sequence: self.sequence,
             salt: self.salt.clone(),
             tokens: Arc::clone(&self.tokens),
-            tokens_max: all.min(self.context_tokens_max),
-            keep,
+            tokens_max: granted,
+            keep: self.keep(),
             restore_points: self.restore_points.clone(),
             priority: self.retention,
         }
     }
 
-    pub(super) fn begun(&mut self, slot: SlotId, cached_tokens: usize) {
+    pub(super) fn begun(
+        &mut self,
+        slot: SlotId,
+        cached_tokens: usize,
+        granted: usize,
+        place: usize,
+    ) {
         self.phase = Phase::Running(Running {
             slot,
+            place,
             computed: cached_tokens,
+            launched: 0,
+            drawing: 0,
+            flights: 0,
+            begun_at: self.tokens.len(),
             shifted_out: 0,
             checkpoints: SmallVec::new(),
+            granted,
+            growth: Growth::None,
+            barriers: 0,
+            forks_due: 0,
+            giving_way: false,
+            has_drawer: false,
+            waited_steps: 0,
         });
     }
 
-    /// Back to the queue, after the device lost its state. What was generated
-    /// becomes part of what it starts with.
+    pub(super) fn running(&self) -> Option<&Running> {
+        match &self.phase {
+            Phase::Running(running) => Some(running),
+            Phase::Queued | Phase::Starting { .. } => None,
+        }
+    }
+
+    pub(super) fn running_mut(&mut self) -> Option<&mut Running> {
+        match &mut self.phase {
+            Phase::Running(running) => Some(running),
+            Phase::Queued | Phase::Starting { .. } => None,
+        }
+    }
+
+    /// Whether it is part of a step under way.
+    pub(super) fn in_flight(&self) -> bool {
+        self.running().is_some_and(|running| running.flights > 0)
+    }
+
+    /// Without a slot, to begin anew: what was generated becomes part of what it
+    /// begins with.
     pub(super) fn restart(&mut self) {
         self.tokens = self.known_tokens().collect();
         self.restarted_at = self.generated.len();
@@ -156,17 +305,21 @@ impl Entry {
         self.tokens.iter().chain(self.fresh()).copied()
     }
 
-    /// Tokens that are known but have no state yet.
+    /// Tokens that are known, and in no step so far.
     pub(super) fn pending(&self) -> usize {
-        self.known() - self.computed() - self.shifted_out()
+        let evaluated = self
+            .running()
+            .map_or(0, |running| running.computed + running.launched);
+        self.known() - evaluated - self.shifted_out()
     }
 
     /// The tokens to take out of its slot, if that is full and there is more to come.
+    /// Only while it is in no step.
     pub(super) fn due_shift(&self) -> Option<Range<usize>> {
         let ContextLimit::Shift { keep } = self.at_limit else {
             return None;
         };
-        let full = self.computed() == self.context_tokens_max;
+        let full = self.running()?.computed == self.context_tokens_max;
         if !full || self.pending() == 0 {
             return None;
         }
@@ -191,56 +344,82 @@ impl Entry {
         let stay = stay.filter(|(at, _)| !removed.contains(at));
         self.tokens = stay.map(|(_, token)| token).collect();
         self.restarted_at = self.generated.len();
+        // What stays was paid for.
+        self.charged_tokens = self.charged_tokens.saturating_sub(removed.len());
         self.phase = Phase::Queued;
     }
 
-    pub(super) fn candidate(&self) -> Candidate {
-        let computed = self.computed();
-        let next_checkpoint = match &self.phase {
-            Phase::Running(running) => running.checkpoints.iter().min().copied(),
-            _ => None,
-        };
-        // Nor beyond the end of the slot, where it must be shifted first.
-        let limit = match self.at_limit {
-            ContextLimit::Shift { .. } => Some(self.context_tokens_max),
-            ContextLimit::Stop => None,
-        };
-        let next_stop = next_checkpoint.into_iter().chain(limit).min();
-        Candidate {
-            pending: self.pending(),
-            decoding: self.generated.len() > self.restarted_at,
-            stop_after: next_stop.map(|at| at.saturating_sub(computed).max(1)),
-            suspect: self.suspect,
+    /// What it could do in the next step, if anything. It stands still while its caller
+    /// does not read, while the cache is to answer, while somebody waits for it to
+    /// land, while there is no room, and when its last token is being drawn.
+    pub(super) fn candidate(&self, service: f64) -> Option<Candidate> {
+        let running = self.running()?;
+        if self.over.is_some() || self.paused_since.is_some() || running.is_held() {
+            return None;
         }
+        let known = self.pending();
+        let expected = self.generated.len() + running.drawing;
+        if known == 0 && expected >= self.output_tokens_max {
+            return None;
+        }
+        let at = running.computed + running.launched;
+        let checkpoint = running.checkpoints.iter().min().copied();
+        let limit = checkpoint.unwrap_or(usize::MAX).min(running.granted);
+        let stop_after = limit.checked_sub(at).filter(|left| *left > 0)?;
+        let decoding = expected > self.restarted_at;
+        Some(Candidate {
+            arrival: self.sequence,
+            pending: known.max(1),
+            decoding,
+            cached: at,
+            stop_after: Some(stop_after),
+            suspect: self.suspect,
+            // Who has waited long goes first now, but asks for no shorter steps later.
+            class: match decoding {
+                true => self.class,
+                false => self.risen_class,
+            },
+            service,
+            waited_steps: running.waited_steps,
+        })
     }
 
-    /// The slot, and the next `count` tokens that it has no state of.
-    pub(super) fn next_tokens(&self, count: usize) -> (SlotId, Vec<TokenId>) {
-        let Phase::Running(running) = &self.phase else {
-            panic!("only running sequences are planned")
-        };
-        let from = running.computed + running.shifted_out;
+    /// The next `count` tokens that it is in no step with. The token that is being drawn
+    /// is not known here, and follows the known ones.
+    pub(super) fn next_input(&self, count: usize) -> Input {
+        let known = self.pending();
+        if known == 0 {
+            return Input::Drawn;
+        }
+        let from = self.known() - known;
         let of_prompt = self.tokens.get(from..).unwrap_or_default();
         let of_fresh = &self.fresh()[from.saturating_sub(self.tokens.len())..];
         let tokens = of_prompt.iter().chain(of_fresh).take(count).copied();
-        (running.slot, tokens.collect())
+        Input::Known(tokens.collect())
     }
 
+    /// Tokens of its slot's history, as far as it is known.
     fn known(&self) -> usize {
         self.tokens.len() + self.generated.len() - self.restarted_at
     }
 
-    fn computed(&self) -> usize {
-        match &self.phase {
-            Phase::Running(running) => running.computed,
-            Phase::Queued | Phase::Starting { .. } => 0,
-        }
+    fn shifted_out(&self) -> usize {
+        self.running().map_or(0, |running| running.shifted_out)
+    }
+}
+
+impl Running {
+    /// Whether something must happen first that needs its steps to have landed.
+    fn is_held(&self) -> bool {
+        let reached = |at: &usize| *at <= self.computed + self.launched;
+        self.barriers > 0
+            || self.forks_due > 0
+            || self.giving_way
+            || self.checkpoints.iter().any(reached)
     }
 
-    fn shifted_out(&self) -> usize {
-        match &self.phase {
-            Phase::Running(running) => running.shifted_out,
-            Phase::Queued | Phase::Starting { .. } => 0,
-        }
+    /// Tokens that still fit into what the cache has granted.
+    pub(super) fn room(&self) -> usize {
+        self.granted.saturating_sub(self.computed + self.launched)
     }
 }

@@ -1,44 +1,64 @@
 //! The scheduler: who runs in the next step.
 //!
 //! [`SchedulerCore`] is a plain state machine. An event only changes its queues; then
-//! [`handle`](SchedulerCore::handle) starts what may start and, when no work is under
-//! way on the device, asks [`plan`](mod@plan) for the next step.
+//! [`handle`](SchedulerCore::handle) starts what may start and, while the device can
+//! take more work, asks [`plan`](mod@plan) for the next step. Two steps are under way at
+//! once: one is planned while another is computed, and what that draws goes from one
+//! to the other on the device.
 //!
 //! ```text
-//!  Submit → queued → starting → running ──────────────→ finished
-//!              ↑        │ (cache: no room)   │
-//!              └────────┴────────────────────┘ (a step failed: history is kept)
+//!  Submit → queued → starting → running ──────────────→ over
+//!              ↑        │ (no room)  │
+//!              └────────┴────────────┘ (a step failed, or it gave way: history is kept)
 //! ```
 //!
 //! | file | what happens there |
 //! |---|---|
 //! | [`mod@plan`] | the policy of a step, one pure function |
+//! | [`queue`] | who starts next and who gives way, pure functions |
+//! | [`fair`] | what each user has had |
+//! | [`cost`] | what a step costs, learned |
 //! | `entry.rs` | one sequence: its history and how far it is |
+//! | `start.rs` | from the queue to the cache, deadlines |
 //! | `answers.rs` | the conversation with the cache |
+//! | `steps.rs` | steps go to the device |
 //! | `outcome.rs` | what a step has brought, or cost |
+//! | `room.rs` | slots grow, and when there is no room, somebody gives way |
 //! | `context.rs` | forks, and contexts that are full |
 
 mod answers;
 mod context;
+pub mod cost;
 mod entry;
+pub mod fair;
 mod outcome;
 pub mod plan;
+pub mod queue;
+mod room;
+mod start;
+mod steps;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use slotmap::SlotMap;
+
 use crate::cache::{self, CacheError, Salt};
 use crate::config::SchedulerConfig;
-use crate::device::{Edit, Outcome, PlannedSpan, Work};
+use crate::device::{DrawerStart, Edit, Outcome, Work};
 use crate::error::GenerateError;
-use crate::model::sampling::{Draw, Sampling};
-use crate::model::{ModelSpec, Want};
+use crate::model::ModelSpec;
+use crate::model::sampling::{DrawSpec, Sampling, TokenLogprobs};
 use crate::request::{ContextLimit, FinishReason, Priority};
-use crate::{SequenceId, TokenId, UserId};
+use crate::{SequenceId, SlotId, TokenId, UserId};
 use context::DueFork;
-use entry::{Entry, Phase};
-use plan::{Candidate, Share};
+use cost::CostModel;
+use entry::{Entry, EntryKey, Over, Phase};
+use fair::Service;
+use room::HeadRoom;
+use start::Timer;
+use steps::Flight;
 
 /// Everything that can happen to the scheduler.
 #[derive(Debug)]
@@ -56,10 +76,16 @@ pub enum Event {
     },
     /// The sequence is to stop: its caller has left, or has all the text it wants.
     Stop(SequenceId),
+    /// The sequence is as far ahead of its caller's reading as it may be.
+    Pause(SequenceId),
+    /// Its caller has read.
+    Resume(SequenceId),
     /// What the cache answered.
     Cache(Result<Vec<cache::Effect>, CacheError>),
     /// What the device answered.
     Outcome(Outcome),
+    /// Time has passed: see [`SchedulerCore::wakes_at`].
+    Tick,
     /// The device thread is gone.
     DeviceGone,
     /// All sequences end now.
@@ -69,7 +95,7 @@ pub enum Event {
 /// A new sequence, as the scheduler sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Submission {
-    /// Its name.
+    /// Its name. Names are given in order of arrival.
     pub sequence: SequenceId,
     /// The prompt; at least one token.
     pub prompt: Arc<[TokenId]>,
@@ -77,6 +103,8 @@ pub struct Submission {
     pub output_tokens_max: usize,
     /// How its tokens are drawn.
     pub sampling: Sampling,
+    /// What its draws want beyond that, if anything.
+    pub draw_spec: Option<Arc<DrawSpec>>,
     /// Tokens that end it and are not part of its output: the model's, unless they are
     /// ignored, and its own.
     pub end_tokens: Arc<[TokenId]>,
@@ -119,8 +147,8 @@ pub enum Effect {
     Cache(cache::Message),
     /// To the device.
     Work(Work),
-    /// The sequence has a new token.
-    Token(SequenceId, TokenId),
+    /// The sequence has a new token, with what it was chosen among, if it asked.
+    Token(SequenceId, TokenId, Option<Arc<TokenLogprobs>>),
     /// The sequence has its first slot.
     Started {
         /// The sequence.
@@ -130,6 +158,8 @@ pub enum Effect {
         /// Of these, tokens that need not be computed.
         cached_tokens: usize,
     },
+    /// The sequence has given way, and will go on later.
+    Preempted(SequenceId),
     /// The cache has answered an [`Event::Upkeep`].
     Upkept(u64, Result<(), CacheError>),
     /// The sequence is over.
@@ -139,7 +169,7 @@ pub enum Effect {
 }
 
 /// Sums that anyone may look at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SchedulerStats {
     /// Sequences with a slot.
     pub running: usize,
@@ -147,6 +177,12 @@ pub struct SchedulerStats {
     pub waiting: usize,
     /// Of these, sequences that wait for another to compute what both begin with.
     pub awaiting_prefix: usize,
+    /// Sequences whose callers do not read.
+    pub paused: usize,
+    /// Times that a sequence has given way so far.
+    pub preempted: u64,
+    /// Time that the device had nothing to do although there was work, so far.
+    pub device_idle: Duration,
 }
 
 /// The scheduler's state machine. See the module's documentation.
@@ -154,36 +190,73 @@ pub struct SchedulerStats {
 pub struct SchedulerCore {
     config: SchedulerConfig,
     spec: ModelSpec,
-    entries: BTreeMap<SequenceId, Entry>,
-    queue: VecDeque<SequenceId>,
-    /// Sequences with a slot, in order of arrival.
-    running: Vec<SequenceId>,
+    now: Duration,
+    entries: SlotMap<EntryKey, Entry>,
+    /// Where those are that are not over.
+    names: BTreeMap<SequenceId, EntryKey>,
+    /// Sequences without a slot, in order of arrival.
+    queue: Vec<EntryKey>,
+    /// Sequences with a slot.
+    running: Vec<EntryKey>,
     starting: usize,
-    /// The cache said that the head of the queue does not fit until one ends.
-    room_awaited: bool,
+    /// Sequences that are over and part of a step under way.
+    landing: Vec<EntryKey>,
+    paused: usize,
+    awaiting_prefix: usize,
+    service: Service,
+    cost: CostModel,
+    head_room: HeadRoom,
+    /// Deadlines.
+    timers: BTreeSet<(Duration, SequenceId, Timer)>,
+    /// Something has changed that may let somebody start.
+    may_start: bool,
+    /// Somebody may start when the cache has answered everything.
+    starts_when_answered: bool,
+    /// When the queue was last looked through.
+    looked_at: Duration,
+    /// Time between two starts lately, and the last.
+    start_interval: Option<Duration>,
+    started_at: Option<Duration>,
+    /// Whom the cache had no room for until one ends, if somebody waits for that.
+    refused: Option<EntryKey>,
     /// Somebody was refused: the queue is asked one by one, so that nobody small
     /// overtakes who is large.
     room_tight: bool,
+    /// Sequences that are to give way once they have landed.
+    giving_way: usize,
+    /// Sequences whose slots the cache had no room to let grow.
+    cramped: Vec<EntryKey>,
     /// Edits for the next work, in the cache's order.
     edits: Vec<Edit>,
-    /// The work under way, if any: who is in the step, and how many tokens each.
-    in_flight: Option<Vec<(SequenceId, usize)>>,
+    /// What the device must know to draw for sequences of the next work.
+    drawers: Vec<DrawerStart>,
+    /// The work under way, oldest first.
+    flights: VecDeque<Flight>,
+    /// How often the device has lost everything, and said so.
+    epoch: u64,
+    /// There was something to do when the last work landed.
+    had_work: bool,
     /// Messages sent to the cache, which answers each, in order.
     asked: u64,
     /// Messages that it has not answered yet.
     unanswered: usize,
     /// The last message that may have made room.
     room_made_at: u64,
+    /// The message about who is resident, if one is out.
+    looking: Option<u64>,
+    /// Where in the queue the next such message begins.
+    look_from: usize,
+    /// Messages whose answers must come before their sequence's next step.
+    barriers: VecDeque<(u64, EntryKey, SlotId)>,
     /// Callers' questions that the cache has not answered: its message, their ticket.
     tickets: VecDeque<(u64, u64)>,
-    /// Forks whose source is in the step under way.
+    /// Forks whose source is in a step under way.
     forks_due: Vec<DueFork>,
     /// The next answers that speak of what a reset has wiped out.
     stale_answers: usize,
-    /// The next answers that are due before a step may be planned: a tail that is
-    /// to be sealed must not grow meanwhile.
-    answers_before_step: usize,
     device_gone: bool,
+    preempted: u64,
+    device_idle: Duration,
 }
 
 impl SchedulerCore {
@@ -193,27 +266,52 @@ impl SchedulerCore {
         Self {
             config,
             spec,
-            entries: BTreeMap::new(),
-            queue: VecDeque::new(),
+            now: Duration::ZERO,
+            entries: SlotMap::with_key(),
+            names: BTreeMap::new(),
+            queue: Vec::new(),
             running: Vec::new(),
             starting: 0,
-            room_awaited: false,
+            landing: Vec::new(),
+            paused: 0,
+            awaiting_prefix: 0,
+            service: Service::default(),
+            cost: CostModel::default(),
+            head_room: HeadRoom::default(),
+            timers: BTreeSet::new(),
+            may_start: false,
+            starts_when_answered: false,
+            looked_at: Duration::ZERO,
+            start_interval: None,
+            started_at: None,
+            refused: None,
             room_tight: false,
+            giving_way: 0,
+            cramped: Vec::new(),
             edits: Vec::new(),
-            in_flight: None,
+            drawers: Vec::new(),
+            flights: VecDeque::new(),
+            epoch: 0,
+            had_work: false,
             asked: 0,
             unanswered: 0,
             room_made_at: 0,
+            looking: None,
+            look_from: 0,
+            barriers: VecDeque::new(),
             tickets: VecDeque::new(),
             forks_due: Vec::new(),
             stale_answers: 0,
-            answers_before_step: 0,
             device_gone: false,
+            preempted: 0,
+            device_idle: Duration::ZERO,
         }
     }
 
-    /// Takes in one event and says what follows, in order.
-    pub fn handle(&mut self, event: Event) -> Vec<Effect> {
+    /// Takes in one event and says what follows, in order. `now` is the time since a
+    /// moment that never changes; it only goes on.
+    pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Effect> {
+        self.now = self.now.max(now);
         let mut effects = Vec::new();
         match event {
             Event::Submit(submission) => self.submit(submission, &mut effects),
@@ -224,17 +322,30 @@ impl SchedulerCore {
                 self.ask(message, &mut effects);
             }
             Event::Stop(sequence) => self.stop(sequence, &mut effects),
+            Event::Pause(sequence) => self.pause(sequence),
+            Event::Resume(sequence) => self.resume(sequence),
             Event::Cache(answers) => self.answered(answers, &mut effects),
             Event::Outcome(outcome) => self.outcome(outcome, &mut effects),
+            Event::Tick => {}
             Event::DeviceGone => {
                 self.device_gone = true;
+                self.flights.clear();
                 self.fail_all(&GenerateError::Lost, &mut effects);
             }
             Event::Abort => self.fail_all(&GenerateError::Shutdown, &mut effects),
         }
+        self.expire(&mut effects);
+        self.relieve(&mut effects);
         self.start_queued(&mut effects);
-        self.plan_step(&mut effects);
+        self.plan_steps(&mut effects);
         effects
+    }
+
+    /// When [`handle`](Self::handle) wants to be called again if nothing else happens.
+    #[must_use]
+    pub fn wakes_at(&self) -> Option<Duration> {
+        let timer = self.timers.first().map(|(at, ..)| *at);
+        timer.into_iter().chain(self.next_launch_at()).min()
     }
 
     /// Sums that anyone may look at.
@@ -242,50 +353,72 @@ impl SchedulerCore {
     pub fn stats(&self) -> SchedulerStats {
         SchedulerStats {
             running: self.running.len(),
-            waiting: self.entries.len() - self.running.len(),
-            awaiting_prefix: self
-                .entries
-                .values()
-                .filter(|entry| matches!(entry.phase, Phase::Starting { waits: true, .. }))
-                .count(),
+            waiting: self.queue.len() + self.starting,
+            awaiting_prefix: self.awaiting_prefix,
+            paused: self.paused,
+            preempted: self.preempted,
+            device_idle: self.device_idle,
         }
+    }
+
+    /// What each user has had.
+    #[must_use]
+    pub fn service(&self) -> &Service {
+        &self.service
     }
 
     /// Whether no sequence is left and no work is under way.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        let quiet = self.in_flight.is_none() && self.forks_due.is_empty();
+        let quiet = self.flights.is_empty() && self.forks_due.is_empty();
         self.entries.is_empty() && quiet && self.edits.is_empty()
     }
 
-    /// Panics unless queues, phases and the step under way agree.
+    /// Panics unless queues, phases and the steps under way agree.
     pub fn check_integrity(&self) {
         let count =
-            |wanted: fn(&Phase) -> bool| self.entries.values().filter(|e| wanted(&e.phase)).count();
+            |wanted: fn(&Entry) -> bool| self.entries.values().filter(|e| wanted(e)).count();
+        let queued = count(|e| matches!(e.phase, Phase::Queued));
+        assert_eq!(queued, self.queue.len(), "the queue holds the queued");
+        let starting = count(|e| matches!(e.phase, Phase::Starting { .. }));
+        assert_eq!(starting, self.starting, "the starting are counted");
+        let awaiting = count(|e| matches!(e.phase, Phase::Starting { waits: true, .. }));
+        assert_eq!(awaiting, self.awaiting_prefix, "those who wait are counted");
+        let running = count(|e| e.running().is_some());
+        assert_eq!(running, self.running.len(), "the running are listed");
+        let paused = count(|e| e.paused_since.is_some());
+        assert_eq!(paused, self.paused, "the paused are counted");
+        let giving_way = count(|e| e.running().is_some_and(|running| running.giving_way));
         assert_eq!(
-            count(|p| matches!(p, Phase::Queued)),
-            self.queue.len(),
-            "the queue holds the queued"
+            giving_way, self.giving_way,
+            "those who give way are counted"
         );
+        let over = count(|e| e.over.is_some());
+        assert_eq!(over, self.landing.len(), "those who land are listed");
         assert_eq!(
-            count(|p| matches!(p, Phase::Starting { .. })),
-            self.starting,
-            "the starting are counted"
+            self.names.len() + over,
+            self.entries.len(),
+            "who is not over has a name"
         );
-        assert_eq!(
-            count(|p| matches!(p, Phase::Running(_))),
-            self.running.len(),
-            "the running are listed"
-        );
-        for sequence in &self.running {
+        for (place, key) in self.running.iter().enumerate() {
+            let entry = &self.entries[*key];
+            let running = entry.running().expect("the running run");
+            assert_eq!(running.place, place, "the running know their places");
+            let flights = self.flights.iter().flat_map(|flight| &flight.members);
+            let own: Vec<_> = flights
+                .filter(|m| m.key == *key && m.slot == running.slot)
+                .collect();
+            assert_eq!(own.len(), running.flights, "steps under way are counted");
+            let tokens: usize = own.iter().map(|member| member.tokens).sum();
+            assert_eq!(tokens, running.launched, "tokens under way are counted");
             assert!(
-                self.entries[sequence].pending() >= 1,
-                "a running sequence has work to do"
+                running.computed + running.launched <= running.granted,
+                "grants are kept"
             );
-        }
-        let alive = |sequence: &SequenceId| self.entries.contains_key(sequence);
-        for (sequence, _) in self.in_flight.iter().flatten().filter(|(s, _)| alive(s)) {
-            assert!(self.running.contains(sequence), "who is in the step runs");
+            assert!(
+                entry.over.is_none() || running.flights > 0,
+                "who is over is landing"
+            );
         }
     }
 
@@ -295,153 +428,182 @@ impl SchedulerCore {
             effects.push(Effect::Failed(sequence, GenerateError::Lost));
             return;
         }
-        let context = self.spec.context_tokens_max;
-        self.entries
-            .insert(sequence, Entry::new(submission, context));
-        self.enqueue(sequence);
+        for (at, timer) in [
+            (submission.start_by, Timer::Start),
+            (submission.finish_by, Timer::Finish),
+        ] {
+            self.timers.extend(at.map(|at| (at, sequence, timer)));
+        }
+        self.service.enter(submission.user, submission.class);
+        let entry = Entry::new(submission, self.spec.context_tokens_max, self.now);
+        let key = self.entries.insert(entry);
+        self.names.insert(sequence, key);
+        self.enqueue(key);
     }
 
-    /// Ends a sequence; one that is in the step ends with the step.
+    /// Ends a sequence at its caller's wish.
     fn stop(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
-        let in_step = self.in_step(sequence);
-        let Some(entry) = self.entries.get_mut(&sequence) else {
-            if self.withdraw_fork(sequence) {
+        match self.names.get(&sequence).copied() {
+            Some(key) => self.finish(key, FinishReason::Cancelled, effects),
+            None if self.withdraw_fork(sequence, effects) => {
                 effects.push(Effect::Finished(sequence, FinishReason::Cancelled));
             }
+            None => {}
+        }
+    }
+
+    fn pause(&mut self, sequence: SequenceId) {
+        let Some(key) = self.names.get(&sequence) else {
             return;
         };
-        match in_step {
-            true => entry.stopped = true,
-            false => self.finish(sequence, FinishReason::Cancelled, effects),
+        let entry = &mut self.entries[*key];
+        if entry.paused_since.is_none() {
+            entry.paused_since = Some(self.now);
+            self.paused += 1;
+            self.service.leave(entry.user, entry.class);
+            if let Some(at) = self.unread_end(self.now) {
+                self.timers.insert((at, sequence, Timer::Unread));
+            }
+            if self.refused == Some(*key) {
+                self.refused = None;
+                self.may_start = true;
+            }
         }
     }
 
-    /// Puts a sequence into the queue, where it belongs by its arrival.
-    fn enqueue(&mut self, sequence: SequenceId) {
-        let place = self.queue.partition_point(|queued| *queued < sequence);
-        self.queue.insert(place, sequence);
+    /// When a sequence is ended whose caller has not read since then.
+    fn unread_end(&self, since: Duration) -> Option<Duration> {
+        since.checked_add(self.config.unread_timeout?)
     }
 
-    /// Asks the cache for slots, first come first served.
-    fn start_queued(&mut self, effects: &mut Vec<Effect>) {
-        if self.queue.is_empty() && self.unanswered == 0 {
-            self.room_tight = false;
-        }
-        while !self.room_awaited
-            && (!self.room_tight || self.unanswered == 0)
-            && self.running.len() + self.starting < self.config.sequences_max
-            && let Some(sequence) = self.queue.pop_front()
+    fn resume(&mut self, sequence: SequenceId) {
+        if let Some(key) = self.names.get(&sequence).copied()
+            && self.end_pause(key)
         {
-            let entry = self
-                .entries
-                .get_mut(&sequence)
-                .expect("the queued have entries");
-            entry.phase = Phase::Starting {
-                asked: self.asked + 1,
-                waits: false,
-            };
-            self.starting += 1;
-            let begin = entry.begin(sequence);
-            self.ask(cache::Message::Begin(begin), effects);
+            let entry = &self.entries[key];
+            self.service.enter(entry.user, entry.class);
+            self.may_start = true;
         }
     }
 
-    /// Sends the next work, unless some is under way or there is nothing to do.
-    fn plan_step(&mut self, effects: &mut Vec<Effect>) {
-        if self.in_flight.is_some() || self.answers_before_step > 0 || self.device_gone {
-            return;
-        }
-        let candidates: Vec<Candidate> = self
-            .running
-            .iter()
-            .map(|sequence| self.entries[sequence].candidate())
-            .collect();
-        let shares = plan::plan(&candidates, self.config.step_tokens_max);
-        if shares.is_empty() && self.edits.is_empty() {
-            return;
-        }
-        let spans = shares.iter().map(|share| self.span(share)).collect();
-        self.in_flight = Some(
-            shares
-                .iter()
-                .map(|share| (self.running[share.candidate], share.tokens))
-                .collect(),
-        );
-        let edits = std::mem::take(&mut self.edits);
-        effects.push(Effect::Work(Work { edits, spans }));
-    }
-
-    fn span(&self, share: &Share) -> PlannedSpan {
-        let entry = &self.entries[&self.running[share.candidate]];
-        let (slot, tokens) = entry.next_tokens(share.tokens);
-        let want = match entry.pending() == share.tokens {
-            true => Want::Token(Draw {
-                sampling: entry.sampling,
-                index: entry.generated.len() as u64,
-            }),
-            false => Want::Nothing,
+    /// Its caller has read, or has no more to read. False where it was not paused.
+    fn end_pause(&mut self, key: EntryKey) -> bool {
+        let entry = &mut self.entries[key];
+        let sequence = entry.sequence;
+        let Some(since) = entry.paused_since.take() else {
+            return false;
         };
-        PlannedSpan { slot, tokens, want }
-    }
-
-    fn in_step(&self, sequence: SequenceId) -> bool {
-        self.in_flight
-            .iter()
-            .flatten()
-            .any(|(stepped, _)| *stepped == sequence)
-    }
-
-    /// Takes a sequence out of every list. Its slot, if it has one, is still open.
-    fn remove(&mut self, sequence: SequenceId) -> Option<Entry> {
-        let entry = self.entries.remove(&sequence)?;
-        match entry.phase {
-            Phase::Queued => self.queue.retain(|queued| *queued != sequence),
-            Phase::Starting { .. } => self.starting -= 1,
-            Phase::Running(_) => self.running.retain(|running| *running != sequence),
+        self.paused -= 1;
+        if let Some(at) = self.unread_end(since) {
+            self.timers.remove(&(at, sequence, Timer::Unread));
         }
-        Some(entry)
+        true
     }
 
     /// Ends a sequence and lets the cache publish what it computed.
-    fn finish(&mut self, sequence: SequenceId, reason: FinishReason, effects: &mut Vec<Effect>) {
-        let Some(entry) = self.remove(sequence) else {
-            return;
-        };
-        match &entry.phase {
-            Phase::Queued => {}
-            Phase::Starting { .. } => self.ask(cache::Message::Discard { sequence }, effects),
-            Phase::Running(running) => {
-                let computed = running.computed;
-                let generated = entry.news_for_cache();
+    fn finish(&mut self, key: EntryKey, reason: FinishReason, effects: &mut Vec<Effect>) {
+        let sequence = self.entries[key].sequence;
+        effects.push(Effect::Finished(sequence, reason));
+        self.end(key, Over::Close, effects);
+    }
+
+    /// Ends a sequence without its output.
+    fn fail(&mut self, key: EntryKey, error: GenerateError, over: Over, effects: &mut Vec<Effect>) {
+        let sequence = self.entries[key].sequence;
+        effects.push(Effect::Failed(sequence, error));
+        self.end(key, over, effects);
+    }
+
+    /// Its caller knows: nobody may ask for it any more, and it gives up its slot as
+    /// soon as it is in no step.
+    fn end(&mut self, key: EntryKey, over: Over, effects: &mut Vec<Effect>) {
+        let was_paused = self.end_pause(key);
+        let entry = &mut self.entries[key];
+        self.names.remove(&entry.sequence);
+        if !was_paused {
+            self.service.leave(entry.user, entry.class);
+        }
+        for (at, timer) in [
+            (entry.start_by, Timer::Start),
+            (entry.finish_by, Timer::Finish),
+        ] {
+            if let Some(at) = at {
+                self.timers.remove(&(at, entry.sequence, timer));
+            }
+        }
+        entry.over = Some(over);
+        match entry.in_flight() {
+            true => self.landing.push(key),
+            false => self.vacate(key, over, effects),
+        }
+    }
+
+    /// Gives up the slot of a sequence that is over, or its place in the queue.
+    fn vacate(&mut self, key: EntryKey, over: Over, effects: &mut Vec<Effect>) {
+        self.leave_phase(key);
+        self.landing.retain(|landing| *landing != key);
+        let entry = self.entries.remove(key).expect("who is over was here");
+        let sequence = entry.sequence;
+        match (&entry.phase, over) {
+            (Phase::Queued, _) => {}
+            (Phase::Running(running), Over::Close) => {
                 let close = cache::Message::Close {
                     sequence,
-                    computed,
-                    generated,
+                    computed: running.computed,
+                    generated: entry.news_for_cache(),
                 };
                 self.ask(close, effects);
             }
+            (Phase::Starting { .. }, _) | (Phase::Running(_), Over::Discard) => {
+                self.ask(cache::Message::Discard { sequence }, effects);
+            }
         }
-        effects.push(Effect::Finished(sequence, reason));
+        self.start_forks_of(sequence, effects);
     }
 
-    /// Ends a sequence whose state is worthless.
-    fn fail(&mut self, sequence: SequenceId, error: GenerateError, effects: &mut Vec<Effect>) {
-        let Some(entry) = self.remove(sequence) else {
-            return;
-        };
-        if !matches!(entry.phase, Phase::Queued) {
-            self.ask(cache::Message::Discard { sequence }, effects);
+    /// Takes a sequence out of the list that it is in by its phase.
+    fn leave_phase(&mut self, key: EntryKey) {
+        let entry = &self.entries[key];
+        match &entry.phase {
+            Phase::Queued => {
+                self.queue.retain(|queued| *queued != key);
+                self.refused = self.refused.filter(|refused| *refused != key);
+                if self.queue.is_empty() {
+                    self.started_at = None;
+                }
+            }
+            Phase::Starting { waits, .. } => {
+                self.starting -= 1;
+                self.awaiting_prefix -= usize::from(*waits);
+            }
+            Phase::Running(running) => {
+                self.giving_way -= usize::from(running.giving_way);
+                self.cramped.retain(|cramped| *cramped != key);
+                let place = running.place;
+                self.running.swap_remove(place);
+                if let Some(moved) = self.running.get(place) {
+                    let moved = self.entries[*moved].running_mut();
+                    moved.expect("the running run").place = place;
+                }
+            }
         }
-        effects.push(Effect::Failed(sequence, error));
+        self.may_start = true;
     }
 
     fn fail_all(&mut self, error: &GenerateError, effects: &mut Vec<Effect>) {
-        let all: Vec<SequenceId> = self.entries.keys().copied().collect();
-        for sequence in all {
-            self.fail(sequence, error.clone(), effects);
-        }
         for fork in std::mem::take(&mut self.forks_due) {
             effects.push(Effect::Failed(fork.submission.sequence, error.clone()));
+        }
+        let all: Vec<EntryKey> = self.names.values().copied().collect();
+        for key in all {
+            self.fail(key, error.clone(), Over::Discard, effects);
+        }
+        if self.device_gone {
+            // Nothing lands any more.
+            let landing: Vec<EntryKey> = self.entries.keys().collect();
+            for key in landing {
+                self.vacate(key, Over::Discard, effects);
+            }
         }
     }
 }

@@ -4,134 +4,222 @@
 //! again: each sequence of a failed step goes back to its place in the queue and
 //! must prove itself alone, so that whoever cannot be run fails by itself.
 
-use super::entry::Phase;
+use std::sync::Arc;
+
+use super::entry::{EntryKey, Over, Phase};
+use super::steps::Member;
 use super::{Effect, SchedulerCore};
+use crate::TokenId;
 use crate::cache;
 use crate::device::{Failure, Outcome};
 use crate::error::GenerateError;
+use crate::grammar::GrammarError;
 use crate::model::Readout;
+use crate::model::sampling::TokenLogprobs;
 use crate::request::FinishReason;
-use crate::{SequenceId, TokenId};
 
 impl SchedulerCore {
     pub(super) fn outcome(&mut self, outcome: Outcome, effects: &mut Vec<Effect>) {
-        let stepped = self
-            .in_flight
-            .take()
-            .expect("an outcome answers work under way");
+        if self.device_gone {
+            return;
+        }
+        let flight = self.flights.pop_front();
+        let flight = flight.expect("an outcome answers work under way");
+        if let Some(next) = self.flights.front_mut() {
+            next.ends_at = self.now + next.takes;
+        }
+        if self.had_work {
+            self.device_idle += outcome.gap;
+        }
         match outcome.result {
             Ok(readouts) => {
-                for ((sequence, tokens), readout) in stepped.into_iter().zip(readouts) {
-                    self.stepped(sequence, tokens, readout, effects);
-                    self.shift_if_full(sequence, effects);
+                self.cost.observe(flight.load, outcome.busy);
+                self.head_room.narrow();
+                for (member, readout) in flight.members.into_iter().zip(readouts) {
+                    self.landed(member, readout, effects);
                 }
             }
             Err(Failure::Step(error)) => {
-                let lost: Vec<_> = stepped.into_iter().map(|(sequence, _)| sequence).collect();
-                for sequence in &lost {
-                    let sequence = *sequence;
-                    self.ask(cache::Message::Discard { sequence }, effects);
-                }
-                self.restart(&lost, &lost, &error.to_string(), effects);
+                let lost = self.still_there(&flight.members);
+                self.lose(&lost, &lost, &error.to_string(), true, effects);
+            }
+            Err(Failure::Dropped) => {
+                let lost = self.still_there(&flight.members);
+                self.lose(&lost, &[], "", true, effects);
             }
             Err(Failure::Reset(reason)) => {
-                let blamed: Vec<_> = stepped.into_iter().map(|(sequence, _)| sequence).collect();
-                let lost: Vec<_> = self
-                    .entries
-                    .iter()
-                    .filter(|(_, entry)| !matches!(entry.phase, Phase::Queued))
-                    .map(|(sequence, _)| *sequence)
-                    .collect();
-                // Without a step, nobody in particular is to blame.
-                let blamed = if blamed.is_empty() {
-                    lost.clone()
-                } else {
-                    blamed
-                };
-                self.edits.clear();
-                self.stale_answers = self.unanswered;
-                self.answers_before_step = 0;
-                self.ask(cache::Message::Reset, effects);
-                self.restart(&lost, &blamed, &reason, effects);
+                let blamed = self.still_there(&flight.members);
+                self.reset(blamed, &reason, effects);
             }
         }
-        self.start_due_forks(effects);
+        let stands = self.entries.len() == self.paused;
+        self.had_work = !stands;
+        self.look(effects);
     }
 
-    /// The device has state for `tokens` more tokens of the sequence.
-    fn stepped(
-        &mut self,
-        sequence: SequenceId,
-        tokens: usize,
-        readout: Readout,
-        effects: &mut Vec<Effect>,
-    ) {
-        let Some(entry) = self.entries.get_mut(&sequence) else {
-            // Ended with all others while the step was under way.
+    /// Those members of a step that still have the slot that they had then.
+    fn still_there(&self, members: &[Member]) -> Vec<EntryKey> {
+        let slot = |key| {
+            self.entries
+                .get(key)
+                .and_then(|entry| entry.running())
+                .map(|r| r.slot)
+        };
+        let there = members
+            .iter()
+            .filter(|member| slot(member.key) == Some(member.slot));
+        there.map(|member| member.key).collect()
+    }
+
+    /// The device has lost everything.
+    fn reset(&mut self, blamed: Vec<EntryKey>, reason: &str, effects: &mut Vec<Effect>) {
+        let has_state = |key: &EntryKey| !matches!(self.entries[*key].phase, Phase::Queued);
+        let mut lost: Vec<EntryKey> = self.entries.keys().filter(has_state).collect();
+        lost.sort_by_key(|key| self.entries[*key].sequence);
+        // Without a step, nobody in particular is to blame.
+        let blamed = if blamed.is_empty() {
+            lost.clone()
+        } else {
+            blamed
+        };
+        self.epoch += 1;
+        self.edits.clear();
+        self.drawers.clear();
+        self.looking = None;
+        self.stale_answers = self.unanswered;
+        self.ask(cache::Message::Reset, effects);
+        self.lose(&lost, &blamed, reason, false, effects);
+    }
+
+    /// A sequence's part of a step is done.
+    fn landed(&mut self, member: Member, readout: Readout, effects: &mut Vec<Effect>) {
+        let key = member.key;
+        let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
-        if let Phase::Running(running) = &mut entry.phase {
-            running.computed += tokens;
+        let Some(running) = entry
+            .running_mut()
+            .filter(|running| running.slot == member.slot)
+        else {
+            // It lost its slot meanwhile.
+            return;
+        };
+        running.flights -= 1;
+        running.launched -= member.tokens;
+        running.computed += member.tokens;
+        running.drawing -= usize::from(member.draws);
+        match readout {
+            Readout::Token(token) => self.drawn(key, token, None, effects),
+            Readout::Scored(token, logprobs) => self.drawn(key, token, Some(logprobs), effects),
+            Readout::Failed(_) if entry.over.is_some() => {}
+            Readout::Failed(GrammarError::Over) => {
+                self.finish(key, FinishReason::EndToken, effects);
+            }
+            Readout::Failed(error) => {
+                // The step after it may have evaluated a token that is not its history's.
+                let error = GenerateError::Grammar(error.to_string());
+                self.fail(key, error, Over::Discard, effects);
+            }
+            Readout::Nothing | Readout::Logits(_) => {}
         }
-        if entry.stopped {
-            self.finish(sequence, FinishReason::Cancelled, effects);
+        self.settle(key, effects);
+    }
+
+    /// Does what had to wait until the sequence is in no step.
+    fn settle(&mut self, key: EntryKey, effects: &mut Vec<Effect>) {
+        let Some(entry) = self.entries.get(key).filter(|entry| !entry.in_flight()) else {
+            return;
+        };
+        let Some(running) = entry.running() else {
+            return;
+        };
+        let sequence = entry.sequence;
+        if let Some(over) = entry.over {
+            self.vacate(key, over, effects);
             return;
         }
-        self.report_checkpoints(sequence, effects);
-        if let Readout::Token(token) = readout {
-            self.drawn(sequence, token, effects);
+        if running.giving_way {
+            self.give_way(key, effects);
+            return;
         }
+        if running.forks_due > 0 {
+            self.start_forks_of(sequence, effects);
+        }
+        if !self.entries[key]
+            .running()
+            .is_some_and(|running| running.checkpoints.is_empty())
+        {
+            self.report_checkpoints(key, effects);
+        }
+        self.shift_if_full(key, effects);
     }
 
     /// The sequence has drawn a token.
-    fn drawn(&mut self, sequence: SequenceId, token: TokenId, effects: &mut Vec<Effect>) {
-        let entry = self
-            .entries
-            .get_mut(&sequence)
-            .expect("a drawing sequence is alive");
+    fn drawn(
+        &mut self,
+        key: EntryKey,
+        token: TokenId,
+        logprobs: Option<Arc<TokenLogprobs>>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let entry = &mut self.entries[key];
         entry.suspect = false;
         entry.failures = 0;
-        if entry.end_tokens.contains(&token) {
-            self.finish(sequence, FinishReason::EndToken, effects);
+        entry.generated.push(token);
+        if entry.over.is_some() {
+            // Drawn before its end was known: part of its history, of no use to its caller.
             return;
         }
-        entry.generated.push(token);
         let full = entry.generated.len() == entry.output_tokens_max;
-        effects.push(Effect::Token(sequence, token));
+        if entry.end_tokens.contains(&token) {
+            let reason = match self.spec.end_tokens.contains(&token) {
+                true => FinishReason::EndToken,
+                false => FinishReason::StopToken,
+            };
+            self.finish(key, reason, effects);
+            return;
+        }
+        effects.push(Effect::Token(entry.sequence, token, logprobs));
         if full {
-            self.finish(sequence, FinishReason::Length, effects);
+            self.finish(key, FinishReason::Length, effects);
         }
     }
 
     /// Sends sequences whose state is lost back to their places in the queue; those to
     /// blame only as often as the configuration allows.
-    fn restart(
+    fn lose(
         &mut self,
-        lost: &[SequenceId],
-        blamed: &[SequenceId],
+        lost: &[EntryKey],
+        blamed: &[EntryKey],
         reason: &str,
+        discard: bool,
         effects: &mut Vec<Effect>,
     ) {
-        for sequence in lost {
-            let Some(mut entry) = self.remove(*sequence) else {
-                continue;
-            };
-            if blamed.contains(sequence) {
+        for key in lost {
+            self.leave_phase(*key);
+            let entry = &mut self.entries[*key];
+            let sequence = entry.sequence;
+            if discard {
+                self.ask(cache::Message::Discard { sequence }, effects);
+            }
+            let entry = &mut self.entries[*key];
+            if blamed.contains(key) {
                 entry.failures += 1;
                 entry.suspect = true;
             }
-            if entry.stopped {
-                effects.push(Effect::Finished(*sequence, FinishReason::Cancelled));
-            } else if entry.failures > self.config.step_retries_max {
+            entry.restart();
+            let (over, failures) = (entry.over, entry.failures);
+            self.enqueue(*key);
+            if let Some(over) = over {
+                self.vacate(*key, over, effects);
+            } else if failures > self.config.step_retries_max {
                 let error = GenerateError::Device {
-                    attempts: entry.failures,
+                    attempts: failures,
                     reason: reason.to_string(),
                 };
-                effects.push(Effect::Failed(*sequence, error));
+                self.fail(*key, error, Over::Discard, effects);
             } else {
-                entry.restart();
-                self.entries.insert(*sequence, entry);
-                self.enqueue(*sequence);
+                self.start_forks_of(sequence, effects);
             }
         }
     }

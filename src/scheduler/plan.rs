@@ -1,22 +1,55 @@
 //! The policy of a step, as one pure function.
 //!
 //! Continuous batching with chunked prefill (Orca, Yu et al., OSDI'22; Sarathi,
-//! Agrawal et al., OSDI'24): every decoding sequence gets its one token first,
-//! then prompts take what is left of the step's token budget, first come first
-//! served.
+//! Agrawal et al., OSDI'24): every decoding sequence gets its one token first, then
+//! prompts take what is left of the step's budget. The budget is in tokens and in
+//! time: chunks are no longer than those who decode can bear.
+
+use std::cmp::Reverse;
+
+use super::cost::{StepCost, StepLoad};
+use crate::SequenceId;
+use crate::config::InterToken;
+use crate::request::Priority;
 
 /// What the policy knows of one running sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
-    /// Tokens that are known but not evaluated; at least 1.
+    /// Its name; names are given in order of arrival.
+    pub arrival: SequenceId,
+    /// Tokens that are to be evaluated; at least 1.
     pub pending: usize,
-    /// Whether it has produced a token: then `pending` is 1.
+    /// Whether it has drawn a token, or is drawing it: then `pending` is 1.
     pub decoding: bool,
-    /// A prefill chunk may not go beyond this many tokens, because somebody waits
-    /// for the state there; at least 1.
+    /// Tokens that come before these.
+    pub cached: usize,
+    /// A chunk may not go beyond this many tokens, because somebody waits for the
+    /// state there; at least 1.
     pub stop_after: Option<usize>,
     /// Whether it was part of a step that failed, and must prove itself alone.
     pub suspect: bool,
+    /// Its class.
+    pub class: Priority,
+    /// What its user has had; those with less go first.
+    pub service: f64,
+    /// Steps that were planned without it since its last.
+    pub waited_steps: usize,
+}
+
+/// What a step may use.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Budget {
+    /// Tokens; at least 1.
+    pub tokens: usize,
+    /// Time, for the sake of those who decode.
+    pub inter_token: InterToken,
+    /// What steps cost; `None` while that is unknown, and time no object.
+    pub cost: Option<StepCost>,
+    /// After how many steps without it a prompt gets `prefill_tokens_min` tokens,
+    /// whether there is time for them or not.
+    pub prefill_wait_steps_max: usize,
+    /// Tokens that are worth a chunk; a shorter one is only the end of a prompt.
+    pub prefill_tokens_min: usize,
 }
 
 /// One sequence's part in a step.
@@ -28,141 +61,170 @@ pub struct Share {
     pub tokens: usize,
 }
 
-/// Chooses what runs in the next step, of candidates in order of arrival, within
-/// `step_tokens_max` tokens.
+/// Chooses what runs in the next step.
 ///
 /// * A suspect runs alone, before all others.
 /// * Every decoding candidate gets its token before any prompt gets one, as far as
-///   the budget goes.
-/// * Prompts take the rest in order; the last one may be cut.
+///   the tokens go; whoever has waited longest first, if they do not.
+/// * Of the prompts that have waited `prefill_wait_steps_max` steps, the one that has
+///   waited longest gets a small chunk. So every prompt makes progress within as many
+///   steps, and one more for each other prompt that waits as long.
+/// * Then prompts take the rest: higher classes first, within a class the user who has
+///   had least, then in order of arrival. The last one may be cut. A step is no longer
+///   than its decoding candidates can bear; those of a lower class have no say.
 #[must_use]
-pub fn plan(candidates: &[Candidate], step_tokens_max: usize) -> Vec<Share> {
-    if let Some(candidate) = candidates.iter().position(|c| c.suspect) {
-        let tokens = chunk(&candidates[candidate], step_tokens_max);
+pub fn plan(candidates: &[Candidate], budget: &Budget) -> Vec<Share> {
+    let suspects = (0..candidates.len()).filter(|index| candidates[*index].suspect);
+    if let Some(candidate) = suspects.min_by_key(|index| candidates[*index].arrival) {
+        let tokens = most(&candidates[candidate]).min(budget.tokens);
         return vec![Share { candidate, tokens }];
     }
-    let mut left = step_tokens_max;
-    let mut shares = Vec::with_capacity(candidates.len().min(step_tokens_max));
-    for wants_decode in [true, false] {
-        for (candidate, c) in candidates.iter().enumerate() {
-            if c.decoding == wants_decode && left > 0 {
-                let tokens = chunk(c, left);
-                left -= tokens;
-                shares.push(Share { candidate, tokens });
-            }
+    let mut step = Step::new(budget, candidates);
+    let mut prompts: Vec<usize> = Vec::new();
+    for (index, candidate) in candidates.iter().enumerate() {
+        match candidate.decoding {
+            true => step.take(index, 1),
+            false => prompts.push(index),
         }
     }
-    shares
+    if step.tokens_left == 0 || prompts.is_empty() {
+        return step.finish_decodes();
+    }
+    step.bound_time();
+    let overdue =
+        |index: &&usize| candidates[**index].waited_steps >= budget.prefill_wait_steps_max;
+    let longest = prompts
+        .iter()
+        .filter(overdue)
+        .max_by_key(|index| {
+            let candidate = &candidates[**index];
+            (candidate.waited_steps, Reverse(candidate.arrival))
+        })
+        .copied();
+    prompts.sort_by(|a, b| {
+        let (x, y) = (&candidates[*a], &candidates[*b]);
+        let by_class = y.class.cmp(&x.class);
+        by_class
+            .then(x.service.total_cmp(&y.service))
+            .then(x.arrival.cmp(&y.arrival))
+    });
+    // Set aside first, so that the others leave it its place; it may get more in turn.
+    let aside = longest.map_or(0, |index| {
+        most(&candidates[index])
+            .min(budget.prefill_tokens_min.max(1))
+            .min(step.tokens_left)
+    });
+    step.reserve(longest, aside);
+    for index in prompts {
+        let tokens = step.chunk(index, if longest == Some(index) { aside } else { 0 });
+        step.take(index, tokens);
+    }
+    step.shares
 }
 
-fn chunk(candidate: &Candidate, left: usize) -> usize {
+/// Tokens that a candidate could use.
+fn most(candidate: &Candidate) -> usize {
     candidate
         .pending
-        .min(left)
         .min(candidate.stop_after.unwrap_or(usize::MAX))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
+/// A step on the way.
+struct Step<'a> {
+    budget: &'a Budget,
+    candidates: &'a [Candidate],
+    shares: Vec<Share>,
+    tokens_left: usize,
+    /// What is taken so far.
+    load: StepLoad,
+    /// The end of the step in seconds, for prompts of each class; none is unbounded.
+    bounds: [Option<f64>; 3],
+}
 
-    const DECODE: Candidate = Candidate {
-        pending: 1,
-        decoding: true,
-        stop_after: None,
-        suspect: false,
-    };
-
-    fn prompt(pending: usize) -> Candidate {
-        Candidate {
-            pending,
-            decoding: false,
-            ..DECODE
+impl<'a> Step<'a> {
+    fn new(budget: &'a Budget, candidates: &'a [Candidate]) -> Self {
+        Self {
+            budget,
+            candidates,
+            shares: Vec::with_capacity(candidates.len().min(budget.tokens)),
+            tokens_left: budget.tokens,
+            load: StepLoad::default(),
+            bounds: [None; 3],
         }
     }
 
-    fn check(candidates: &[Candidate], budget: usize, expected: &[(usize, usize)]) {
-        let shares: Vec<_> = plan(candidates, budget)
+    fn take(&mut self, candidate: usize, tokens: usize) {
+        if tokens == 0 {
+            return;
+        }
+        let cached = self.candidates[candidate].cached;
+        self.load = self.load.and(StepLoad::span(tokens, cached));
+        self.tokens_left = self.tokens_left.saturating_sub(tokens);
+        self.shares.push(Share { candidate, tokens });
+    }
+
+    /// With decodes only: the tokens may not suffice for all.
+    fn finish_decodes(mut self) -> Vec<Share> {
+        if self.shares.len() > self.budget.tokens {
+            let waited = |share: &Share| self.candidates[share.candidate].waited_steps;
+            self.shares.sort_by_key(|share| Reverse(waited(share)));
+            self.shares.truncate(self.budget.tokens);
+        }
+        self.shares
+    }
+
+    /// Reckons how long the step may be, for prompts of each class, now that those who
+    /// decode are in it.
+    fn bound_time(&mut self) {
+        let Some(cost) = self.budget.cost else {
+            return;
+        };
+        let without_prompts = cost.of(self.load);
+        let bound = match self.budget.inter_token {
+            InterToken::Unbounded => return,
+            InterToken::Relative(times) => times * without_prompts,
+            InterToken::Absolute(time) => time.as_secs_f64(),
+        };
+        let decoding = self
+            .shares
             .iter()
-            .map(|share| (share.candidate, share.tokens))
-            .collect();
-        assert_eq!(shares, expected);
+            .map(|share| self.candidates[share.candidate].class);
+        if let Some(highest) = decoding.max() {
+            self.bounds[..=highest as usize].fill(Some(bound));
+        }
     }
 
-    #[test]
-    fn decodes_come_first_and_prompts_share_the_rest_in_order() {
-        check(&[], 8, &[]);
-        check(&[DECODE, DECODE], 8, &[(0, 1), (1, 1)]);
-        check(&[prompt(20), DECODE], 8, &[(1, 1), (0, 7)]);
-        check(
-            &[prompt(3), DECODE, prompt(9)],
-            8,
-            &[(1, 1), (0, 3), (2, 4)],
-        );
-        check(&[prompt(8), prompt(8)], 8, &[(0, 8)]);
+    /// Keeps tokens and time for a candidate whose turn comes later.
+    fn reserve(&mut self, candidate: Option<usize>, tokens: usize) {
+        if let Some(candidate) = candidate {
+            let cached = self.candidates[candidate].cached;
+            self.load = self.load.and(StepLoad::span(tokens, cached));
+            self.tokens_left -= tokens;
+        }
     }
 
-    #[test]
-    fn chunks_end_where_somebody_waits() {
-        let waited = Candidate {
-            stop_after: Some(2),
-            ..prompt(5)
-        };
-        check(&[waited, prompt(9)], 8, &[(0, 2), (1, 6)]);
-    }
-
-    #[test]
-    fn a_suspect_runs_alone() {
-        let suspect = Candidate {
-            suspect: true,
-            ..prompt(20)
-        };
-        check(&[DECODE, suspect, suspect], 8, &[(1, 8)]);
-    }
-
-    fn candidate() -> impl Strategy<Value = Candidate> {
-        let stop_after = proptest::option::of(1usize..20);
-        (
-            1usize..40,
-            any::<bool>(),
-            stop_after,
-            proptest::bool::weighted(0.02),
-        )
-            .prop_map(|(pending, decoding, stop_after, suspect)| Candidate {
-                pending: if decoding { 1 } else { pending },
-                decoding,
-                stop_after: stop_after.filter(|_| !decoding),
-                suspect,
-            })
-    }
-
-    proptest! {
-        #[test]
-        fn budget_order_and_work_are_kept(
-            candidates in proptest::collection::vec(candidate(), 0..60),
-            budget in 1usize..80,
-        ) {
-            let shares = plan(&candidates, budget);
-            let spent: usize = shares.iter().map(|s| s.tokens).sum();
-            prop_assert!(spent <= budget);
-            let mut seen = std::collections::HashSet::new();
-            for share in &shares {
-                let c = &candidates[share.candidate];
-                prop_assert!(seen.insert(share.candidate), "scheduled once");
-                prop_assert!(share.tokens >= 1 && share.tokens <= c.pending);
-                prop_assert!(c.stop_after.is_none_or(|at| share.tokens <= at));
+    /// Tokens for a prompt of which `aside` are kept already.
+    fn chunk(&mut self, index: usize, aside: usize) -> usize {
+        let candidate = &self.candidates[index];
+        if aside > 0 {
+            let kept = StepLoad::span(aside, candidate.cached);
+            self.load.tokens -= kept.tokens;
+            self.load.attended -= kept.attended;
+            self.tokens_left += aside;
+        }
+        let wanted = most(candidate).min(self.tokens_left);
+        let fitting = match (self.budget.cost, self.bounds[candidate.class as usize]) {
+            (Some(cost), Some(bound)) => {
+                cost.tokens_within(bound - cost.of(self.load), candidate.cached)
             }
-            if candidates.iter().any(|c| c.suspect) {
-                prop_assert_eq!(shares.len(), 1);
-                return Ok(());
-            }
-            let decodes = candidates.iter().filter(|c| c.decoding).count();
-            let served = shares.iter().filter(|s| candidates[s.candidate].decoding).count();
-            prop_assert_eq!(served, decodes.min(budget), "decode comes first");
-            // Work-conserving: budget is left only when nobody could use it.
-            let wanted: usize = candidates.iter().map(|c| chunk(c, usize::MAX)).sum();
-            prop_assert_eq!(spent, wanted.min(budget));
+            _ => wanted,
+        };
+        match wanted.min(fitting) {
+            few if few < self.budget.prefill_tokens_min && few < wanted => aside,
+            tokens => tokens.max(aside),
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

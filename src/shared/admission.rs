@@ -1,41 +1,71 @@
-//! How many requests are in the house: the bound that every submit passes.
+//! How much is in the house: the bounds that every submit passes.
 //!
-//! A request takes a [`Permit`] before anything is spent on it and gives it back
-//! when its last trace is gone, so the queue cannot grow past its bound by any
-//! path. The gate can be shut for good (drain); requests inside finish.
+//! A request takes a [`Permit`] before anything is spent on it and gives it back when
+//! its last trace is gone, so the queue cannot grow past its bound by any path. Once
+//! its prompt is known, the permit claims the prompt's tokens as well, and gives them
+//! back when the sequence has its slot: they are what waits to be computed. Both
+//! counts and the gate are one word, so that no order of callers can pass a bound.
+//! The gate can be shut for good (drain); requests inside finish.
+//!
+//! ```text
+//!  bit 63   62 ... 24                    23 ... 0
+//!  shut     prompt tokens that wait      requests inside
+//! ```
 
-use crate::sync::{Arc, AtomicUsize, Ordering};
+use crate::sync::{Arc, AtomicU64, Ordering};
 
-/// Set while the gate is shut; the rest of the word counts permits.
-const SHUT: usize = 1 << (usize::BITS - 1);
+/// Set while the gate is shut.
+const SHUT: u64 = 1 << 63;
+/// Bits that count requests.
+const REQUEST_BITS: u32 = 24;
+/// Most requests that the word can count.
+const REQUESTS: u64 = (1 << REQUEST_BITS) - 1;
+/// Most prompt tokens that the word can count.
+const TOKENS: u64 = (SHUT - 1) >> REQUEST_BITS;
+
+/// Requests that may be inside in all, whatever the bound.
+pub const REQUESTS_MAX: usize = REQUESTS as usize;
 
 /// The gate that all callers share. Clones are the same gate.
 #[derive(Clone, Debug)]
 pub struct Admission {
-    word: Arc<AtomicUsize>,
-    permits_max: usize,
+    word: Arc<AtomicU64>,
+    requests_max: u64,
+    tokens_max: u64,
 }
 
 /// Why a request was not let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// As many requests as there may be are inside.
-    Full,
+    Requests,
+    /// As many prompt tokens as there may be wait.
+    Tokens {
+        /// How many must be computed before these are let in.
+        excess: usize,
+    },
     /// The gate is shut.
     Shut,
 }
 
 impl Admission {
-    /// A gate that lets at most `permits_max` requests in at a time.
+    /// A gate that lets at most `requests_max` requests in at a time, with at most
+    /// `tokens_max` prompt tokens that wait. A prompt that is longer than that is let in
+    /// when no other waits.
+    ///
+    /// # Panics
+    ///
+    /// When `requests_max` is more than [`REQUESTS_MAX`].
     #[must_use]
-    pub fn new(permits_max: usize) -> Self {
+    pub fn new(requests_max: usize, tokens_max: usize) -> Self {
         assert!(
-            permits_max < SHUT,
-            "a bound is smaller than half the address space"
+            requests_max <= REQUESTS_MAX,
+            "a bound is a number that the word can count"
         );
         Self {
-            word: Arc::new(AtomicUsize::new(0)),
-            permits_max,
+            word: Arc::new(AtomicU64::new(0)),
+            requests_max: requests_max as u64,
+            tokens_max: (tokens_max as u64).min(TOKENS),
         }
     }
 
@@ -43,32 +73,31 @@ impl Admission {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Full`] at the bound, [`Refusal::Shut`] once shut.
+    /// [`Refusal::Requests`] at the bound, [`Refusal::Shut`] once shut.
     pub fn enter(&self) -> Result<Permit, Refusal> {
-        let mut seen = self.word.load(Ordering::Relaxed);
-        loop {
-            if seen & SHUT != 0 {
-                return Err(Refusal::Shut);
+        let mut permits = self.enter_all(1)?;
+        Ok(permits.pop().expect("one permit was asked for"))
+    }
+
+    /// Lets so many requests in, or none of them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`enter`](Admission::enter).
+    pub fn enter_all(&self, requests: usize) -> Result<Vec<Permit>, Refusal> {
+        let entering = requests as u64;
+        self.change(|seen| {
+            let inside = seen & REQUESTS;
+            match inside.checked_add(entering) {
+                Some(after) if after <= self.requests_max => Ok(seen + entering),
+                _ => Err(Refusal::Requests),
             }
-            if seen >= self.permits_max {
-                return Err(Refusal::Full);
-            }
-            if cfg!(motet_planted_bug) {
-                self.word.fetch_add(1, Ordering::AcqRel);
-                return Ok(Permit(Arc::clone(&self.word)));
-            }
-            match self.word.compare_exchange_weak(
-                seen,
-                seen + 1,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => {
-                    return Ok(Permit(Arc::clone(&self.word)));
-                }
-                Err(now) => seen = now,
-            }
-        }
+        })?;
+        let permit = |_| Permit {
+            admission: self.clone(),
+            tokens: 0,
+        };
+        Ok((0..requests).map(permit).collect())
     }
 
     /// Shuts the gate for good.
@@ -79,7 +108,13 @@ impl Admission {
     /// Requests inside.
     #[must_use]
     pub fn inside(&self) -> usize {
-        self.word.load(Ordering::Acquire) & !SHUT
+        (self.word.load(Ordering::Acquire) & REQUESTS) as usize
+    }
+
+    /// Prompt tokens that wait.
+    #[must_use]
+    pub fn waiting_tokens(&self) -> usize {
+        waiting(self.word.load(Ordering::Acquire)) as usize
     }
 
     /// Whether the gate is shut.
@@ -87,15 +122,86 @@ impl Admission {
     pub fn is_shut(&self) -> bool {
         self.word.load(Ordering::Acquire) & SHUT != 0
     }
+
+    /// Changes the word of an open gate in one step.
+    fn change(&self, next: impl Fn(u64) -> Result<u64, Refusal>) -> Result<(), Refusal> {
+        let mut seen = self.word.load(Ordering::Relaxed);
+        loop {
+            if seen & SHUT != 0 {
+                return Err(Refusal::Shut);
+            }
+            let wanted = next(seen)?;
+            if cfg!(motet_planted_bug) {
+                self.word.fetch_add(wanted - seen, Ordering::AcqRel);
+                return Ok(());
+            }
+            match self
+                .word
+                .compare_exchange_weak(seen, wanted, Ordering::AcqRel, Ordering::Relaxed)
+            {
+                Ok(_) => return Ok(()),
+                Err(now) => seen = now,
+            }
+        }
+    }
 }
 
 /// One request's place in the house; dropping it gives the place back.
 #[derive(Debug)]
-pub struct Permit(Arc<AtomicUsize>);
+pub struct Permit {
+    admission: Admission,
+    /// Claimed, and not given back.
+    tokens: u64,
+}
+
+impl Permit {
+    /// Claims the tokens of the request's prompt, once these are known.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Tokens`] at the bound, [`Refusal::Shut`] once shut.
+    ///
+    /// # Panics
+    ///
+    /// When it holds tokens already.
+    pub fn claim(&mut self, tokens: usize) -> Result<(), Refusal> {
+        assert_eq!(self.tokens, 0, "a prompt is claimed once");
+        let tokens = (tokens as u64).min(TOKENS);
+        let tokens_max = self.admission.tokens_max;
+        self.admission.change(|seen| {
+            let waiting = waiting(seen);
+            // The prompt that is alone is let in whatever its length.
+            let most = if waiting == 0 { TOKENS } else { tokens_max };
+            match waiting + tokens {
+                after if after <= most => Ok(seen + (tokens << REQUEST_BITS)),
+                after => Err(Refusal::Tokens {
+                    excess: (after - most) as usize,
+                }),
+            }
+        })?;
+        self.tokens = tokens;
+        Ok(())
+    }
+
+    /// The sequence has its slot: its prompt waits no more.
+    pub fn started(&mut self) {
+        let tokens = std::mem::take(&mut self.tokens);
+        self.give_back(tokens << REQUEST_BITS);
+    }
+
+    fn give_back(&self, counted: u64) {
+        let before = self.admission.word.fetch_sub(counted, Ordering::AcqRel);
+        debug_assert!(before & !SHUT >= counted, "what is given back was taken");
+    }
+}
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let before = self.0.fetch_sub(1, Ordering::AcqRel);
-        debug_assert!(before & !SHUT != 0, "a permit is given back once");
+        self.give_back((self.tokens << REQUEST_BITS) + 1);
     }
+}
+
+/// Prompt tokens that wait, in this word.
+fn waiting(word: u64) -> u64 {
+    (word & !SHUT) >> REQUEST_BITS
 }

@@ -15,6 +15,8 @@ pub struct TextOutput {
 pub struct Certain {
     /// Text that the reader may see; often empty.
     pub text: String,
+    /// Bytes of text that the token completed, whether the reader may see them or not.
+    pub completed_bytes: usize,
     /// Whether a stop string has appeared: then this is the last text.
     pub stopped: bool,
 }
@@ -43,16 +45,19 @@ impl TextOutput {
     /// [`TextError::UnknownToken`].
     pub fn push(&mut self, token: TokenId) -> Result<Certain, TextError> {
         let text = self.detokenizer.push(token)?;
+        let completed_bytes = text.len();
         Ok(match &mut self.stops {
             Some(stops) => {
                 let released = stops.push(text);
                 Certain {
                     text: released.text.to_owned(),
+                    completed_bytes,
                     stopped: released.stopped_by.is_some(),
                 }
             }
             None => Certain {
                 text: text.to_owned(),
+                completed_bytes,
                 stopped: false,
             },
         })

@@ -26,6 +26,7 @@ impl System {
         }
         self.check_sums();
         self.check_slots();
+        self.check_grants();
         if self.pending.is_empty() {
             self.check_device();
         }

@@ -49,6 +49,15 @@ impl System {
                 ref appended,
                 room,
             } => self.fork(source, at, appended, room),
+            Operation::Grow {
+                sequence,
+                tokens_max,
+                runs,
+            } => match runs {
+                true => self.grow(sequence, tokens_max),
+                false => self.grow_what_is_not_live(sequence, tokens_max),
+            },
+            Operation::Look { first, looks } => self.look_at_many(first, looks),
             Operation::Truncate { sequence, to } => self.truncate(sequence, to),
             Operation::Remove {
                 sequence,

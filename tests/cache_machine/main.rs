@@ -6,6 +6,7 @@
 //! | `operation.rs` | what can happen, as data that shrinks |
 //! | `system.rs`, `steps.rs` | the system under test, and how it runs |
 //! | `happen.rs`, `moves.rs`, `mistakes.rs` | operations, carried out |
+//! | `grants.rs` | what sequences are granted, and what is cached of those to come |
 //! | `naive.rs`, `shadow.rs` | plain token lists: what may be cached; what the device holds |
 //! | `checks.rs` | what must be true after each operation |
 //! | `mutant.rs`, `planted.rs` | bugs, and that each is noticed |
@@ -17,6 +18,7 @@
 //! `PROPTEST_CASES` and `MOTET_SEED` vary how many histories there are, and which.
 
 mod checks;
+mod grants;
 mod happen;
 mod mistakes;
 mod moves;
@@ -48,7 +50,7 @@ const OPERATIONS_MAX: usize = 400;
 const OF_EACH_MIN: usize = 40;
 
 /// Kinds of operations, and of what comes of them.
-const KINDS: (usize, usize) = (32, 18);
+const KINDS: (usize, usize) = (36, 20);
 
 /// Operations that were carried out, and what came of them, of all histories that
 /// ended well and had no planted bug.

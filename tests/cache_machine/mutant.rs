@@ -1,12 +1,13 @@
 //! The cache core behind a layer that can make one kind of mistake, as a core with
 //! that bug would: so that a check that cannot fail is noticed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use motet::cache::{CacheCore, CacheError, Effect, Message};
+use motet::cache::{Begin, CacheCore, CacheError, Effect, LOOKS_MAX, Look, Message};
 use motet::device::Edit;
 use motet::model::{LayerKind, ModelSpec};
-use motet::{PinId, SegmentId};
+use motet::{PinId, SegmentId, SequenceId};
 
 use crate::setup::Setup;
 
@@ -63,6 +64,16 @@ pub(crate) enum Bug {
     ErrorSwallowed,
     /// A sequence that is given up keeps its slot.
     LostDiscard,
+    /// A slot may grow, and no room is reserved for it.
+    GrowthUnreserved,
+    /// A slot may not grow, whatever room there is.
+    GrowthRefused,
+    /// What nobody holds is evicted for a slot that may not grow all the same.
+    GrowthEvicts,
+    /// All tokens of a sequence that is looked at pass for cached.
+    LookCountsAll,
+    /// A sequence that is looked at uses what is cached.
+    LookUses,
 }
 
 /// The core, and what is wrong with it.
@@ -113,8 +124,16 @@ impl Mutant {
         if let Message::Pin(pin) = &message {
             self.pinned = Some((pin.pin, self.messages));
         }
+        if let Some(effects) = self.made_up(&message) {
+            return Ok(effects);
+        }
+        if let Message::Look { sequences } = &message
+            && self.errs(Bug::LookUses)
+        {
+            self.use_what_is_cached(now, &sequences[0]);
+        }
         match self.core.handle(now, message) {
-            Ok(effects) => Ok(self.distorted(effects)),
+            Ok(effects) => Ok(self.distorted(now, effects)),
             Err(_) if self.errs(Bug::ErrorSwallowed) => Ok(Vec::new()),
             Err(error) => {
                 if self.errs(Bug::ChangedByError) {
@@ -174,10 +193,54 @@ impl Mutant {
         Some(message)
     }
 
-    fn distorted(&mut self, mut effects: Vec<Effect>) -> Vec<Effect> {
+    /// What is answered for nothing that was done.
+    fn made_up(&mut self, message: &Message) -> Option<Vec<Effect>> {
+        match *message {
+            Message::Grow {
+                sequence,
+                tokens_max,
+            } if self.errs(Bug::GrowthUnreserved) => Some(vec![Effect::Grown {
+                sequence,
+                tokens_max,
+            }]),
+            Message::Grow { sequence, .. } if self.errs(Bug::GrowthRefused) => {
+                Some(vec![Effect::NoGrowth { sequence }])
+            }
+            Message::Look { ref sequences } if self.errs(Bug::LookCountsAll) => {
+                let all = sequences.iter().take(LOOKS_MAX);
+                let all = all.map(|look| Effect::Resident {
+                    sequence: look.sequence,
+                    tokens: look.tokens.len(),
+                });
+                Some(all.collect())
+            }
+            _ => None,
+        }
+    }
+
+    /// Begins and ends, as far as the core knows, a sequence that somebody looks at.
+    fn use_what_is_cached(&mut self, now: Duration, look: &Look) {
+        let sequence = SequenceId(u64::MAX);
+        let begin = Begin {
+            salt: look.salt.clone(),
+            ..Begin::new(sequence, Arc::clone(&look.tokens), 0)
+        };
+        // One without tokens is none.
+        self.core.handle(now, Message::Begin(begin)).ok();
+        let discard = self.core.handle(now, Message::Discard { sequence });
+        discard.expect("anybody may be discarded");
+    }
+
+    fn distorted(&mut self, now: Duration, mut effects: Vec<Effect>) -> Vec<Effect> {
         let Some(Planted::Core(bug)) = self.planted else {
             return effects;
         };
+        let refused = |effect: &Effect| matches!(effect, Effect::NoGrowth { .. });
+        if effects.iter().any(refused) && self.errs(Bug::GrowthEvicts) {
+            let clear = Message::Clear { salt: None };
+            let evicted = self.core.handle(now, clear).expect("can be cleared");
+            effects.extend(evicted);
+        }
         for effect in &mut effects {
             if let Effect::Begun { cached_tokens, .. } = effect
                 && self.errs(Bug::Overcounted)

@@ -23,6 +23,17 @@ pub(crate) enum Operation {
         appended: Vec<TokenId>,
         room: usize,
     },
+    /// A sequence asks for a slot of so many tokens: one that runs, or one that does not.
+    Grow {
+        sequence: usize,
+        tokens_max: usize,
+        runs: bool,
+    },
+    /// Somebody looks how much is cached of so many sequences, whatever they do.
+    Look {
+        first: usize,
+        looks: usize,
+    },
     /// The end of a sequence is taken back.
     Truncate {
         sequence: usize,
@@ -98,7 +109,7 @@ pub(crate) struct Newcomer {
     pub(crate) shared: usize,
     pub(crate) own: Vec<TokenId>,
     pub(crate) salt: usize,
-    /// Tokens that its slot holds beyond the prompt.
+    /// Tokens that its slot is granted beyond the prompt, at first.
     pub(crate) room: usize,
     pub(crate) keep: Option<usize>,
     /// 0 is where its own tokens begin.
@@ -152,6 +163,7 @@ pub(crate) fn any_operation() -> BoxedStrategy<Operation> {
         prop::collection::vec(token(), 0..4),
         0usize..12,
     );
+    let grow = (who(), 0usize..CONTEXT + 1, prop::bool::weighted(0.9));
     let remove = (who(), 0usize..CONTEXT, 1usize..7);
     let pin = (
         0usize..32,
@@ -163,6 +175,8 @@ pub(crate) fn any_operation() -> BoxedStrategy<Operation> {
         42 => any_newcomer().prop_map(Begin),
         78 => step.prop_map(|(mask, chunk, late, fill)| Step { mask, chunk, late, fill }),
         24 => fork.prop_map(|(source, at, appended, room)| Fork { source, at, appended, room }),
+        21 => grow.prop_map(|(sequence, tokens_max, runs)| Grow { sequence, tokens_max, runs }),
+        9 => (who(), 1usize..24).prop_map(|(first, looks)| Look { first, looks }),
         15 => (who(), 0usize..CONTEXT).prop_map(|(sequence, to)| Truncate { sequence, to }),
         15 => remove.prop_map(|(sequence, start, tokens)| Remove { sequence, start, tokens }),
         12 => (who(), token()).prop_map(|(sequence, fill)| Shift { sequence, fill }),

@@ -287,8 +287,20 @@ impl Shadow {
 
     /// How many segments exist, named or part of a path, and their bytes.
     pub(crate) fn sealed(&self) -> (usize, usize) {
+        self.weigh(self.segments.values())
+    }
+
+    /// The bytes of the segments that nobody may evict: those that are part of a path,
+    /// and those that are `kept` besides.
+    pub(crate) fn lasting_bytes(&self, kept: impl Fn(&Part) -> bool) -> usize {
+        self.weigh(self.segments.values().filter(|part| kept(part)))
+            .1
+    }
+
+    /// How many distinct segments these are and those of all paths, and their bytes.
+    fn weigh<'a>(&'a self, named: impl Iterator<Item = &'a Rc<Part>>) -> (usize, usize) {
         let in_paths = self.slots.values().flat_map(|slot| &slot.path);
-        let mut distinct: Vec<&Rc<Part>> = self.segments.values().chain(in_paths).collect();
+        let mut distinct: Vec<&Rc<Part>> = named.chain(in_paths).collect();
         distinct.sort_by_key(|part| Rc::as_ptr(part));
         distinct.dedup_by_key(|part| Rc::as_ptr(part));
         let bytes = distinct

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use motet::cache::Message;
-use motet::device::{Failure, PlannedSpan, Work};
+use motet::device::{Failure, Input, PlannedSpan, Work};
 use motet::model::{Readout, Want};
 use motet::{SequenceId, SlotId, TokenId};
 
@@ -90,8 +90,10 @@ impl System {
         let edits = std::mem::take(&mut self.pending);
         let edits = self.cache.delivered(edits);
         let work = Work {
+            epoch: self.resets,
             edits,
             spans: spans.clone(),
+            ..Work::default()
         };
         let of_slot: BTreeMap<SlotId, SequenceId> = self
             .sequences
@@ -112,7 +114,9 @@ impl System {
                 }
                 false
             }
+            Err(Failure::Dropped) => panic!("no step was under way that could have failed"),
             Err(Failure::Reset(reason)) => {
+                self.resets += 1;
                 check_injected(&reason);
                 self.reset();
                 false
@@ -133,7 +137,10 @@ impl System {
     fn evaluated(&mut self, id: SequenceId, span: PlannedSpan, readout: Readout) {
         let sequence = self.sequences.get_mut(&id).expect("who runs is alive");
         let mut expected = Vec::new();
-        for token in &span.tokens {
+        let Input::Known(tokens) = span.input else {
+            panic!("all tokens were known");
+        };
+        for token in &tokens {
             sequence.truth.evaluate(*token);
             sequence.truth.push_logits(&mut expected);
         }
@@ -141,8 +148,8 @@ impl System {
             panic!("logits were wanted");
         };
         assert_eq!(logits, expected, "{id} gets what it gets alone");
-        sequence.computed += span.tokens.len();
-        self.shadow.evaluated(span.slot, &span.tokens);
+        sequence.computed += tokens.len();
+        self.shadow.evaluated(span.slot, &tokens);
         let last = &logits[logits.len() - 2..];
         if sequence.computed == sequence.tokens.len() && !sequence.is_full() {
             sequence.tokens.push(TokenId::from(last[1] > last[0]));
@@ -169,7 +176,7 @@ impl System {
             let tokens = chunk.min(room).min(until).min(left);
             spans.push(PlannedSpan {
                 slot,
-                tokens: sequence.tokens[computed..computed + tokens].to_vec(),
+                input: Input::Known(sequence.tokens[computed..computed + tokens].to_vec()),
                 want: Want::Logits,
             });
         }

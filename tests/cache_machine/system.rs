@@ -34,8 +34,12 @@ pub(crate) struct System {
     pub(crate) sequences: BTreeMap<SequenceId, Sequence>,
     pub(crate) sequences_made: u64,
     pub(crate) pins_made: u64,
+    /// Answers of the cache that nobody has looked at.
+    pub(crate) answers: Vec<Effect>,
     /// Edits that the device has not carried out.
     pub(crate) pending: Vec<Edit>,
+    /// Resets of the device so far.
+    pub(crate) resets: u64,
     pub(crate) now: Duration,
     pub(crate) operations: usize,
     pub(crate) tally: Tally,
@@ -52,8 +56,11 @@ pub(crate) struct Sequence {
     pub(crate) computed: usize,
     /// Tokens up to which it may be published.
     pub(crate) exact: usize,
+    /// Tokens that its slot was granted, or is to be granted at its start.
     pub(crate) tokens_max: usize,
     pub(crate) keep: Option<usize>,
+    /// What of `keep` the cache was told.
+    pub(crate) told_keep: Option<usize>,
     pub(crate) restore_points: Vec<usize>,
     pub(crate) priority: u8,
     pub(crate) phase: Phase,
@@ -130,7 +137,9 @@ impl System {
             sequences: BTreeMap::new(),
             sequences_made: 0,
             pins_made: 0,
+            answers: Vec::new(),
             pending: Vec::new(),
+            resets: 0,
             now: Duration::ZERO,
             operations: 0,
             tally: Tally::new(),
@@ -216,6 +225,9 @@ impl System {
                     self.note_consequence("a newcomer waits");
                 }
                 Effect::NoRoom { sequence } => self.no_room(sequence),
+                Effect::Grown { .. } | Effect::NoGrowth { .. } | Effect::Resident { .. } => {
+                    self.answers.push(effect);
+                }
                 Effect::Checkpoint { sequence, at } => {
                     if let Some(newcomer) = waits.take() {
                         self.follow(newcomer, sequence, at);
@@ -257,7 +269,10 @@ impl System {
         newcomer.truth = truth;
         newcomer.phase = Phase::Running(slot);
         newcomer.computed = cached_tokens;
+        // What a later grant, or what follows the prompt, brings within reach is none.
         newcomer.asked = newcomer.restore_points.clone();
+        let granted = newcomer.known.min(newcomer.tokens_max);
+        newcomer.asked.retain(|at| *at <= granted);
         let of = newcomer.salt;
         let spelled = self.shadow.slots[&slot].spelled();
         assert_eq!(spelled, cached, "cached tokens are those of the path");
@@ -323,6 +338,7 @@ impl System {
             tokens_max: (tokens.len() + room).min(CONTEXT_TOKENS),
             tokens,
             keep: None,
+            told_keep: None,
             restore_points: Vec::new(),
             priority: 0,
             phase: Phase::Queued,
@@ -337,10 +353,12 @@ impl System {
         let sequence = self.sequences.get_mut(&id).expect("who begins is alive");
         assert_eq!(sequence.phase, Phase::Queued, "who begins is queued");
         sequence.phase = Phase::Asked;
+        sequence.told_keep = sequence.keep.filter(|keep| *keep < sequence.tokens_max);
         sequence.known = sequence.tokens.len();
         sequence.computed = 0;
         sequence.exact = usize::MAX;
         sequence.checkpoints.clear();
+        let promised = self.look_before(id);
         let begin = self.begin_message(id);
         self.send(begin).expect("a new sequence may begin");
         assert_ne!(
@@ -348,6 +366,7 @@ impl System {
             Phase::Asked,
             "a newcomer is answered"
         );
+        self.check_promise(id, promised);
     }
 
     pub(crate) fn begin_message(&self, id: SequenceId) -> Message {
@@ -357,7 +376,7 @@ impl System {
             salt: salt(sequence.salt),
             tokens: Arc::from(&sequence.tokens[..]),
             tokens_max: sequence.tokens_max,
-            keep: sequence.keep.filter(|keep| *keep < sequence.tokens_max),
+            keep: sequence.told_keep,
             restore_points: sequence.restore_points.clone(),
             priority: sequence.priority,
         })

@@ -41,7 +41,8 @@ pub(crate) fn own_suites() -> Vec<Suite> {
     read(Path::new(OWN))
 }
 
-fn read(path: &Path) -> Vec<Suite> {
+/// The suites of a file.
+pub(crate) fn read(path: &Path) -> Vec<Suite> {
     let place = path.display().to_string();
     let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{place}: {error}"));
     let file: Value =

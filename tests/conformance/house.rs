@@ -12,7 +12,7 @@ use std::time::Duration;
 use motet::cache::trie::common_prefix;
 use motet::cache::{Begin, CacheCore, CacheError, Effect, Message, NodeView, Salt};
 use motet::config::CacheConfig;
-use motet::device::{PlannedSpan, Table, Work};
+use motet::device::{Input, PlannedSpan, Table, Work};
 use motet::model::oracle::{Oracle, OracleConfig, Soloist};
 use motet::model::{LayerKind, Readout, Want};
 use motet::{SequenceId, SlotId, TokenId};
@@ -156,12 +156,12 @@ impl House {
     pub(crate) fn step(&mut self, batch: &[(SequenceId, &[TokenId])]) {
         let span = |(sequence, tokens): &(SequenceId, &[TokenId])| PlannedSpan {
             slot: self.live[sequence].slot,
-            tokens: tokens.to_vec(),
+            input: Input::Known(tokens.to_vec()),
             want: Want::Logits,
         };
         let work = Work {
-            edits: Vec::new(),
             spans: batch.iter().map(span).collect(),
+            ..Work::default()
         };
         let readouts = self.table.carry_out(&mut self.model, work);
         let readouts = readouts.expect("the device works");
@@ -334,6 +334,9 @@ impl House {
                     live.checkpoints.insert(*at);
                 }
                 Effect::Waits { .. } | Effect::NoRoom { .. } => {}
+                Effect::Grown { .. } | Effect::NoGrowth { .. } | Effect::Resident { .. } => {
+                    panic!("nobody has asked: {effect:?}")
+                }
             }
         }
         let done = self.table.carry_out(&mut self.model, work);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use motet::TokenId;
 use motet::model::oracle::{Oracle, OracleConfig, OracleSegment, OracleTail};
-use motet::model::{Model, Readout, Span, Want};
+use motet::model::{Feed, Model, Readout, Span, Want};
 
 /// A token of no case.
 pub(crate) const NEXT: TokenId = 999;
@@ -23,7 +23,7 @@ pub(crate) fn rows(
     tokens: &[TokenId],
 ) -> Vec<f32> {
     let mut spans = [Span {
-        tokens,
+        tokens: Feed::Known(tokens),
         path,
         tail,
         want: Want::Logits,

@@ -6,7 +6,7 @@ use motet::config::EngineConfig;
 use motet::error::SubmitError;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::request::{Completion, ContextLimit};
-use motet::{Engine, Request};
+use motet::{Engine, Request, Shutdown};
 
 use crate::Known;
 use crate::cases::Fact;
@@ -139,7 +139,9 @@ fn generate(
         ..OracleConfig::default()
     };
     let request = settings(Request::tokens(prompt).ignore_end_tokens());
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build();
     runtime.expect("a runtime").block_on(async {
         let engine = Engine::builder(move || Ok(Oracle::new(oracle).expect("a valid oracle")))
             .config(EngineConfig::default())
@@ -151,7 +153,7 @@ fn generate(
             Ok(stream) => Ok(stream.collect().await.expect("the device works")),
             Err(error) => Err(error),
         };
-        engine.shutdown().await;
+        engine.shutdown(Shutdown::Abort).await;
         completion
     })
 }

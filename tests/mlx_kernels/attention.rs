@@ -6,6 +6,7 @@ use mlx_rs::fast::{self, ScaledDotProductAttentionMask};
 use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::IndexOp;
 use mlx_rs::{Array, ops};
+use motet::model::mlx::bridge::Buffer;
 use motet::model::mlx::kernels::{
     self, AttendPlan, Attention, Heads, PartRange, Rotary, SpanRange, TailRange,
 };
@@ -47,6 +48,11 @@ fn room(tokens: usize) -> Array {
     let room = ops::zeros::<f32>(&shape).unwrap().contiguous().unwrap();
     room.eval().unwrap();
     room
+}
+
+fn tail(tokens: usize) -> (Buffer, Buffer) {
+    // SAFETY: each is fresh, and read when the kernel was waited for.
+    unsafe { (Buffer::new(room(tokens)), Buffer::new(room(tokens))) }
 }
 
 /// One sequence as MLX's own operations see it: its keys and values so far.
@@ -104,14 +110,15 @@ fn steps_equal_the_composition() {
         },
     };
     let prompt = packed(70, 1);
-    let tails = vec![(room(70), room(70))];
-    let (output, tails) = kernels::attend(&plan(&[alone]), &prompt, &[], tails, &stream).unwrap();
+    let first = [tail(70)];
+    let output = kernels::attend(&plan(&[alone]), &prompt, &[], &first, &stream).unwrap();
     let mut composed = [Composed::new(), Composed::new()];
     assert_near(&output, &composed[0].step(&prompt), 1e-5);
     composed[1].step(&prompt);
-    let [keys, values] = <[Array; 2]>::try_from(tails.take().unwrap()).unwrap();
+    let [(keys, values)] = first;
+    let (keys, values) = (keys.into_array(), values.into_array());
 
-    let mut tails = vec![(room(20), room(20)), (room(20), room(20))];
+    let tails = [tail(20), tail(20)];
     for (step, rows) in [[1, 1], [1, 13], [3, 1], [1, 1]].into_iter().enumerate() {
         let path = vec![PartRange {
             segment: 0,
@@ -129,7 +136,7 @@ fn steps_equal_the_composition() {
         let plan = plan(&[span(0), span(1)]);
         let packed = packed(rows[0] + rows[1], 2 + step as u64);
         let segments = [(&keys, &values)];
-        let (output, taken) = kernels::attend(&plan, &packed, &segments, tails, &stream).unwrap();
+        let output = kernels::attend(&plan, &packed, &segments, &tails, &stream).unwrap();
         let cut = rows[0] as i32;
         assert_near(
             &output.index(..cut).contiguous().unwrap(),
@@ -141,9 +148,6 @@ fn steps_equal_the_composition() {
             &composed[1].step(&packed.index(cut..)),
             1e-5,
         );
-        assert_eq!(taken.copied(), 0);
-        let mut taken = taken.take().unwrap().into_iter();
-        tails = std::iter::from_fn(|| taken.next().zip(taken.next())).collect();
     }
 }
 
@@ -151,8 +155,9 @@ fn steps_equal_the_composition() {
 fn tails_grow_in_place() {
     let Some(stream) = stream() else { return };
     let address = |array: &Array| array.as_slice::<f32>().as_ptr();
-    let mut tails = vec![(room(300), room(300))];
-    let addresses = (address(&tails[0].0), address(&tails[0].1));
+    let tails = [tail(300)];
+    let addresses = || (address(tails[0].0.array()), address(tails[0].1.array()));
+    let before = addresses();
     let mut active = Vec::new();
     for tokens in 0..300 {
         let tail = TailRange { start: 0, tokens };
@@ -162,12 +167,9 @@ fn tails_grow_in_place() {
             path,
             tail,
         };
-        let (output, taken) =
-            kernels::attend(&plan(&[span]), &packed(1, 3), &[], tails, &stream).unwrap();
+        let output = kernels::attend(&plan(&[span]), &packed(1, 3), &[], &tails, &stream).unwrap();
         output.eval().unwrap();
-        let [keys, values] = <[Array; 2]>::try_from(taken.take().unwrap()).unwrap();
-        assert_eq!((address(&keys), address(&values)), addresses);
-        tails = vec![(keys, values)];
+        assert_eq!(addresses(), before);
         active.push(mlx_rs::memory::active_memory().unwrap());
     }
     // Other tests of this process allocate at the same time.
@@ -191,17 +193,17 @@ fn what_does_not_fit_the_plan_is_refused() {
         },
     };
     let plan = plan(&[span]);
-    let refused = |packed: &Array, segment: usize, tail: usize, why: &str| {
+    let refused = |packed: &Array, segment: usize, tokens: usize, why: &str| {
         let segment = (room(segment), room(segment));
-        let tails = vec![(room(tail), room(tail))];
         let segments = [(&segment.0, &segment.1)];
-        let error = kernels::attend(&plan, packed, &segments, tails, &stream).unwrap_err();
+        let tails = [tail(tokens)];
+        let error = kernels::attend(&plan, packed, &segments, &tails, &stream).unwrap_err();
         assert!(error.what().contains(why), "{error}");
     };
     let fits = packed(2, 1);
     refused(&packed(3, 1), 9, 6, "expected [2, 320]");
     refused(&fits, 8, 6, "[2, 8, 32], expected [2, 9, 32]");
     refused(&fits, 9, 5, "[2, 5, 32], expected [2, 6, 32]");
-    let nothing = kernels::attend(&plan, &fits, &[], Vec::new(), &stream).unwrap_err();
+    let nothing = kernels::attend(&plan, &fits, &[], &[], &stream).unwrap_err();
     assert!(nothing.what().contains("expected [1, 1]"), "{nothing}");
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use motet::TokenId;
 use motet::model::mlx::{MlxModel, MlxSegment, MlxTail};
 use motet::model::sampling::{Draw, Sampling};
-use motet::model::{Extent, Model, Readout, Segment, Span, Tail, Want};
+use motet::model::{Extent, Feed, Model, Readout, Segment, Span, Tail, Want};
 
 /// Tests that load a model run one after another: MLX's counters of memory belong
 /// to the process, and two steps at once would share its cores.
@@ -62,7 +62,7 @@ pub(crate) fn step(
     let mut spans: Vec<Span<'_, MlxModel>> = slots
         .iter_mut()
         .map(|(slot, tokens, want)| Span {
-            tokens,
+            tokens: Feed::Known(tokens),
             path: &slot.path,
             tail: &mut slot.tail,
             want: want.clone(),

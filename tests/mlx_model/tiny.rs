@@ -1,9 +1,9 @@
 //! Tiny models of every shape, against the naive implementation.
 
 use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions};
-use motet::model::sampling::{Draw, Sampling};
+use motet::model::sampling::{Draw, Drawing, Sampling};
 use motet::model::weights::ModelFiles;
-use motet::model::{Extent, Model, ModelError, Readout, Span, Tail, Want};
+use motet::model::{Extent, Feed, Model, ModelError, Readout, Span, Tail, Want};
 
 use crate::harness::{Slot, argmax, assert_close, greedy, one_at_a_time, rows, step, token};
 use crate::naive::{Scaling, Shape, Tiny, VOCAB};
@@ -311,7 +311,7 @@ fn bad_spans_are_errors() {
     for tokens in [&[][..], &[VOCAB as u32], &[1, u32::MAX]] {
         let mut tail = model.tail(&[]).expect("a tail");
         let result = model.step(&mut [Span {
-            tokens,
+            tokens: Feed::Known(tokens),
             path: &[],
             tail: &mut tail,
             want: Want::Nothing,
@@ -345,6 +345,51 @@ fn tails_are_written_in_place() {
         for token in 0..20 {
             slot.step(&mut model, &[token], greedy());
         }
+        let peak = model.memory().peak_bytes - before;
+        assert!(peak < buffer / 4, "{peak} bytes beside buffers of {buffer}");
+    }
+}
+
+/// The same with two steps under way: the next one is launched while kernels of the one
+/// before are still to write to the same buffers.
+#[test]
+fn tails_of_two_flights_are_written_in_place() {
+    let _serial = one_at_a_time();
+    let shape = Shape {
+        heads: 4,
+        kv_heads: 4,
+        head_dim: 64,
+        ..PLAIN
+    };
+    let tiny = Tiny::new(shape, 11);
+    for mut model in both(&tiny) {
+        let mut slot = Slot::new(&mut model, &[]);
+        slot.step(&mut model, &tokens(11, 700), Want::Nothing);
+        let buffer = slot.tail.bytes() / (2 * shape.layers);
+        let before = model.memory().active_bytes;
+        mlx_rs::memory::reset_peak_memory().expect("a counter");
+        let mut launch = |model: &mut MlxModel, tokens: Feed<'_, MlxModel>| {
+            let mut spans = [Span {
+                tokens,
+                path: &[],
+                tail: &mut slot.tail,
+                want: greedy(),
+            }];
+            model.launch(&mut spans).expect("a launch")
+        };
+        let plain = || match greedy() {
+            Want::Token(draw) => vec![Drawing::plain(draw)],
+            Want::Nothing | Want::Logits => unreachable!("a token is wanted"),
+        };
+        let mut flight = launch(&mut model, Feed::Known(&[5]));
+        model.draw(&mut flight, plain()).expect("a draw");
+        for _ in 0..20 {
+            let mut next = launch(&mut model, Feed::Drawn(&flight, 0));
+            model.land(flight).expect("a landing");
+            model.draw(&mut next, plain()).expect("a draw");
+            flight = next;
+        }
+        model.land(flight).expect("a landing");
         let peak = model.memory().peak_bytes - before;
         assert!(peak < buffer / 4, "{peak} bytes beside buffers of {buffer}");
     }

@@ -5,11 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use motet::TokenId;
-use motet::model::oracle::{Oracle, OracleConfig, OracleSegment, OracleTail};
-use motet::model::sampling::{Draw, Sampling};
+use motet::model::oracle::{Oracle, OracleConfig, OracleFlight, OracleSegment, OracleTail};
+use motet::model::sampling::{Draw, Drawing, Sampling};
 use motet::model::{
-    DeviceMemory, LayerKind, Model, ModelError, ModelSpec, Readout, Segment, Span, Tail, Want,
-    conformance,
+    DeviceMemory, Feed, LayerKind, Model, ModelError, ModelSpec, Readout, Segment, Span, Tail,
+    Want, conformance,
 };
 
 use super::{LAYERS, window};
@@ -69,17 +69,28 @@ enum Bug {
     SplitsAnywhere,
     SealsNothing,
     ReadsFirstRow,
+    FeedsAnother,
+    SwapsDraws,
+    SplitsStall,
 }
 
 /// An oracle with one planted bug.
 struct Broken {
     oracle: Oracle,
     bug: Bug,
+    in_flight: bool,
+}
+
+#[derive(Debug)]
+struct BrokenFlight {
+    inner: OracleFlight,
+    wants: Vec<Want>,
 }
 
 impl Model for Broken {
     type Segment = OracleSegment;
     type Tail = OracleTail;
+    type Flight = BrokenFlight;
 
     fn spec(&self) -> &ModelSpec {
         self.oracle.spec()
@@ -89,9 +100,9 @@ impl Model for Broken {
         self.oracle.tail(path)
     }
 
-    fn step(&mut self, spans: &mut [Span<'_, Broken>]) -> Result<Vec<Readout>, ModelError> {
-        let batched = spans.len() > 1;
+    fn launch(&mut self, spans: &mut [Span<'_, Broken>]) -> Result<BrokenFlight, ModelError> {
         let first_path = spans[0].path;
+        let wants = spans.iter().map(|span| span.want.clone()).collect();
         let mut inner: Vec<Span<'_, Oracle>> = Vec::new();
         for span in spans.iter_mut() {
             let path = match self.bug {
@@ -103,9 +114,13 @@ impl Model for Broken {
                 (Bug::ReadsFirstRow, Want::Token(_)) => Want::Logits,
                 (_, want) => want.clone(),
             };
-            let tokens = match self.bug {
-                Bug::MisreadsFives if span.tokens.len() == 5 => &[0; 5],
-                _ => span.tokens,
+            let tokens = match (self.bug, span.tokens) {
+                (Bug::MisreadsFives, Feed::Known(tokens)) if tokens.len() == 5 => {
+                    Feed::Known(&[0; 5])
+                }
+                (Bug::FeedsAnother, Feed::Drawn(flight, _)) => Feed::Drawn(&flight.inner, 0),
+                (_, Feed::Drawn(flight, span)) => Feed::Drawn(&flight.inner, span),
+                (_, Feed::Known(tokens)) => Feed::Known(tokens),
             };
             inner.push(Span {
                 tokens,
@@ -114,12 +129,38 @@ impl Model for Broken {
                 want,
             });
         }
-        let mut readouts = self.oracle.step(&mut inner)?;
+        let inner = self.oracle.launch(&mut inner)?;
+        self.in_flight = true;
+        Ok(BrokenFlight { inner, wants })
+    }
+
+    fn draw(
+        &mut self,
+        flight: &mut BrokenFlight,
+        mut drawings: Vec<Drawing>,
+    ) -> Result<(), ModelError> {
+        if self.bug == Bug::ReadsFirstRow {
+            drawings.clear();
+        }
+        self.oracle.draw(&mut flight.inner, drawings)
+    }
+
+    fn is_ready(&self, flight: &BrokenFlight) -> bool {
+        self.oracle.is_ready(&flight.inner)
+    }
+
+    fn land(&mut self, flight: BrokenFlight) -> Result<Vec<Readout>, ModelError> {
+        let mut readouts = self.oracle.land(flight.inner)?;
+        self.in_flight = false;
+        let batched = readouts.len() > 1;
         if self.bug == Bug::SwapsReadouts && batched {
             readouts.swap(0, 1);
         }
-        for (readout, span) in readouts.iter_mut().zip(spans) {
-            if let (Want::Token(draw), Readout::Logits(logits)) = (&span.want, &*readout) {
+        if self.bug == Bug::SwapsDraws && batched && readouts[0].token().is_some() {
+            readouts.swap(0, 1);
+        }
+        for (readout, want) in readouts.iter_mut().zip(&flight.wants) {
+            if let (Want::Token(draw), Readout::Logits(logits)) = (want, &*readout) {
                 let first = draw.from_logits(&logits[..self.oracle.spec().vocab_size]);
                 *readout = Readout::Token(first);
             }
@@ -154,6 +195,9 @@ impl Model for Broken {
                 Ok((right, left))
             }
             Bug::SplitMovesCut if at > 3 => self.oracle.split(segment, at - 1),
+            Bug::SplitsStall if self.in_flight => {
+                Err(ModelError::Device("a step is under way".to_owned()))
+            }
             Bug::SplitsAnywhere => self.oracle.split(segment, at.max(1)),
             _ => self.oracle.split(segment, at),
         }
@@ -231,7 +275,7 @@ impl Model for Broken {
 fn other_segment(oracle: &mut Oracle, tokens: usize) -> Result<OracleSegment, ModelError> {
     let mut tail = oracle.tail(&[])?;
     oracle.step(&mut [Span {
-        tokens: &vec![0; tokens],
+        tokens: Feed::Known(&vec![0; tokens]),
         path: &[],
         tail: &mut tail,
         want: Want::Nothing,
@@ -279,11 +323,18 @@ fn each_planted_bug_fails_the_check_that_looks_for_it() {
             "illegal removals change nothing",
         ),
         (full, Bug::ReadsFirstRow, "wants"),
+        (full, Bug::SwapsDraws, "two flights at once"),
+        (full, Bug::FeedsAnother, "two flights at once"),
+        (full, Bug::SplitsStall, "edits while a step is under way"),
     ];
     for (layers, bug, name) in cases {
         let oracle = Oracle::new(OracleConfig::with_layers(layers));
         let oracle = oracle.expect("a valid configuration");
-        let mut broken = Broken { oracle, bug };
+        let mut broken = Broken {
+            oracle,
+            bug,
+            in_flight: false,
+        };
         let caught = catch_unwind(AssertUnwindSafe(|| check(&mut broken)));
         let payload = caught.expect_err("the checks find the bug");
         let message = payload.downcast_ref::<String>().expect("a message");
@@ -307,7 +358,7 @@ fn sampled_tokens_are_those_of_the_logits() {
     let truth = config.solo(&[token], 20, sampling);
     for (index, expected) in (0..).zip(truth) {
         let mut spans = [Span {
-            tokens: &[token],
+            tokens: Feed::Known(&[token]),
             path: &[],
             tail: &mut tail,
             want: Want::Token(Draw { sampling, index }),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use motet::TokenId;
 use motet::model::oracle::{Oracle, OracleConfig, StepCost, StepFault};
-use motet::model::{Model, ModelError, Readout, Segment, Span, Tail, Want};
+use motet::model::{Feed, Model, ModelError, Readout, Segment, Span, Tail, Want};
 
 fn oracle(config: &OracleConfig) -> Oracle {
     Oracle::new(config.clone()).expect("a valid configuration")
@@ -16,7 +16,7 @@ fn oracle(config: &OracleConfig) -> Oracle {
 fn step(oracle: &mut Oracle, tokens: &[TokenId]) -> Result<Vec<Readout>, ModelError> {
     let mut tail = oracle.tail(&[]).expect("memory");
     oracle.step(&mut [Span {
-        tokens,
+        tokens: Feed::Known(tokens),
         path: &[],
         tail: &mut tail,
         want: Want::Nothing,
@@ -66,7 +66,7 @@ fn a_panic_leaves_segments_whole() {
     let mut oracle = oracle(&config);
     let mut tail = oracle.tail(&[]).expect("memory");
     let mut spans = [Span {
-        tokens: &[8, 9],
+        tokens: Feed::Known(&[8, 9]),
         path: &[],
         tail: &mut tail,
         want: Want::Nothing,
@@ -82,7 +82,7 @@ fn a_panic_leaves_segments_whole() {
     );
     let mut tail = oracle.tail(&path).expect("memory");
     let mut spans = [Span {
-        tokens: &[7],
+        tokens: Feed::Known(&[7]),
         path: &path,
         tail: &mut tail,
         want: Want::Logits,
@@ -98,7 +98,7 @@ fn refused_memory_changes_nothing() {
     let mut oracle = oracle(&config);
     let mut tail = oracle.tail(&[]).expect("memory");
     let mut spans = [Span {
-        tokens: &[8, 9, 10],
+        tokens: Feed::Known(&[8, 9, 10]),
         path: &[],
         tail: &mut tail,
         want: Want::Nothing,
@@ -125,7 +125,7 @@ fn a_failed_removal_leaves_segments_whole_and_no_tail() {
     let mut tail = oracle.tail(&[]).expect("memory");
     let logits_after_nine = |oracle: &mut Oracle, path: &[_], tail: &mut _| {
         let mut spans = [Span {
-            tokens: &[9],
+            tokens: Feed::Known(&[9]),
             path,
             tail,
             want: Want::Logits,
@@ -179,7 +179,7 @@ fn counts_follow_what_lives() {
     let mut tail = oracle.tail(&[]).expect("memory");
     assert_eq!(alive(), (0, 1, 0));
     let mut spans = [Span {
-        tokens: &[1, 2, 3, 4, 5],
+        tokens: Feed::Known(&[1, 2, 3, 4, 5]),
         path: &[],
         tail: &mut tail,
         want: Want::Nothing,

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use motet::TokenId;
 use motet::model::oracle::{Oracle, OracleConfig, OracleSegment, OracleTail, StepFault};
 use motet::model::sampling::{Draw, Sampling};
-use motet::model::{Model, Readout, Segment, Span, Tail, Want};
+use motet::model::{Feed, Model, Readout, Segment, Span, Tail, Want};
 
 use super::{LAYERS, window};
 
@@ -68,7 +68,7 @@ impl Scene {
     ) -> TokenId {
         let sampling = Sampling::GREEDY;
         let mut spans = [Span {
-            tokens,
+            tokens: Feed::Known(tokens),
             path,
             tail,
             want: Want::Token(Draw { sampling, index }),
@@ -228,7 +228,7 @@ const CASES: [Case; 28] = [
         let (path, mut tail) = s.right(1);
         s.config.faults.next_steps(1, StepFault::Fail);
         let mut spans = [Span {
-            tokens: &PROMPT[12..],
+            tokens: Feed::Known(&PROMPT[12..]),
             path: &path,
             tail: &mut tail,
             want: Want::Nothing,

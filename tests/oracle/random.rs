@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use motet::TokenId;
 use motet::model::oracle::{Oracle, OracleConfig, OracleSegment, OracleTail, Soloist};
-use motet::model::{Extent, LayerKind, Model, Readout, Segment, Span, Tail, Want};
+use motet::model::{Extent, Feed, LayerKind, Model, Readout, Segment, Span, Tail, Want};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -116,7 +116,7 @@ impl House {
             truths.push(Readout::Logits(rows));
             self.tokens_evaluated += tokens.len() as u64;
             spans.push(Span {
-                tokens,
+                tokens: Feed::Known(tokens),
                 path: &slot.path,
                 tail: &mut slot.tail,
                 want: Want::Logits,

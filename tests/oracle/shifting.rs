@@ -5,7 +5,7 @@ use std::rc::Rc;
 use motet::TokenId;
 use motet::model::oracle::{Oracle, OracleConfig, OracleSegment, OracleTail, ShiftRule, Soloist};
 use motet::model::sampling::{Draw, Sampling};
-use motet::model::{LayerKind, Model, Readout, Segment, Span, Tail, Want};
+use motet::model::{Feed, LayerKind, Model, Readout, Segment, Span, Tail, Want};
 use proptest::prelude::*;
 
 use super::window;
@@ -54,7 +54,7 @@ impl Runner {
         self.tokens.extend(tokens);
         let sampling = Sampling::GREEDY;
         let readouts = self.oracle.step(&mut [Span {
-            tokens,
+            tokens: Feed::Known(tokens),
             path: &self.path,
             tail: &mut self.tail,
             want: Want::Token(Draw { sampling, index }),

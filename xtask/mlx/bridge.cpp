@@ -17,6 +17,7 @@
 #include "mlx/c/private/array.h"
 #include "mlx/c/private/stream.h"
 #include "mlx/primitives.h"
+#include "mlx/scheduler.h"
 
 namespace mx = mlx::core;
 
@@ -25,11 +26,8 @@ extern "C" {
 // One array as the kernel sees it.
 struct motet_view {
   float* data;
-  // Numbers that `data`, an in-place array, must first be filled with; null when they
-  // are there already. Inputs and `source` have `strides`, in elements; all else is
-  // row-contiguous.
-  const float* source;
   const int64_t* shape;
+  // In elements. In-place arrays and outputs are row-contiguous.
   const int64_t* strides;
   size_t dims;
 };
@@ -39,10 +37,7 @@ struct motet_kernel {
   // `views` are the inputs, then the in-place arrays, then the outputs. Returns 0, or
   // writes why not into `error`. Called on the stream's thread.
   int (*run)(void* context, const motet_view* views, char* error, size_t error_len);
-  // Takes over the in-place arrays. Called once the graph has no more use for them,
-  // before `run` fills them.
-  void (*keep)(void* context, const mlx_array* in_place, size_t copied);
-  // Called exactly once, after the last call of the others.
+  // Called exactly once, after the last call of `run`.
   void (*drop)(void* context);
 };
 
@@ -76,10 +71,6 @@ class Kernel {
     }
   }
 
-  void keep(const std::vector<mlx_array>& in_place, size_t copied) const {
-    raw_.keep(raw_.context, in_place.data(), copied);
-  }
-
  private:
   motet_kernel raw_;
 };
@@ -93,10 +84,10 @@ class Call {
     strides_.reserve(views);
   }
 
-  void add(const mx::array& a, float* data, const float* source, const mx::Strides& strides) {
+  void add(const mx::array& a, float* data) {
     shapes_.emplace_back(a.shape().begin(), a.shape().end());
-    strides_.emplace_back(strides.begin(), strides.end());
-    views_.push_back({data, source, shapes_.back().data(), strides_.back().data(), a.ndim()});
+    strides_.emplace_back(a.strides().begin(), a.strides().end());
+    views_.push_back({data, shapes_.back().data(), strides_.back().data(), a.ndim()});
   }
 
   void run() const {
@@ -141,23 +132,19 @@ class RustKernel : public mx::Primitive {
       : mx::Primitive(stream), kernel_(std::move(kernel)), in_place_(in_place) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
-    let_go_of_inputs(inputs, outputs);
     auto call = std::make_shared<Call>(kernel_, inputs.size() + outputs.size());
     const size_t plain = inputs.size() - in_place_;
-    for (size_t i = 0; i < plain; ++i) {
-      call->add(inputs[i], data_of(inputs[i]), nullptr, inputs[i].strides());
-    }
-    if (in_place_ > 0) {
-      std::vector<mlx_array> kept;
-      size_t copied = 0;
-      for (size_t i = plain; i < inputs.size(); ++i) {
-        copied += add_in_place(*call, inputs[i], kept);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      // MLX takes an in-place array for an input like any other and keeps it alive until
+      // the kernel has run. That nobody minds the change is the Rust half's promise.
+      if (i >= plain && !inputs[i].flags().row_contiguous) {
+        throw std::runtime_error("[RustKernel] an in-place array is not row-contiguous");
       }
-      kernel_->keep(kept, copied);
+      call->add(inputs[i], data_of(inputs[i]));
     }
     for (auto& output : outputs) {
       allocate(output);
-      call->add(output, data_of(output), nullptr, output.strides());
+      call->add(output, data_of(output));
     }
     mx::cpu::get_command_encoder(stream()).dispatch([call] { call->run(); });
   }
@@ -171,37 +158,6 @@ class RustKernel : public mx::Primitive {
   }
 
  private:
-  // Every output holds all inputs, so that with two outputs nothing would ever look
-  // unshared. MLX clears these lists as soon as this evaluation returns; do it now.
-  static void let_go_of_inputs(
-      const std::vector<mx::array>& inputs,
-      std::vector<mx::array>& outputs) {
-    if (outputs[0].is_tracer()) {
-      return;
-    }
-    for (auto& output : outputs) {
-      if (&output.inputs() != &inputs) {
-        output.inputs().clear();
-      }
-    }
-  }
-
-  // Adds `input` itself where nobody else can see it, and a copy otherwise, to be made
-  // by the kernel's side. Returns whether it is a copy.
-  static bool add_in_place(Call& call, const mx::array& input, std::vector<mlx_array>& kept) {
-    if (input.is_donatable() && input.flags().row_contiguous) {
-      call.add(input, data_of(input), nullptr, input.strides());
-      kept.push_back(mlx_array_new_(input));
-      return false;
-    }
-    mx::array copy(input.shape(), input.dtype(), nullptr, {});
-    copy.set_status(mx::array::Status::available); // Rust gives it out only when it is
-    allocate(copy);
-    call.add(copy, data_of(copy), data_of(input), input.strides());
-    kept.push_back(mlx_array_new_(std::move(copy)));
-    return true;
-  }
-
   std::shared_ptr<Kernel> kernel_;
   size_t in_place_;
 };
@@ -220,7 +176,17 @@ void check_inputs(const std::vector<mx::array>& inputs, mx::Stream stream) {
 } // namespace
 
 extern "C" int motet_bridge_version(void) {
-  return 1;
+  return 2;
+}
+
+// Lets MLX have so many more tasks (of ten operations each) queued before it makes
+// whoever evaluates wait, in this whole process. MLX's own limit of ten is about a
+// quarter of a forward pass, and cannot be set: it counts tasks that are not done, so
+// some are said to be.
+extern "C" void motet_bridge_queue_more(mlx_stream stream, int tasks) {
+  for (int i = 0; i < tasks; ++i) {
+    mx::scheduler::notify_task_completion(mlx_stream_get_(stream));
+  }
 }
 
 // Puts a kernel into the graph: `outputs` gets `shapes_len` new arrays. Owns the

@@ -3,12 +3,12 @@
 use std::rc::Rc;
 
 use crate::TokenId;
-use crate::model::{Extent, Model, ModelError, Readout, Segment, Span, Tail, Want};
+use crate::model::{Extent, Feed, Model, ModelError, Readout, Segment, Span, Tail, Want};
 
 /// A model under check, and the truth about its prompts.
 pub(super) struct Checker<'a, M: Model> {
     pub(super) model: &'a mut M,
-    same: &'a dyn Fn(&[f32], &[f32]) -> bool,
+    pub(super) same: &'a dyn Fn(&[f32], &[f32]) -> bool,
     /// The given prompts, then the family: each given prompt after the first
     /// prompt's first half.
     pub(super) prompts: Rc<[Vec<TokenId>]>,
@@ -182,7 +182,7 @@ impl<'a, M: Model> Checker<'a, M> {
         let mut wanted: Vec<Span<'_, M>> = spans
             .iter_mut()
             .map(|(slot, tokens)| Span {
-                tokens,
+                tokens: Feed::Known(tokens),
                 path: &slot.path,
                 tail: &mut slot.tail,
                 want: want.clone(),

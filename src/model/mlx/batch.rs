@@ -3,23 +3,38 @@
 use std::ops::Range;
 use std::rc::Rc;
 
+use mlx_rs::Array;
+use mlx_rs::error::Exception;
+use mlx_rs::ops::indexing::take_axis;
 use rustc_hash::FxHashMap;
 
 use super::MlxModel;
+use super::ops::concatenate;
 use super::segment::MlxSegment;
 use super::shape::Shape;
 use crate::TokenId;
-use crate::model::{Segment, Span, Tail, Want};
+use crate::model::{Feed, Segment, Span, Tail, Want};
 
 /// The rows of all spans one after another, and what each span sees.
 #[derive(Debug)]
 pub(super) struct Batch {
-    pub(super) tokens: Vec<TokenId>,
+    /// Tokens of all rows; where a row is fed, its token is on the device only.
+    tokens: Vec<TokenId>,
+    fed: Option<Fed>,
     pub(super) spans: Vec<SpanRows>,
     /// Sealed segments that some span sees, each once.
     pub(super) segments: Vec<Rc<MlxSegment>>,
     /// Rows whose logits are wanted, ascending.
     pub(super) wanted: Vec<u32>,
+}
+
+/// Rows whose tokens the step before draws.
+#[derive(Debug)]
+struct Fed {
+    /// What it draws, `[draws]`.
+    drawn: Array,
+    /// Rows, and where in `drawn` their tokens are.
+    places: Vec<(usize, usize)>,
 }
 
 /// One span's place in a batch.
@@ -47,6 +62,7 @@ impl Batch {
     pub(super) fn new(shape: &Shape, spans: &[Span<'_, MlxModel>]) -> Self {
         let mut batch = Self {
             tokens: Vec::new(),
+            fed: None,
             spans: Vec::with_capacity(spans.len()),
             segments: Vec::new(),
             wanted: Vec::new(),
@@ -63,6 +79,21 @@ impl Batch {
         self.tokens.len()
     }
 
+    /// The token of every row, `[rows]`.
+    pub(super) fn token_array(&self) -> Result<Array, Exception> {
+        let rows = self.rows();
+        let known = Array::from_slice(&self.tokens, &[rows as i32]);
+        let Some(Fed { drawn, places }) = &self.fed else {
+            return Ok(known);
+        };
+        let mut indices: Vec<u32> = (0..rows as u32).collect();
+        for (row, place) in places {
+            indices[*row] = (rows + place) as u32;
+        }
+        let all = concatenate(vec![known, drawn.clone()], 0)?;
+        take_axis(all, Array::from_slice(&indices, &[rows as i32]), 0)
+    }
+
     /// The position of every row.
     pub(super) fn positions(&self) -> impl Iterator<Item = usize> {
         let spans = self.spans.iter();
@@ -77,19 +108,30 @@ impl Batch {
     ) {
         let path_tokens: usize = span.path.iter().map(|segment| segment.tokens()).sum();
         let start = path_tokens + span.tail.tokens();
-        let rows = self.rows()..self.rows() + span.tokens.len();
+        let rows = self.rows()..self.rows() + span.tokens.count();
         match span.want {
             Want::Nothing => {}
             Want::Token(_) => self.wanted.push(rows.end as u32 - 1),
             Want::Logits => self.wanted.extend(rows.start as u32..rows.end as u32),
         }
-        self.tokens.extend_from_slice(span.tokens);
+        match span.tokens {
+            Feed::Known(tokens) => self.tokens.extend_from_slice(tokens),
+            Feed::Drawn(flight, fed_by) => {
+                self.tokens.push(0);
+                let (drawn, place) = flight.token(fed_by);
+                let fed = self.fed.get_or_insert_with(|| Fed {
+                    drawn: drawn.clone(),
+                    places: Vec::new(),
+                });
+                fed.places.push((rows.start, place));
+            }
+        }
         let path = self.path(shape.first_seen(start), span.path, places);
         self.spans.push(SpanRows {
             rows,
             start,
             path,
-            held: span.tail.staying(shape, span.tokens.len()),
+            held: span.tail.staying(shape, span.tokens.count()),
         });
     }
 

@@ -11,27 +11,27 @@
 //!
 //! # In place
 //!
-//! MLX arrays are values; a buffer changes in place only where nobody else can
-//! see it. MLX's own operations do that by donation, from an input to an output,
-//! but an operation with many outputs pays for each pair of them. A kernel
-//! therefore takes arrays to change by value ([`apply_in_place`]) and gives them
-//! back, once it has run, through an [`InPlace`] that lies outside the graph. An
-//! array that someone else still holds is copied first, so that a mistake costs
-//! time and never a wrong number; [`InPlace::copied`] counts such copies.
+//! MLX arrays are values; MLX's own operations change a buffer in place only where
+//! nobody else can see it, which it knows once all that was evaluated before has run.
+//! With two steps under way that is too late. Here whoever makes a [`Buffer`] of an
+//! array promises instead that nobody minds: kernels change it as they run, one after
+//! another, and other operations of the same stream see what was evaluated before them.
+//! MLX takes it for an input like any other, so that nothing is ever copied.
 //!
 //! # Failure
 //!
 //! Kernels run on the thread of their MLX stream, after [`apply`] has returned.
 //! A panic is caught there and handed to MLX as a C++ exception, which MLX
-//! carries to whoever waits for the stream: `Array::eval` and its like return
-//! it as an error. The in-place arrays of a kernel that failed are lost.
+//! carries to whoever waits for the stream first: `Array::eval` and its like return
+//! it as an error. That may be somebody who evaluated later; [`failures`] tells the
+//! others. What a failed kernel was to change holds anything.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Stream};
@@ -68,39 +68,92 @@ pub struct ViewMut<'a> {
     pub data: &'a mut [f32],
 }
 
-/// The arrays that a kernel was given to change.
+/// An array that kernels change, one after another.
 #[derive(Debug)]
-pub struct InPlace {
-    slot: Arc<Slot>,
-}
+pub struct Buffer(Array);
 
-impl InPlace {
-    /// The changed arrays, in the order they were given.
+impl Buffer {
+    /// Lets kernels change `array`.
     ///
-    /// # Errors
+    /// # Safety
     ///
-    /// When the kernel has not run to its end: evaluate one of its outputs first.
-    pub fn take(self) -> Result<Vec<Array>, Exception> {
-        if !self.slot.done.load(Ordering::Acquire) {
-            return Err(Exception::custom(
-                "the kernel that changes these arrays has not run",
-            ));
-        }
-        Ok(std::mem::take(&mut *self.slot.lock()))
-    }
-
-    /// How many of the arrays were copied, because somebody else held them or
-    /// because they were not row-contiguous. 0 until the kernel was scheduled.
+    /// The array's memory is its own, row-contiguous once it is evaluated. From now on
+    /// it is used only by operations that are evaluated on the kernels' stream, and by
+    /// the host once it has waited for the last kernel; whoever uses a view of it minds
+    /// no change.
     #[must_use]
-    pub fn copied(&self) -> usize {
-        self.slot.copied.load(Ordering::Relaxed)
+    pub unsafe fn new(array: Array) -> Self {
+        Self(array)
+    }
+
+    /// The array, as the kernels that are evaluated before its use leave it.
+    #[must_use]
+    pub fn array(&self) -> &Array {
+        &self.0
+    }
+
+    /// The array, as the kernels that are evaluated before its use leave it.
+    #[must_use]
+    pub fn into_array(self) -> Array {
+        self.0
     }
 }
+
+/// Kernels that failed on one stream so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Failures {
+    /// How many.
+    pub count: u64,
+    /// What the last of them said.
+    pub last: String,
+}
+
+/// What has failed on `stream` so far. Sure to include a kernel only when the stream was
+/// waited for since.
+///
+/// # Errors
+///
+/// When the stream is not one of MLX's.
+pub fn failures(stream: &Stream) -> Result<Failures, Exception> {
+    let failed = all_failures().get(&stream.get_index()?).cloned();
+    Ok(failed.unwrap_or_default())
+}
+
+/// Waits until `stream` has nothing left to do, and for whatever it has to say of it to
+/// be said: what is evaluated next fails for its own reasons only.
+pub fn drain(stream: &Stream) {
+    // SAFETY: the stream is a valid handle. It answers with an error that MLX still
+    // held, which is what it is to forget.
+    let _status = unsafe { mlx_sys::mlx_synchronize(stream.as_ptr()) };
+}
+
+/// Whether `array` could be read without waiting.
+#[must_use]
+pub fn is_available(array: &Array) -> bool {
+    let mut available = false;
+    // SAFETY: both are valid for the call.
+    let status = unsafe { mlx_sys::_mlx_array_is_available(&mut available, array.as_ptr()) };
+    status == 0 && available
+}
+
+/// Lets MLX have [`MORE_QUEUED_TASKS`] more tasks queued than it would by itself, in this
+/// whole process, before it makes whoever evaluates wait; memory must be bounded
+/// otherwise. Without the bridge it does nothing.
+pub fn queue_more(stream: &Stream) {
+    static ONCE: Once = Once::new();
+    if let Some(entries) = entries() {
+        // SAFETY: the signature is the one of this bridge version; the stream is valid.
+        ONCE.call_once(|| unsafe { (entries.queue_more)(stream.as_ptr(), MORE_QUEUED_TASKS) });
+    }
+}
+
+/// Tasks of ten operations each: more than two forward passes of any model.
+const MORE_QUEUED_TASKS: c_int = 10_000;
 
 /// Whether this process' libmlxc carries the bridge.
 #[must_use]
 pub fn available() -> bool {
-    entry().is_some()
+    entries().is_some()
 }
 
 /// An operation that runs `kernel` on `inputs`; `outputs` are the shapes of the
@@ -120,17 +173,14 @@ pub fn apply(
     outputs: &[&[i32]],
     stream: &Stream,
 ) -> Result<Vec<Array>, Exception> {
-    Ok(apply_in_place(kernel, inputs, Vec::new(), outputs, stream)?.0)
+    apply_in_place(kernel, inputs, &[], outputs, stream)
 }
 
 /// Like [`apply`], with arrays that the kernel changes in place.
 ///
-/// They stay where they are when nothing else holds them by the time the
-/// operation is scheduled: give them away, do not clone them.
-///
 /// # Errors
 ///
-/// As for [`apply`]; the arrays in `in_place` are lost then.
+/// As for [`apply`].
 ///
 /// # Panics
 ///
@@ -138,30 +188,28 @@ pub fn apply(
 pub fn apply_in_place(
     kernel: impl Kernel,
     inputs: &[&Array],
-    in_place: Vec<Array>,
+    in_place: &[&Buffer],
     outputs: &[&[i32]],
     stream: &Stream,
-) -> Result<(Vec<Array>, InPlace), Exception> {
+) -> Result<Vec<Array>, Exception> {
     assert!(!outputs.is_empty(), "an operation has at least one output");
-    let entry = entry().ok_or_else(|| {
+    let entries = entries().ok_or_else(|| {
         Exception::custom("this libmlxc has no bridge to Rust kernels; run `cargo xtask setup`")
     })?;
-    let slot = Arc::new(Slot::default());
     let context = Context {
         kernel: Box::new(kernel),
-        slot: Arc::clone(&slot),
+        stream: stream.get_index()?,
         counts: [inputs.len(), in_place.len(), outputs.len()],
     };
     let raw = RawKernel {
         context: Box::into_raw(Box::new(context)).cast(),
         run,
-        keep,
         drop: drop_context,
     };
     let all: Vec<mlx_array> = inputs
         .iter()
         .copied()
-        .chain(&in_place)
+        .chain(in_place.iter().map(|buffer| &buffer.0))
         .map(Array::as_ptr)
         .collect();
     let shapes: SmallVec<[RawShape; 4]> = outputs
@@ -181,7 +229,7 @@ pub fn apply_in_place(
     // valid for the call and for the length beside it, and `raw` hands the
     // context over with functions that fit it.
     let status = unsafe {
-        entry(
+        (entries.apply)(
             &raw,
             all.as_ptr(),
             all.len(),
@@ -199,33 +247,22 @@ pub fn apply_in_place(
         return Err(Exception::custom(message.to_string_lossy()));
     }
     // SAFETY: on success each is a fresh handle that nobody else owns.
-    let made = made
-        .into_iter()
-        .map(|array| unsafe { Array::from_ptr(array) })
-        .collect();
-    Ok((made, InPlace { slot }))
+    let owned = |array| unsafe { Array::from_ptr(array) };
+    Ok(made.into_iter().map(owned).collect())
 }
 
-/// What a kernel's context and its [`InPlace`] share.
-#[derive(Debug, Default)]
-struct Slot {
-    arrays: Mutex<Vec<Array>>,
-    copied: AtomicUsize,
-    /// The kernel ran to its end, so the arrays hold what it wrote.
-    done: AtomicBool,
-}
-
-impl Slot {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Array>> {
-        // Nothing panics while the lock is held, and a list has no broken state.
-        self.arrays.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Of each stream, by its index.
+fn all_failures() -> MutexGuard<'static, BTreeMap<c_int, Failures>> {
+    static FAILURES: Mutex<BTreeMap<c_int, Failures>> = Mutex::new(BTreeMap::new());
+    // Nothing panics while the lock is held, and counts have no broken state.
+    FAILURES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What the C++ half owns of a kernel.
 struct Context {
     kernel: Box<dyn Kernel>,
-    slot: Arc<Slot>,
+    /// The index of its stream.
+    stream: c_int,
     /// Inputs, in-place arrays, outputs.
     counts: [usize; 3],
 }
@@ -237,7 +274,6 @@ const ERROR_LEN: usize = 512;
 #[repr(C)]
 struct RawView {
     data: *mut f32,
-    source: *const f32,
     shape: *const i64,
     strides: *const i64,
     dims: usize,
@@ -248,7 +284,6 @@ struct RawView {
 struct RawKernel {
     context: *mut c_void,
     run: unsafe extern "C" fn(*mut c_void, *const RawView, *mut c_char, usize) -> c_int,
-    keep: unsafe extern "C" fn(*mut c_void, *const mlx_array, usize),
     drop: unsafe extern "C" fn(*mut c_void),
 }
 
@@ -260,7 +295,7 @@ struct RawShape {
 }
 
 /// `motet_bridge_apply`.
-type Entry = unsafe extern "C" fn(
+type Apply = unsafe extern "C" fn(
     *const RawKernel,
     *const mlx_array,
     usize,
@@ -272,33 +307,52 @@ type Entry = unsafe extern "C" fn(
     *mut c_char,
 ) -> c_int;
 
-/// The bridge's entry point, looked up once.
-fn entry() -> Option<Entry> {
-    static ENTRY: OnceLock<Option<Entry>> = OnceLock::new();
-    *ENTRY.get_or_init(find_entry)
+/// `motet_bridge_queue_more`.
+type QueueMore = unsafe extern "C" fn(mlx_stream, c_int);
+
+/// The bridge's entry points.
+#[derive(Clone, Copy)]
+struct Entries {
+    apply: Apply,
+    queue_more: QueueMore,
+}
+
+/// The bridge's entry points, looked up once.
+fn entries() -> Option<Entries> {
+    static ENTRIES: OnceLock<Option<Entries>> = OnceLock::new();
+    *ENTRIES.get_or_init(find_entries)
 }
 
 #[cfg(target_os = "linux")]
-fn find_entry() -> Option<Entry> {
-    const VERSION: c_int = 1;
+fn find_entries() -> Option<Entries> {
+    const VERSION: c_int = 2;
     unsafe extern "C" {
         fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *mut c_void;
     }
     // SAFETY: a null handle (RTLD_DEFAULT) searches what the program has loaded.
     let find = |name: &CStr| unsafe { dlsym(std::ptr::null_mut(), name.as_ptr()) };
     let version = find(c"motet_bridge_version");
-    let entry = find(c"motet_bridge_apply");
-    if version.is_null() || entry.is_null() {
+    let apply = find(c"motet_bridge_apply");
+    let queue_more = find(c"motet_bridge_queue_more");
+    if version.is_null() || apply.is_null() || queue_more.is_null() {
         return None;
     }
     // SAFETY: every version of the bridge has this function with this signature.
     let version: extern "C" fn() -> c_int = unsafe { std::mem::transmute(version) };
-    // SAFETY: this version of the bridge has this function with this signature.
-    (version() == VERSION).then(|| unsafe { std::mem::transmute::<*mut c_void, Entry>(entry) })
+    if version() != VERSION {
+        return None;
+    }
+    // SAFETY: this version of the bridge has these functions with these signatures.
+    Some(unsafe {
+        Entries {
+            apply: std::mem::transmute::<*mut c_void, Apply>(apply),
+            queue_more: std::mem::transmute::<*mut c_void, QueueMore>(queue_more),
+        }
+    })
 }
 
 #[cfg(not(target_os = "linux"))]
-fn find_entry() -> Option<Entry> {
+fn find_entries() -> Option<Entries> {
     None
 }
 
@@ -318,13 +372,13 @@ unsafe extern "C" fn run(
     let context = unsafe { &*context.cast::<Context>() };
     // SAFETY: the caller's promise.
     let views = unsafe { std::slice::from_raw_parts(views, context.counts.iter().sum()) };
-    // A kernel that panics leaves nothing behind that is used again: its in-place
-    // arrays stay locked away and MLX fails the evaluation.
+    // What a kernel that panics leaves behind are numbers, if wrong ones, and MLX fails
+    // the evaluation.
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let (inputs, rest) = views.split_at(context.counts[0]);
         let (in_place, outputs) = rest.split_at(context.counts[1]);
-        // SAFETY: the C++ half gives every kernel valid inputs, and in-place
-        // arrays and outputs that nobody else can reach.
+        // SAFETY: the C++ half gives every kernel valid inputs and fresh outputs; that
+        // nobody else uses the in-place arrays now is what `Buffer::new` asks for.
         let (inputs, mut in_place, mut outputs) = unsafe {
             (
                 inputs.iter().map(|view| view.read()).collect::<Vec<_>>(),
@@ -335,10 +389,13 @@ unsafe extern "C" fn run(
         context.kernel.run(&inputs, &mut in_place, &mut outputs);
     }));
     let Err(panic) = outcome else {
-        context.slot.done.store(true, Ordering::Release);
         return 0;
     };
     let message = format!("a Rust kernel panicked: {}", panic_message(&*panic));
+    let mut failures = all_failures();
+    let failures = failures.entry(context.stream).or_default();
+    failures.count += 1;
+    failures.last.clone_from(&message);
     let length = message.len().min(error_len - 1);
     // SAFETY: `length + 1` bytes fit into `error`.
     unsafe {
@@ -348,26 +405,6 @@ unsafe extern "C" fn run(
     // The payload's own drop might panic again.
     let _forgotten = ManuallyDrop::new(panic);
     1
-}
-
-/// Takes over the in-place arrays; called by the C++ half.
-///
-/// # Safety
-///
-/// `context` is a [`Context`]; `arrays` points to as many fresh handles as it
-/// counts in-place arrays.
-unsafe extern "C" fn keep(context: *mut c_void, arrays: *const mlx_array, copied: usize) {
-    // SAFETY: the caller's promise.
-    let context = unsafe { &*context.cast::<Context>() };
-    // SAFETY: the caller's promise.
-    let arrays = unsafe { std::slice::from_raw_parts(arrays, context.counts[1]) };
-    // SAFETY: each handle is fresh, so it becomes the array's own.
-    let arrays = arrays
-        .iter()
-        .map(|array| unsafe { Array::from_ptr(*array) })
-        .collect();
-    context.slot.copied.store(copied, Ordering::Relaxed);
-    *context.slot.lock() = arrays;
 }
 
 /// Frees the context; called by the C++ half, once.
@@ -407,8 +444,7 @@ impl RawView {
 
     /// # Safety
     ///
-    /// The view is valid for writes for `'a` and nobody else uses it; its source,
-    /// if any, is valid for reads.
+    /// The view is valid for writes for `'a` and nobody else uses it.
     unsafe fn write<'a>(&self) -> ViewMut<'a> {
         let shape = self.shape();
         let count = shape.iter().product();
@@ -421,10 +457,6 @@ impl RawView {
         // SAFETY: what is written to is always row-contiguous. Fresh memory comes
         // from MLX's allocator, out of the compiler's sight: numbers, if arbitrary.
         let data = unsafe { std::slice::from_raw_parts_mut(self.data, count) };
-        if !self.source.is_null() {
-            // SAFETY: the caller's promise.
-            unsafe { self.pack(self.source, &shape, data) };
-        }
         ViewMut { shape, data }
     }
 

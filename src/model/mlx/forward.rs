@@ -1,5 +1,7 @@
 //! The forward pass of one step, as a graph.
 
+use std::collections::VecDeque;
+
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::take_axis;
 use mlx_rs::{Array, transforms};
@@ -14,6 +16,11 @@ use super::weights::Weights;
 /// the rest is being built.
 const LAYERS_AHEAD: usize = 4;
 
+/// Most bytes of activations that wait on the device, but for those of
+/// [`LAYERS_AHEAD`] layers: memory is given out when an operation is queued. The whole
+/// pass of a decode step is less; a long chunk's launch waits for its first layers.
+const QUEUED_BYTES_MAX: usize = 64 << 20;
+
 /// The model proper.
 #[derive(Debug)]
 pub(super) struct Network {
@@ -21,19 +28,24 @@ pub(super) struct Network {
     pub(super) attention: Attention,
     pub(super) ops: Ops,
     pub(super) norm_eps: f32,
+    /// What one layer makes of one row before the next, in bytes.
+    pub(super) layer_bytes_per_row: usize,
 }
 
 impl Network {
     /// Runs all layers over the batch and writes the new state to `tails`. Returns
     /// the logits of the wanted rows, `[wanted, vocab]` in single precision, if any
-    /// are wanted.
+    /// are wanted. The device starts on it at once where it is `eager`, and is not told
+    /// of anything yet otherwise.
     pub(super) fn forward(
         &self,
         batch: &Batch,
         tails: &mut Appends,
+        eager: bool,
     ) -> Result<Option<Array>, Exception> {
         let plan = self.attention.plan(batch);
-        let tokens = Array::from_slice(&batch.tokens, &[batch.rows() as i32]);
+        let tokens = batch.token_array()?;
+        let mut queued = Queue::new(self, batch);
         let weights = &self.weights;
         let mut x = weights.embedding.rows(&tokens)?;
         let mut normed = self
@@ -56,8 +68,9 @@ impl Network {
                 .silu_mul(&layer.gate_up.apply(&normed, &self.ops)?)?;
             let delta = layer.down.apply(&gated, &self.ops)?;
             (x, normed) = self.add_norm(&x, &delta, weights.norm_before(index + 1))?;
-            if index % LAYERS_AHEAD == LAYERS_AHEAD - 1 {
+            if eager && index % LAYERS_AHEAD == LAYERS_AHEAD - 1 {
                 transforms::async_eval([&x, &normed])?;
+                queued.push(&x)?;
             }
         }
         weights
@@ -74,6 +87,32 @@ impl Network {
         weight: Option<&Array>,
     ) -> Result<(Array, Array), Exception> {
         self.ops.add_rms_norm(x, delta, weight, self.norm_eps)
+    }
+}
+
+/// What waits on the device, one entry for every [`LAYERS_AHEAD`] layers.
+struct Queue {
+    entries: VecDeque<Array>,
+    entries_max: usize,
+}
+
+impl Queue {
+    fn new(network: &Network, batch: &Batch) -> Self {
+        let bytes = LAYERS_AHEAD * batch.rows() * network.layer_bytes_per_row;
+        Self {
+            entries: VecDeque::new(),
+            entries_max: (QUEUED_BYTES_MAX / bytes.max(1)).max(1),
+        }
+    }
+
+    fn push(&mut self, entry: &Array) -> Result<(), Exception> {
+        self.entries.push_back(entry.clone());
+        if self.entries.len() > self.entries_max
+            && let Some(oldest) = self.entries.pop_front()
+        {
+            oldest.eval()?;
+        }
+        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  files ─ stacked ─ weights ─┐
-//!  spans ─ batch ─────────────┼─ forward ─ attention ─ sample ─ eval ─ outcome
+//!  spans ─ batch ─────────────┼─ forward ─ attention ─ sample ─ flight ─ readouts
 //!  tails, segments ───────────┘
 //! ```
 //!
@@ -19,6 +19,7 @@ mod batch;
 pub mod bridge;
 mod error;
 mod export;
+mod flight;
 mod forward;
 pub mod kernels;
 mod ops;
@@ -37,6 +38,7 @@ use std::rc::Rc;
 
 use mlx_rs::{Device, DeviceType, Dtype, Stream, memory, transforms, with_stream};
 
+pub use flight::MlxFlight;
 pub use segment::MlxSegment;
 pub use tail::MlxTail;
 
@@ -47,15 +49,15 @@ use self::forward::Network;
 use self::ops::Ops;
 use self::removal::Removal;
 use self::rotary::Rotary;
-use self::sample::Drawn;
 use self::shape::Shape;
 use self::state::State;
 use self::tail::Appends;
 use self::weights::Weights;
+use super::sampling::Drawing;
 use super::weights::ModelFiles;
 use super::{
     DeviceMemory, Extent, LayerGroup, LayerKind, Model, ModelError, ModelSpec, Readout, Segment,
-    Span, Tail, Want, legal, sampling,
+    Span, Tail, Want, legal,
 };
 
 /// A Llama-family model on one MLX device.
@@ -68,6 +70,8 @@ pub struct MlxModel {
     dtype: Dtype,
     identity: u64,
     stream: Stream,
+    /// Held by each flight too.
+    in_air: Rc<()>,
 }
 
 /// How to run a model.
@@ -123,6 +127,9 @@ impl MlxModel {
             MlxDevice::Gpu => (Stream::new_with_device(&Device::gpu()), Dtype::Bfloat16),
         };
         let kernels = (options.kernels && !gpu && bridge::available()).then(|| stream.clone());
+        if let Some(stream) = &kernels {
+            bridge::queue_more(stream);
+        }
         let shape = Shape::of(files.config());
         let means = match &kernels {
             Some(stream) if shape.kernel_heads().supported() => Means::Kernel(stream.clone()),
@@ -138,6 +145,7 @@ impl MlxModel {
             },
             ops: Ops { kernels },
             norm_eps: files.config().rms_norm_eps,
+            layer_bytes_per_row: shape.layer_bytes_per_row(files.config()),
         };
         Ok(Self {
             spec: spec(files, &shape, dtype),
@@ -146,6 +154,7 @@ impl MlxModel {
             dtype,
             identity: files.identity(),
             stream,
+            in_air: Rc::new(()),
         })
     }
 
@@ -160,11 +169,12 @@ impl MlxModel {
     fn batch(&self, spans: &[Span<'_, Self>]) -> Result<Batch, ModelError> {
         let vocab = self.shape.vocab;
         for (index, span) in spans.iter().enumerate() {
-            if span.tokens.is_empty() {
+            if span.tokens.count() == 0 {
                 let message = format!("span {index} has no tokens; expected at least one");
                 return Err(ModelError::Device(message));
             }
-            if let Some(token) = span.tokens.iter().find(|token| **token as usize >= vocab) {
+            let mut known = span.tokens.known().into_iter().flatten();
+            if let Some(token) = known.find(|token| **token as usize >= vocab) {
                 let message = format!("span {index}: token {token}; expected less than {vocab}");
                 return Err(ModelError::Device(message));
             }
@@ -172,33 +182,36 @@ impl MlxModel {
         Ok(Batch::new(&self.shape, spans))
     }
 
-    /// Builds the step's graph, runs it, and reads back what was wanted.
-    fn run(
-        &self,
-        batch: &Batch,
-        tails: &mut Appends,
-        wants: &[Want],
-    ) -> Result<Vec<Readout>, ModelError> {
-        let logits = self.network.forward(batch, tails)?;
-        let drawn = match (&logits, draws(batch, wants)) {
-            (Some(logits), draws) if !draws.is_empty() => {
-                let kernels = self.network.ops.kernels.as_ref();
-                Some(sample::draw(logits, &draws, kernels)?)
-            }
-            _ => None,
+    /// Builds the step's graph. The device starts on it at once, unless it is composed
+    /// of MLX's operations and another step is under way, whose buffers it needs for
+    /// itself: then it starts when it is drawn, which is when that one has landed.
+    fn fly(&self, spans: &mut [Span<'_, Self>], batch: &Batch) -> Result<MlxFlight, ModelError> {
+        let in_place = matches!(self.network.attention.means, Means::Kernel(_));
+        let eager = in_place || Rc::strong_count(&self.in_air) == 1;
+        let wants: Vec<Want> = spans.iter().map(|span| span.want.clone()).collect();
+        let failures = bridge::failures(&self.stream)?;
+        let appending = spans
+            .iter_mut()
+            .map(|span| (&mut *span.tail, span.tokens.count()));
+        let mut tails = Appends::begin(&self.shape, appending);
+        let logits = match spans.is_empty() {
+            true => None,
+            false => self.network.forward(batch, &mut tails, eager)?,
         };
-        let tokens = drawn.as_ref().map(|drawn| &drawn.tokens);
-        let rows = logits.as_ref().filter(|_| wants.contains(&Want::Logits));
-        transforms::eval(tails.pending().chain(tokens).chain(rows))?;
-        let tokens = drawn.as_ref().map_or(Ok(&[][..]), tokens_of)?;
-        let logits = rows.map_or(Ok(&[][..]), |rows| rows.try_as_slice::<f32>())?;
-        Ok(readouts(batch, wants, logits, drawn.as_ref(), tokens))
+        let pending = tails.commit(spans.iter_mut().map(|span| &mut *span.tail));
+        let in_air = Rc::clone(&self.in_air);
+        let mut flight = MlxFlight::new(batch, &wants, logits, pending, failures, in_air);
+        if eager {
+            flight.start()?;
+        }
+        Ok(flight)
     }
 }
 
 impl Model for MlxModel {
     type Segment = MlxSegment;
     type Tail = MlxTail;
+    type Flight = MlxFlight;
 
     fn spec(&self) -> &ModelSpec {
         &self.spec
@@ -208,20 +221,26 @@ impl Model for MlxModel {
         Ok(MlxTail::new(&self.shape, self.dtype))
     }
 
-    fn step(&mut self, spans: &mut [Span<'_, Self>]) -> Result<Vec<Readout>, ModelError> {
-        if spans.is_empty() {
-            return Ok(Vec::new());
-        }
+    fn launch(&mut self, spans: &mut [Span<'_, Self>]) -> Result<MlxFlight, ModelError> {
         let batch = self.batch(spans)?;
-        let shape = &self.shape;
-        let wants: Vec<Want> = spans.iter().map(|span| span.want.clone()).collect();
-        let appending = spans
-            .iter_mut()
-            .map(|span| (&mut *span.tail, span.tokens.len()));
-        let mut tails = Appends::begin(shape, appending);
-        let readouts = with_stream(&self.stream, || self.run(&batch, &mut tails, &wants))?;
-        tails.commit(spans.iter_mut().map(|span| &mut *span.tail))?;
-        Ok(readouts)
+        let launched = with_stream(&self.stream, || self.fly(spans, &batch));
+        launched.inspect_err(|_| bridge::drain(&self.stream))
+    }
+
+    fn draw(&mut self, flight: &mut MlxFlight, drawings: Vec<Drawing>) -> Result<(), ModelError> {
+        let kernels = self.network.ops.kernels.as_ref();
+        let drawn = with_stream(&self.stream, || flight.draw(drawings, kernels));
+        drawn.inspect_err(|_| bridge::drain(&self.stream))?;
+        Ok(())
+    }
+
+    fn is_ready(&self, flight: &MlxFlight) -> bool {
+        flight.is_ready()
+    }
+
+    fn land(&mut self, flight: MlxFlight) -> Result<Vec<Readout>, ModelError> {
+        let landed = with_stream(&self.stream, || flight.land(&self.stream));
+        landed.inspect_err(|_| bridge::drain(&self.stream))
     }
 
     fn seal(&mut self, tail: &mut MlxTail, tokens: usize) -> Result<MlxSegment, ModelError> {
@@ -238,7 +257,7 @@ impl Model for MlxModel {
             let layers = tail.compact(cut - shape.kept(extent), cut)?;
             let segment = MlxSegment::new(shape, extent, layers);
             let rest = tail.roomy(cut, tail.held())?;
-            transforms::eval(segment.arrays().chain(rest.iter().flat_map(State::arrays)))?;
+            transforms::async_eval(segment.arrays().chain(rest.iter().flat_map(State::arrays)))?;
             *tail = tail.with_layers(left, tail.held() - cut, rest);
             Ok(segment)
         })
@@ -256,7 +275,7 @@ impl Model for MlxModel {
         with_stream(&self.stream, || {
             let upper = segment.part(shape, upper, 0, cut)?;
             let lower = segment.part(shape, lower, cut, kept)?;
-            transforms::eval(upper.arrays().chain(lower.arrays()))?;
+            transforms::async_eval(upper.arrays().chain(lower.arrays()))?;
             Ok((upper, lower))
         })
     }
@@ -265,7 +284,7 @@ impl Model for MlxModel {
         legal::merge(&self.spec, upper.extent(), lower.extent())?;
         with_stream(&self.stream, || {
             let merged = upper.merged(&self.shape, lower)?;
-            transforms::eval(merged.arrays())?;
+            transforms::async_eval(merged.arrays())?;
             Ok(merged)
         })
     }
@@ -346,54 +365,4 @@ fn spec(files: &ModelFiles, shape: &Shape, dtype: Dtype) -> ModelSpec {
         scratch_bytes_per_token: 4
             * (6 * config.hidden_size + 3 * config.intermediate_size + config.vocab_size),
     }
-}
-
-/// What to draw, and from which of the wanted rows.
-fn draws(batch: &Batch, wants: &[Want]) -> Vec<(u32, sampling::Draw)> {
-    let mut row = 0;
-    let mut draws = Vec::new();
-    for (want, span) in wants.iter().zip(&batch.spans) {
-        match want {
-            Want::Nothing => {}
-            Want::Token(draw) => {
-                draws.push((row, *draw));
-                row += 1;
-            }
-            Want::Logits => row += span.rows.len() as u32,
-        }
-    }
-    draws
-}
-
-fn tokens_of(drawn: &Drawn) -> Result<&[u32], ModelError> {
-    Ok(drawn.tokens.try_as_slice()?)
-}
-
-/// One readout for each span from what was read back of all.
-fn readouts(
-    batch: &Batch,
-    wants: &[Want],
-    logits: &[f32],
-    drawn: Option<&Drawn>,
-    tokens: &[u32],
-) -> Vec<Readout> {
-    let mut places = drawn.into_iter().flat_map(|drawn| &drawn.places);
-    let width = logits.len() / batch.wanted.len().max(1);
-    let mut row = 0;
-    let spans = wants.iter().zip(&batch.spans);
-    spans
-        .map(|(want, span)| match want {
-            Want::Nothing => Readout::Nothing,
-            Want::Token(_) => {
-                row += 1;
-                let place = places.next().expect("every wanted token was drawn");
-                Readout::Token(tokens[*place])
-            }
-            Want::Logits => {
-                let start = row * width;
-                row += span.rows.len();
-                Readout::Logits(logits[start..row * width].to_vec())
-            }
-        })
-        .collect()
 }

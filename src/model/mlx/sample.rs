@@ -5,6 +5,8 @@
 //! ask only: a greedy row for the place of its maximum, a row without top-k
 //! and top-p for no sorting, a row with top-k for sorting that many.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::{argmax_axis, take_axis, topk_axis};
 use mlx_rs::{Array, Dtype, Stream, ops};
@@ -12,15 +14,58 @@ use mlx_rs::{Array, Dtype, Stream, ops};
 use super::bridge::{Kernel, View, ViewMut, apply};
 
 use super::ops::concatenate;
-use crate::model::sampling::{Draw, Sampling};
+use crate::model::sampling::{Draw, Drawing, Drawn, Sampling, TokenLogprobs};
+use crate::model::{ModelError, Readout};
 
 /// Tokens of all draws, still on the device.
 #[derive(Debug)]
-pub(super) struct Drawn {
+pub(super) struct Tokens {
     /// `[draws]`, unsigned 32-bit.
     pub(super) tokens: Array,
     /// Where in `tokens` each draw's token is.
     pub(super) places: Vec<usize>,
+    logprobs: Logprobs,
+}
+
+/// How likely tokens were, of draws that want to know.
+#[derive(Debug)]
+enum Logprobs {
+    Unwanted,
+    /// The kernel notes them, in the order of the draws.
+    Noted(Arc<Mutex<Vec<Option<TokenLogprobs>>>>),
+    /// The host reckons them from the logits: each draw's row, and how many alternatives
+    /// it wants.
+    FromLogits(Array, Vec<(u32, Option<usize>)>),
+}
+
+impl Tokens {
+    /// Waits for the tokens and reads them, in the order of the draws.
+    pub(super) fn read(self) -> Result<Vec<Readout>, ModelError> {
+        let tokens = self.tokens.try_as_slice::<u32>()?;
+        let tokens: Vec<u32> = self.places.iter().map(|place| tokens[*place]).collect();
+        let logprobs = match self.logprobs {
+            Logprobs::Unwanted => vec![None; tokens.len()],
+            Logprobs::Noted(noted) => std::mem::take(&mut *lock(&noted)),
+            Logprobs::FromLogits(logits, wanted) => {
+                let vocab = logits.dim(1) as usize;
+                let logits = logits.try_as_slice::<f32>()?;
+                let logprobs = wanted.iter().zip(&tokens).map(|((row, top), token)| {
+                    let row = &logits[*row as usize * vocab..][..vocab];
+                    TokenLogprobs::from_logits(row, *token, (*top)?)
+                });
+                logprobs.collect()
+            }
+        };
+        let drawn = tokens.into_iter().zip(logprobs);
+        Ok(drawn
+            .map(|(token, logprobs)| Readout::from(Drawn { token, logprobs }))
+            .collect())
+    }
+}
+
+fn lock<T>(noted: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while the lock is held.
+    noted.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a row must pay for.
@@ -53,41 +98,67 @@ impl Cost {
 /// crate's kernel where there is a stream for it. `draws` is not empty.
 pub(super) fn draw(
     logits: &Array,
-    draws: &[(u32, Draw)],
+    draws: Vec<(u32, Drawing)>,
     kernels: Option<&Stream>,
-) -> Result<Drawn, Exception> {
+) -> Result<Tokens, Exception> {
+    let wants = draws.iter().any(|(_, draw)| draw.logprobs().is_some());
     let Some(stream) = kernels else {
-        return composed(logits, draws);
+        let logprobs = match wants {
+            false => Logprobs::Unwanted,
+            true => {
+                let rows = draws.iter().map(|(row, draw)| (*row, draw.logprobs()));
+                Logprobs::FromLogits(logits.clone(), rows.collect())
+            }
+        };
+        let (tokens, places) = composed(logits, &draws)?;
+        return Ok(Tokens {
+            tokens,
+            places,
+            logprobs,
+        });
     };
     let count = draws.len();
+    let noted = wants.then(|| Arc::new(Mutex::new(Vec::new())));
     let kernel = DrawTokens {
-        draws: draws.to_vec(),
+        draws,
+        noted: noted.clone(),
     };
     let tokens = apply(kernel, &[logits], &[&[count as i32]], stream)?.swap_remove(0);
-    Ok(Drawn {
+    Ok(Tokens {
         tokens: tokens.as_dtype(Dtype::Uint32)?,
         places: (0..count).collect(),
+        logprobs: noted.map_or(Logprobs::Unwanted, Logprobs::Noted),
     })
 }
 
-/// [`Draw::from_logits`] in the graph. Token ids pass through single precision,
+/// [`Drawing::from_logits`] in the graph. Token ids pass through single precision,
 /// which has every whole number up to 2^24, more than any vocabulary.
 struct DrawTokens {
-    draws: Vec<(u32, Draw)>,
+    draws: Vec<(u32, Drawing)>,
+    noted: Option<Arc<Mutex<Vec<Option<TokenLogprobs>>>>>,
 }
 
 impl Kernel for DrawTokens {
     fn run(&self, inputs: &[View<'_>], _: &mut [ViewMut<'_>], outputs: &mut [ViewMut<'_>]) {
         let logits = &inputs[0];
         let vocab = logits.shape[1];
+        let mut logprobs = Vec::new();
         for ((row, draw), token) in self.draws.iter().zip(&mut *outputs[0].data) {
             let start = *row as usize * vocab;
-            *token = draw.from_logits(&logits.data[start..start + vocab]) as f32;
+            let drawn = draw.from_logits(&logits.data[start..start + vocab]);
+            *token = drawn.token as f32;
+            logprobs.push(drawn.logprobs);
+        }
+        if let Some(noted) = &self.noted {
+            *lock(noted) = logprobs;
         }
     }
 }
 
-fn composed(logits: &Array, draws: &[(u32, Draw)]) -> Result<Drawn, Exception> {
+/// The tokens, and where each draw's is among them.
+fn composed(logits: &Array, drawings: &[(u32, Drawing)]) -> Result<(Array, Vec<usize>), Exception> {
+    let (logits, draws) = adjusted(logits, drawings)?;
+    let (logits, draws) = (&logits, &draws[..]);
     let mut order: Vec<usize> = (0..draws.len()).collect();
     order.sort_by_key(|draw| Cost::of(&draws[*draw].1.sampling));
     let mut places = vec![0; draws.len()];
@@ -106,10 +177,35 @@ fn composed(logits: &Array, draws: &[(u32, Draw)]) -> Result<Drawn, Exception> {
             }
         })
         .collect::<Result<_, Exception>>()?;
-    Ok(Drawn {
-        tokens: concatenate(tokens, 0)?,
-        places,
-    })
+    Ok((concatenate(tokens, 0)?, places))
+}
+
+/// Logits with the rows of draws that change them below the rest, and each draw with the
+/// row that is its own then.
+fn adjusted(
+    logits: &Array,
+    drawings: &[(u32, Drawing)],
+) -> Result<(Array, Vec<(u32, Draw)>), Exception> {
+    let (rows, vocab) = (logits.dim(0), logits.dim(1));
+    let mut parts = vec![logits.clone()];
+    let mut draws = Vec::with_capacity(drawings.len());
+    for (row, drawing) in drawings {
+        let mut row = *row;
+        if let Some(adjustments) = drawing.adjustments(vocab as usize) {
+            let vector = |numbers: &[f32]| Array::from_slice(numbers, &[1, vocab]);
+            let repetition = vector(&adjustments.repetition);
+            let from = row as i32;
+            let raw = super::ops::slice(logits, [from, 0], [from + 1, vocab])?
+                .add(vector(&adjustments.bias))?;
+            let above = raw.gt(Array::from_f32(0.0))?;
+            let penalized =
+                ops::select(above, raw.divide(&repetition)?, raw.multiply(&repetition)?)?;
+            row = (rows as usize + parts.len() - 1) as u32;
+            parts.push(penalized.add(vector(&adjustments.shift))?);
+        }
+        draws.push((row, *drawing.draw()));
+    }
+    Ok((concatenate(parts, 0)?, draws))
 }
 
 /// The group's rows of `logits`; `logits` itself when that is all of it in order.
@@ -213,6 +309,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::model::sampling::{DrawSpec, Drawer};
 
     /// Every token must be one that takes part, and its share of the distribution
     /// must hold the uniform number, up to rounding.
@@ -225,7 +322,10 @@ mod tests {
         let shape = [logits.len() as i32, logits[0].len() as i32];
         let array = Array::from_slice(&logits.concat(), &shape);
         let cpu = Stream::new_with_device(&Device::cpu());
-        let drawn = with_stream(&cpu, || draw(&array, &draws, None)).expect("a graph");
+        let drawings = draws.iter();
+        let drawings = drawings.map(|(row, draw)| (*row, Drawing::plain(*draw)));
+        let drawn = with_stream(&cpu, || draw(&array, drawings.collect(), None));
+        let drawn = drawn.expect("a graph");
         let tokens = drawn.tokens.try_as_slice::<u32>().expect("tokens");
         for ((row, draw), place) in draws.iter().zip(&drawn.places) {
             let logits = &logits[*row as usize];
@@ -264,6 +364,7 @@ mod tests {
                 top_p,
                 min_p,
                 seed,
+                ..Sampling::GREEDY
             },
         )
     }
@@ -322,6 +423,52 @@ mod tests {
         ];
         for index in 0..10 {
             check(&logits, &samplings, index);
+        }
+    }
+
+    /// Changed rows beside plain ones, and probabilities, composed and by the host.
+    #[test]
+    fn more_than_plain_draws() {
+        let logits =
+            |row: u32| (0..300u32).map(move |id| ((id * 37 + row * 11) % 101) as f32 / 9.0);
+        let spec = DrawSpec {
+            bias: vec![(5, 20.0), (7, f32::NEG_INFINITY)],
+            logprobs: Some(3),
+            ..DrawSpec::default()
+        };
+        let penalties = Sampling {
+            repetition_penalty: 1.5,
+            presence_penalty: 0.5,
+            ..Sampling::GREEDY
+        };
+        let drawing = |sampling: Sampling, spec: &DrawSpec| {
+            let history: Vec<u32> = (0..60).collect();
+            let mut drawer = Drawer::new(Arc::new(spec.clone()), sampling, &history, &[8, 8]);
+            let draw = Draw { sampling, index: 2 };
+            drawer.drawing(draw).expect("no grammar")
+        };
+        let greedy = Draw {
+            sampling: Sampling::GREEDY,
+            index: 0,
+        };
+        let drawings = vec![
+            (0, Drawing::plain(greedy)),
+            (1, drawing(Sampling::GREEDY, &spec)),
+            (2, drawing(penalties, &DrawSpec::default())),
+            (1, drawing(penalties, &spec)),
+        ];
+        let rows: Vec<Vec<f32>> = (0..3).map(|row| logits(row).collect()).collect();
+        let array = Array::from_slice(&rows.concat(), &[3, 300]);
+        let cpu = Stream::new_with_device(&Device::cpu());
+        let expected: Vec<Readout> = drawings
+            .iter()
+            .map(|(row, drawing)| Readout::from(drawing.from_logits(&rows[*row as usize])))
+            .collect();
+        let kernels = crate::model::mlx::bridge::available().then_some(&cpu);
+        for kernels in [None, kernels] {
+            let drawn = with_stream(&cpu, || draw(&array, drawings.clone(), kernels));
+            let found = drawn.expect("a graph").read().expect("tokens");
+            assert_eq!(found, expected);
         }
     }
 }

@@ -73,6 +73,13 @@ impl Shape {
         (2 * self.kv_heads * self.head_dim) as usize
     }
 
+    /// Most bytes that one layer makes of one row before the next layer's begin.
+    pub(super) fn layer_bytes_per_row(&self, config: &LlamaConfig) -> usize {
+        let attention = (self.packed_heads() + self.heads) * self.head_dim;
+        let numbers = attention as usize + 6 * config.hidden_size + 3 * config.intermediate_size;
+        4 * numbers
+    }
+
     /// Bytes that all layers cache for one token.
     pub(super) fn bytes_per_token(&self, dtype: Dtype) -> usize {
         let item_bytes = match dtype {

@@ -1,15 +1,17 @@
 //! Tails: buffers that grow by blocks and are written in place.
 //!
 //! A step takes the buffers out of its tails, puts them through the graph, and
-//! gives back what the graph made of them. Nothing else holds a buffer meanwhile,
-//! so that new rows are written into it ("donation"). A buffer that something
-//! else held would be copied as a whole, layer by layer, in every step.
+//! gives back what the graph makes of them. This crate's kernels write into them when
+//! they run. MLX's own operations do so where nothing else holds a buffer when they are
+//! evaluated ("donation"), which is why such a graph is evaluated only when the step
+//! before it has landed: a buffer that is held is copied as a whole, layer by layer, in
+//! every step.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, ops::zeros_dtype};
 
 use super::batch::Batch;
-use super::bridge::InPlace;
+use super::bridge::Buffer;
 use super::ops;
 use super::shape::Shape;
 use super::state::State;
@@ -37,10 +39,10 @@ pub struct MlxTail {
 pub(super) struct Appends {
     shape: Shape,
     spans: Vec<Append>,
-    /// What became of the layers so far.
-    written: Vec<Written>,
-    /// What the last of them gave out.
-    output: Option<Array>,
+    /// Each layer's buffers after the step, one for each tail.
+    written: Vec<Vec<State>>,
+    /// What must be evaluated so that the last of them is written: all are then.
+    pending: Vec<Array>,
 }
 
 /// One tail's part in a step.
@@ -54,15 +56,6 @@ struct Append {
     stay: usize,
     capacity: usize,
     layers: std::vec::IntoIter<State>,
-}
-
-/// One layer's buffers after the step, one for each tail.
-#[derive(Debug)]
-enum Written {
-    /// What the graph makes of them.
-    Made(Vec<State>),
-    /// Changed by a kernel, beside the graph.
-    InPlace(InPlace),
 }
 
 impl MlxTail {
@@ -173,12 +166,12 @@ impl Appends {
                 .map(|(tail, added)| tail.begin(shape, added))
                 .collect(),
             written: Vec::with_capacity(shape.layers),
-            output: None,
+            pending: Vec::new(),
         }
     }
 
     /// The next layer's buffers, with room for what is to be written.
-    pub(super) fn next_buffers(&mut self, dtype: Dtype) -> Result<Vec<State>, Exception> {
+    fn next_buffers(&mut self, dtype: Dtype) -> Result<Vec<State>, Exception> {
         let shape = self.shape;
         let spans = self.spans.iter_mut();
         spans.map(|span| span.next_buffer(&shape, dtype)).collect()
@@ -189,7 +182,7 @@ impl Appends {
     pub(super) fn write(&mut self, batch: &Batch, new: &State) -> Result<&[State], Exception> {
         let buffers = self.next_buffers(new.keys.dtype())?;
         let spans = buffers.iter().zip(&batch.spans);
-        let written = spans
+        let written: Vec<State> = spans
             .map(|(buffer, span)| {
                 let put = |buffer: &Array, new: &Array| {
                     let rows = ops::tokens(new, span.rows.start, span.rows.end)?;
@@ -201,36 +194,41 @@ impl Appends {
                 })
             })
             .collect::<Result<_, Exception>>()?;
-        self.written.push(Written::Made(written));
-        match self.written.last() {
-            Some(Written::Made(states)) => Ok(states),
-            _ => unreachable!("just pushed"),
-        }
+        self.pending = written.iter().flat_map(State::arrays).cloned().collect();
+        self.written.push(written);
+        Ok(self.written.last().expect("just pushed"))
     }
 
-    /// Notes that a kernel with that `output` writes to the buffers it was given.
-    pub(super) fn written_in_place(&mut self, in_place: InPlace, output: &Array) {
-        self.written.push(Written::InPlace(in_place));
-        self.output = Some(output.clone());
+    /// Has a kernel write the next layer's state of all rows to the tails' buffers, and
+    /// returns what else it makes.
+    pub(super) fn write_in_place(
+        &mut self,
+        dtype: Dtype,
+        kernel: impl FnOnce(&[(Buffer, Buffer)]) -> Result<Array, Exception>,
+    ) -> Result<Array, Exception> {
+        let buffers = self.next_buffers(dtype)?.into_iter().map(|state| {
+            // SAFETY: a tail's buffers were made for it alone. What else uses them is
+            // evaluated on the model's one stream; views of them are of rows that were
+            // written before, and which are written again only when they are cut off.
+            unsafe { (Buffer::new(state.keys), Buffer::new(state.values)) }
+        });
+        let buffers: Vec<(Buffer, Buffer)> = buffers.collect();
+        let made = kernel(&buffers)?;
+        let written = buffers.into_iter().map(|(keys, values)| State {
+            keys: keys.into_array(),
+            values: values.into_array(),
+        });
+        self.written.push(written.collect());
+        self.pending = vec![made.clone()];
+        Ok(made)
     }
 
-    /// What must be evaluated so that all state is written.
-    pub(super) fn pending(&self) -> impl Iterator<Item = &Array> {
-        let made = match self.written.last() {
-            Some(Written::Made(states)) => states.as_slice(),
-            _ => &[],
-        };
-        made.iter().flat_map(State::arrays).chain(&self.output)
-    }
-
-    /// Gives the buffers back after the step was evaluated.
-    pub(super) fn commit<'a>(
-        self,
-        tails: impl Iterator<Item = &'a mut MlxTail>,
-    ) -> Result<(), Exception> {
+    /// Gives the buffers back. Returns what is to be evaluated so that all state is
+    /// written to them.
+    pub(super) fn commit<'a>(self, tails: impl Iterator<Item = &'a mut MlxTail>) -> Vec<Array> {
         let mut layers: Vec<Vec<State>> = self.spans.iter().map(|_| Vec::new()).collect();
         for written in self.written {
-            for (layers, state) in layers.iter_mut().zip(written.take()?) {
+            for (layers, state) in layers.iter_mut().zip(written) {
                 layers.push(state);
             }
         }
@@ -240,7 +238,7 @@ impl Appends {
             tail.capacity = span.capacity;
             tail.layers = layers;
         }
-        Ok(())
+        self.pending
     }
 }
 
@@ -258,19 +256,6 @@ impl Append {
             true => Ok(state),
             false => state.moved(first, first + stay, capacity),
         }
-    }
-}
-
-impl Written {
-    fn take(self) -> Result<Vec<State>, Exception> {
-        let in_place = match self {
-            Written::Made(states) => return Ok(states),
-            Written::InPlace(in_place) => in_place,
-        };
-        debug_assert_eq!(in_place.copied(), 0, "something else held a tail's buffer");
-        let mut arrays = in_place.take()?.into_iter();
-        let pairs = std::iter::from_fn(|| Some((arrays.next()?, arrays.next()?)));
-        Ok(pairs.map(|(keys, values)| State { keys, values }).collect())
     }
 }
 

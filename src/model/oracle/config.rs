@@ -1,7 +1,6 @@
 //! What an oracle is to be: its shape, its speed, its faults.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::counters::OracleCounters;
 use super::faults::Faults;
@@ -9,9 +8,6 @@ use super::hash::mix;
 use super::vocabulary::Vocabulary;
 use crate::TokenId;
 use crate::model::{LayerGroup, LayerKind, ModelSpec};
-
-/// Shorter waits are spun, since a sleep overshoots by about as much.
-const SLEEP_MIN: Duration = Duration::from_micros(100);
 
 /// What an oracle is to be. The default is one layer of full attention over a
 /// thousand tokens, which never ends, costs nothing and verifies all it reads.
@@ -37,7 +33,8 @@ pub struct OracleConfig {
     pub tail_block_tokens: usize,
     /// Whether it claims that full attention's state can be moved to other positions.
     pub can_shift: bool,
-    /// How long a step takes beyond the oracle's own work.
+    /// How long a step takes on the device that the oracle pretends to run on, from
+    /// its launch or the end of the step before it.
     pub cost: StepCost,
     /// Re-reads every cached entry at every step, in time linear in the context.
     /// Turn it off to measure a scheduler: folds that were taken when the
@@ -225,19 +222,6 @@ impl StepCost {
         self.base
             .saturating_add(times(self.per_token, tokens))
             .saturating_add(times(self.per_cached_token, cached_tokens))
-    }
-
-    /// Spends that time on this thread.
-    pub(super) fn spend(&self, tokens: usize, cached_tokens: usize) {
-        let cost = self.of(tokens, cached_tokens);
-        if cost >= SLEEP_MIN {
-            thread::sleep(cost);
-        } else if !cost.is_zero() {
-            let begun = Instant::now();
-            while begun.elapsed() < cost {
-                std::hint::spin_loop();
-            }
-        }
     }
 }
 

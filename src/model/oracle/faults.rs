@@ -17,11 +17,13 @@ pub struct Faults(Arc<Mutex<Plan>>);
 /// What happens to a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepFault {
-    /// It returns [`ModelError::Device`](crate::model::ModelError::Device).
+    /// Its launch returns [`ModelError::Device`](crate::model::ModelError::Device).
     Fail,
-    /// It panics.
+    /// It is launched and drawn, and fails as above when it is to land.
+    FailLanding,
+    /// Its launch panics.
     Panic,
-    /// It takes so much longer, then succeeds.
+    /// Its launch takes so much longer, then succeeds.
     Hang(Duration),
 }
 

@@ -25,7 +25,7 @@
 //! let mut oracle = Oracle::new(config.clone())?;
 //! let mut tail = oracle.tail(&[])?;
 //! let mut spans = [Span {
-//!     tokens: &[3, 1, 4],
+//!     tokens: (&[3, 1, 4]).into(),
 //!     path: &[],
 //!     tail: &mut tail,
 //!     want: Want::Token(Draw { sampling: Sampling::GREEDY, index: 0 }),
@@ -38,6 +38,7 @@
 mod config;
 mod counters;
 mod faults;
+mod flight;
 mod hash;
 mod solo;
 mod state;
@@ -51,12 +52,17 @@ use std::thread;
 pub use config::{OracleConfig, OracleConfigError, StepCost};
 pub use counters::{OracleCounters, OracleCounts};
 pub use faults::{Faults, StepFault};
+pub use flight::OracleFlight;
 pub use solo::{ShiftRule, Soloist};
 pub use state::{OracleSegment, OracleTail};
 
+use super::sampling::Drawing;
 use super::{
-    DeviceMemory, Extent, Model, ModelError, ModelSpec, Readout, Segment, Span, Tail, Want, legal,
+    DeviceMemory, Extent, Feed, Model, ModelError, ModelSpec, Readout, Segment, Span, Tail, Want,
+    legal,
 };
+use crate::TokenId;
+use flight::{Answer, Ready};
 use state::{RangeState, cached_tokens, entries_read};
 use vocabulary::Vocabulary;
 
@@ -67,6 +73,8 @@ pub struct Oracle {
     spec: ModelSpec,
     vocabulary: Vocabulary,
     shape: u64,
+    /// When the last flight is ready.
+    busy_until: Ready,
 }
 
 /// What a step has to do.
@@ -88,6 +96,7 @@ impl Oracle {
             spec: config.spec(),
             vocabulary: config.vocabulary(),
             shape: config.shape(),
+            busy_until: Ready::default(),
             config,
         })
     }
@@ -97,18 +106,18 @@ impl Oracle {
         let mut load = Load::default();
         for (index, span) in spans.iter().enumerate() {
             let cached = cached_tokens(span.path, span.tail);
-            let total = cached + span.tokens.len();
+            let total = cached + span.tokens.count();
             let vocab = self.config.vocab_size;
-            let stray = span.tokens.iter().find(|token| **token as usize >= vocab);
-            let misuse = if let Some(token) = stray {
+            let mut known = span.tokens.known().into_iter().flatten();
+            let misuse = if let Some(token) = known.find(|token| **token as usize >= vocab) {
                 format!("token {token} is outside the vocabulary of {vocab}")
-            } else if span.tokens.is_empty() {
+            } else if span.tokens.count() == 0 {
                 "there are no tokens to evaluate".to_owned()
             } else if total > self.config.context_tokens_max {
                 let most = self.config.context_tokens_max;
                 format!("{total} tokens exceed the context of {most}")
             } else {
-                load.tokens += span.tokens.len();
+                load.tokens += span.tokens.count();
                 load.cached_tokens += cached;
                 continue;
             };
@@ -117,8 +126,8 @@ impl Oracle {
         Ok(load)
     }
 
-    /// Runs one span, appends its entries to its tail and reads its rows out.
-    fn evaluate(&self, span: &mut Span<'_, Oracle>) -> Readout {
+    /// Runs one span and appends its entries to its tail.
+    fn evaluate(&self, span: &mut Span<'_, Oracle>) -> Answer {
         let kinds = &self.config.layers;
         if self.config.verify {
             state::verify(span.path, span.tail, kinds);
@@ -127,7 +136,7 @@ impl Oracle {
         let start = cached_tokens(span.path, span.tail) as u64;
         let mut logits = Vec::new();
         let mut row = 0;
-        for (position, &token) in (start..).zip(span.tokens) {
+        for (position, token) in (start..).zip(fed(&span.tokens)) {
             row = hash::embed(self.config.seed, token, position);
             let grown = Extent::whole(span.tail.tokens() + 1);
             for (layer, &kind) in kinds.iter().enumerate() {
@@ -143,9 +152,9 @@ impl Oracle {
         }
         span.tail.resize(&self.spec);
         match &span.want {
-            Want::Nothing => Readout::Nothing,
-            Want::Token(draw) => Readout::Token(self.vocabulary.draw(row, draw)),
-            Want::Logits => Readout::Logits(logits),
+            Want::Nothing => Answer::Known(Readout::Nothing),
+            Want::Token(_) => Answer::ToDraw(row),
+            Want::Logits => Answer::Known(Readout::Logits(logits)),
         }
     }
 
@@ -168,6 +177,7 @@ impl Oracle {
 impl Model for Oracle {
     type Segment = OracleSegment;
     type Tail = OracleTail;
+    type Flight = OracleFlight;
 
     fn spec(&self) -> &ModelSpec {
         &self.spec
@@ -184,16 +194,19 @@ impl Model for Oracle {
     /// # Panics
     ///
     /// When [`Faults`] ask for it.
-    fn step(&mut self, spans: &mut [Span<'_, Oracle>]) -> Result<Vec<Readout>, ModelError> {
+    fn launch(&mut self, spans: &mut [Span<'_, Oracle>]) -> Result<OracleFlight, ModelError> {
         let number = self.config.counters.begin_step();
         let load = self.survey(spans).inspect_err(|_| tear(spans))?;
-        let tokens = spans.iter().flat_map(|span| span.tokens).copied();
-        for fault in self.config.faults.strike(number, tokens) {
-            match fault {
+        let tokens = spans.iter().flat_map(|span| fed(&span.tokens));
+        let failed = || ModelError::Device(format!("step {number} (injected)"));
+        let mut fault = None;
+        for struck in self.config.faults.strike(number, tokens) {
+            match struck {
                 StepFault::Hang(longer) => thread::sleep(longer),
+                StepFault::FailLanding => fault = Some(failed()),
                 StepFault::Fail => {
                     tear(spans);
-                    return Err(ModelError::Device(format!("step {number} (injected)")));
+                    return Err(failed());
                 }
                 StepFault::Panic => {
                     tear(spans);
@@ -201,10 +214,36 @@ impl Model for Oracle {
                 }
             }
         }
-        self.config.cost.spend(load.tokens, load.cached_tokens);
-        let readouts = spans.iter_mut().map(|span| self.evaluate(span)).collect();
+        let cost = self.config.cost.of(load.tokens, load.cached_tokens);
+        self.busy_until = self.busy_until.and(cost);
+        let answers = spans.iter_mut().map(|span| self.evaluate(span)).collect();
         self.config.counters.end_step(spans.len(), load.tokens);
-        Ok(readouts)
+        Ok(OracleFlight {
+            answers,
+            ready: self.busy_until,
+            fault,
+        })
+    }
+
+    fn draw(
+        &mut self,
+        flight: &mut OracleFlight,
+        drawings: Vec<Drawing>,
+    ) -> Result<(), ModelError> {
+        flight.draw(&self.vocabulary, drawings);
+        Ok(())
+    }
+
+    fn is_ready(&self, flight: &OracleFlight) -> bool {
+        flight.ready.is_now()
+    }
+
+    fn land(&mut self, flight: OracleFlight) -> Result<Vec<Readout>, ModelError> {
+        flight.ready.wait();
+        match flight.fault {
+            Some(error) => Err(error),
+            None => Ok(flight.readouts()),
+        }
     }
 
     fn seal(&mut self, tail: &mut OracleTail, tokens: usize) -> Result<OracleSegment, ModelError> {
@@ -275,6 +314,15 @@ impl Model for Oracle {
     }
 }
 
+/// The tokens of a span, which the simulated device and the host both know.
+fn fed<'a>(tokens: &Feed<'a, Oracle>) -> impl Iterator<Item = TokenId> + use<'a> {
+    let (known, drawn) = match *tokens {
+        Feed::Known(tokens) => (tokens, None),
+        Feed::Drawn(flight, span) => (&[][..], Some(flight.token(span))),
+    };
+    known.iter().copied().chain(drawn)
+}
+
 /// Leaves the spans' tails as a failed step may: useless.
 fn tear(spans: &mut [Span<'_, Oracle>]) {
     for span in spans {
@@ -296,7 +344,7 @@ mod tests {
         let mut tail = oracle.tail(&[]).expect("memory");
         for tokens in [&[1, 2, 3][..], &[4]] {
             let mut spans = [Span {
-                tokens,
+                tokens: tokens.into(),
                 path: &[],
                 tail: &mut tail,
                 want: Want::Nothing,

@@ -10,7 +10,7 @@ use super::hash;
 use super::vocabulary::Vocabulary;
 use crate::TokenId;
 use crate::model::LayerKind;
-use crate::model::sampling::{Draw, Sampling};
+use crate::model::sampling::{Draw, Drawing, Sampling};
 
 /// When a sequence shifts, and what it keeps.
 ///
@@ -239,8 +239,9 @@ fn output(
     }
     let mut output = Vec::with_capacity(tokens);
     for index in 0..tokens as u64 {
-        let draw = Draw { sampling, index };
-        let token = soloist.vocabulary.draw(soloist.row, &draw);
+        let drawing = Drawing::plain(Draw { sampling, index });
+        let drawn = soloist.vocabulary.draw(soloist.row, &drawing);
+        let token = drawn.token().expect("a draw is a token");
         output.push(token);
         evaluate(&mut soloist, token);
     }

@@ -2,7 +2,8 @@
 
 use super::hash::mix;
 use crate::TokenId;
-use crate::model::sampling::Draw;
+use crate::model::Readout;
+use crate::model::sampling::Drawing;
 
 /// The logit of the most likely token; the others lie in `[0, LOGIT_TOP)`.
 const LOGIT_TOP: f32 = 4.0;
@@ -44,14 +45,14 @@ impl Vocabulary {
         token
     }
 
-    /// The token that `draw` takes of this row's logits.
-    pub(super) fn draw(&self, row: u64, draw: &Draw) -> TokenId {
-        if draw.sampling.is_greedy() {
-            return self.greedy(row);
+    /// What `drawing` makes of this row's logits.
+    pub(super) fn draw(&self, row: u64, drawing: &Drawing) -> Readout {
+        if drawing.is_plain() && drawing.draw().sampling.is_greedy() {
+            return Readout::Token(self.greedy(row));
         }
         let mut logits = Vec::with_capacity(self.size);
         self.push_logits(row, &mut logits);
-        draw.from_logits(&logits)
+        Readout::from(drawing.from_logits(&logits))
     }
 
     /// Appends the row's logits, one for each token of the vocabulary.
@@ -91,7 +92,7 @@ impl Vocabulary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::sampling::Sampling;
+    use crate::model::sampling::{Draw, Sampling};
 
     const ROWS: u64 = 4_000;
 
@@ -117,7 +118,8 @@ mod tests {
                         sampling,
                         index: index as u64,
                     };
-                    assert_eq!(vocabulary.draw(row, &draw), draw.from_logits(&logits));
+                    let drawn = vocabulary.draw(row, &Drawing::plain(draw));
+                    assert_eq!(drawn, Readout::Token(draw.from_logits(&logits)));
                 }
             }
         }
@@ -134,7 +136,8 @@ mod tests {
                 };
                 let ends = rows()
                     .zip(0..)
-                    .map(|(row, index)| vocabulary.draw(row, &Draw { sampling, index }))
+                    .map(|(row, index)| (row, Drawing::plain(Draw { sampling, index })))
+                    .filter_map(|(row, drawing)| vocabulary.draw(row, &drawing).token())
                     .filter(|token| [2, 4].contains(token))
                     .count() as u64;
                 assert!(ends_expected.contains(&ends), "1 in {one_in}: {ends}");

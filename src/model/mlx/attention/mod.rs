@@ -174,11 +174,9 @@ fn attend_by_kernel(
         .map(|segment| segment.layer(layer))
         .map(|state| (&state.keys, &state.values))
         .collect();
-    let buffers = tails.next_buffers(packed.dtype())?;
-    let buffers = buffers.into_iter().map(|state| (state.keys, state.values));
-    let (attended, in_place) = kernels::attend(plan, packed, &segments, buffers.collect(), stream)?;
-    tails.written_in_place(in_place, &attended);
-    Ok(attended)
+    tails.write_in_place(packed.dtype(), |buffers| {
+        kernels::attend(plan, packed, &segments, buffers, stream)
+    })
 }
 
 fn span_range(span: &SpanRows) -> SpanRange {

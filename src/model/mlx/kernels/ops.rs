@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Stream};
 
-use super::super::bridge::{InPlace, Kernel, View, ViewMut, apply, apply_in_place};
+use super::super::bridge::{Buffer, Kernel, View, ViewMut, apply, apply_in_place};
 use super::attend::{self, AttendPlan, Cache, CacheMut, Heads};
 use super::linear::linear as project;
 use super::norm::{self, Norm};
@@ -122,23 +122,21 @@ pub fn add_rms_norm(
 /// * `segments`: keys and values of each segment of the plan, in its order, each
 ///   `[kv heads, tokens or more, head dim]`.
 /// * `tails`: keys and values of each span's tail, in the order of the spans, each
-///   `[kv heads, capacity, head dim]` with room for the span's rows. Give them
-///   away: a tail that somebody else still holds is copied first.
+///   `[kv heads, capacity, head dim]` with room for the span's rows.
 ///
-/// Returns `[rows, query heads * head dim]` and the tails, which can be taken
-/// (keys and values in turn, in the order of the spans) once it is evaluated. The
-/// tails are written even if nobody reads the result, but only if it is evaluated.
+/// Returns `[rows, query heads * head dim]`. The tails are written even if nobody
+/// reads the result, but only if it is evaluated.
 ///
 /// # Errors
 ///
-/// When a shape does not fit the plan, or as for [`apply`]; the tails are lost then.
+/// When a shape does not fit the plan, or as for [`apply`].
 pub fn attend(
     plan: &Arc<AttendPlan>,
     packed: &Array,
     segments: &[(&Array, &Array)],
-    tails: Vec<(Array, Array)>,
+    tails: &[(Buffer, Buffer)],
     stream: &Stream,
-) -> Result<(Array, InPlace), Exception> {
+) -> Result<Array, Exception> {
     let Heads { query, kv, dim } = plan.attention().heads;
     let refuse = |what: &str, found: &[i32], expected: &[usize]| {
         let why = format!("attend: {what} is {found:?}, expected {expected:?}");
@@ -157,7 +155,7 @@ pub fn attend(
     let caches = segments.iter().copied().zip(needed);
     let tail_caches = tails
         .iter()
-        .map(|(keys, values)| (keys, values))
+        .map(|(keys, values)| (keys.array(), values.array()))
         .zip(plan.tail_tokens());
     for ((keys, values), tokens) in caches.chain(tail_caches) {
         let roomy = |shape: &[i32]| {
@@ -176,16 +174,13 @@ pub fn attend(
     }
     let pairs = segments.iter().flat_map(|&(keys, values)| [keys, values]);
     let inputs: Vec<&Array> = [packed].into_iter().chain(pairs).collect();
-    let tails = tails
-        .into_iter()
-        .flat_map(|(keys, values)| [keys, values])
-        .collect();
+    let tails = tails.iter().flat_map(|(keys, values)| [keys, values]);
+    let tails: Vec<&Buffer> = tails.collect();
     let shape = [plan.rows() as i32, (query * dim) as i32];
     let kernel = Attend {
         plan: Arc::clone(plan),
     };
-    let (outputs, tails) = apply_in_place(kernel, &inputs, tails, &[&shape], stream)?;
-    Ok((one(outputs)?, tails))
+    one(apply_in_place(kernel, &inputs, &tails, &[&shape], stream)?)
 }
 
 fn same(shape: &[i32], expected: &[usize]) -> bool {

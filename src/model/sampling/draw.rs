@@ -1,8 +1,4 @@
-//! How a token is drawn from logits.
-//!
-//! Randomness is a pure function of a request's seed and the index of the token
-//! within its output, so that a sequence draws the same tokens whoever shares
-//! its batch, however often it was preempted, and on every backend.
+//! One token from one row of logits: filters, and a uniform number.
 //!
 //! The filters apply in the field's usual order: top-k on the logits, then
 //! temperature and softmax, then top-p (nucleus sampling, Holtzman et al. 2020),
@@ -12,48 +8,9 @@
 //! cumulative distribution of what is left, in the vocabulary's order. That order
 //! is as good as any, and needs no sorting where no filter does.
 
+use super::Sampling;
+use super::rows::{exp, maximum, sum_from};
 use crate::TokenId;
-
-/// How a request wants its tokens drawn. [`Sampling::GREEDY`] is the default.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sampling {
-    /// Divides the logits; 0 takes the most likely token (greedy). Finite, >= 0.
-    pub temperature: f32,
-    /// Only tokens at least as likely as the `top_k`-th most likely take part; 0
-    /// is no limit.
-    pub top_k: u32,
-    /// Only tokens at least as likely as the least likely one of the smallest set
-    /// whose probability reaches `top_p` take part; in (0, 1], 1 is no limit.
-    pub top_p: f32,
-    /// Only tokens at least `min_p` times as likely as the likeliest take part;
-    /// in [0, 1], 0 is no limit.
-    pub min_p: f32,
-    /// Seed of this request's random numbers.
-    pub seed: u64,
-}
-
-impl Sampling {
-    /// Always the most likely token.
-    pub const GREEDY: Sampling = Sampling {
-        temperature: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        seed: 0,
-    };
-
-    /// Whether this always takes the most likely token.
-    #[must_use]
-    pub fn is_greedy(&self) -> bool {
-        self.temperature == 0.0 || self.top_k == 1
-    }
-}
-
-impl Default for Sampling {
-    fn default() -> Self {
-        Sampling::GREEDY
-    }
-}
 
 /// One draw: how, and which of the sequence's output tokens it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -81,7 +38,8 @@ impl Draw {
     }
 
     /// Draws from one row of logits, on the host. Device samplers are tested
-    /// against this.
+    /// against this. Penalties need the sequence's history, and are the work of a
+    /// [`Drawing`](super::Drawing).
     ///
     /// # Panics
     ///
@@ -97,9 +55,32 @@ impl Draw {
         invert(&weights, threshold, self.uniform())
     }
 
+    /// The probability of every token, after all filters, in the order of their ids.
+    ///
+    /// # Panics
+    ///
+    /// When `logits` is empty.
+    #[must_use]
+    pub fn probabilities(&self, logits: &[f32]) -> Vec<f32> {
+        assert!(!logits.is_empty(), "a row of logits has at least one token");
+        if self.sampling.is_greedy() {
+            let mut probabilities = vec![0.0; logits.len()];
+            probabilities[greedy(logits) as usize] = 1.0;
+            return probabilities;
+        }
+        let mut weights = self.weights(logits);
+        let threshold = self.threshold(&weights);
+        let total = sum_from(&weights, threshold);
+        for weight in &mut weights {
+            let takes_part = *weight >= threshold;
+            *weight = if takes_part { *weight / total } else { 0.0 };
+        }
+        weights
+    }
+
     /// What each token's probability is proportional to before any filter; the
     /// likeliest has 1.
-    pub(super) fn weights(&self, logits: &[f32]) -> Vec<f32> {
+    pub(in crate::model) fn weights(&self, logits: &[f32]) -> Vec<f32> {
         let top = maximum(logits);
         let temperature = self.sampling.temperature;
         let weights = logits.iter().map(|logit| exp((logit - top) / temperature));
@@ -107,7 +88,7 @@ impl Draw {
     }
 
     /// The least weight that takes part.
-    pub(super) fn threshold(&self, weights: &[f32]) -> f32 {
+    pub(in crate::model) fn threshold(&self, weights: &[f32]) -> f32 {
         let Sampling {
             top_k,
             top_p,
@@ -222,56 +203,6 @@ fn invert(weights: &[f32], threshold: f32, uniform: f32) -> TokenId {
     last.unwrap_or(0) as TokenId
 }
 
-/// Independent sums or maxima, for the compiler to keep in vectors.
-const LANES: usize = 16;
-
-fn maximum(numbers: &[f32]) -> f32 {
-    let larger = |a: f32, b: f32| if b > a { b } else { a };
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    let (runs, rest) = numbers.as_chunks::<LANES>();
-    for run in runs {
-        for (lane, number) in lanes.iter_mut().zip(run) {
-            *lane = larger(*lane, *number);
-        }
-    }
-    lanes.iter().chain(rest).copied().fold(lanes[0], larger)
-}
-
-/// The sum of the weights that reach `threshold`.
-fn sum_from(weights: &[f32], threshold: f32) -> f32 {
-    let counted = |weight: f32| if weight >= threshold { weight } else { 0.0 };
-    let mut lanes = [0.0; LANES];
-    let (runs, rest) = weights.as_chunks::<LANES>();
-    for run in runs {
-        for (lane, weight) in lanes.iter_mut().zip(run) {
-            *lane += counted(*weight);
-        }
-    }
-    let rest = rest.iter().map(|weight| counted(*weight));
-    lanes.into_iter().chain(rest).sum()
-}
-
-/// The exponential of a number up to 0, to a few units in the last place, in
-/// operations that the compiler can do on vectors: Cody and Waite's reduction to
-/// `2^n * e^r` with `|r| <= ln(2) / 2`, and Taylor's polynomial for the latter.
-fn exp(x: f32) -> f32 {
-    /// Adding it rounds to a whole number, which stands in the lowest bits.
-    const ROUND: f32 = 12_582_912.0;
-    const LN_2_HIGH: f32 = 0.693_359_4;
-    const LN_2_LOW: f32 = -2.121_944_4e-4;
-    let shifted = x * std::f32::consts::LOG2_E + ROUND;
-    let n = shifted - ROUND;
-    let r = x - n * LN_2_HIGH - n * LN_2_LOW;
-    let mut power = 1.0 / 720.0;
-    for coefficient in [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
-        power = power * r + coefficient;
-    }
-    // Multiplies by 2^n: adds n to the exponent.
-    let scaled = f32::from_bits(power.to_bits().wrapping_add(shifted.to_bits() << 23));
-    // What is near underflow is nothing; so is the weight of a token ruled out.
-    if x > -87.0 { scaled } else { 0.0 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -336,22 +267,6 @@ mod tests {
                 ..open
             }),
             1
-        );
-    }
-
-    #[test]
-    fn exponentials_are_exact_to_rounding() {
-        for step in 0..=87_000 {
-            let x = -step as f32 / 1000.0;
-            let error = f64::from(exp(x)) / f64::from(x).exp() - 1.0;
-            assert!(
-                step == 87_000 || error.abs() < 3e-7,
-                "exp({x}) is off by {error}"
-            );
-        }
-        assert_eq!(
-            [exp(0.0), exp(-88.0), exp(f32::NEG_INFINITY)],
-            [1.0, 0.0, 0.0]
         );
     }
 

@@ -1,0 +1,293 @@
+//! One request's actor: turns tokens into text and brings both to its caller.
+//!
+//! What can wake it: news from the scheduler, in batches. It never waits for its caller:
+//! its output channel holds as much as the scheduler lets a sequence be ahead of its
+//! reader, what was under way when it paused, and the end.
+
+mod held;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kameo::Actor;
+use kameo::actor::ActorRef;
+use kameo::message::{Context, Message};
+use smallvec::SmallVec;
+use tokio::sync::{Notify, mpsc};
+
+use super::scheduler::{Scheduler, Stop};
+use crate::error::GenerateError;
+use crate::request::{Finish, FinishReason, Piece, TokenLogprobs, Usage};
+use crate::shared::admission::{Permit, Refusal};
+use crate::shared::cancel::CancelWord;
+use crate::shared::credits::Credits;
+use crate::telemetry::Telemetry;
+use crate::text::{Certain, TextOutput};
+use crate::{SequenceId, TokenId};
+use held::HeldLogprobs;
+
+/// News in order; nearly always one.
+pub(crate) type Batch = SmallVec<[News; 1]>;
+
+/// What the scheduler tells a sequence.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// It has a slot; of so many prompt tokens, so many were in the cache.
+    Started {
+        prompt_tokens: usize,
+        cached_tokens: usize,
+    },
+    /// A new token, and how likely it was if the request wants to know.
+    Token(TokenId, Option<Arc<TokenLogprobs>>),
+    /// There will be no more.
+    Finished(FinishReason),
+    /// There will be no more, and not by anyone's wish.
+    Failed(GenerateError),
+}
+
+/// What a sequence sends to its caller.
+#[derive(Debug)]
+pub(crate) enum Output {
+    Piece(Piece),
+    Finish(Finish),
+    Failed(GenerateError),
+}
+
+/// The actor. Owns the text side of one request.
+pub(crate) struct Sequence {
+    args: SequenceArgs,
+    usage: Usage,
+    held: HeldLogprobs,
+    started_at: Option<Instant>,
+    first_token_at: Option<Instant>,
+    last_token_at: Option<Instant>,
+    /// Room in the channel for the last word; none once that is said, or if the caller
+    /// had left before it began.
+    end: Option<mpsc::OwnedPermit<Output>>,
+    done: bool,
+}
+
+/// What a sequence starts with.
+pub(crate) struct SequenceArgs {
+    pub(crate) id: SequenceId,
+    pub(crate) prompt_tokens: usize,
+    /// None on an engine without a tokenizer.
+    pub(crate) text: Option<TextOutput>,
+    pub(crate) output: mpsc::Sender<Output>,
+    pub(crate) scheduler: ActorRef<Scheduler>,
+    pub(crate) cancel: CancelWord,
+    pub(crate) credits: Credits,
+    pub(crate) telemetry: Arc<Telemetry>,
+    pub(crate) submitted_at: Instant,
+    /// Its place in the house; given back when the actor is gone.
+    pub(crate) guest: Guest,
+}
+
+/// A request's place in the house; its drop may be what a drain waits for.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    permit: Option<Permit>,
+    left: Arc<Notify>,
+}
+
+impl Guest {
+    /// The holder of a permit, who says so on `left` when it goes.
+    pub(crate) fn new(permit: Permit, left: Arc<Notify>) -> Self {
+        Self {
+            permit: Some(permit),
+            left,
+        }
+    }
+
+    /// Claims the tokens of its prompt, which now wait.
+    pub(crate) fn claim(&mut self, tokens: usize) -> Result<(), Refusal> {
+        self.permit().claim(tokens)
+    }
+
+    /// Its prompt waits no more.
+    fn started(&mut self) {
+        self.permit().started();
+    }
+
+    fn permit(&mut self) -> &mut Permit {
+        let permit = self.permit.as_mut();
+        permit.expect("a guest has its permit until it goes")
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        drop(self.permit.take());
+        self.left.notify_waiters();
+    }
+}
+
+impl Actor for Sequence {
+    type Args = SequenceArgs;
+    type Error = Infallible;
+
+    async fn on_start(args: Self::Args, _actor_ref: ActorRef<Self>) -> Result<Self, Self::Error> {
+        let usage = Usage {
+            prompt_tokens: args.prompt_tokens,
+            ..Usage::default()
+        };
+        let end = args.output.clone().try_reserve_owned().ok();
+        Ok(Self {
+            args,
+            usage,
+            held: HeldLogprobs::default(),
+            started_at: None,
+            first_token_at: None,
+            last_token_at: None,
+            end,
+            done: false,
+        })
+    }
+}
+
+impl Message<Batch> for Sequence {
+    type Reply = ();
+
+    async fn handle(&mut self, batch: Batch, _ctx: &mut Context<Self, Self::Reply>) {
+        for news in batch {
+            match news {
+                // Its caller has what it wanted; this is a late token or the end.
+                _ if self.done => {}
+                News::Started {
+                    prompt_tokens,
+                    cached_tokens,
+                } => self.started(prompt_tokens, cached_tokens),
+                News::Token(token, logprobs) => self.token(token, logprobs).await,
+                News::Finished(reason) => self.finish(reason),
+                News::Failed(error) => self.fail(error),
+            }
+        }
+    }
+}
+
+impl Sequence {
+    fn started(&mut self, prompt_tokens: usize, cached_tokens: usize) {
+        self.args.guest.started();
+        self.usage.prompt_tokens = prompt_tokens;
+        self.usage.cached_tokens = cached_tokens;
+        let now = Instant::now();
+        self.started_at = Some(now);
+        let waited = now - self.args.submitted_at;
+        self.args.telemetry.started(&self.usage, waited);
+    }
+
+    async fn token(&mut self, token: TokenId, logprobs: Option<Arc<TokenLogprobs>>) {
+        self.usage.output_tokens += 1;
+        self.measure_token();
+        let (certain, logprobs) = match &mut self.args.text {
+            Some(text) => match text.push(token) {
+                Ok(certain) => {
+                    self.held.push(logprobs, certain.completed_bytes);
+                    let logprobs = self.held.show(certain.text.len());
+                    (certain, logprobs)
+                }
+                Err(error) => {
+                    self.fail(GenerateError::Text(error.to_string()));
+                    return self.stop().await;
+                }
+            },
+            None => {
+                let certain = logprobs.map(Arc::unwrap_or_clone);
+                (Certain::default(), certain.into_iter().collect())
+            }
+        };
+        let sent = self.send(Piece {
+            token: Some(token),
+            text: certain.text,
+            logprobs,
+        });
+        if !sent {
+            let unread = self.args.credits.unread();
+            let waited = Duration::ZERO;
+            self.fail(GenerateError::SlowReader { unread, waited });
+        } else if certain.stopped {
+            self.end(FinishReason::StopString);
+        }
+        if self.done {
+            self.stop().await;
+        }
+    }
+
+    /// The last word: what was held back, then the end.
+    fn finish(&mut self, reason: FinishReason) {
+        let rest = self.args.text.as_mut().map(TextOutput::finish);
+        let text = rest.unwrap_or_default();
+        let logprobs = self.held.show_all();
+        if !text.is_empty() || !logprobs.is_empty() {
+            let sent = self.send(Piece {
+                token: None,
+                text,
+                logprobs,
+            });
+            assert!(sent, "the channel has room for what is held back");
+        }
+        self.end(reason);
+    }
+
+    fn end(&mut self, reason: FinishReason) {
+        let usage = self.usage;
+        let decoded = self.first_token_at.zip(self.last_token_at);
+        self.args.telemetry.finished(
+            reason,
+            self.args.submitted_at.elapsed(),
+            decoded.map(|(first, last)| last - first),
+        );
+        self.say_last(Output::Finish(Finish { reason, usage }));
+    }
+
+    fn fail(&mut self, error: GenerateError) {
+        self.args.telemetry.failed(&error);
+        self.say_last(Output::Failed(error));
+    }
+
+    fn say_last(&mut self, output: Output) {
+        if let Some(end) = self.end.take() {
+            end.send(output);
+        }
+        self.done = true;
+    }
+
+    /// Tells the scheduler that no more tokens are wanted.
+    async fn stop(&self) {
+        // A scheduler that is gone has stopped everything.
+        self.args
+            .scheduler
+            .tell(Stop(self.args.id))
+            .send()
+            .await
+            .ok();
+    }
+
+    /// False when there is no room: the scheduler went on though the reader did not.
+    #[must_use]
+    fn send(&self, piece: Piece) -> bool {
+        match self.args.output.try_send(Output::Piece(piece)) {
+            Ok(()) => true,
+            Err(mpsc::error::TrySendError::Closed(_)) => {
+                // The caller has left; the scheduler sees the word at its next step.
+                self.args.cancel.cancel();
+                true
+            }
+            Err(mpsc::error::TrySendError::Full(_)) => false,
+        }
+    }
+
+    fn measure_token(&mut self) {
+        let now = Instant::now();
+        let telemetry = &self.args.telemetry;
+        match self.last_token_at.replace(now) {
+            None => {
+                self.first_token_at = Some(now);
+                let computed = self.started_at.map(|started| now - started);
+                telemetry.first_token(now - self.args.submitted_at, computed);
+            }
+            Some(before) => telemetry.next_token(now - before),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Changes to what the device holds.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use super::table::{DeviceSlot, Table};
+use crate::model::{Model, ModelError, Segment, Tail};
+use crate::{SegmentId, SlotId};
+
+/// A change to what the device holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Edit {
+    /// A new slot on a path of sealed segments, with an empty tail.
+    Open {
+        /// The slot.
+        slot: SlotId,
+        /// Its path, from the first token on.
+        path: Vec<SegmentId>,
+    },
+    /// The first tokens of a slot's tail become a segment at the end of its path.
+    Seal {
+        /// The slot.
+        slot: SlotId,
+        /// How many tokens.
+        tokens: usize,
+        /// The segment's name.
+        segment: SegmentId,
+    },
+    /// The first tokens of a slot's tail are given up for sealed segments that hold the
+    /// same, at the end of its path.
+    Adopt {
+        /// The slot.
+        slot: SlotId,
+        /// How many tokens.
+        tokens: usize,
+        /// The segments, in order.
+        path: Vec<SegmentId>,
+    },
+    /// A segment becomes two, in every path that it is part of.
+    Split {
+        /// The segment, which is gone afterwards.
+        segment: SegmentId,
+        /// Tokens in the upper part.
+        at: usize,
+        /// The upper part's name.
+        upper: SegmentId,
+        /// The lower part's name.
+        lower: SegmentId,
+    },
+    /// Two segments become one, in every path that `lower` follows `upper` in.
+    Merge {
+        /// The upper part, which is gone afterwards.
+        upper: SegmentId,
+        /// The lower part, which is gone afterwards.
+        lower: SegmentId,
+        /// The whole's name.
+        segment: SegmentId,
+    },
+    /// A segment gives way to another of the same tokens, in every path that it is part
+    /// of.
+    Replace {
+        /// The segment, which is gone afterwards.
+        segment: SegmentId,
+        /// The other, which holds all that it does.
+        by: SegmentId,
+    },
+    /// Tokens are taken out of a slot, and what follows them moves in: see
+    /// [`Model::remove`].
+    Remove {
+        /// The slot.
+        slot: SlotId,
+        /// Segments at the start of its path that stay; what the others held is the
+        /// tail's from now on.
+        kept: usize,
+        /// The tokens, as offsets in the slot.
+        removed: Range<usize>,
+    },
+    /// The slot and its tail are given up.
+    Close {
+        /// The slot.
+        slot: SlotId,
+    },
+    /// The segment is given up; paths that it is part of keep it until they close.
+    Drop {
+        /// The segment.
+        segment: SegmentId,
+    },
+}
+
+impl<M: Model> Table<M> {
+    pub(super) fn edit(&mut self, model: &mut M, edit: Edit) -> Result<(), ModelError> {
+        match edit {
+            Edit::Open { slot, path } => {
+                let path: Vec<_> = path
+                    .iter()
+                    .map(|id| Rc::clone(&self.segments[id]))
+                    .collect();
+                let tail = model.tail(&path)?;
+                self.slots.insert(slot, DeviceSlot::new(path, tail));
+            }
+            Edit::Seal {
+                slot,
+                tokens,
+                segment,
+            } => {
+                let slot = self.slots.get_mut(&slot).expect("an open slot is sealed");
+                let sealed = Rc::new(model.seal(&mut slot.tail, tokens)?);
+                slot.path.push(Rc::clone(&sealed));
+                self.segments.insert(segment, sealed);
+            }
+            Edit::Split {
+                segment,
+                at,
+                upper,
+                lower,
+            } => {
+                let whole = self.take_segment(segment);
+                let (first, second) = model.split(&whole, at)?;
+                let halves = [Rc::new(first), Rc::new(second)];
+                self.replace(&[whole], &halves);
+                let [first, second] = halves;
+                self.segments.insert(upper, first);
+                self.segments.insert(lower, second);
+            }
+            Edit::Adopt { slot, tokens, path } => {
+                let slot = self.slots.get_mut(&slot).expect("an open slot adopts");
+                drop(model.seal(&mut slot.tail, tokens)?);
+                let held = path.iter().map(|id| Rc::clone(&self.segments[id]));
+                slot.path.extend(held);
+            }
+            Edit::Merge {
+                upper,
+                lower,
+                segment,
+            } => {
+                let halves = [self.take_segment(upper), self.take_segment(lower)];
+                let whole = Rc::new(model.merge(&halves[0], &halves[1])?);
+                self.replace(&halves, &[Rc::clone(&whole)]);
+                self.segments.insert(segment, whole);
+            }
+            Edit::Replace { segment, by } => {
+                let old = self.take_segment(segment);
+                let new = Rc::clone(&self.segments[&by]);
+                self.replace(&[old], &[new]);
+            }
+            Edit::Remove {
+                slot,
+                kept,
+                removed,
+            } => self.remove(model, slot, kept, removed)?,
+            // A slot that was part of a failed step is gone already.
+            Edit::Close { slot } => drop(self.slots.remove(&slot)),
+            Edit::Drop { segment } => drop(self.segments.remove(&segment)),
+        }
+        Ok(())
+    }
+
+    fn remove(
+        &mut self,
+        model: &mut M,
+        id: SlotId,
+        kept: usize,
+        removed: Range<usize>,
+    ) -> Result<(), ModelError> {
+        let slot = self.slots.remove(&id);
+        let mut slot = slot.expect("tokens are removed from an open slot");
+        let tokens = |path: &[Rc<M::Segment>]| path.iter().map(|held| held.tokens()).sum();
+        let kept_tokens: usize = tokens(&slot.path[..kept]);
+        let all: usize = tokens(&slot.path) + slot.tail.tokens();
+        if removed == (kept_tokens..all) {
+            // Back to the end of a segment, which every layer kind can.
+            drop(slot.tail);
+            slot.path.truncate(kept);
+            slot.tail = model.tail(&slot.path)?;
+        } else {
+            model.remove(&slot.path, kept, &mut slot.tail, removed)?;
+            slot.path.truncate(kept);
+        }
+        self.slots.insert(id, slot);
+        Ok(())
+    }
+
+    fn take_segment(&mut self, segment: SegmentId) -> Rc<M::Segment> {
+        let held = self.segments.remove(&segment);
+        held.expect("a segment is cut or merged while it is held")
+    }
+
+    /// Puts `new` where paths hold `old`, one after another.
+    fn replace(&mut self, old: &[Rc<M::Segment>], new: &[Rc<M::Segment>]) {
+        for slot in self.slots.values_mut() {
+            let same = |held: &[Rc<M::Segment>]| {
+                let mut pairs = held.iter().zip(old);
+                pairs.all(|(held, old)| Rc::ptr_eq(held, old))
+            };
+            if let Some(at) = slot.path.windows(old.len()).position(same) {
+                slot.path.splice(at..at + old.len(), new.iter().cloned());
+            }
+        }
+    }
+}

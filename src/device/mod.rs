@@ -1,0 +1,230 @@
+//! The device thread: the one place where plans meet arrays.
+//!
+//! It owns the [`Model`] and every array that the model hands out, and keeps the
+//! only table that turns ids into arrays. Work comes in over a bounded channel and
+//! one outcome goes back for each; between the two nothing is awaited or locked.
+//!
+//! Two works may be under way. The second is launched while the device computes the
+//! first, fed by tokens that the host has not seen yet; its own tokens are drawn when
+//! the first has landed, so that draws know all that came before. The device has the
+//! second's forward pass to compute meanwhile (SGLang's overlap schedule and vLLM's
+//! asynchronous one do likewise).
+//!
+//! **Invariant.** What the thread holds is a function of the work it was sent:
+//! edits are carried out in order, before the step that comes with them.
+
+mod draws;
+mod edit;
+mod table;
+#[cfg(test)]
+mod tests;
+mod turn;
+mod work;
+
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use tokio::sync::{mpsc, oneshot};
+
+pub use edit::Edit;
+pub use table::Table;
+pub use work::{DrawerStart, Failure, Input, Outcome, PlannedSpan, WORK_IN_FLIGHT_MAX, Work};
+
+use crate::model::{Model, ModelError, ModelSpec};
+use turn::{Progress, Turn, turn};
+
+/// The shortest time after which the thread looks whether a flight is ready.
+const WATCH_MIN: Duration = Duration::from_micros(20);
+
+/// The scheduler's end of the device thread. Dropping it ends the thread.
+#[derive(Debug)]
+pub struct Device {
+    work: Sender<Work>,
+    /// Outcomes, in the order of the work.
+    pub outcomes: mpsc::Receiver<Outcome>,
+}
+
+impl Device {
+    /// Starts the thread and builds the model on it. The receiver resolves when the
+    /// thread is gone and everything it held is freed.
+    ///
+    /// # Errors
+    ///
+    /// What `build` said, or that it panicked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the thread once the model is built.
+    pub async fn start<M: Model>(
+        build: impl FnOnce() -> Result<M, ModelError> + Send + 'static,
+    ) -> Result<(Self, oneshot::Receiver<()>, ModelSpec), ModelError> {
+        let (work_sender, work) = bounded(WORK_IN_FLIGHT_MAX);
+        let (outcome_sender, outcomes) = mpsc::channel(WORK_IN_FLIGHT_MAX);
+        let (ready_sender, ready) = oneshot::channel();
+        let (gone_sender, gone) = oneshot::channel();
+        std::thread::Builder::new()
+            .name("motet-device".into())
+            .spawn(move || {
+                run(build, ready_sender, work, outcome_sender);
+                // Nobody may be waiting for the end any more.
+                gone_sender.send(()).ok();
+            })
+            .map_err(|error| ModelError::Device(format!("no thread for the device: {error}")))?;
+        let spec = ready
+            .await
+            .map_err(|_| ModelError::Device("the model panicked while loading".into()))??;
+        let device = Self {
+            work: work_sender,
+            outcomes,
+        };
+        Ok((device, gone, spec))
+    }
+
+    /// Sends work; its outcome follows. False when the thread is gone.
+    ///
+    /// # Panics
+    ///
+    /// When more than [`WORK_IN_FLIGHT_MAX`] would be under way.
+    #[must_use]
+    pub fn send(&self, work: Work) -> bool {
+        match self.work.try_send(work) {
+            Ok(()) => true,
+            Err(crossbeam_channel::TrySendError::Disconnected(_)) => false,
+            Err(crossbeam_channel::TrySendError::Full(_)) => {
+                panic!("the scheduler sends no more work than may be under way")
+            }
+        }
+    }
+}
+
+fn run<M: Model>(
+    build: impl FnOnce() -> Result<M, ModelError>,
+    ready: oneshot::Sender<Result<ModelSpec, ModelError>>,
+    work: Receiver<Work>,
+    outcomes: mpsc::Sender<Outcome>,
+) {
+    let model = match build() {
+        Ok(model) => model,
+        Err(error) => {
+            // The starter may have given up waiting.
+            ready.send(Err(error)).ok();
+            return;
+        }
+    };
+    if ready.send(Ok(model.spec().clone())).is_err() {
+        return;
+    }
+    let mut thread = DeviceThread {
+        model,
+        table: Table::new(),
+        work,
+        outcomes,
+        clock: Clock::default(),
+        more: true,
+    };
+    while thread.take_turn() {}
+}
+
+/// The device thread's belongings.
+struct DeviceThread<M: Model> {
+    model: M,
+    table: Table<M>,
+    work: Receiver<Work>,
+    outcomes: mpsc::Sender<Outcome>,
+    clock: Clock,
+    /// Whether work may still come.
+    more: bool,
+}
+
+impl<M: Model> DeviceThread<M> {
+    /// False when the thread is to end.
+    fn take_turn(&mut self) -> bool {
+        let mut progress = [Progress::Drawn; WORK_IN_FLIGHT_MAX];
+        let under_way = &mut progress[..self.table.under_way()];
+        if let (Some(last), true) = (under_way.last_mut(), self.table.is_to_draw()) {
+            *last = Progress::Launched;
+        }
+        match turn(under_way, self.more) {
+            Turn::End => return false,
+            Turn::Receive => match self.work.recv() {
+                Ok(work) => self.launch(work),
+                Err(_) => self.more = false,
+            },
+            Turn::Watch => match self.watch() {
+                Some(work) => self.launch(work),
+                None => return self.land(),
+            },
+            Turn::Draw => self.table.draw(&mut self.model),
+            Turn::Land => return self.land(),
+        }
+        true
+    }
+
+    /// The next work, unless the oldest flight is ready first. Looks at the flight less
+    /// and less often: it is noticed late by no more than an eighth of its time.
+    fn watch(&mut self) -> Option<Work> {
+        let begun = Instant::now();
+        loop {
+            let patience = match self.table.is_ready(&self.model) {
+                true => Duration::ZERO,
+                false => WATCH_MIN.max(begun.elapsed() / 8),
+            };
+            match self.work.recv_timeout(patience) {
+                Ok(work) => return Some(work),
+                Err(RecvTimeoutError::Timeout) if patience.is_zero() => return None,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.more = false;
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn launch(&mut self, work: Work) {
+        self.table.launch(&mut self.model, work);
+        self.clock.launched(self.table.under_way());
+    }
+
+    fn land(&mut self) -> bool {
+        let result = self.table.land(&mut self.model);
+        let (busy, gap) = self.clock.landed();
+        let memory = self.model.memory();
+        let outcome = Outcome {
+            result,
+            busy,
+            gap,
+            memory,
+        };
+        self.outcomes.try_send(outcome).is_ok()
+    }
+}
+
+/// Tells the time that the device works from the time that it has nothing to do.
+#[derive(Debug, Default)]
+struct Clock {
+    /// Since when it works on what lands next; meaningless while nothing is under way.
+    since: Option<Instant>,
+    /// The gap before what lands next.
+    gap: Duration,
+    landed: Option<Instant>,
+}
+
+impl Clock {
+    /// The last of `under_way` was launched.
+    fn launched(&mut self, under_way: usize) {
+        if under_way == 1 {
+            let now = Instant::now();
+            self.gap = self.landed.map_or(Duration::ZERO, |landed| now - landed);
+            self.since = Some(now);
+        }
+    }
+
+    /// How long what landed took, and the gap before it.
+    fn landed(&mut self) -> (Duration, Duration) {
+        let now = Instant::now();
+        let since = self.since.replace(now).unwrap_or(now);
+        self.landed = Some(now);
+        (now - since, std::mem::take(&mut self.gap))
+    }
+}

@@ -1,0 +1,355 @@
+//! Which arrays the ids stand for, and which steps are under way.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::slice;
+
+use rustc_hash::FxHashMap;
+
+use super::work::{DrawerStart, Failure, Input, PlannedSpan, WORK_IN_FLIGHT_MAX, Work};
+use crate::grammar::GrammarError;
+use crate::model::sampling::Drawer;
+use crate::model::{Feed, Model, Readout, Span, Want};
+use crate::{SegmentId, SlotId, TokenId};
+
+/// The device without its thread, so that simulations can drive it.
+///
+/// Each work is launched, drawn and landed, in this order. Two may be under way: the
+/// second is launched when the first is drawn, and drawn when the first has landed.
+pub struct Table<M: Model> {
+    pub(super) segments: FxHashMap<SegmentId, Rc<M::Segment>>,
+    pub(super) slots: FxHashMap<SlotId, DeviceSlot<M>>,
+    under_way: VecDeque<UnderWay<M>>,
+    /// Work launched so far.
+    launches: u64,
+    /// Resets so far.
+    epoch: u64,
+}
+
+pub(super) struct DeviceSlot<M: Model> {
+    pub(super) path: Vec<Rc<M::Segment>>,
+    pub(super) tail: M::Tail,
+    /// None where draws are plain.
+    pub(super) drawer: Option<Drawer>,
+    pub(super) last: Last,
+}
+
+/// What a slot's last span drew.
+#[derive(Clone, Copy)]
+pub(super) enum Last {
+    Nothing,
+    Token(TokenId),
+    /// What span number `span` of launch number `launch` draws.
+    UnderWay {
+        launch: u64,
+        span: usize,
+    },
+}
+
+struct UnderWay<M: Model> {
+    launch: u64,
+    drawers: Vec<DrawerStart>,
+    spans: Vec<PlannedSpan>,
+    stage: Stage<M>,
+}
+
+enum Stage<M: Model> {
+    Launched(M::Flight),
+    /// Drawn; some spans' drawers failed, and this is why.
+    Drawn(M::Flight, Vec<(usize, GrammarError)>),
+    /// Without a flight: this is the answer.
+    Over(Result<Vec<Readout>, Failure>),
+}
+
+impl<M: Model> Table<M> {
+    /// A device that holds nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            segments: FxHashMap::default(),
+            slots: FxHashMap::default(),
+            under_way: VecDeque::new(),
+            launches: 0,
+            epoch: 0,
+        }
+    }
+
+    /// Segments and slots that it holds.
+    #[must_use]
+    pub fn held(&self) -> (usize, usize) {
+        (self.segments.len(), self.slots.len())
+    }
+
+    /// Work that is under way.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// Whether the work that was launched last is still to be drawn.
+    #[must_use]
+    pub fn is_to_draw(&self) -> bool {
+        let last = self.under_way.back();
+        last.is_some_and(|work| matches!(work.stage, Stage::Launched(_)))
+    }
+
+    /// Whether the oldest work would land without waiting. True where there is none.
+    #[must_use]
+    pub fn is_ready(&self, model: &M) -> bool {
+        self.under_way.front().is_none_or(|work| match &work.stage {
+            Stage::Launched(flight) | Stage::Drawn(flight, _) => model.is_ready(flight),
+            Stage::Over(_) => true,
+        })
+    }
+
+    /// Carries out edits, then sends the step to the device. What fails is told when the
+    /// work lands. A panic of the model is caught.
+    ///
+    /// # Panics
+    ///
+    /// When [`WORK_IN_FLIGHT_MAX`] are under way, or the last is not drawn.
+    pub fn launch(&mut self, model: &mut M, work: Work) {
+        assert!(
+            self.under_way.len() < WORK_IN_FLIGHT_MAX && !self.is_to_draw(),
+            "work is launched on top of one that is drawn"
+        );
+        self.launches += 1;
+        let stage = if work.epoch == self.epoch {
+            let launched = self.guarded(|table| {
+                for edit in work.edits {
+                    let edited = table.edit(model, edit);
+                    edited.map_err(|error| Failure::Reset(error.to_string()))?;
+                }
+                table.fly(model, &work.spans)
+            });
+            match launched {
+                Ok(Some(flight)) => Stage::Launched(flight),
+                Ok(None) => Stage::Over(Ok(Vec::new())),
+                Err(failure) => Stage::Over(Err(failure)),
+            }
+        } else {
+            Stage::Over(Err(Failure::Dropped))
+        };
+        self.under_way.push_back(UnderWay {
+            launch: self.launches,
+            drawers: work.drawers,
+            spans: work.spans,
+            stage,
+        });
+    }
+
+    /// Has the last work's tokens drawn, if that is to be done.
+    ///
+    /// # Panics
+    ///
+    /// When the work before it has not landed.
+    pub fn draw(&mut self, model: &mut M) {
+        if !self.is_to_draw() {
+            return;
+        }
+        assert!(
+            self.under_way.len() == 1,
+            "work is drawn when the work before it has landed"
+        );
+        let mut work = self.under_way.pop_back().expect("some work is to be drawn");
+        let Stage::Launched(mut flight) = work.stage else {
+            unreachable!("it is to be drawn")
+        };
+        let drawers = std::mem::take(&mut work.drawers);
+        let drawn = self.guarded(|table| {
+            table.start(drawers);
+            let (drawings, failed) = table.drawings(&work.spans);
+            model.draw(&mut flight, drawings).map_err(Failure::Step)?;
+            Ok(failed)
+        });
+        work.stage = match drawn {
+            Ok(failed) => Stage::Drawn(flight, failed),
+            Err(failure) => {
+                self.lose(&work.spans);
+                Stage::Over(Err(failure))
+            }
+        };
+        self.under_way.push_back(work);
+    }
+
+    /// Waits for the oldest work and answers it: one readout per span.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`] says what is lost.
+    ///
+    /// # Panics
+    ///
+    /// When no work is under way, or the oldest is not drawn.
+    pub fn land(&mut self, model: &mut M) -> Result<Vec<Readout>, Failure> {
+        let work = self.under_way.pop_front().expect("some work is under way");
+        let result = match work.stage {
+            Stage::Launched(_) => panic!("work is drawn before it lands"),
+            Stage::Over(result) => return result,
+            Stage::Drawn(flight, failed) => self.guarded(|table| {
+                let mut readouts = model.land(flight).map_err(Failure::Step)?;
+                assert_eq!(
+                    readouts.len(),
+                    work.spans.len(),
+                    "a step answers every span"
+                );
+                table.accept(work.launch, &work.spans, &readouts);
+                for (span, why) in failed {
+                    readouts[span] = Readout::Failed(why);
+                }
+                Ok(readouts)
+            }),
+        };
+        if result.is_err() {
+            self.lose(&work.spans);
+            // What was launched on top of it may have read what it did not write.
+            for mut later in std::mem::take(&mut self.under_way) {
+                self.lose(&later.spans);
+                if !matches!(later.stage, Stage::Over(Ok(_) | Err(Failure::Reset(_)))) {
+                    later.stage = Stage::Over(Err(Failure::Dropped));
+                }
+                self.under_way.push_back(later);
+            }
+        }
+        result
+    }
+
+    /// Launches, draws and lands one work while no other is under way.
+    ///
+    /// # Errors
+    ///
+    /// As for [`land`](Table::land).
+    ///
+    /// # Panics
+    ///
+    /// When other work is under way.
+    pub fn carry_out(&mut self, model: &mut M, work: Work) -> Result<Vec<Readout>, Failure> {
+        assert!(self.under_way.is_empty(), "no other work is under way");
+        self.launch(model, work);
+        self.draw(model);
+        self.land(model)
+    }
+
+    /// Catches a panic of the model, and drops everything when a reset follows.
+    fn guarded<T>(
+        &mut self,
+        part: impl FnOnce(&mut Self) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let done = catch_unwind(AssertUnwindSafe(|| part(self)));
+        let result = done.unwrap_or_else(|panic| Err(Failure::Reset(panic_text(&*panic))));
+        if matches!(result, Err(Failure::Reset(_))) {
+            self.segments.clear();
+            self.slots.clear();
+            self.epoch += 1;
+        }
+        result
+    }
+
+    /// Launches a step; none where there are no spans. Its slots are taken out of the
+    /// table meanwhile, so that a failed launch takes them along.
+    fn fly(
+        &mut self,
+        model: &mut M,
+        planned: &[PlannedSpan],
+    ) -> Result<Option<M::Flight>, Failure> {
+        if planned.is_empty() {
+            return Ok(None);
+        }
+        let taken = planned.iter().map(|span| self.slots.remove(&span.slot));
+        let taken: Vec<Option<DeviceSlot<M>>> = taken.collect();
+        let slots: Option<Vec<DeviceSlot<M>>> = taken.into_iter().collect();
+        // Those that are not there were lost with the step before.
+        let mut slots = slots.ok_or(Failure::Dropped)?;
+        let before = self.under_way.back();
+        let lasts: Vec<Last> = slots.iter().map(|slot| slot.last).collect();
+        let pairs = planned.iter().zip(&lasts);
+        let mut spans: Vec<Span<'_, M>> = pairs
+            .zip(&mut slots)
+            .map(|((span, last), slot)| Span {
+                tokens: feed(&span.input, last, before),
+                path: &slot.path,
+                tail: &mut slot.tail,
+                want: span.want.clone(),
+            })
+            .collect();
+        let flight = model.launch(&mut spans).map_err(Failure::Step)?;
+        for (index, (planned, mut slot)) in planned.iter().zip(slots).enumerate() {
+            slot.last = match planned.want {
+                Want::Token(_) => Last::UnderWay {
+                    launch: self.launches,
+                    span: index,
+                },
+                Want::Nothing | Want::Logits => Last::Nothing,
+            };
+            let twin = self.slots.insert(planned.slot, slot);
+            assert!(twin.is_none(), "a slot is stepped once");
+        }
+        Ok(Some(flight))
+    }
+
+    fn lose(&mut self, spans: &[PlannedSpan]) {
+        for span in spans {
+            self.slots.remove(&span.slot);
+        }
+    }
+}
+
+impl<M: Model> DeviceSlot<M> {
+    pub(super) fn new(path: Vec<Rc<M::Segment>>, tail: M::Tail) -> Self {
+        Self {
+            path,
+            tail,
+            drawer: None,
+            last: Last::Nothing,
+        }
+    }
+}
+
+/// What a span is fed: the scheduler's tokens, or what its slot's last span drew, which
+/// may be under way still.
+fn feed<'a, M: Model>(
+    input: &'a Input,
+    last: &'a Last,
+    before: Option<&'a UnderWay<M>>,
+) -> Feed<'a, M> {
+    match (input, last) {
+        (Input::Known(tokens), _) => Feed::Known(tokens),
+        (Input::Drawn, Last::Token(token)) => Feed::Known(slice::from_ref(token)),
+        (Input::Drawn, Last::UnderWay { launch, span }) => {
+            let before = before.filter(|before| before.launch == *launch);
+            match &before
+                .expect("what is under way is what was launched before")
+                .stage
+            {
+                Stage::Drawn(flight, _) => Feed::Drawn(flight, *span),
+                Stage::Launched(_) | Stage::Over(_) => unreachable!("its slots would be lost"),
+            }
+        }
+        (Input::Drawn, Last::Nothing) => panic!("the slot's last span drew nothing"),
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_string())
+        .or_else(|| panic.downcast_ref::<String>().cloned());
+    format!(
+        "the model panicked: {}",
+        text.unwrap_or_else(|| "no message".into())
+    )
+}
+
+impl<M: Model> Default for Table<M> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<M: Model> std::fmt::Debug for Table<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (segments, slots) = self.held();
+        write!(f, "Table({segments} segments, {slots} slots)")
+    }
+}

@@ -1,0 +1,179 @@
+//! Several outputs of one request.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+
+use super::Engine;
+use super::admit::Admitted;
+use crate::actors::scheduler::SubmitMany;
+use crate::error::{BestOfError, GenerateError, SubmitError};
+use crate::request::{Completion, Request, field_error};
+use crate::stream::TokenStream;
+
+impl Engine {
+    /// Takes a request in that wants several outputs: [`Request::n`], or
+    /// [`Request::best_of`] of them. The prompt is computed once; its state is shared,
+    /// not copied. They draw with the request's seed and those that follow it, so the
+    /// first is what [`submit`](Engine::submit) would give; greedy ones are all alike.
+    ///
+    /// # Errors
+    ///
+    /// As for [`submit`](Engine::submit), for all of them or for none.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future before it is ready withdraws the request.
+    pub async fn submit_many(&self, request: Request) -> Result<Vec<TokenStream>, SubmitError> {
+        let taken_in = self.take_many_in(request).await;
+        taken_in.inspect_err(|error| self.telemetry.rejected(error))
+    }
+
+    /// Computes [`Request::best_of`] outputs and gives the [`Request::n`] whose tokens
+    /// have the highest mean log probability, the best first.
+    ///
+    /// # Errors
+    ///
+    /// [`BestOfError`] when the request is not taken in, or any of its sequences fails.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future cancels all sequences.
+    pub async fn best_of(&self, request: Request) -> Result<Vec<Completion>, BestOfError> {
+        let (n, wanted) = (request.n, request.logprobs);
+        let request = Request {
+            logprobs: Some(wanted.unwrap_or(0)),
+            ..request
+        };
+        let streams = self.submit_many(request).await?;
+        let completions = collect_all(streams).await?;
+        let mut best = best(completions, n);
+        if wanted.is_none() {
+            for completion in &mut best {
+                completion.logprobs.clear();
+            }
+        }
+        Ok(best)
+    }
+
+    async fn take_many_in(&self, request: Request) -> Result<Vec<TokenStream>, SubmitError> {
+        // How many there are must make sense before places are asked for.
+        self.judge(&request)?;
+        let outputs = request.outputs();
+        let inside_max = self.config.scheduler.sequences_max + self.config.scheduler.queue_max;
+        if outputs > inside_max {
+            let field = if request.best_of.is_some() {
+                "best_of"
+            } else {
+                "n"
+            };
+            let expected = format!(
+                "at most {inside_max}: `scheduler.sequences_max` and `scheduler.queue_max`"
+            );
+            return Err(field_error(field, outputs.to_string(), expected));
+        }
+        let mut guests = match self.guests(outputs) {
+            Ok(guests) => guests.into_iter(),
+            Err(refusal) => return Err(self.refused(refusal, request)),
+        };
+        let admitted = self.admit(&request)?;
+        let mut first = guests.next().expect("at least one output is wanted");
+        // The others wait for no prompt of their own.
+        if let Err(refusal) = first.claim(admitted.tokens.len()) {
+            return Err(self.refused(refusal, request));
+        }
+        let output_tokens_max = admitted.output_tokens_max;
+        let prompt_tokens = admitted.tokens.len();
+        let draw_spec = self.draw_spec(&request).await?;
+        let first = self.newcomer(&request, admitted, draw_spec.clone(), first)?;
+        let (first, stream) = first.part();
+        let mut streams = vec![stream];
+        let mut forks = Vec::with_capacity(outputs - 1);
+        let mut request = request;
+        for guest in guests {
+            request.sampling.seed = request.sampling.seed.wrapping_add(1);
+            let nothing_more = Admitted {
+                tokens: Arc::default(),
+                output_tokens_max,
+                restore_points: Vec::new(),
+            };
+            let mut newcomer = self.newcomer(&request, nothing_more, draw_spec.clone(), guest)?;
+            newcomer.stream.prompt_tokens = prompt_tokens;
+            let (fork, stream) = newcomer.part();
+            forks.push(fork);
+            streams.push(stream);
+        }
+        match self
+            .scheduler
+            .tell(SubmitMany { first, forks })
+            .send()
+            .await
+        {
+            Ok(()) => Ok(streams),
+            Err(_) => Err(SubmitError::Draining),
+        }
+    }
+}
+
+/// Reads all streams at once, so that none pauses for another to be read. Those that are
+/// left are dropped with the future, and when one fails.
+async fn collect_all(streams: Vec<TokenStream>) -> Result<Vec<Completion>, GenerateError> {
+    let mut readers = JoinSet::new();
+    for (index, stream) in streams.into_iter().enumerate() {
+        readers.spawn(async move { (index, stream.collect().await) });
+    }
+    let mut completions = BTreeMap::new();
+    while let Some(read) = readers.join_next().await {
+        let (index, completion) = read.map_err(|_| GenerateError::Lost)?;
+        completions.insert(index, completion?);
+    }
+    Ok(completions.into_values().collect())
+}
+
+/// The `n` best, the best first; of equals the earlier. One without a token to judge by
+/// is the worst.
+fn best(mut completions: Vec<Completion>, n: usize) -> Vec<Completion> {
+    let worth = |completion: &Completion| completion.mean_logprob().unwrap_or(f64::NEG_INFINITY);
+    completions.sort_by(|a, b| worth(b).total_cmp(&worth(a)));
+    completions.truncate(n);
+    completions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::{Finish, FinishReason, TokenLogprobs, Usage};
+
+    fn completion(name: &str, logprobs: &[f32]) -> Completion {
+        let logprobs = logprobs.iter().map(|logprob| TokenLogprobs {
+            logprob: *logprob,
+            top: Vec::new(),
+        });
+        Completion {
+            tokens: Vec::new(),
+            text: name.into(),
+            logprobs: logprobs.collect(),
+            finish: Finish {
+                reason: FinishReason::Length,
+                usage: Usage::default(),
+            },
+        }
+    }
+
+    #[test]
+    fn the_best_have_the_highest_mean_not_the_highest_sum() {
+        let all = vec![
+            completion("short", &[-1.0]),
+            completion("none", &[]),
+            completion("long", &[-0.5, -0.5, -0.5, -0.5]),
+            completion("equal", &[-1.0, -1.0]),
+        ];
+        let names = |n| {
+            let best = best(all.clone(), n).into_iter();
+            best.map(|completion| completion.text).collect::<Vec<_>>()
+        };
+        assert_eq!(names(2), ["long", "short"]);
+        assert_eq!(names(4), ["long", "short", "equal", "none"]);
+    }
+}

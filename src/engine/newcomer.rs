@@ -1,0 +1,240 @@
+//! A request is taken in: its place in the house, its sequence, the way to its caller.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kameo::actor::{ActorRef, Spawn};
+use kameo::mailbox;
+use tokio::sync::mpsc;
+
+use super::Engine;
+use super::admit::Admitted;
+use super::upkeep::salt;
+use crate::actors::scheduler::Submit;
+use crate::actors::sequence::{Guest, Sequence, SequenceArgs};
+use crate::device::WORK_IN_FLIGHT_MAX;
+use crate::error::{QueueLimit, SubmitError};
+use crate::model::sampling::DrawSpec;
+use crate::request::{Request, field_error};
+use crate::scheduler::Submission;
+use crate::shared::admission::Refusal;
+use crate::shared::cancel::CancelWord;
+use crate::shared::credits::Credits;
+use crate::stream::TokenStream;
+use crate::sync::Ordering;
+use crate::text::TextOutput;
+use crate::{SequenceId, TokenId, UserId};
+
+/// News to a sequence that are no tokens, and kameo's own signals.
+const NEWS_BESIDE_MAX: usize = 16;
+/// How long a caller is asked to wait at least when the queue is full.
+const RETRY_AFTER_MIN: Duration = Duration::from_millis(10);
+/// The same, at most.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+/// The same, while nothing is known of how long sequences take.
+const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
+
+/// A sequence that is about to be submitted, and the way to it.
+pub(super) struct Newcomer {
+    pub(super) submission: Submission,
+    actor: ActorRef<Sequence>,
+    pub(super) stream: TokenStream,
+}
+
+impl Newcomer {
+    /// What the scheduler is told, and what the caller gets.
+    pub(super) fn part(self) -> (Submit, TokenStream) {
+        let submit = Submit {
+            submission: self.submission,
+            actor: self.actor,
+            cancel: self.stream.cancel.clone(),
+            credits: self.stream.credits.clone(),
+        };
+        (submit, self.stream)
+    }
+}
+
+impl Engine {
+    /// A place in the house for a request.
+    pub(super) fn guest(&self) -> Result<Guest, Refusal> {
+        let permit = self.admission.enter()?;
+        Ok(Guest::new(permit, Arc::clone(&self.left)))
+    }
+
+    /// Places in the house for so many, or for none of them.
+    pub(super) fn guests(&self, count: usize) -> Result<Vec<Guest>, Refusal> {
+        let permits = self.admission.enter_all(count)?;
+        let guest = |permit| Guest::new(permit, Arc::clone(&self.left));
+        Ok(permits.into_iter().map(guest).collect())
+    }
+
+    /// Checks what needs no tokens: it costs next to nothing.
+    pub(super) fn judge(&self, request: &Request) -> Result<(), SubmitError> {
+        request.validate(tokio::time::Instant::now())?;
+        request.validate_tokens(self.spec.vocab_size)
+    }
+
+    /// The same, for a request that is one sequence.
+    pub(super) fn judge_single(&self, request: &Request) -> Result<(), SubmitError> {
+        self.judge(request)?;
+        for (field, outputs) in [("n", request.n), ("best_of", request.outputs())] {
+            if outputs != 1 {
+                let expected = "1; for more, `Engine::submit_many` or `Engine::best_of`";
+                return Err(field_error(field, outputs.to_string(), expected));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the sequence of an admitted request, and the way to its caller.
+    pub(super) fn newcomer(
+        &self,
+        request: &Request,
+        admitted: Admitted,
+        draw_spec: Option<Arc<DrawSpec>>,
+        guest: Guest,
+    ) -> Result<Newcomer, SubmitError> {
+        let text = self.text_output(request)?;
+        let number = self.sequences_made.fetch_add(1, Ordering::Relaxed);
+        let sequence = SequenceId(number as u64 + 1);
+        let cancel = CancelWord::new();
+        let credits = Credits::new(self.config.scheduler.unread_tokens_max);
+        let (sender, output) = mpsc::channel(self.pieces_max(admitted.output_tokens_max));
+        let prompt_tokens = admitted.tokens.len();
+        let stream = TokenStream {
+            sequence,
+            prompt_tokens,
+            output,
+            cancel: cancel.clone(),
+            credits: credits.clone(),
+            scheduler: self.scheduler.downgrade(),
+            doorbell: self.doorbell.clone(),
+            at_limit: request.at_context_limit,
+            finish: None,
+            over: false,
+        };
+        let arguments = SequenceArgs {
+            id: sequence,
+            prompt_tokens,
+            text,
+            output: sender,
+            scheduler: self.scheduler.clone(),
+            cancel,
+            credits,
+            telemetry: Arc::clone(&self.telemetry),
+            submitted_at: Instant::now(),
+            guest,
+        };
+        // All that credits let pass, so that no news waits for other news to come: the
+        // start, the end, and kameo's own signals are beside that.
+        let news_max = self.pieces_max(admitted.output_tokens_max) + NEWS_BESIDE_MAX;
+        let actor = Sequence::spawn_with_mailbox(arguments, mailbox::bounded(news_max));
+        Ok(Newcomer {
+            submission: self.submission(sequence, request, admitted, draw_spec),
+            actor,
+            stream,
+        })
+    }
+
+    /// The refusal as its caller is told it, who gets the request back.
+    pub(super) fn refused(&self, refusal: Refusal, request: Request) -> SubmitError {
+        let (what, estimate) = match refusal {
+            Refusal::Shut => return SubmitError::Draining,
+            Refusal::Requests => {
+                let ends = request.outputs() as u32;
+                let interval = self.telemetry.finish_interval();
+                let estimate = interval.map(|interval| interval.saturating_mul(ends));
+                (QueueLimit::Requests, estimate)
+            }
+            Refusal::Tokens { excess } => (QueueLimit::Tokens, self.telemetry.prefill_time(excess)),
+        };
+        SubmitError::QueueFull {
+            what,
+            retry_after: estimate
+                .unwrap_or(RETRY_AFTER_UNKNOWN)
+                .clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX),
+            request: Box::new(request),
+        }
+    }
+
+    /// The text side of its output, if the engine speaks text.
+    fn text_output(&self, request: &Request) -> Result<Option<TextOutput>, SubmitError> {
+        match &self.text {
+            Some(text) => Ok(Some(TextOutput::new(text, &request.stop_strings)?)),
+            None if request.stop_strings.is_empty() => Ok(None),
+            None => Err(SubmitError::NoTokenizer {
+                field: "stop_strings",
+            }),
+        }
+    }
+
+    /// Pieces that may wait for a caller: as many tokens as a sequence may be ahead of
+    /// its reader, those that were under way when it paused, the text held back, and how
+    /// it ended.
+    fn pieces_max(&self, output_tokens_max: usize) -> usize {
+        let ahead_max = self.config.scheduler.unread_tokens_max + WORK_IN_FLIGHT_MAX + 1;
+        ahead_max.min(output_tokens_max) + 2
+    }
+
+    fn submission(
+        &self,
+        sequence: SequenceId,
+        request: &Request,
+        admitted: Admitted,
+        draw_spec: Option<Arc<DrawSpec>>,
+    ) -> Submission {
+        let since_birth = |at: tokio::time::Instant| at.saturating_duration_since(self.born);
+        Submission {
+            sequence,
+            prompt: admitted.tokens,
+            output_tokens_max: admitted.output_tokens_max,
+            sampling: request.sampling,
+            draw_spec,
+            end_tokens: self.end_tokens(request),
+            user: user_id(request.user.as_deref()),
+            weight: request.weight,
+            class: request.priority,
+            start_by: request.start_by.map(since_birth),
+            finish_by: request.finish_by.map(since_birth),
+            at_limit: request.at_context_limit,
+            salt: salt(request.cache_salt.as_deref()),
+            restore_points: admitted.restore_points,
+            retention: request.retention,
+        }
+    }
+
+    /// Tokens that end the output: the model's, unless they are ignored, and its own.
+    pub(super) fn end_tokens(&self, request: &Request) -> Arc<[TokenId]> {
+        let models: &[TokenId] = match request.ignore_end_tokens {
+            true => &[],
+            false => &self.spec.end_tokens,
+        };
+        [models, &request.stop_tokens].concat().into()
+    }
+}
+
+/// A digest of the user's name. SipHash, since who names users may wish to be taken for
+/// another.
+fn user_id(name: Option<&str>) -> UserId {
+    let Some(name) = name else {
+        return UserId::default();
+    };
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    // The default is nobody's.
+    UserId(hasher.finish().max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_user_and_no_name_another() {
+        assert_eq!(user_id(Some("ada")), user_id(Some("ada")));
+        assert_ne!(user_id(Some("ada")), user_id(Some("bob")));
+        assert_ne!(user_id(Some("")), user_id(None));
+        assert_eq!(user_id(None), UserId::default());
+    }
+}

@@ -1,0 +1,38 @@
+//! Output that follows a grammar: JSON, a JSON schema, a regular expression, Lark.
+//!
+//! The work is that of [`llguidance`](https://github.com/guidance-ai/llguidance): an
+//! Earley parser over lexemes that are derivatives of regular expressions, run along
+//! the trie of all token texts, which yields the set of tokens that may come next.
+//!
+//! ```text
+//!  at submit      Grammar::compile(source, vocabulary, pool) ── typed error
+//!  a sequence     GrammarWalk ── accept(token) ─▶ pool ─▶ Matcher, next TokenMask
+//!  the next draw  GrammarWalk::next_tokens ◀────────────────────┘
+//! ```
+//!
+//! A [`GrammarVocabulary`] is made once a tokenizer, since its trie is dear, and a
+//! [`Grammar`] once a request. Each sequence then has a [`GrammarWalk`] of its own,
+//! with its own lexer, so that what others did never decides whether it runs into a
+//! bound. A mask may take more than a millisecond: the threads of a [`MaskPool`]
+//! compute it while the device runs the sequence's next step.
+//!
+//! Two bounds keep a grammar from holding a thread: one on what compiling may cost and
+//! one on what a single mask may. Both end in a [`GrammarError`] of one request.
+
+mod error;
+mod mask;
+mod matcher;
+mod pool;
+mod source;
+#[cfg(test)]
+mod tests;
+mod vocabulary;
+mod walk;
+
+pub use error::GrammarError;
+pub use mask::TokenMask;
+pub use matcher::{Matcher, Next};
+pub use pool::MaskPool;
+pub use source::{Grammar, GrammarSource};
+pub use vocabulary::GrammarVocabulary;
+pub use walk::GrammarWalk;

@@ -1,0 +1,219 @@
+//! A request's grammar: what it is given as, and compiled.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use llguidance::api::TopLevelGrammar;
+use serde_json::{Value, json};
+
+use super::{GrammarError, GrammarVocabulary, MaskPool, Matcher, Next};
+
+/// What an output is to follow, to the end: where the grammar is complete the output
+/// may end, and before that it cannot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GrammarSource {
+    /// Any JSON object.
+    Json,
+    /// JSON that a schema accepts, in JSON, with `$ref`s within itself only. Members
+    /// come in the order of the schema.
+    JsonSchema(String),
+    /// A regular expression in the syntax of the `regex` crate, without look-around;
+    /// all of the output matches it.
+    Regex(String),
+    /// A context-free grammar in llguidance's variant of Lark.
+    Lark(String),
+}
+
+impl GrammarSource {
+    /// Longest schema, in bytes.
+    pub const SCHEMA_BYTES_MAX: usize = 64 << 10;
+    /// Longest Lark grammar, in bytes.
+    pub const LARK_BYTES_MAX: usize = 16 << 10;
+    /// Longest regular expression, in bytes, and the most that those in a schema have
+    /// together. No fuel bounds what llguidance takes to compile one: 16 ms for 4 KB
+    /// that are nothing but groups, but minutes for some of a few hundred KB.
+    pub const EXPRESSION_BYTES_MAX: usize = 4 << 10;
+
+    fn kind(&self) -> &'static str {
+        match self {
+            GrammarSource::Json => "JSON",
+            GrammarSource::JsonSchema(_) => "JSON schema",
+            GrammarSource::Regex(_) => "regular expression",
+            GrammarSource::Lark(_) => "Lark grammar",
+        }
+    }
+
+    fn text(&self) -> &str {
+        match self {
+            GrammarSource::Json => "",
+            GrammarSource::JsonSchema(text)
+            | GrammarSource::Regex(text)
+            | GrammarSource::Lark(text) => text,
+        }
+    }
+
+    fn parsed(&self) -> Result<TopLevelGrammar, GrammarError> {
+        let kind = self.kind();
+        let check = |bytes: usize, what: &str, bytes_max: usize| match bytes <= bytes_max {
+            true => Ok(()),
+            false => Err(GrammarError::TooLarge {
+                kind,
+                what: format!("{bytes} bytes{what}; expected at most {bytes_max}"),
+            }),
+        };
+        let bytes_max = match self {
+            GrammarSource::Regex(_) => Self::EXPRESSION_BYTES_MAX,
+            GrammarSource::Lark(_) => Self::LARK_BYTES_MAX,
+            GrammarSource::JsonSchema(_) | GrammarSource::Json => Self::SCHEMA_BYTES_MAX,
+        };
+        check(self.text().len(), "", bytes_max)?;
+        Ok(match self {
+            GrammarSource::Json => TopLevelGrammar::from_json_schema(json!({"type": "object"})),
+            GrammarSource::JsonSchema(text) => {
+                let schema = serde_json::from_str::<Value>(text);
+                let schema = schema.map_err(|error| GrammarError::Compile {
+                    kind,
+                    what: format!("{error}; expected JSON"),
+                })?;
+                let bytes = expression_bytes(&schema);
+                check(bytes, " of patterns", Self::EXPRESSION_BYTES_MAX)?;
+                TopLevelGrammar::from_json_schema(schema)
+            }
+            GrammarSource::Regex(text) => TopLevelGrammar::from_regex(text),
+            GrammarSource::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
+        })
+    }
+}
+
+/// A compiled grammar. Cheap to clone; equal to its clones and to nothing else.
+#[derive(Clone)]
+pub struct Grammar {
+    pub(super) compiled: Arc<Compiled>,
+    pub(super) pool: Arc<MaskPool>,
+}
+
+/// What the threads of the pool use of a grammar.
+pub(super) struct Compiled {
+    source: GrammarSource,
+    /// At the beginning. Its caches are no one's but those of whoever copies it.
+    start: Mutex<Matcher>,
+    pub(super) first: Next,
+}
+
+impl Grammar {
+    /// Compiles a grammar for one tokenizer and computes its first mask. Masks that
+    /// follow are computed on the threads of `pool`.
+    ///
+    /// Takes from less than a millisecond to tens of them: keep it off threads that
+    /// others wait for.
+    ///
+    /// # Errors
+    ///
+    /// [`GrammarError::Compile`] and [`GrammarError::TooLarge`].
+    pub fn compile(
+        source: &GrammarSource,
+        vocabulary: &GrammarVocabulary,
+        pool: &Arc<MaskPool>,
+    ) -> Result<Self, GrammarError> {
+        let kind = source.kind();
+        let refuse = |what: String| match is_about_bounds(&what) {
+            true => GrammarError::TooLarge { kind, what },
+            false => GrammarError::Compile { kind, what },
+        };
+        let parser = vocabulary.factory().create_parser(source.parsed()?);
+        let parser = parser.map_err(|error| refuse(first_lines(&format!("{error:#}"))))?;
+        let mut start = Matcher::new(parser, vocabulary);
+        let first = start.next_tokens().map_err(|error| match error {
+            GrammarError::Failed { what } => refuse(what),
+            other => other,
+        })?;
+        let start = Mutex::new(start);
+        let source = source.clone();
+        let compiled = Compiled {
+            source,
+            start,
+            first,
+        };
+        Ok(Self {
+            compiled: Arc::new(compiled),
+            pool: Arc::clone(pool),
+        })
+    }
+
+    /// What it was compiled from.
+    #[must_use]
+    pub fn source(&self) -> &GrammarSource {
+        &self.compiled.source
+    }
+
+    /// A matcher at the beginning, for use without a pool.
+    #[must_use]
+    pub fn matcher(&self) -> Matcher {
+        self.compiled.matcher()
+    }
+}
+
+impl Compiled {
+    pub(super) fn matcher(&self) -> Matcher {
+        // Copying changes nothing that a panic could leave half-changed.
+        let start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
+        start.fresh()
+    }
+}
+
+impl PartialEq for Grammar {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.compiled, &other.compiled)
+    }
+}
+
+impl fmt::Debug for Grammar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The source may be a megabyte.
+        let (kind, bytes) = (self.source().kind(), self.source().text().len());
+        write!(f, "Grammar({kind} of {bytes} bytes)")
+    }
+}
+
+/// How long the regular expressions of a schema are together. What only looks like one
+/// counts too.
+fn expression_bytes(schema: &Value) -> usize {
+    match schema {
+        Value::Array(items) => items.iter().map(expression_bytes).sum(),
+        Value::Object(fields) => {
+            let bytes = fields.iter().map(|(name, value)| {
+                let own = match (name.as_str(), value) {
+                    ("pattern", Value::String(pattern)) => pattern.len(),
+                    ("patternProperties", Value::Object(patterns)) => {
+                        patterns.keys().map(String::len).sum()
+                    }
+                    _ => 0,
+                };
+                own + expression_bytes(value)
+            });
+            bytes.sum()
+        }
+        _ => 0,
+    }
+}
+
+/// llguidance tells its bounds from other errors by words only.
+fn is_about_bounds(what: &str) -> bool {
+    let words = [
+        "too big",
+        "too large",
+        "fuel",
+        "too complex",
+        "Too many items",
+    ];
+    words.iter().any(|word| what.contains(word))
+}
+
+/// An error without the state and the backtrace that may follow it.
+pub(super) fn first_lines(what: &str) -> String {
+    let end = ["\n<state>", "\n<non-verbose/>", "\n<backtrace>"]
+        .iter()
+        .filter_map(|mark| what.find(mark))
+        .min();
+    what[..end.unwrap_or(what.len())].trim_end().to_owned()
+}

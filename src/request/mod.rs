@@ -1,0 +1,139 @@
+//! What a caller asks for, and what it gets.
+//!
+//! | file | what is there |
+//! |---|---|
+//! | `build.rs` | a request is put together |
+//! | `validate.rs` | what can be judged of it without a model |
+//! | `output.rs` | pieces, ends and whole outputs |
+
+mod build;
+mod output;
+mod validate;
+
+use std::collections::BTreeMap;
+
+use tokio::time::Instant;
+
+use crate::TokenId;
+use crate::grammar::GrammarSource;
+use crate::model::sampling::Sampling;
+use crate::text::Message;
+
+pub use crate::model::sampling::TokenLogprobs;
+pub use output::{Completion, Finish, FinishReason, Piece, QueuePlace, Usage};
+pub(crate) use validate::field_error;
+
+/// One request: a prompt, and how to continue it.
+///
+/// ```
+/// use motet::Request;
+///
+/// let request = Request::text("The capital of France is")
+///     .output_tokens_max(16)
+///     .temperature(0.7)
+///     .top_p(0.9)
+///     .seed(1)
+///     .stop(".");
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// What to continue.
+    pub prompt: Prompt,
+    /// Most tokens to generate; at least 1. Clipped to what the context leaves.
+    pub output_tokens_max: usize,
+    /// Tokens before which no end token and no stop token is drawn; at most
+    /// `output_tokens_max`. Stop strings end the output all the same.
+    pub output_tokens_min: usize,
+    /// How tokens are drawn.
+    pub sampling: Sampling,
+    /// Added to the logits of these tokens before all else; finite, or negative
+    /// infinity, which rules the token out.
+    pub logit_bias: BTreeMap<TokenId, f32>,
+    /// Whether to tell the log probability of each token, and of so many of the
+    /// likeliest beside it; at most [`LOGPROBS_MAX`](Request::LOGPROBS_MAX).
+    pub logprobs: Option<usize>,
+    /// The output ends before the first of these that appears in its text.
+    pub stop_strings: Vec<String>,
+    /// The output ends before the first of these tokens.
+    pub stop_tokens: Vec<TokenId>,
+    /// Whether to go on past the model's own end tokens, for measurements.
+    pub ignore_end_tokens: bool,
+    /// What the output is to follow, to its end. Needs an engine with a tokenizer, and
+    /// end tokens that are not ignored.
+    pub grammar: Option<GrammarSource>,
+    /// Outputs wanted, of [`Engine::submit_many`](crate::Engine::submit_many) and
+    /// [`Engine::best_of`](crate::Engine::best_of); at least 1, at most
+    /// [`N_MAX`](Request::N_MAX). They differ by their seeds: the request's, and those
+    /// that follow it.
+    pub n: usize,
+    /// Outputs to choose the `n` from; at least `n`, and `n` if none.
+    pub best_of: Option<usize>,
+    /// Whose it is. Users of a class are served fairly; requests without a user are one
+    /// user's.
+    pub user: Option<String>,
+    /// What its user's share is worth beside that of others; from 0.001 to 1000.
+    pub weight: f64,
+    /// Its class.
+    pub priority: Priority,
+    /// When it must have started; else it fails. Time is tokio's, as everywhere in the
+    /// engine: the system's, unless a test pauses it.
+    pub start_by: Option<Instant>,
+    /// When it must be over; else it ends with what there is. Fails before it has cost
+    /// anything if that cannot be done.
+    pub finish_by: Option<Instant>,
+    /// What happens when the model's context is full.
+    pub at_context_limit: ContextLimit,
+    /// With whom the request shares cached state: only with requests of the same
+    /// salt, and those without one with each other. A server gives each tenant a
+    /// salt of its own.
+    pub cache_salt: Option<String>,
+    /// How dearly its cached state is kept, beside that of others: state of a higher
+    /// number is evicted only when none of a lower number is left.
+    pub retention: u8,
+    /// Offsets in the prompt's tokens where a later prompt is likely to branch off, so
+    /// that it can be resumed there. Of use for models that cannot resume after any
+    /// token (sliding windows, recurrent layers); chats have theirs by themselves.
+    pub restore_points: Vec<usize>,
+}
+
+/// The class of a request. A higher class starts before a lower one and may take its
+/// place; who waits long rises (see `scheduler.ageing` in the configuration).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// Work that nobody waits for: batch jobs.
+    Background,
+    /// Most requests.
+    #[default]
+    Normal,
+    /// Somebody waits at the screen.
+    Urgent,
+}
+
+/// What happens when prompt and output fill the model's context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ContextLimit {
+    /// The output ends, with [`FinishReason::Length`].
+    #[default]
+    Stop,
+    /// The oldest tokens after the first `keep` are forgotten, half of what is not
+    /// kept at once, and the output goes on. What follows the gap was computed when
+    /// the gap was not there: an approximation, which no other request is given.
+    /// A prompt that is too long for the context loses its middle in the same way.
+    Shift {
+        /// Tokens at the beginning that stay, such as a system prompt; less than the
+        /// model's context.
+        keep: usize,
+    },
+}
+
+/// What to continue.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prompt {
+    /// Tokens as they are.
+    Tokens(Vec<TokenId>),
+    /// Text, tokenised as the model's tokenizer does by default.
+    Text(String),
+    /// A conversation, put into the model's chat template, up to where the
+    /// assistant is to speak.
+    Chat(Vec<Message>),
+}

@@ -1,0 +1,324 @@
+//! What can be judged of a request, field by field.
+
+use tokio::time::Instant;
+
+use super::Request;
+use crate::TokenId;
+use crate::error::SubmitError;
+use crate::model::sampling::DrawSpec;
+use crate::text::StopStrings;
+
+/// Shares that are told apart without losing what is charged to rounding.
+const WEIGHTS: std::ops::RangeInclusive<f64> = 1e-3..=1e3;
+
+impl Request {
+    /// Most outputs of one request.
+    pub const N_MAX: usize = 128;
+    /// Most alternatives that each token's log probability may come with.
+    pub const LOGPROBS_MAX: usize = DrawSpec::LOGPROBS_MAX;
+    /// Most stop tokens: each is looked at for every token.
+    pub const STOP_TOKENS_MAX: usize = 256;
+    /// Most tokens with a bias: each is added for every token.
+    pub const LOGIT_BIAS_MAX: usize = 4096;
+
+    /// Checks every field that can be judged without a model, at this moment.
+    pub(crate) fn validate(&self, now: Instant) -> Result<(), SubmitError> {
+        self.validate_output()?;
+        self.validate_sampling()?;
+        self.validate_bias()?;
+        self.validate_stops()?;
+        self.validate_service(now)
+    }
+
+    /// Checks that every token that it names is one of the model's.
+    pub(crate) fn validate_tokens(&self, vocab_size: usize) -> Result<(), SubmitError> {
+        let known = |token: &TokenId| (*token as usize) < vocab_size;
+        let check = |field, stray: Option<&TokenId>| match stray {
+            None => Ok(()),
+            Some(token) => Err(field_error(
+                field,
+                format!("token id {token}"),
+                format!("token ids below {vocab_size}"),
+            )),
+        };
+        check("stop_tokens", self.stop_tokens.iter().find(|t| !known(t)))?;
+        check("logit_bias", self.logit_bias.keys().find(|t| !known(t)))
+    }
+
+    /// Outputs to generate.
+    pub(crate) fn outputs(&self) -> usize {
+        self.best_of.unwrap_or(self.n)
+    }
+
+    fn validate_output(&self) -> Result<(), SubmitError> {
+        check(
+            self.output_tokens_max > 0,
+            "output_tokens_max",
+            self.output_tokens_max,
+            "at least 1",
+        )?;
+        check(
+            self.output_tokens_min <= self.output_tokens_max,
+            "output_tokens_min",
+            self.output_tokens_min,
+            format!("at most `output_tokens_max`, {}", self.output_tokens_max),
+        )?;
+        check(
+            (1..=Self::N_MAX).contains(&self.n),
+            "n",
+            self.n,
+            format!("a number from 1 to {}", Self::N_MAX),
+        )?;
+        let outputs = self.outputs();
+        check(
+            (self.n..=Self::N_MAX).contains(&outputs),
+            "best_of",
+            outputs,
+            format!("a number from `n`, {}, to {}", self.n, Self::N_MAX),
+        )?;
+        let alternatives = self.logprobs.unwrap_or_default();
+        check(
+            alternatives <= Self::LOGPROBS_MAX,
+            "logprobs",
+            alternatives,
+            format!("at most {}", Self::LOGPROBS_MAX),
+        )
+    }
+
+    fn validate_sampling(&self) -> Result<(), SubmitError> {
+        let checked = self.sampling.validate();
+        checked.map_err(|error| field_error(error.field, error.found, error.expected))
+    }
+
+    fn validate_bias(&self) -> Result<(), SubmitError> {
+        check(
+            self.logit_bias.len() <= Self::LOGIT_BIAS_MAX,
+            "logit_bias",
+            format!("{} tokens", self.logit_bias.len()),
+            format!("at most {}", Self::LOGIT_BIAS_MAX),
+        )?;
+        let possible = |bias: &f32| bias.is_finite() || *bias == f32::NEG_INFINITY;
+        match self.logit_bias.iter().find(|(_, bias)| !possible(bias)) {
+            None => Ok(()),
+            Some((token, bias)) => Err(field_error(
+                "logit_bias",
+                format!("{bias} for token {token}"),
+                "finite numbers, or negative infinity",
+            )),
+        }
+    }
+
+    fn validate_stops(&self) -> Result<(), SubmitError> {
+        check(
+            self.stop_strings.len() <= StopStrings::COUNT_MAX,
+            "stop_strings",
+            format!("{} strings", self.stop_strings.len()),
+            format!("at most {}", StopStrings::COUNT_MAX),
+        )?;
+        for stop in &self.stop_strings {
+            check(
+                (1..=StopStrings::BYTES_MAX).contains(&stop.len()),
+                "stop_strings",
+                format!("a string of {} bytes", stop.len()),
+                format!("strings of 1 to {} bytes", StopStrings::BYTES_MAX),
+            )?;
+        }
+        check(
+            self.stop_tokens.len() <= Self::STOP_TOKENS_MAX,
+            "stop_tokens",
+            format!("{} tokens", self.stop_tokens.len()),
+            format!("at most {}", Self::STOP_TOKENS_MAX),
+        )?;
+        check(
+            self.grammar.is_none() || !self.ignore_end_tokens,
+            "ignore_end_tokens",
+            true,
+            "false with a `grammar`, which only an end token can end",
+        )
+    }
+
+    fn validate_service(&self, now: Instant) -> Result<(), SubmitError> {
+        check(
+            WEIGHTS.contains(&self.weight),
+            "weight",
+            self.weight,
+            "a number from 0.001 to 1000",
+        )?;
+        for (field, deadline) in [("start_by", self.start_by), ("finish_by", self.finish_by)] {
+            if let Some(deadline) = deadline {
+                check(
+                    deadline > now,
+                    field,
+                    format!("{:?} ago", now.saturating_duration_since(deadline)),
+                    "a time to come",
+                )?;
+            }
+        }
+        match (self.start_by, self.finish_by) {
+            (Some(start), Some(finish)) => check(
+                start <= finish,
+                "finish_by",
+                format!("{:?} before `start_by`", start - finish),
+                "no earlier than `start_by`",
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn check(
+    ok: bool,
+    field: &'static str,
+    found: impl ToString,
+    expected: impl Into<String>,
+) -> Result<(), SubmitError> {
+    match ok {
+        true => Ok(()),
+        false => Err(field_error(field, found.to_string(), expected)),
+    }
+}
+
+pub(crate) fn field_error(
+    field: &'static str,
+    found: impl Into<String>,
+    expected: impl Into<String>,
+) -> SubmitError {
+    SubmitError::Field {
+        field,
+        found: found.into(),
+        expected: expected.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::grammar::GrammarSource;
+
+    const VOCAB_SIZE: usize = 100;
+
+    fn judged(request: &Request, now: Instant) -> Result<(), SubmitError> {
+        request.validate(now)?;
+        request.validate_tokens(VOCAB_SIZE)
+    }
+
+    #[test]
+    fn every_bad_value_is_named() {
+        let good = || Request::tokens([1]);
+        let sampling = |change: fn(&mut Request)| {
+            let mut request = good();
+            change(&mut request);
+            request
+        };
+        let now = Instant::now();
+        let (past, soon) = (now, now + Duration::from_secs(1));
+        let later = soon + Duration::from_secs(1);
+        let many_stops = (0..17).fold(good(), |request, n| request.stop(n.to_string()));
+        let many_tokens = (0..257).fold(good(), |request, _| request.stop_token(1));
+        let many_biases = (0..4097).fold(good(), |request, token| request.bias(token, 1.0));
+        let table = [
+            ("output_tokens_max", good().output_tokens_max(0)),
+            (
+                "output_tokens_min",
+                good().output_tokens_max(3).output_tokens_min(4),
+            ),
+            ("n", good().n(0)),
+            ("n", good().n(129)),
+            ("best_of", good().n(3).best_of(2)),
+            ("best_of", good().best_of(0)),
+            ("best_of", good().best_of(129)),
+            ("logprobs", good().logprobs(21)),
+            ("sampling.temperature", good().temperature(f32::NAN)),
+            ("sampling.temperature", good().temperature(-0.1)),
+            ("sampling.temperature", good().temperature(f32::INFINITY)),
+            ("sampling.top_p", good().top_p(0.0)),
+            ("sampling.top_p", good().top_p(1.01)),
+            ("sampling.top_p", good().top_p(f32::NAN)),
+            ("sampling.min_p", good().min_p(-0.5)),
+            ("sampling.min_p", good().min_p(f32::NAN)),
+            (
+                "sampling.min_p",
+                sampling(|request| request.sampling.min_p = 1.5),
+            ),
+            (
+                "sampling.repetition_penalty",
+                good().repetition_penalty(0.0),
+            ),
+            (
+                "sampling.repetition_penalty",
+                good().repetition_penalty(f32::NAN),
+            ),
+            (
+                "sampling.presence_penalty",
+                good().presence_penalty(f32::INFINITY),
+            ),
+            (
+                "sampling.frequency_penalty",
+                good().frequency_penalty(f32::NAN),
+            ),
+            (
+                "ignore_end_tokens",
+                good().grammar(GrammarSource::Json).ignore_end_tokens(),
+            ),
+            ("logit_bias", good().bias(1, f32::NAN)),
+            ("logit_bias", good().bias(1, f32::INFINITY)),
+            ("logit_bias", good().bias(100, 1.0)),
+            ("logit_bias", many_biases),
+            ("stop_strings", good().stop("")),
+            ("stop_strings", good().stop("x").stop("")),
+            ("stop_strings", good().stop("x".repeat(1025))),
+            ("stop_strings", many_stops),
+            ("stop_tokens", good().stop_token(100)),
+            ("stop_tokens", many_tokens),
+            ("weight", good().weight(0.0)),
+            ("weight", good().weight(-1.0)),
+            ("weight", good().weight(f64::NAN)),
+            ("weight", good().weight(f64::INFINITY)),
+            ("start_by", good().start_by(past)),
+            ("finish_by", good().finish_by(past)),
+            ("start_by", good().start_within(Duration::ZERO)),
+            ("finish_by", good().start_by(later).finish_by(soon)),
+        ];
+        for (field, request) in table {
+            // Some deadlines of the table were set a little after `now`.
+            let now = Instant::now().min(soon - Duration::from_millis(1));
+            match judged(&request, now) {
+                Err(SubmitError::Field {
+                    field: found,
+                    expected,
+                    ..
+                }) => {
+                    assert_eq!(found, field, "{request:?}");
+                    assert!(!expected.is_empty());
+                }
+                other => panic!("expected a complaint about {field}, got {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_makes_sense_is_taken() {
+        let good = || Request::tokens([1]);
+        let hour = Duration::from_secs(3600);
+        let now = Instant::now();
+        for request in [
+            good().temperature(0.8).top_p(1.0).min_p(0.1),
+            good().output_tokens_max(4).output_tokens_min(4),
+            good().ignore_end_tokens().output_tokens_min(9),
+            good().repetition_penalty(1.1).presence_penalty(-2.0),
+            good().grammar(GrammarSource::Json),
+            good().n(128),
+            good().n(2).best_of(2).logprobs(20),
+            good().bias(99, f32::NEG_INFINITY).bias(0, -100.0),
+            good().stop("x".repeat(1024)).stop_token(99),
+            good().weight(1e-3).user("").start_within(hour),
+            good().start_within(hour).finish_within(2 * hour),
+            good().finish_within(Duration::MAX),
+            good().start_by(now + hour).finish_by(now + hour),
+        ] {
+            assert!(judged(&request, now).is_ok(), "{request:?}");
+        }
+    }
+}

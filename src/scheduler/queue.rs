@@ -1,0 +1,236 @@
+//! Who starts next, as a pure function; and whose place is taken when one must give way.
+//!
+//! Classes are strict, and who waits long rises. Within a class the user starts who has
+//! had least service; within a deficit of that, whoever has most of its prompt in the
+//! cache (deficit longest prefix match: Cao et al. 2025), so that prefixes are used
+//! while they are there. Nobody is overtaken for that more than a few times.
+
+use std::time::Duration;
+
+use crate::SequenceId;
+use crate::request::Priority;
+
+/// Times that a sequence may be overtaken by one with more of its prompt in the cache.
+pub const OVERTAKEN_MAX: u32 = 16;
+
+/// Tokens that count as more in the cache: a few are not worth a turn.
+const RESIDENT_TOKENS: usize = 32;
+
+/// What the policy knows of a sequence that waits for a slot.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Waiting {
+    /// Its name; names are given in order of arrival.
+    pub sequence: SequenceId,
+    /// Its class, risen as it has waited.
+    pub class: Priority,
+    /// What its user has had.
+    pub service: f64,
+    /// Tokens of its prompt that are in the cache, as far as is known.
+    pub resident_tokens: usize,
+    /// How often somebody went first for having more in the cache.
+    pub overtaken: u32,
+}
+
+/// What the policy knows of a running sequence whose place somebody wants.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Holder {
+    /// Its name; names are given in order of arrival.
+    pub sequence: SequenceId,
+    /// Its class. That it has risen in the queue gives it no claim to others' places.
+    pub class: Priority,
+    /// What its user has had.
+    pub service: f64,
+    /// Tokens of state that it would have to compute again at worst.
+    pub lost_tokens: usize,
+    /// Whether its caller does not read, so that it stands still anyway.
+    pub paused: bool,
+    /// Whether it has only just got its place, after it had lost one.
+    pub fresh: bool,
+}
+
+/// The class of a sequence that has waited so long.
+#[must_use]
+pub fn risen(class: Priority, waited: Duration, ageing: Option<Duration>) -> Priority {
+    let Some(ageing) = ageing.filter(|ageing| !ageing.is_zero()) else {
+        return class;
+    };
+    let rises = waited.as_nanos() / ageing.as_nanos();
+    match (class, rises) {
+        (class, 0) => class,
+        (Priority::Background, 1) => Priority::Normal,
+        _ => Priority::Urgent,
+    }
+}
+
+/// Who starts next; an index.
+#[must_use]
+pub fn next(waiting: &[Waiting], locality_service: f64) -> Option<usize> {
+    let class = waiting.iter().map(|one| one.class).max()?;
+    let in_class = || {
+        let all = waiting.iter().enumerate();
+        all.filter(move |(_, one)| one.class == class)
+    };
+    let least = in_class()
+        .map(|(_, one)| one.service)
+        .min_by(f64::total_cmp)?;
+    let eligible = || in_class().filter(|(_, one)| one.service <= least + locality_service);
+    let overtaken = eligible().filter(|(_, one)| one.overtaken >= OVERTAKEN_MAX);
+    let oldest = overtaken.min_by_key(|(_, one)| one.sequence);
+    let (index, _) = oldest.or_else(|| {
+        eligible().min_by(|(_, a), (_, b)| {
+            let resident = |one: &Waiting| one.resident_tokens / RESIDENT_TOKENS;
+            let by_prefix = resident(b).cmp(&resident(a));
+            by_prefix
+                .then(a.service.total_cmp(&b.service))
+                .then(a.sequence.cmp(&b.sequence))
+        })
+    })?;
+    Some(index)
+}
+
+/// Whom `chosen` has overtaken only for having more of its prompt in the cache.
+pub fn overtaken(
+    waiting: &[Waiting],
+    chosen: usize,
+    locality_service: f64,
+) -> impl Iterator<Item = usize> + '_ {
+    let winner = waiting[chosen];
+    let all = waiting.iter().enumerate();
+    all.filter(move |(index, one)| {
+        let first = one
+            .service
+            .total_cmp(&winner.service)
+            .then(one.sequence.cmp(&winner.sequence));
+        *index != chosen
+            && one.class == winner.class
+            && one.service <= winner.service + locality_service
+            && first.is_lt()
+    })
+    .map(|(index, _)| index)
+}
+
+/// Whose place is taken for one of class `needy`: of those in no higher class, or (for a
+/// newcomer, `lower_only`) of those in a lower one and those whose callers do not read,
+/// the cheapest; an index. Who stands still goes first,
+/// then the lowest class, then whose user has had most, then who loses least, then the
+/// last to come. Who has just got its place back keeps it, if anybody else can go.
+#[must_use]
+pub fn victim(holders: &[Holder], needy: Priority, lower_only: bool) -> Option<usize> {
+    let candidates = holders
+        .iter()
+        .enumerate()
+        .filter(|(_, holder)| match lower_only {
+            true => holder.class < needy || holder.paused,
+            false => holder.class <= needy,
+        });
+    let cheapest = candidates.min_by(|(_, a), (_, b)| {
+        let by_need = a.fresh.cmp(&b.fresh).then(b.paused.cmp(&a.paused));
+        by_need
+            .then(a.class.cmp(&b.class))
+            .then(b.service.total_cmp(&a.service))
+            .then(a.lost_tokens.cmp(&b.lost_tokens))
+            .then(b.sequence.cmp(&a.sequence))
+    });
+    cheapest.map(|(index, _)| index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting(sequence: u64, service: f64, resident_tokens: usize) -> Waiting {
+        Waiting {
+            sequence: SequenceId(sequence),
+            class: Priority::Normal,
+            service,
+            resident_tokens,
+            overtaken: 0,
+        }
+    }
+
+    fn check(all: &[Waiting], expected: u64) {
+        let next = next(all, 10.0).expect("somebody waits");
+        assert_eq!(all[next].sequence, SequenceId(expected));
+    }
+
+    #[test]
+    fn least_service_first_then_arrival() {
+        assert_eq!(next(&[], 10.0), None);
+        check(&[waiting(1, 0.0, 0), waiting(2, 0.0, 0)], 1);
+        check(&[waiting(1, 5.0, 0), waiting(2, 0.0, 0)], 2);
+    }
+
+    #[test]
+    fn more_in_the_cache_goes_first_within_the_deficit() {
+        check(&[waiting(1, 0.0, 0), waiting(2, 9.0, 100)], 2);
+        check(&[waiting(1, 0.0, 0), waiting(2, 11.0, 100)], 1);
+        let patient = Waiting {
+            overtaken: OVERTAKEN_MAX,
+            ..waiting(1, 5.0, 0)
+        };
+        check(&[patient, waiting(2, 0.0, 100)], 1);
+    }
+
+    #[test]
+    fn the_overtaken_are_those_who_would_have_gone_first() {
+        let all = [waiting(1, 0.0, 0), waiting(2, 9.0, 100), waiting(3, 9.0, 0)];
+        assert_eq!(overtaken(&all, 1, 10.0).collect::<Vec<_>>(), [0]);
+    }
+
+    #[test]
+    fn classes_are_strict_and_rise() {
+        let urgent = Waiting {
+            class: Priority::Urgent,
+            ..waiting(9, 99.0, 0)
+        };
+        check(&[waiting(1, 0.0, 0), urgent], 9);
+        let hour = Duration::from_secs(3600);
+        let ageing = Some(Duration::from_secs(30));
+        let after = |seconds| risen(Priority::Background, Duration::from_secs(seconds), ageing);
+        assert_eq!(after(29), Priority::Background);
+        assert_eq!(after(30), Priority::Normal);
+        assert_eq!(after(60), Priority::Urgent);
+        assert_eq!(after(600), Priority::Urgent);
+        assert_eq!(
+            risen(Priority::Background, hour, None),
+            Priority::Background
+        );
+    }
+
+    fn holder(sequence: u64, service: f64, lost_tokens: usize) -> Holder {
+        Holder {
+            sequence: SequenceId(sequence),
+            class: Priority::Normal,
+            service,
+            lost_tokens,
+            paused: false,
+            fresh: false,
+        }
+    }
+
+    #[test]
+    fn the_cheapest_gives_way() {
+        let check = |holders: &[Holder], expected: Option<u64>| {
+            let found = victim(holders, Priority::Normal, false);
+            assert_eq!(found.map(|index| holders[index].sequence.0), expected);
+        };
+        let base = [holder(1, 0.0, 10), holder(2, 0.0, 5), holder(3, 0.0, 5)];
+        check(&[], None);
+        check(&base, Some(3));
+        let mut over = base;
+        over[0].service = 7.0;
+        check(&over, Some(1));
+        let mut classes = over;
+        classes[1].class = Priority::Background;
+        classes[2].class = Priority::Urgent;
+        check(&classes, Some(2));
+        let mut paused = classes;
+        paused[0].paused = true;
+        check(&paused, Some(1));
+        let mut fresh = paused;
+        fresh[0].fresh = true;
+        check(&fresh, Some(2));
+        assert_eq!(victim(&base, Priority::Normal, true), None);
+        assert_eq!(victim(&base, Priority::Urgent, true), Some(2));
+    }
+}

@@ -1,0 +1,280 @@
+//! From the queue to the cache: who starts, whose place it takes, and who has waited
+//! too long.
+
+use std::time::Duration;
+
+use super::cost::StepLoad;
+use super::entry::{EntryKey, Over, Phase};
+use super::queue::{self, Waiting};
+use super::{Effect, SchedulerCore};
+use crate::SequenceId;
+use crate::cache::{self, LOOKS_MAX, Look};
+use crate::error::{Deadline, GenerateError};
+use crate::request::{FinishReason, Priority, QueuePlace};
+
+/// The queue is looked through at least so often, since those in it rise with time.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a deadline is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Timer {
+    /// The first slot.
+    Start,
+    /// The end.
+    Finish,
+    /// The caller's reading.
+    Unread,
+}
+
+impl SchedulerCore {
+    /// A sequence's place in the queue, if it is in it: by class and service, whatever
+    /// may be in the cache.
+    #[must_use]
+    pub fn queue_place(&self, sequence: SequenceId) -> Option<QueuePlace> {
+        let key = *self.names.get(&sequence)?;
+        match self.entries[key].phase {
+            Phase::Queued => {}
+            // The cache has its turn.
+            Phase::Starting { .. } => {
+                return Some(QueuePlace {
+                    position: 0,
+                    estimated_start: None,
+                });
+            }
+            Phase::Running(_) => return None,
+        }
+        let rank = |one: &Waiting| (std::cmp::Reverse(one.class), one.service, one.sequence);
+        let own = rank(&self.waiting(key));
+        let waiting = self.queue.iter().map(|key| rank(&self.waiting(*key)));
+        let position = waiting.filter(|other| *other < own).count();
+        let estimated_start = self
+            .start_interval
+            .map(|interval| interval * (position as u32 + 1));
+        Some(QueuePlace {
+            position,
+            estimated_start,
+        })
+    }
+
+    /// Puts a sequence into the queue, where it belongs by its arrival.
+    pub(super) fn enqueue(&mut self, key: EntryKey) {
+        let entry = &mut self.entries[key];
+        entry.queued_at = self.now;
+        let sequence = entry.sequence;
+        let entries = &self.entries;
+        let place = self
+            .queue
+            .partition_point(|queued| entries[*queued].sequence < sequence);
+        self.queue.insert(place, key);
+        // Not worth a look where all slots are taken by others who keep them.
+        let class = self.entries[key].class;
+        let keeps = |key: &EntryKey| self.entries[*key].class >= class;
+        self.may_start |= self.has_slots() || self.paused > 0 || !self.running.iter().all(keeps);
+    }
+
+    /// Asks the cache for slots, in the order of the policy. Where there is none for a
+    /// sequence of a higher class than one that runs, that one gives way.
+    pub(super) fn start_queued(&mut self, effects: &mut Vec<Effect>) {
+        if self.queue.is_empty() && self.unanswered == 0 {
+            self.room_tight = false;
+        }
+        self.may_start |= self.now >= self.looked_at + LOOK_INTERVAL;
+        while self.may_start && !self.queue.is_empty() && !self.device_gone {
+            if self.room_tight && self.unanswered > 0 {
+                self.starts_when_answered = true;
+                return;
+            }
+            self.starts_when_answered = false;
+            self.looked_at = self.now;
+            // Whose caller does not read has no use for a slot.
+            let is_ready = |key: &EntryKey| {
+                self.entries[*key].paused_since.is_none() && !self.continues_landing(*key)
+            };
+            let ready: Vec<EntryKey> = self.queue.iter().copied().filter(is_ready).collect();
+            let waiting: Vec<Waiting> = ready.iter().map(|key| self.waiting(*key)).collect();
+            let Some(next) = queue::next(&waiting, self.config.locality_service) else {
+                return;
+            };
+            if self.is_blocked(waiting[next].class) {
+                self.may_start = false;
+                self.make_way(self.entries[ready[next]].class, effects);
+                return;
+            }
+            for index in queue::overtaken(&waiting, next, self.config.locality_service) {
+                self.entries[ready[index]].overtaken += 1;
+            }
+            let key = ready[next];
+            self.queue.retain(|queued| *queued != key);
+            self.start(key, effects);
+        }
+    }
+
+    /// Whether it goes on from a sequence that is over and has not landed: a step later
+    /// what that has generated is in the cache.
+    fn continues_landing(&self, key: EntryKey) -> bool {
+        let tokens = &self.entries[key].tokens;
+        self.landing.iter().any(|landing| {
+            let before = &self.entries[*landing];
+            let prompt = before.prompt.len();
+            before.over == Some(Over::Close)
+                && before.salt == self.entries[key].salt
+                && tokens.get(prompt) == before.generated.first()
+                && tokens.starts_with(&before.prompt)
+        })
+    }
+
+    /// Whether nobody of this class can start now.
+    fn is_blocked(&self, class: Priority) -> bool {
+        let reads = |key: &&EntryKey| self.entries[**key].paused_since.is_none();
+        let cramped = self.cramped.iter().filter(reads);
+        let cramped = cramped.map(|key| self.class_of(*key)).max();
+        let refused = self.refused.map(|key| self.class_of(key));
+        !self.has_slots()
+            || refused.is_some_and(|refused| class <= refused)
+            || cramped.is_some_and(|cramped| class <= cramped)
+    }
+
+    fn has_slots(&self) -> bool {
+        self.running.len() + self.starting < self.config.sequences_max
+    }
+
+    fn start(&mut self, key: EntryKey, effects: &mut Vec<Effect>) {
+        if let Some(finish_by) = self.entries[key].finish_by
+            && self.now.saturating_add(self.prefill_time(key)) > finish_by
+        {
+            // It costs nobody anything more.
+            self.queue.push(key);
+            match self.entries[key].started {
+                true => self.finish(key, FinishReason::Deadline, effects),
+                false => self.miss(key, Deadline::Finish, finish_by, effects),
+            }
+            return;
+        }
+        let granted = self.first_grant(key);
+        let class = self.class_of(key);
+        let entry = &mut self.entries[key];
+        entry.risen_class = class;
+        entry.queued_for += self.now.saturating_sub(entry.queued_at);
+        entry.phase = Phase::Starting {
+            asked: self.asked + 1,
+            granted,
+            waits: false,
+        };
+        self.starting += 1;
+        let begin = entry.begin(granted);
+        self.ask(cache::Message::Begin(begin), effects);
+    }
+
+    /// How long its prompt takes at least, alone on the device, as far as is known: all
+    /// of it may be in the cache.
+    fn prefill_time(&self, key: EntryKey) -> Duration {
+        let entry = &self.entries[key];
+        let most = entry.tokens.len() - 1;
+        let resident = entry
+            .resident_tokens
+            .map_or(most, |tokens| tokens.min(most));
+        let load = StepLoad::span(entry.tokens.len() - resident, resident);
+        let seconds = self.cost.cost().map_or(0.0, |cost| cost.of(load));
+        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+    }
+
+    /// Ends a sequence that cannot meet a deadline.
+    fn miss(&mut self, key: EntryKey, deadline: Deadline, at: Duration, effects: &mut Vec<Effect>) {
+        let error = GenerateError::DeadlineMissed {
+            deadline,
+            needed: self.prefill_time(key),
+            left: at.saturating_sub(self.now),
+        };
+        self.fail(key, error, Over::Close, effects);
+    }
+
+    /// Ends those whose time is over.
+    pub(super) fn expire(&mut self, effects: &mut Vec<Effect>) {
+        while let Some((at, sequence, timer)) = self.timers.first().copied()
+            && at <= self.now
+        {
+            self.timers.pop_first();
+            let Some(key) = self.names.get(&sequence).copied() else {
+                continue;
+            };
+            let entry = &self.entries[key];
+            match timer {
+                Timer::Start if entry.started => {}
+                Timer::Finish if entry.started => {
+                    self.finish(key, FinishReason::Deadline, effects);
+                }
+                Timer::Start => self.miss(key, Deadline::Start, at, effects),
+                Timer::Finish => self.miss(key, Deadline::Finish, at, effects),
+                Timer::Unread => {
+                    let timeout = self.config.unread_timeout.unwrap_or_default();
+                    let paused_for = entry.paused_since.map(|since| self.now - since);
+                    // It may have read since, and paused again.
+                    if let Some(waited) = paused_for.filter(|waited| *waited >= timeout) {
+                        let unread = self.config.unread_tokens_max;
+                        let error = GenerateError::SlowReader { unread, waited };
+                        self.fail(key, error, Over::Close, effects);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks the cache how much of the prompts of those who wait it holds.
+    pub(super) fn look(&mut self, effects: &mut Vec<Effect>) {
+        if self.queue.is_empty() || self.looking.is_some() {
+            return;
+        }
+        let from = self.look_from % self.queue.len();
+        let (before, after) = self.queue.split_at(from);
+        let looks = after.iter().chain(before).take(LOOKS_MAX);
+        let looks: Vec<Look> = looks
+            .map(|key| {
+                let entry = &self.entries[*key];
+                Look {
+                    sequence: entry.sequence,
+                    salt: entry.salt.clone(),
+                    tokens: entry.tokens.clone(),
+                }
+            })
+            .collect();
+        self.look_from = from + looks.len();
+        self.looking = Some(self.asked + 1);
+        self.ask(cache::Message::Look { sequences: looks }, effects);
+    }
+
+    /// A sequence has started: notes how often that happens while somebody waits.
+    pub(super) fn note_start(&mut self) {
+        let before = self.started_at.replace(self.now);
+        if let (Some(before), false) = (before, self.queue.is_empty()) {
+            let since = self.now - before;
+            // An exponential mean over about eight intervals.
+            self.start_interval = Some(match self.start_interval {
+                None => since,
+                Some(mean) => (mean * 7 + since) / 8,
+            });
+        }
+    }
+
+    /// Its class, risen as it has waited.
+    pub(super) fn class_of(&self, key: EntryKey) -> Priority {
+        let entry = &self.entries[key];
+        match entry.phase {
+            Phase::Starting { .. } | Phase::Running(_) => entry.risen_class,
+            Phase::Queued => {
+                let waited = entry.queued_for + self.now.saturating_sub(entry.queued_at);
+                queue::risen(entry.class, waited, self.config.ageing)
+            }
+        }
+    }
+
+    fn waiting(&self, key: EntryKey) -> Waiting {
+        let entry = &self.entries[key];
+        Waiting {
+            sequence: entry.sequence,
+            class: self.class_of(key),
+            service: self.service.of(entry.user),
+            resident_tokens: entry.resident_tokens.unwrap_or(0),
+            overtaken: entry.overtaken,
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Since when the device has been at the work that it is at: how health is told without
+//! asking anyone who might be stuck.
+//!
+//! The scheduler writes it when it sends work and when an outcome comes; anyone reads
+//! it. One writer and one word: there is no order to check. Time is the engine's, since
+//! it was started.
+
+use std::time::Duration;
+
+use crate::sync::{Arc, AtomicU64, Ordering};
+
+/// Nothing is under way.
+const IDLE: u64 = 0;
+/// The device thread is gone.
+const GONE: u64 = u64::MAX;
+
+/// The word. Clones are the same word.
+#[derive(Clone, Debug)]
+pub struct Heartbeat(Arc<AtomicU64>);
+
+/// What the device is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pulse {
+    /// Nothing.
+    Idle,
+    /// It has been at one piece of work since then, to the millisecond.
+    Working {
+        /// The engine's time.
+        since: Duration,
+    },
+    /// Its thread is gone.
+    Gone,
+}
+
+impl Heartbeat {
+    /// The word of a device that has nothing to do.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Arc::new(AtomicU64::new(IDLE)))
+    }
+
+    /// Work goes to the device. If it has some already, it comes to this later.
+    pub fn work_sent(&self, now: Duration) {
+        if self.0.load(Ordering::Relaxed) == IDLE {
+            self.0.store(stamp(now), Ordering::Release);
+        }
+    }
+
+    /// An outcome has come; so much work is still under way.
+    pub fn work_landed(&self, now: Duration, under_way: usize) {
+        let word = match under_way {
+            0 => IDLE,
+            _ => stamp(now),
+        };
+        self.0.store(word, Ordering::Release);
+    }
+
+    /// The device thread is gone.
+    pub fn gone(&self) {
+        self.0.store(GONE, Ordering::Release);
+    }
+
+    /// What the device is doing.
+    #[must_use]
+    pub fn pulse(&self) -> Pulse {
+        match self.0.load(Ordering::Acquire) {
+            IDLE => Pulse::Idle,
+            GONE => Pulse::Gone,
+            stamp => Pulse::Working {
+                since: Duration::from_millis(stamp - 1),
+            },
+        }
+    }
+}
+
+impl Default for Heartbeat {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A time as the word holds it: never [`IDLE`], and [`GONE`] after 500 million years.
+fn stamp(now: Duration) -> u64 {
+    u64::try_from(now.as_millis()).map_or(GONE - 1, |millis| millis.saturating_add(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_work_that_is_oldest_counts_from_when_the_device_came_to_it() {
+        let heartbeat = Heartbeat::new();
+        let at = Duration::from_millis;
+        let working = |since| Pulse::Working { since: at(since) };
+        assert_eq!(heartbeat.pulse(), Pulse::Idle);
+        heartbeat.work_sent(at(0));
+        assert_eq!(heartbeat.pulse(), working(0));
+        heartbeat.work_sent(at(5));
+        assert_eq!(heartbeat.pulse(), working(0));
+        heartbeat.work_landed(at(7), 1);
+        assert_eq!(heartbeat.pulse(), working(7));
+        heartbeat.work_landed(at(9), 0);
+        assert_eq!(heartbeat.pulse(), Pulse::Idle);
+        heartbeat.gone();
+        assert_eq!(heartbeat.pulse(), Pulse::Gone);
+    }
+}

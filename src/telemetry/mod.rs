@@ -1,0 +1,298 @@
+//! What the engine tells of itself: figures for [`Engine::stats`] and the same
+//! through the `metrics` facade.
+//!
+//! Handles are looked up once, at start, and kept. What changes with every event is an
+//! atomic; what changes with a step or a request is behind one lock, held for a few
+//! stores. No token or text of a request ever appears here.
+//!
+//! [`Engine::stats`]: crate::Engine::stats
+
+mod metrics;
+mod prefill;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crate::cache::CacheStats;
+use crate::device::{Outcome, Work};
+use crate::error::{GenerateError, SubmitError};
+use crate::model::DeviceMemory;
+use crate::request::{FinishReason, Usage};
+use crate::scheduler::SchedulerStats;
+use crate::sync::{AtomicUsize, Ordering};
+use metrics::Metrics;
+use prefill::PrefillRate;
+
+/// A picture of the engine at one moment. Sums run from the engine's start.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EngineStats {
+    /// Sequences with a slot on the device.
+    pub running: usize,
+    /// Sequences that wait for one.
+    pub waiting: usize,
+    /// Of these, sequences whose beginning another computes just now.
+    pub awaiting_prefix: usize,
+    /// Sequences that wait for their reader.
+    pub paused: usize,
+    /// Times that a sequence lost its slot for want of memory.
+    pub preempted: u64,
+    /// Requests that were not taken in.
+    pub rejected: u64,
+    /// Sequences that ended as they should.
+    pub finished: u64,
+    /// Sequences that ended in an error.
+    pub failed: u64,
+    /// Prompt tokens of all sequences that started.
+    pub prompt_tokens: u64,
+    /// Of these, tokens whose state was in the cache.
+    pub cached_tokens: u64,
+    /// Tokens that the device evaluated, prompt and output, failed steps included.
+    pub evaluated_tokens: u64,
+    /// Tokens generated.
+    pub output_tokens: u64,
+    /// Forward passes.
+    pub steps: u64,
+    /// How many steps had this many sequences; index 0 is for one sequence.
+    pub steps_by_sequences: Vec<u64>,
+    /// Time that the device worked.
+    pub device_busy: Duration,
+    /// Time that it had nothing to do while there was work.
+    pub device_idle: Duration,
+    /// The device's own count of bytes.
+    pub device_memory: DeviceMemory,
+    /// Whether the device thread is alive.
+    pub device_alive: bool,
+    /// What is cached.
+    pub cache: CacheStats,
+    /// Mean time between two sequences' ends lately; zero before the second.
+    pub finish_interval: Duration,
+}
+
+impl EngineStats {
+    /// The share of time that the device had nothing to do while there was work; 0
+    /// before the first step.
+    #[must_use]
+    pub fn device_idle_share(&self) -> f64 {
+        let whole = (self.device_busy + self.device_idle).as_secs_f64();
+        match whole > 0.0 {
+            true => self.device_idle.as_secs_f64() / whole,
+            false => 0.0,
+        }
+    }
+}
+
+/// Where everyone reports to.
+#[derive(Debug)]
+pub(crate) struct Telemetry {
+    metrics: Metrics,
+    running: AtomicUsize,
+    waiting: AtomicUsize,
+    awaiting_prefix: AtomicUsize,
+    paused: AtomicUsize,
+    output_tokens: AtomicUsize,
+    sums: Mutex<Sums>,
+}
+
+/// What changes with a step or a request.
+#[derive(Debug)]
+struct Sums {
+    /// Without what is counted in atomics.
+    stats: EngineStats,
+    last_finish: Option<Instant>,
+    prefill: PrefillRate,
+}
+
+impl Telemetry {
+    pub(crate) fn new() -> Self {
+        let metrics = Metrics::new();
+        metrics.device_alive.set(1.0);
+        let count = || AtomicUsize::new(0);
+        Self {
+            metrics,
+            running: count(),
+            waiting: count(),
+            awaiting_prefix: count(),
+            paused: count(),
+            output_tokens: count(),
+            sums: Mutex::new(Sums {
+                stats: EngineStats {
+                    device_alive: true,
+                    ..EngineStats::default()
+                },
+                last_finish: None,
+                prefill: PrefillRate::default(),
+            }),
+        }
+    }
+
+    pub(crate) fn stats(&self) -> EngineStats {
+        let seen = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+        EngineStats {
+            running: seen(&self.running),
+            waiting: seen(&self.waiting),
+            awaiting_prefix: seen(&self.awaiting_prefix),
+            paused: seen(&self.paused),
+            output_tokens: seen(&self.output_tokens) as u64,
+            ..self.sums().stats.clone()
+        }
+    }
+
+    /// Sequences that run, wait, and are paused: at once, whoever is stuck.
+    pub(crate) fn sequences(&self) -> (usize, usize, usize) {
+        let seen = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+        (seen(&self.running), seen(&self.waiting), seen(&self.paused))
+    }
+
+    /// Mean time between two sequences' ends lately; none before the second.
+    pub(crate) fn finish_interval(&self) -> Option<Duration> {
+        let interval = self.sums().stats.finish_interval;
+        (!interval.is_zero()).then_some(interval)
+    }
+
+    /// How long so many prompt tokens take to compute, as of late.
+    pub(crate) fn prefill_time(&self, tokens: usize) -> Option<Duration> {
+        self.sums().prefill.time(tokens)
+    }
+
+    pub(crate) fn scheduler(&self, now: SchedulerStats) {
+        let set = |count: &AtomicUsize, value| count.store(value, Ordering::Relaxed);
+        set(&self.running, now.running);
+        set(&self.waiting, now.waiting);
+        set(&self.awaiting_prefix, now.awaiting_prefix);
+        self.metrics.running.set(now.running as f64);
+        self.metrics.waiting.set(now.waiting as f64);
+        set(&self.paused, now.paused);
+        self.metrics.paused.set(now.paused as f64);
+    }
+
+    /// So many sequences have lost their slots for want of memory.
+    pub(crate) fn preempted(&self, sequences: usize) {
+        self.metrics.preemptions.increment(sequences as u64);
+        self.sums().stats.preempted += sequences as u64;
+    }
+
+    pub(crate) fn cache(&self, now: CacheStats) {
+        let metrics = &self.metrics;
+        metrics.sealed_bytes.set(now.sealed_bytes as f64);
+        metrics.reserved_bytes.set(now.reserved_bytes as f64);
+        metrics.protected_bytes.set(now.protected_bytes as f64);
+        metrics.cache_queries.absolute(now.asked_tokens);
+        metrics.cache_hits.absolute(now.hit_tokens);
+        self.sums().stats.cache = now;
+    }
+
+    /// Work goes to the device.
+    pub(crate) fn work(&self, work: &Work) {
+        // A span of one token decodes, or ends a prompt: it costs the same.
+        let tokens = work.spans.iter().map(|span| span.input.tokens());
+        let prefill: usize = tokens.clone().filter(|tokens| *tokens > 1).sum();
+        let all: usize = tokens.sum();
+        let mut sums = self.sums();
+        sums.prefill.sent(prefill);
+        if all == 0 {
+            return;
+        }
+        let sequences = work.spans.len();
+        let stats = &mut sums.stats;
+        stats.steps += 1;
+        stats.evaluated_tokens += all as u64;
+        if stats.steps_by_sequences.len() < sequences {
+            stats.steps_by_sequences.resize(sequences, 0);
+        }
+        stats.steps_by_sequences[sequences - 1] += 1;
+        drop(sums);
+        self.metrics.decode_tokens.record((all - prefill) as f64);
+        self.metrics.prefill_tokens.record(prefill as f64);
+        self.metrics.prompt_tokens.increment(prefill as u64);
+    }
+
+    /// Sequences have new tokens.
+    pub(crate) fn drawn(&self, tokens: usize) {
+        if tokens > 0 {
+            self.metrics.generation_tokens.increment(tokens as u64);
+            self.output_tokens.fetch_add(tokens, Ordering::Relaxed);
+        }
+    }
+
+    /// The device has answered.
+    pub(crate) fn outcome(&self, outcome: &Outcome) {
+        self.metrics.step_seconds.record(outcome.busy);
+        let mut sums = self.sums();
+        sums.stats.device_busy += outcome.busy;
+        sums.stats.device_memory = outcome.memory;
+        sums.prefill.landed(outcome.busy);
+    }
+
+    /// The device had nothing to do for so long, while there was work.
+    pub(crate) fn device_idle(&self, gap: Duration) {
+        self.metrics.device_idle_seconds.record(gap);
+        self.sums().stats.device_idle += gap;
+    }
+
+    pub(crate) fn device_gone(&self) {
+        self.metrics.device_alive.set(0.0);
+        self.sums().stats.device_alive = false;
+    }
+
+    pub(crate) fn rejected(&self, error: &SubmitError) {
+        self.metrics.rejected(error);
+        self.sums().stats.rejected += 1;
+    }
+
+    /// A sequence has got its slot.
+    pub(crate) fn started(&self, usage: &Usage, since_submit: Duration) {
+        self.metrics.queue_seconds.record(since_submit);
+        let mut sums = self.sums();
+        sums.stats.prompt_tokens += usage.prompt_tokens as u64;
+        sums.stats.cached_tokens += usage.cached_tokens as u64;
+    }
+
+    pub(crate) fn first_token(&self, since_submit: Duration, since_start: Option<Duration>) {
+        self.metrics.first_token_seconds.record(since_submit);
+        if let Some(computed) = since_start {
+            self.metrics.prefill_seconds.record(computed);
+        }
+    }
+
+    pub(crate) fn next_token(&self, since_last: Duration) {
+        self.metrics.inter_token_seconds.record(since_last);
+    }
+
+    /// A sequence is over; `decoded` is the time from its first token to its last.
+    pub(crate) fn finished(
+        &self,
+        reason: FinishReason,
+        since_submit: Duration,
+        decoded: Option<Duration>,
+    ) {
+        self.metrics.finished(reason);
+        self.metrics.whole_seconds.record(since_submit);
+        if let Some(decoded) = decoded {
+            self.metrics.decode_seconds.record(decoded);
+        }
+        let now = Instant::now();
+        let mut sums = self.sums();
+        sums.stats.finished += 1;
+        if let Some(before) = sums.last_finish.replace(now) {
+            // An exponential mean over about eight intervals.
+            let interval = now - before;
+            sums.stats.finish_interval = match sums.stats.finish_interval {
+                Duration::ZERO => interval,
+                mean => (mean * 7 + interval) / 8,
+            };
+        }
+    }
+
+    pub(crate) fn failed(&self, error: &GenerateError) {
+        self.metrics.failed(error);
+        self.sums().stats.failed += 1;
+    }
+
+    fn sums(&self) -> MutexGuard<'_, Sums> {
+        self.sums
+            .lock()
+            .expect("nothing panics while it holds this lock")
+    }
+}

@@ -1,0 +1,400 @@
+//! What a caller may ask of an engine, on the oracle: several outputs at once, stops and
+//! deadlines, bounds that say when to try again, and an engine that tells how it is.
+
+use std::time::Duration;
+
+use motet::config::EngineConfig;
+use motet::error::{BestOfError, GenerateError, QueueLimit, SubmitError};
+use motet::grammar::GrammarSource;
+use motet::model::LayerKind;
+use motet::model::oracle::{Oracle, OracleConfig, StepFault};
+use motet::model::sampling::Sampling;
+use motet::request::{FinishReason, Priority};
+use motet::text::{GgufVocabulary, TextCodec};
+use motet::{Engine, HealthState, Request, Shutdown, TokenId};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+
+fn oracle() -> OracleConfig {
+    OracleConfig {
+        context_tokens_max: 512,
+        end_tokens: vec![0],
+        end_one_in: 0,
+        tail_block_tokens: 16,
+        ..OracleConfig::with_layers(&[LayerKind::Full])
+    }
+}
+
+fn slow_oracle(step: Duration) -> OracleConfig {
+    let mut oracle = oracle();
+    oracle.cost.base = step;
+    oracle
+}
+
+fn small() -> EngineConfig {
+    let mut config = EngineConfig::default();
+    config.scheduler.sequences_max = 4;
+    config.scheduler.step_tokens_max = 32;
+    config
+}
+
+async fn engine(oracle: &OracleConfig, config: EngineConfig) -> Engine {
+    let oracle = oracle.clone();
+    Engine::builder(move || Ok(Oracle::new(oracle).expect("a valid oracle")))
+        .config(config)
+        .start()
+        .await
+        .expect("the engine starts")
+}
+
+fn prompt(tokens: u32) -> Vec<TokenId> {
+    (1..=tokens).collect()
+}
+
+/// A tokenizer whose tokens are the bytes, and an end token.
+fn bytes() -> TextCodec {
+    let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
+    alphabet.sort_unstable();
+    let mut tokens: Vec<String> = alphabet.iter().map(char::to_string).collect();
+    tokens.push("<end>".into());
+    let mut token_types = vec![1; 256];
+    token_types.push(3);
+    let vocabulary = GgufVocabulary {
+        model: "gpt2".into(),
+        pre: Some("gpt-2".into()),
+        tokens,
+        token_types,
+        end: Some(256),
+        ..GgufVocabulary::default()
+    };
+    TextCodec::from_gguf(&vocabulary).expect("a vocabulary")
+}
+
+/// Waits until `done`, a while at most.
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let waited = tokio::time::timeout(Duration::from_secs(10), async {
+        while !done() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    waited.await.unwrap_or_else(|_| panic!("{what}"));
+}
+
+#[tokio::test]
+async fn refusals_name_the_field_and_are_counted() {
+    let engine = engine(&oracle(), small()).await;
+    let hour = Duration::from_secs(3600);
+    let good = || Request::tokens([1, 2]);
+    let past = tokio::time::Instant::now();
+    let table = [
+        ("n", good().n(0)),
+        ("n", good().n(2)),
+        ("best_of", good().best_of(2)),
+        ("stop_tokens", good().stop_token(1_000_000)),
+        ("logit_bias", good().bias(1_000_000, 1.0)),
+        ("logprobs", good().logprobs(21)),
+        (
+            "sampling.repetition_penalty",
+            good().repetition_penalty(-1.0),
+        ),
+        ("weight", good().weight(-2.0)),
+        ("stop_strings", good().stop("")),
+        ("start_by", good().start_by(past)),
+        ("finish_by", good().finish_by(past)),
+        (
+            "finish_by",
+            good().start_within(2 * hour).finish_within(hour),
+        ),
+    ];
+    let rejected = table.len() as u64;
+    for (field, request) in table {
+        match engine.submit(request).await {
+            Err(SubmitError::Field { field: found, .. }) => assert_eq!(found, field),
+            other => panic!("expected a complaint about {field}, got {other:?}"),
+        }
+    }
+    // More than could ever be inside at once.
+    let mut config = small();
+    config.scheduler.queue_max = 2;
+    let tiny = self::engine(&oracle(), config).await;
+    match tiny.submit_many(good().n(7)).await {
+        Err(SubmitError::Field {
+            field, expected, ..
+        }) => {
+            assert_eq!(field, "n");
+            assert!(expected.contains('6'), "{expected}");
+        }
+        other => panic!("expected a complaint about n, got {other:?}"),
+    }
+    assert_eq!(engine.stats().rejected, rejected);
+    assert_eq!(
+        engine.health().state,
+        HealthState::Ready,
+        "nobody is inside"
+    );
+    tiny.shutdown(Shutdown::Abort).await;
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn a_grammar_that_cannot_be_is_refused_at_submit() {
+    let oracle = OracleConfig {
+        vocab_size: 257,
+        end_tokens: vec![256],
+        ..oracle()
+    };
+    let dumb = engine(&oracle, small()).await;
+    let good = || Request::tokens([1, 2]).output_tokens_max(4);
+    let error = dumb.submit(good().grammar(GrammarSource::Json)).await;
+    assert!(matches!(
+        error,
+        Err(SubmitError::NoTokenizer { field: "grammar" })
+    ));
+    dumb.shutdown(Shutdown::Abort).await;
+
+    let engine = Engine::builder(move || Ok(Oracle::new(oracle).expect("a valid oracle")))
+        .text(bytes())
+        .start()
+        .await
+        .unwrap();
+    let regex = |text: &str| good().grammar(GrammarSource::Regex(text.into()));
+    let schema = |text: &str| good().grammar(GrammarSource::JsonSchema(text.into()));
+    for (field, request) in [
+        ("grammar", regex("(")),
+        ("grammar", schema("{")),
+        ("grammar", schema(r#"{"type": "fish"}"#)),
+        ("grammar", good().grammar(GrammarSource::Lark("?!".into()))),
+        ("ignore_end_tokens", regex("a").ignore_end_tokens()),
+    ] {
+        match engine.submit(request).await {
+            Err(SubmitError::Field { field: found, .. }) => assert_eq!(found, field),
+            other => panic!("expected a complaint about {field}, got {other:?}"),
+        }
+    }
+    assert!(engine.submit(regex("a+")).await.is_ok());
+    assert!(engine.submit(schema("{}")).await.is_ok());
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn many_outputs_are_what_their_seeds_give_alone() {
+    let oracle = oracle();
+    let mut config = small();
+    config.scheduler.queue_max = 4;
+    let engine = engine(&oracle, config).await;
+    let sampling = Sampling {
+        temperature: 1.0,
+        seed: 41,
+        ..Sampling::GREEDY
+    };
+    let request = Request::tokens(prompt(100))
+        .sampling(sampling)
+        .output_tokens_max(20)
+        .user("ada")
+        .priority(Priority::Urgent)
+        .n(6);
+    let streams = engine.submit_many(request).await.unwrap();
+    assert_eq!(streams.len(), 6);
+    for (index, stream) in streams.into_iter().enumerate() {
+        assert_eq!(stream.prompt_tokens(), 100);
+        let seed = sampling.seed + index as u64;
+        let alone = oracle.solo(&prompt(100), 20, Sampling { seed, ..sampling });
+        let completion = stream.collect().await.unwrap();
+        assert_eq!(completion.tokens, alone, "output {index}");
+        assert_eq!(completion.finish.usage.prompt_tokens, 100);
+    }
+    let evaluated = engine.stats().evaluated_tokens;
+    assert!(
+        evaluated < 2 * 100 + 6 * 20,
+        "the prompt is computed once, not six times: {evaluated}"
+    );
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn many_are_let_in_all_or_none() {
+    let mut config = small();
+    config.scheduler.queue_max = 0;
+    let engine = engine(&slow_oracle(Duration::from_millis(1)), config).await;
+    let request = || Request::tokens([5, 6]).output_tokens_max(400);
+    let two = engine.submit_many(request().n(2)).await.unwrap();
+    match engine.submit_many(request().n(3)).await {
+        Err(SubmitError::QueueFull { what, request, .. }) => {
+            assert_eq!((what, request.n), (QueueLimit::Requests, 3));
+        }
+        other => panic!("expected a full queue, got {other:?}"),
+    }
+    let others = engine.submit_many(request().n(1).best_of(2)).await;
+    assert_eq!(others.expect("two places are left").len(), 2);
+    drop(two);
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn the_best_are_chosen_from_as_many_as_wanted() {
+    let oracle = oracle();
+    let engine = engine(&oracle, small()).await;
+    let sampling = Sampling {
+        temperature: 1.0,
+        seed: 7,
+        ..Sampling::GREEDY
+    };
+    let request = Request::tokens([1, 2, 3])
+        .sampling(sampling)
+        .output_tokens_max(8);
+    let best = engine.best_of(request.clone().n(2).best_of(4)).await;
+    let best = best.expect("no fault was asked for");
+    let possible: Vec<_> = (0..4)
+        .map(|index| Sampling {
+            seed: 7 + index,
+            ..sampling
+        })
+        .map(|sampling| oracle.solo(&[1, 2, 3], 8, sampling))
+        .collect();
+    assert_eq!(best.len(), 2);
+    for completion in &best {
+        assert!(possible.contains(&completion.tokens));
+        assert!(completion.logprobs.is_empty(), "nobody asked for them");
+    }
+    let refused = engine.best_of(request.n(0)).await;
+    assert!(matches!(
+        refused,
+        Err(BestOfError::Submit(SubmitError::Field { field: "n", .. }))
+    ));
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn a_stop_token_ends_the_output_and_is_not_part_of_it() {
+    let oracle = oracle();
+    let engine = engine(&oracle, small()).await;
+    let alone = oracle.solo(&[1, 2, 3], 10, Sampling::GREEDY);
+    let stop = alone[4];
+    let first = alone.iter().position(|token| *token == stop).unwrap();
+    let request = Request::tokens([1, 2, 3]).output_tokens_max(10);
+    let stopped = engine.submit(request.stop_token(stop)).await.unwrap();
+    let completion = stopped.collect().await.unwrap();
+    assert_eq!(completion.tokens, alone[..first]);
+    assert_eq!(completion.finish.reason, FinishReason::StopToken);
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn a_queue_is_full_of_tokens_before_it_is_of_requests() {
+    let mut config = small();
+    config.scheduler.sequences_max = 1;
+    config.scheduler.queue_tokens_max = 100;
+    let engine = engine(&slow_oracle(Duration::from_millis(1)), config).await;
+    let request = |tokens| Request::tokens(prompt(tokens)).output_tokens_max(100);
+    let mut running = engine.submit(request(200)).await.unwrap();
+    // Its prompt waits no more once it runs.
+    running.next().await.unwrap().unwrap();
+    let long = engine.submit(request(200)).await;
+    let _waits = long.expect("a long prompt is taken in when no other waits");
+    match engine.submit(request(10)).await {
+        Err(SubmitError::QueueFull {
+            what, retry_after, ..
+        }) => {
+            assert_eq!(what, QueueLimit::Tokens);
+            assert!(retry_after > Duration::ZERO);
+        }
+        other => panic!("expected a queue full of tokens, got {other:?}"),
+    }
+    drop(running);
+    until("the long one gets its slot", || {
+        engine.stats().prompt_tokens == 400
+    })
+    .await;
+    assert!(engine.submit(request(10)).await.is_ok());
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn health_tells_a_stuck_device_from_a_busy_one() {
+    let oracle = slow_oracle(Duration::from_millis(2));
+    let mut config = small();
+    config.scheduler.device_timeout = Duration::from_millis(60);
+    let engine = engine(&oracle, config).await;
+    assert_eq!(engine.health().state, HealthState::Ready);
+    let request = Request::tokens([1, 2]).output_tokens_max(200);
+    let mut stream = engine.submit(request).await.unwrap();
+    stream.next().await.unwrap().unwrap();
+    let health = engine.health();
+    assert_eq!((health.state, health.running), (HealthState::Busy, 1));
+
+    let hang = StepFault::Hang(Duration::from_millis(400));
+    oracle.faults.next_steps(1, hang);
+    let stuck = |health: HealthState| matches!(health, HealthState::Stuck { .. });
+    until("a hanging step is noticed", || stuck(engine.health().state)).await;
+    until("a device that comes back is well", || {
+        engine.health().state == HealthState::Busy
+    })
+    .await;
+    drop(stream);
+    until("the device is left alone", || {
+        engine.health().state == HealthState::Ready
+    })
+    .await;
+    engine.drain().await;
+    assert_eq!(engine.health().state, HealthState::Draining);
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn a_shutdown_that_finishes_cuts_nobody_off() {
+    let oracle = slow_oracle(Duration::from_micros(200));
+    let engine = engine(&oracle, small()).await;
+    let request = Request::tokens([1, 2, 3]).output_tokens_max(50);
+    let mut callers = Vec::new();
+    for _ in 0..10 {
+        let stream = engine.submit(request.clone()).await.unwrap();
+        callers.push(tokio::spawn(stream.collect()));
+    }
+    engine.shutdown(Shutdown::Finish).await;
+    for caller in callers {
+        let completion = caller.await.unwrap().expect("it was let finish");
+        assert_eq!(completion.tokens.len(), 50);
+    }
+    assert_eq!(oracle.counters.now().tails_alive, 0);
+}
+
+/// A caller that reads nothing pauses its own sequence. Once it reads, it gets all.
+#[tokio::test]
+
+async fn a_slow_reader_holds_up_only_itself_and_loses_nothing() {
+    let oracle = oracle();
+    let mut config = small();
+    config.scheduler.unread_tokens_max = 8;
+    let engine = engine(&oracle, config).await;
+    let slow = Request::tokens([1, 2, 3]).output_tokens_max(300);
+    let slow = engine.submit(slow).await.unwrap();
+    let other = Request::tokens([4, 5]).output_tokens_max(200);
+    let other = engine.submit(other).await.unwrap().collect().await.unwrap();
+    assert_eq!(other.tokens, oracle.solo(&[4, 5], 200, Sampling::GREEDY));
+    until("the slow one pauses", || engine.health().paused == 1).await;
+    let told = engine.stats().output_tokens - 200;
+    assert!((8..12).contains(&told), "{told} tokens ahead of its reader");
+    let completion = slow.collect().await.unwrap();
+    let alone = oracle.solo(&[1, 2, 3], 300, Sampling::GREEDY);
+    assert_eq!(completion.tokens, alone);
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+/// A caller that reads nothing for too long is cut off.
+#[tokio::test]
+
+async fn a_reader_who_never_comes_is_cut_off() {
+    let mut config = small();
+    config.scheduler.unread_tokens_max = 4;
+    config.scheduler.unread_timeout = Some(Duration::from_millis(50));
+    let engine = engine(&oracle(), config).await;
+    let request = Request::tokens([1, 2, 3]).output_tokens_max(300);
+    let stream = engine.submit(request).await.unwrap();
+    until("it is cut off", || engine.stats().failed == 1).await;
+    match stream.collect().await {
+        Err(GenerateError::SlowReader { unread, waited }) => {
+            assert!(unread >= 4 && waited >= Duration::from_millis(50));
+        }
+        other => panic!("expected a slow reader, got {other:?}"),
+    }
+    engine.shutdown(Shutdown::Abort).await;
+}

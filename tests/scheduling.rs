@@ -1,0 +1,270 @@
+//! Who is served when, on the oracle: classes, users, deadlines, places in the queue and
+//! memory that runs short. Whatever happens, each caller gets what it gets alone.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use motet::config::EngineConfig;
+use motet::error::{Deadline, GenerateError};
+use motet::grammar::GrammarSource;
+use motet::model::oracle::{Oracle, OracleConfig};
+use motet::model::sampling::Sampling;
+use motet::model::{LayerKind, Model};
+use motet::request::{FinishReason, Priority};
+use motet::text::{GgufVocabulary, TextCodec};
+use motet::{Engine, Request, Shutdown, TokenId};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+
+fn oracle() -> OracleConfig {
+    let mut oracle = OracleConfig {
+        context_tokens_max: 512,
+        end_tokens: vec![0],
+        tail_block_tokens: 16,
+        ..OracleConfig::with_layers(&[LayerKind::Full])
+    };
+    // Long enough for those who come to be there before the next step.
+    oracle.cost.base = Duration::from_millis(2);
+    oracle
+}
+
+fn config(sequences_max: usize) -> EngineConfig {
+    let mut config = EngineConfig::default();
+    config.scheduler.sequences_max = sequences_max;
+    config.scheduler.step_tokens_max = 64;
+    config
+}
+
+async fn engine(oracle: &OracleConfig, config: EngineConfig) -> Engine {
+    let oracle = oracle.clone();
+    Engine::builder(move || Ok(Oracle::new(oracle).expect("a valid oracle")))
+        .config(config)
+        .start()
+        .await
+        .expect("the engine starts")
+}
+
+/// A prompt that shares nothing with those of other numbers.
+fn prompt(number: u32) -> Vec<TokenId> {
+    (1..20).map(|i| 1 + (number * 37 + i) % 900).collect()
+}
+
+fn request(number: u32, tokens: usize) -> Request {
+    Request::tokens(prompt(number)).output_tokens_max(tokens)
+}
+
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    for _ in 0..5_000 {
+        if done() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("{what}: never came");
+}
+
+#[tokio::test]
+async fn the_urgent_take_the_place_of_the_patient_who_go_on_later() {
+    let oracle = oracle();
+    let engine = engine(&oracle, config(1)).await;
+    let patient = request(1, 60).priority(Priority::Background);
+    let patient = engine.submit(patient).await.expect("room");
+    until("the patient one runs", || engine.stats().running == 1).await;
+    let normal = engine.submit(request(2, 4)).await.expect("room");
+    let urgent = request(3, 4).priority(Priority::Urgent);
+    let urgent = engine.submit(urgent).await.expect("room");
+    let order = std::sync::Mutex::new(Vec::new());
+    let outputs = async |stream: motet::TokenStream, number: u32, tokens| {
+        let output = stream.collect().await.expect("an output").tokens;
+        order.lock().expect("no panic").push(number);
+        let alone = oracle.solo(&prompt(number), tokens, Sampling::GREEDY);
+        assert_eq!(output, alone, "request {number}: as alone");
+    };
+    tokio::join!(
+        outputs(patient, 1, 60),
+        outputs(normal, 2, 4),
+        outputs(urgent, 3, 4)
+    );
+    assert!(engine.stats().preempted >= 1, "the patient one gave way");
+    let order = order.into_inner().expect("no panic");
+    assert_eq!(order.last(), Some(&1), "the patient one comes last");
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn a_polite_user_does_not_wait_for_all_that_a_greedy_one_wants() {
+    let engine = engine(&oracle(), config(2)).await;
+    let mut greedy = Vec::new();
+    for number in 0..20 {
+        let request = request(number, 8).user("greedy");
+        greedy.push(engine.submit(request).await.expect("room"));
+    }
+    until("some of it has run", || engine.stats().finished >= 2).await;
+    let request = request(99, 8).user("polite");
+    let polite = engine.submit(request).await.expect("room");
+    // It begins with as much as the greedy one has had, who then gets more.
+    while let Some(place) = polite.queue_place().await
+        && place.position > 0
+    {
+        assert!(engine.stats().finished < 8, "it comes to its turn soon");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    polite.collect().await.expect("an output");
+    let finished = engine.stats().finished;
+    assert!(finished < 15, "{finished} requests came first");
+    for stream in greedy {
+        stream.collect().await.expect("an output");
+    }
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn places_in_the_queue_are_told_and_end_with_the_start() {
+    let engine = engine(&oracle(), config(1)).await;
+    let mut streams = Vec::new();
+    for number in 0..4 {
+        streams.push(engine.submit(request(number, 30)).await.expect("room"));
+    }
+    until("the first runs", || engine.stats().running == 1).await;
+    let mut places = Vec::new();
+    for stream in &streams {
+        places.push(stream.queue_place().await.map(|place| place.position));
+    }
+    assert_eq!(places, [None, Some(0), Some(1), Some(2)]);
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn deadlines_drop_who_waits_and_end_who_runs() {
+    let oracle = oracle();
+    let engine = engine(&oracle, config(1)).await;
+    let soon = Duration::from_millis(60);
+    let running = request(1, 400).finish_within(soon);
+    let running = engine.submit(running).await.expect("room");
+    let waiting = request(2, 4).start_within(soon / 3);
+    let waiting = engine.submit(waiting).await.expect("room");
+    match waiting.collect().await {
+        Err(GenerateError::DeadlineMissed { deadline, .. }) => {
+            assert_eq!(deadline, Deadline::Start);
+        }
+        other => panic!("expected a missed start, got {other:?}"),
+    }
+    let output = running.collect().await.expect("what there is of it");
+    assert_eq!(output.finish.reason, FinishReason::Deadline);
+    let alone = oracle.solo(&prompt(1), 400, Sampling::GREEDY);
+    assert!(alone.starts_with(&output.tokens), "whole so far");
+    assert!(output.tokens.len() < 400);
+    let after = engine.submit(request(3, 4)).await.expect("room");
+    after.collect().await.expect("the slot is free again");
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn when_memory_runs_short_some_give_way_and_nobody_notices() {
+    let mut oracle = oracle();
+    oracle.cost.base = Duration::ZERO;
+    oracle.layer_bytes = 1024;
+    let spec = Oracle::new(oracle.clone()).expect("valid").spec().clone();
+    let mut config = config(8);
+    // Room for the whole of five, of eight.
+    config.cache.device_bytes_max = 5 * spec.tail_bytes(19 + 300);
+    config.cache.full_sequences_min = 1;
+    let engine = engine(&oracle, config).await;
+    let mut streams = BTreeMap::new();
+    for number in 0..8 {
+        let request = request(number, 300).user(format!("user {}", number % 2));
+        streams.insert(number, engine.submit(request).await.expect("room"));
+    }
+    for (number, stream) in streams {
+        let output = stream.collect().await.expect("an output").tokens;
+        let alone = oracle.solo(&prompt(number), 300, Sampling::GREEDY);
+        assert_eq!(output, alone, "request {number}: as alone");
+    }
+    assert!(engine.stats().preempted > 0, "somebody gave way");
+    let peak = oracle.counters.now().bytes_peak;
+    assert!(peak <= 5 * spec.tail_bytes(19 + 300), "{peak} bytes");
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+/// A tokenizer whose tokens are the bytes, and an end token.
+fn bytes() -> TextCodec {
+    let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
+    alphabet.sort_unstable();
+    let mut tokens: Vec<String> = alphabet.iter().map(char::to_string).collect();
+    tokens.push("<end>".into());
+    let mut token_types = vec![1; 256];
+    token_types.push(3);
+    let vocabulary = GgufVocabulary {
+        model: "gpt2".into(),
+        pre: Some("gpt-2".into()),
+        tokens,
+        token_types,
+        end: Some(256),
+        ..GgufVocabulary::default()
+    };
+    TextCodec::from_gguf(&vocabulary).expect("a vocabulary")
+}
+
+/// Everything that a draw may want, through the whole house, with neighbours.
+#[tokio::test]
+async fn what_draws_want_is_heeded_in_every_step() {
+    let mut oracle = oracle();
+    oracle.cost.base = Duration::ZERO;
+    oracle.vocab_size = 257;
+    oracle.end_tokens = vec![256];
+    oracle.end_one_in = 10;
+    let shared = oracle.clone();
+    let engine = Engine::builder(move || Ok(Oracle::new(shared).expect("valid")))
+        .text(bytes())
+        .config(config(8))
+        .start()
+        .await
+        .expect("the engine starts");
+    let prompt: Vec<TokenId> = (1..20).collect();
+    let base = || Request::tokens(prompt.clone()).output_tokens_max(40);
+    let alone = oracle.solo(&prompt, 40, Sampling::GREEDY);
+
+    let plain = base().logprobs(3);
+    let banned = base().bias(alone[0], f32::NEG_INFINITY);
+    let long = base().output_tokens_min(40);
+    let digits = base().grammar(GrammarSource::Regex("[0-9]{3}-[a-f]+!".into()));
+    let streams = [plain, banned, long, digits].map(|request| engine.submit(request));
+    let mut outputs = Vec::new();
+    for stream in streams {
+        outputs.push(
+            stream
+                .await
+                .expect("room")
+                .collect()
+                .await
+                .expect("an output"),
+        );
+    }
+    let [plain, banned, long, digits] = outputs.try_into().expect("four outputs");
+
+    let end = alone.iter().position(|token| *token == 256);
+    assert_eq!(plain.tokens, alone[..end.unwrap_or(40)]);
+    assert_eq!(plain.logprobs.len(), plain.tokens.len());
+    for (token, logprobs) in plain.tokens.iter().zip(&plain.logprobs) {
+        assert_eq!(logprobs.top.len(), 3);
+        assert_eq!(
+            logprobs.top[0],
+            (*token, logprobs.logprob),
+            "greedy is likeliest"
+        );
+    }
+    assert_ne!(banned.tokens.first(), Some(&alone[0]));
+    assert_eq!(long.tokens.len(), 40, "the end was not drawn before");
+    assert_eq!(long.finish.reason, FinishReason::Length);
+    let text = digits.text;
+    let (numbers, letters) = text.split_at(4);
+    assert!(
+        numbers.ends_with('-') && numbers[..3].bytes().all(|b| b.is_ascii_digit()),
+        "{text}"
+    );
+    let letters = letters.strip_suffix('!').unwrap_or(letters);
+    assert!(
+        letters.bytes().all(|b| (b'a'..=b'f').contains(&b)),
+        "{text}"
+    );
+    engine.shutdown(Shutdown::Abort).await;
+}

@@ -1,0 +1,250 @@
+//! A whole sequence on the engine, with the oracle as the model.
+//!
+//! The cases' toy model is a table from token to next token. The oracle's tokens are
+//! hashes, so an oracle is looked for that ends where the table does; its tokens then
+//! stand for the table's, one for one.
+
+use std::time::Duration;
+
+use motet::model::LayerKind;
+use motet::model::oracle::{Oracle, OracleConfig, StepCost};
+use motet::model::sampling::Sampling;
+use motet::request::FinishReason;
+use motet::{Engine, Request, TokenId};
+
+use crate::Known;
+use crate::cases::Fact;
+use crate::check::Check;
+
+pub(crate) const SUITES: &[Known] = &[Known {
+    suite: "decode.pipelined",
+    fields: &[
+        "table",
+        "eos",
+        "seed",
+        "position",
+        "num_predict",
+        "cancel_after_streamed",
+        "expect",
+        "content",
+        "done_reason",
+        "eval_count",
+        "recorded_outputs",
+        "forwards_position_len",
+        "error",
+        "cache_offset",
+        "no_pending_capture_schedule",
+        "all_captures_closed",
+    ],
+    cases: &[
+        ("DecodePlain", decodes),
+        ("CancelledMidStream (speculative)", is_cancelled),
+    ],
+}];
+
+const END: TokenId = 0;
+/// What is before the case's first token, where that is not at position 0.
+const BEFORE: TokenId = 900;
+
+/// How many tokens of a prompt of `prompt` tokens and of its output are in the cache
+/// once the output of `output` tokens has ended.
+pub(crate) fn cached_after(prompt: usize, output: usize) -> usize {
+    block_on(async {
+        let config = oracle(0);
+        let engine = engine(&config).await;
+        let mut tokens: Vec<TokenId> = (1..=prompt as TokenId).collect();
+        let request = Request::tokens(tokens.clone()).output_tokens_max(output);
+        let whole = collect(&engine, request).await;
+        tokens.extend(whole.tokens);
+        tokens.push(BEFORE);
+        let again = collect(&engine, Request::tokens(tokens).output_tokens_max(1)).await;
+        engine.shutdown(motet::Shutdown::Abort).await;
+        again.finish.usage.cached_tokens
+    })
+}
+
+fn decodes(check: &mut Check, fact: &Fact<'_>) {
+    // Everything that the table draws, to the end, and one beyond.
+    let ends = fact.get("eos").tokens();
+    let mut table = vec![fact.get("seed").number() as TokenId];
+    while table.iter().all(|token| !ends.contains(token)) {
+        table.push(follower(fact, table[table.len() - 1]));
+    }
+    let beyond = follower(fact, table[table.len() - 1]);
+    let seed = table.remove(0);
+    let shown = table.len() - 1;
+    let prompt = [vec![BEFORE; fact.get("position").number()], vec![seed]].concat();
+    let config = ending_after(&prompt, shown);
+
+    let (whole, steps, tokens) = block_on(async {
+        let engine = engine(&config).await;
+        collect(&engine, Request::tokens(&prompt[..1]).output_tokens_max(1)).await;
+        let before = config.counters.now();
+        let request = Request::tokens(prompt.clone());
+        let request = request.output_tokens_max(fact.get("num_predict").number());
+        let whole = collect(&engine, request).await;
+        engine.shutdown(motet::Shutdown::Abort).await;
+        let after = config.counters.now();
+        let steps = (after.steps - before.steps) as usize;
+        let tokens = (after.tokens_evaluated - before.tokens_evaluated) as usize;
+        (whole, steps, tokens)
+    });
+
+    let expect = fact.get("expect");
+    let alone = config.solo(&prompt, shown, Sampling::GREEDY);
+    assert_eq!(
+        whole.tokens, alone,
+        "the oracle's tokens stand for the table's"
+    );
+    let content: String = table[..whole.tokens.len()]
+        .iter()
+        .map(TokenId::to_string)
+        .collect();
+    check.same("content", content.as_str(), expect.get("content").text());
+    let reason = match whole.finish.reason {
+        FinishReason::EndToken => "stop",
+        _ => "another",
+    };
+    check.same("reason", reason, expect.get("done_reason").text());
+    let usage = whole.finish.usage;
+    check.same(
+        "tokens shown",
+        usage.output_tokens,
+        expect.get("eval_count").number(),
+    );
+
+    let expected = expect.get("recorded_outputs").tokens();
+    table.push(beyond);
+    check.theirs("what the device draws", &table, &expected);
+    let forwards: Vec<Vec<usize>> = expect
+        .get("forwards_position_len")
+        .items()
+        .iter()
+        .map(Fact::numbers)
+        .collect();
+    let start = usage.cached_tokens;
+    let theirs: Vec<Vec<usize>> = (0..expected.len())
+        .map(|step| vec![start + step, 1])
+        .collect();
+    check.theirs("what the device is given", theirs, forwards);
+    assert_eq!(steps, tokens, "one token a step");
+    assert!(
+        (shown + 1..=expected.len()).contains(&steps),
+        "{steps} steps"
+    );
+    check.lacks("a promise of how far the device runs ahead");
+}
+
+fn is_cancelled(check: &mut Check, fact: &Fact<'_>) {
+    let mut config = oracle(0);
+    config.cost = StepCost {
+        base: Duration::from_millis(1),
+        ..StepCost::default()
+    };
+    let prompt = vec![fact.get("seed").number() as TokenId];
+    assert_eq!(fact.get("position").number(), 0);
+    let output_max = 400;
+    let streamed = fact.get("cancel_after_streamed").number();
+    let (evaluated, cached) = block_on(async {
+        let engine = engine(&config).await;
+        let request = Request::tokens(prompt.clone()).output_tokens_max(output_max);
+        let mut stream = engine.submit(request).await.expect("there is room");
+        for _ in 0..streamed {
+            stream
+                .next()
+                .await
+                .expect("goes on")
+                .expect("no fault was asked for");
+        }
+        drop(stream);
+        while engine.stats().running > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let evaluated = config.counters.now().tokens_evaluated as usize;
+        let whole = [prompt.clone(), config.solo(&prompt, 300, Sampling::GREEDY)].concat();
+        let again = collect(&engine, Request::tokens(whole).output_tokens_max(1)).await;
+        engine.shutdown(motet::Shutdown::Abort).await;
+        (evaluated, again.finish.usage.cached_tokens)
+    });
+    let counts = config.counters.now();
+    let expect = fact.get("expect");
+    let error = if evaluated < output_max {
+        "cancelled"
+    } else {
+        ""
+    };
+    check.same("ended", error, expect.get("error").text());
+    // The outputs that were recorded are those of as many evaluated tokens.
+    check.prose(&expect.get("cache_offset"), "1 + recorded outputs - 1");
+    assert!(
+        (evaluated - 1..=evaluated).contains(&cached) && cached >= streamed,
+        "{cached} of {evaluated} tokens are cached"
+    );
+    let none_left = counts.tails_alive == 0 && counts.segments_alive == 0;
+    check.same(
+        "no plan is left",
+        none_left,
+        expect.get("no_pending_capture_schedule").flag(),
+    );
+    check.same(
+        "nothing is held",
+        none_left,
+        expect.get("all_captures_closed").flag(),
+    );
+    check.lacks("an error for a caller that has left");
+}
+
+fn follower(fact: &Fact<'_>, token: TokenId) -> TokenId {
+    fact.get("table").get(&token.to_string()).number() as TokenId
+}
+
+/// An oracle that answers the prompt with so many tokens and an end token, and what is
+/// before the prompt's last token with no end.
+fn ending_after(prompt: &[TokenId], tokens: usize) -> OracleConfig {
+    let fits = |config: &OracleConfig| {
+        let alone = config.solo(prompt, tokens + 1, Sampling::GREEDY);
+        alone.iter().position(|token| *token == END) == Some(tokens)
+            && config.solo(&prompt[..1], 1, Sampling::GREEDY) != [END]
+    };
+    let mut seeds = 0..10_000;
+    let found = seeds.find(|seed| {
+        fits(&OracleConfig {
+            end_one_in: 4,
+            ..oracle(*seed)
+        })
+    });
+    OracleConfig {
+        end_one_in: 4,
+        ..oracle(found.expect("one in a few dozen"))
+    }
+}
+
+fn oracle(seed: u64) -> OracleConfig {
+    OracleConfig {
+        end_tokens: vec![END],
+        seed,
+        ..OracleConfig::with_layers(&[LayerKind::Full])
+    }
+}
+
+async fn engine(config: &OracleConfig) -> Engine {
+    let config = config.clone();
+    let oracle = move || Ok(Oracle::new(config).expect("a valid oracle"));
+    Engine::builder(oracle)
+        .start()
+        .await
+        .expect("the engine starts")
+}
+
+async fn collect(engine: &Engine, request: Request) -> motet::request::Completion {
+    let stream = engine.submit(request).await.expect("there is room");
+    stream.collect().await.expect("no fault was asked for")
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build();
+    runtime.expect("threads").block_on(future)
+}

@@ -1,0 +1,55 @@
+//! Where Motet differs from ollama on purpose.
+
+use std::fmt;
+
+/// A case in which Motet does something else.
+#[derive(Debug)]
+pub(crate) struct Difference {
+    pub(crate) suite: &'static str,
+    pub(crate) case: &'static str,
+    /// Why.
+    pub(crate) reason: &'static str,
+    /// What Motet does.
+    pub(crate) instead: &'static str,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (suite, case) = (self.suite, self.case);
+        write!(f, "{suite}, {case}: {}; here {}", self.reason, self.instead)
+    }
+}
+
+pub(crate) const DIFFERENCES: &[Difference] = &[
+    Difference {
+        suite: "text.stop_rules_code",
+        case: "first stop in list order that occurs wins (not earliest in text)",
+        reason: "what stops an output must not depend on how its text came in pieces",
+        instead: "the stop string that is complete first in the text wins",
+    },
+    Difference {
+        suite: "sample.history",
+        case: "CommitBatchesRingWrites",
+        reason: "the window is a queue with counts, and not a ring that is written in place",
+        instead: "the same tokens are in it, each counted as often",
+    },
+    Difference {
+        suite: "sample.history",
+        case: "TopK before TopP",
+        reason: "what takes part does not depend on an order among equals",
+        instead: "all tokens as likely as the second get through top-k 2, here three",
+    },
+    Difference {
+        suite: "decode.pipelined",
+        case: "DecodePlain",
+        reason: "how far the device runs ahead of the end is no promise",
+        instead: "at most one token is computed beyond the end, and none is seen",
+    },
+    Difference {
+        suite: "decode.pipelined",
+        case: "CancelledMidStream (speculative)",
+        reason: "a caller cancels by dropping its stream, so no error is there to be read",
+        instead: "the sequence ends long before its output would, all that it held is given back, and \
+                  what was computed stays in the cache, but for at most one token",
+    },
+];

@@ -1,0 +1,220 @@
+//! One draw from one row, alone and beside others.
+
+use std::sync::Arc;
+
+use motet::TokenId;
+use motet::model::sampling::{Draw, DrawSpec, Drawer, Sampling};
+
+use crate::cases::Fact;
+use crate::check::Check;
+use crate::{Known, close, floats};
+
+pub(crate) const SUITES: &[Known] = &[
+    Known {
+        suite: "sample.single_slot",
+        fields: &["opts", "priors", "logits", "probs", "expect"],
+        cases: &[
+            ("presence penalty", draws),
+            ("repeat penalty on positive logits", draws),
+            ("frequency penalty", draws),
+            ("top-k", draws),
+            ("min-p", draws),
+            ("RepeatLastN=0 disables penalties", draws),
+        ],
+    },
+    Known {
+        suite: "sample.batched_equals_single",
+        fields: &["slots", "sample", "rows"],
+        cases: &[
+            ("uniform", draws_together),
+            ("serial - mixed opts", draws_together),
+            ("subset out-of-order", draws_together),
+        ],
+    },
+    Known {
+        suite: "sample.transforms",
+        fields: &["in", "t", "k", "p", "expect", "expect_len", "expect_len_le"],
+        cases: &[
+            ("temperature", divides),
+            ("temperature (2)", divides),
+            ("softmax", normalises),
+            ("top_k 5", keeps_the_likeliest),
+            ("top_p after softmax of [-3,-2,-1,0,1,2,4]", keeps_a_nucleus),
+            ("top_p", keeps_a_nucleus),
+            ("min_p 1.0", keeps_the_likely),
+            ("min_p 0.2", keeps_the_likely),
+        ],
+    },
+];
+
+/// Settings under ollama's names. A temperature that is not given is 0, as there.
+pub(crate) fn sampling(opts: &Fact<'_>) -> Sampling {
+    let mut sampling = Sampling::GREEDY;
+    for (name, value) in opts.fields() {
+        let number = value.value().as_f64().expect("a number") as f32;
+        match name {
+            "temperature" => sampling.temperature = number,
+            "top_k" => sampling.top_k = value.number() as u32,
+            "top_p" => sampling.top_p = number,
+            "min_p" => sampling.min_p = number,
+            "repeat" => sampling.repetition_penalty = number,
+            "presence" => sampling.presence_penalty = number,
+            "frequency" => sampling.frequency_penalty = number,
+            "repeat_last_n" => sampling.penalty_window = value.number() as u32,
+            _ => panic!("the option `{name}` is not known here"),
+        }
+    }
+    sampling.validate().expect("settings that make sense");
+    sampling
+}
+
+pub(crate) fn drawer(sampling: Sampling, priors: &[TokenId]) -> Drawer {
+    Drawer::new(Arc::new(DrawSpec::default()), sampling, priors, &[])
+}
+
+/// The next token of a sequence.
+pub(crate) fn next(drawer: &mut Drawer, sampling: Sampling, row: &[f32]) -> TokenId {
+    let drawing = drawer.drawing(Draw { sampling, index: 0 });
+    drawing.expect("there is no grammar").from_logits(row).token
+}
+
+/// Tokens that can be drawn.
+pub(crate) fn possible(sampling: Sampling, row: &[f32]) -> usize {
+    let probabilities = Draw { sampling, index: 0 }.probabilities(row);
+    probabilities.iter().filter(|p| **p > 0.0).count()
+}
+
+fn draws(check: &mut Check, fact: &Fact<'_>) {
+    let row = match fact.maybe("logits") {
+        Some(logits) => floats(&logits),
+        None => floats(&fact.get("probs")).iter().map(|p| p.ln()).collect(),
+    };
+    let sampling = sampling(&fact.get("opts"));
+    let mut drawer = drawer(sampling, &fact.get("priors").tokens());
+    let token = next(&mut drawer, sampling, &row);
+    check.same("token", token as usize, fact.get("expect").number());
+}
+
+/// All drawings are made before any draws, in the batch's order; each then draws from
+/// its row. What it draws is what it draws alone, since that is a function of the
+/// request, its tokens, and the row.
+fn draws_together(check: &mut Check, fact: &Fact<'_>) {
+    let slots = fact.get("slots").items();
+    let slot = |id: usize| {
+        let slot = slots.iter().map(Fact::items);
+        let mut found = slot.filter(|slot| slot[0].number() == id);
+        found.next().expect("a slot of this id")
+    };
+    let order = fact.get("sample").numbers();
+    let rows: Vec<Vec<f32>> = fact.get("rows").items().iter().map(floats).collect();
+    assert_eq!(order.len(), rows.len(), "a row for each");
+    let drawing = |id: usize| {
+        let slot = slot(id);
+        let sampling = sampling(&slot[1]);
+        let mut drawer = drawer(sampling, &slot[2].tokens());
+        drawer
+            .drawing(Draw { sampling, index: 0 })
+            .expect("there is no grammar")
+    };
+    let alone: Vec<TokenId> = order
+        .iter()
+        .zip(&rows)
+        .map(|(id, row)| drawing(*id).from_logits(row).token)
+        .collect();
+    let drawings: Vec<_> = order.iter().map(|id| drawing(*id)).collect();
+    // Once by the host's own way, once by the vectors that devices apply.
+    let together: Vec<TokenId> = drawings
+        .iter()
+        .zip(&rows)
+        .map(|(drawing, row)| drawing.from_logits(row).token)
+        .collect();
+    check.same("tokens", &together, &alone);
+    let adjusted = drawings.iter().zip(&rows).map(|(drawing, row)| {
+        let mut row = row.clone();
+        if let Some(adjustments) = drawing.adjustments(row.len()) {
+            adjustments.apply(&mut row);
+        }
+        drawing.draw().from_logits(&row)
+    });
+    check.same("tokens of a device", &adjusted.collect(), &alone);
+}
+
+fn warm() -> Sampling {
+    Sampling {
+        temperature: 1.0,
+        ..Sampling::GREEDY
+    }
+}
+
+/// Logits divided by the temperature are, up to a constant, the logarithms of the
+/// probabilities that come of them.
+fn divides(check: &mut Check, fact: &Fact<'_>) {
+    let sampling = Sampling {
+        temperature: fact.get("t").value().as_f64().expect("a number") as f32,
+        ..warm()
+    };
+    let row = floats(&fact.get("in"));
+    let p = Draw { sampling, index: 0 }.probabilities(&row);
+    let expected = fact.get("expect").items();
+    check.same("numbers", p.len(), expected.len());
+    // The constant, by the likeliest.
+    let constant = f64::from(row[1] / sampling.temperature) - f64::from(p[1]).ln();
+    for (p, expected) in p.iter().zip(&expected) {
+        close(
+            check,
+            "scaled",
+            f64::from(*p).ln() + constant,
+            expected,
+            1e-4,
+        );
+    }
+}
+
+fn normalises(check: &mut Check, fact: &Fact<'_>) {
+    let draw = Draw {
+        sampling: warm(),
+        index: 0,
+    };
+    let probabilities = draw.probabilities(&floats(&fact.get("in")));
+    let expected = fact.get("expect").items();
+    check.same("numbers", probabilities.len(), expected.len());
+    for (p, expected) in probabilities.iter().zip(&expected) {
+        close(check, "probability", f64::from(*p), expected, 1e-5);
+    }
+}
+
+fn keeps_the_likeliest(check: &mut Check, fact: &Fact<'_>) {
+    let sampling = Sampling {
+        top_k: fact.get("k").number() as u32,
+        ..warm()
+    };
+    let row = floats(&fact.get("in"));
+    let p = Draw { sampling, index: 0 }.probabilities(&row);
+    let mut kept: Vec<f32> = row
+        .iter()
+        .zip(&p)
+        .filter(|(_, p)| **p > 0.0)
+        .map(|(l, _)| *l)
+        .collect();
+    kept.sort_by(|a, b| b.total_cmp(a));
+    check.same("kept", kept, floats(&fact.get("expect")));
+}
+
+fn keeps_a_nucleus(check: &mut Check, fact: &Fact<'_>) {
+    let top_p = fact.get("p").value().as_f64().expect("a number") as f32;
+    let row = [-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0];
+    how_many(check, fact, possible(Sampling { top_p, ..warm() }, &row));
+}
+
+fn keeps_the_likely(check: &mut Check, fact: &Fact<'_>) {
+    let min_p = fact.get("p").value().as_f64().expect("a number") as f32;
+    let row = floats(&fact.get("in"));
+    how_many(check, fact, possible(Sampling { min_p, ..warm() }, &row));
+}
+
+fn how_many(check: &Check, fact: &Fact<'_>, kept: usize) {
+    match fact.maybe("expect_len") {
+        Some(expected) => check.same("kept", kept, expected.number()),
+        None => check.same("few kept", kept <= fact.get("expect_len_le").number(), true),
+    }
+}

@@ -1,0 +1,192 @@
+//! The history that penalties look at.
+
+use std::sync::Arc;
+
+use motet::TokenId;
+use motet::model::sampling::{Draw, DrawSpec, Drawer, Sampling};
+
+use crate::Known;
+use crate::cases::Fact;
+use crate::check::Check;
+use crate::draws::{drawer, next, possible, sampling};
+use crate::{close, floats};
+
+pub(crate) const SUITES: &[Known] = &[Known {
+    suite: "sample.history",
+    fields: &[
+        "opts",
+        "priors",
+        "steps",
+        "commits",
+        "draft",
+        "prefix",
+        "row",
+        "rows",
+        "probs",
+        "repeat_last_n",
+        "expect",
+        "expect_argmax",
+        "history_unchanged",
+        "ring",
+        "history_len",
+        "token0_prob",
+        "other_prob",
+        "support",
+    ],
+    cases: &[
+        ("HistoryWindow", slides),
+        ("CommitBatchesRingWrites", counts),
+        ("SeededReproducible", repeats),
+        ("TopK before TopP", filters_in_order),
+        ("SpeculativeScores", scores_a_draft),
+        ("Distribution single row with prefix", goes_on_from_a_prefix),
+    ],
+}];
+
+fn slides(check: &mut Check, fact: &Fact<'_>) {
+    let sampling = sampling(&fact.get("opts"));
+    let mut drawer = drawer(sampling, &fact.get("priors").tokens());
+    for step in fact.get("steps").items() {
+        let token = next(&mut drawer, sampling, &floats(&step.get("logits")));
+        check.same("token", token as usize, step.get("expect").number());
+        drawer.accept(token);
+    }
+}
+
+fn counts(check: &mut Check, fact: &Fact<'_>) {
+    let priors = fact.get("priors").tokens();
+    let commits: Vec<TokenId> = fact
+        .get("commits")
+        .items()
+        .iter()
+        .flat_map(Fact::tokens)
+        .collect();
+    let shift_after = |sampling: Sampling| {
+        let mut drawer = drawer(sampling, &priors);
+        commits.iter().for_each(|token| drawer.accept(*token));
+        let drawing = drawer
+            .drawing(Draw { sampling, index: 0 })
+            .expect("no grammar");
+        drawing.adjustments(64).expect("penalties")
+    };
+    let sampling = sampling(&fact.get("opts"));
+    let penalised = shift_after(sampling).repetition;
+    let penalised = (0..64).filter(|token| penalised[*token] != 1.0);
+    let penalised: Vec<usize> = penalised.collect();
+
+    let expect = fact.get("expect");
+    let expected = expect.get("ring").numbers();
+    let all: Vec<usize> = priors
+        .iter()
+        .chain(&commits)
+        .map(|token| *token as usize)
+        .collect();
+    let mut ring = vec![0; sampling.penalty_window as usize];
+    for (at, token) in all.iter().enumerate() {
+        let place = at % ring.len();
+        ring[place] = *token;
+    }
+    check.theirs("the ring", &ring, &expected);
+    ring.sort_unstable();
+    check.instead("what is penalised", penalised, ring, expected);
+
+    // Each token that is counted costs 1, where the window is everything.
+    let everything = Sampling {
+        frequency_penalty: 1.0,
+        penalty_window: u32::MAX,
+        ..Sampling::GREEDY
+    };
+    let counted = -shift_after(everything).shift.iter().sum::<f32>();
+    check.same(
+        "tokens counted",
+        counted as usize,
+        expect.get("history_len").number(),
+    );
+}
+
+fn repeats(check: &mut Check, fact: &Fact<'_>) {
+    check.prose(
+        &fact.get("expect"),
+        "same seed -> same 32 tokens; other seed -> differs",
+    );
+    let row: Vec<f32> = (0..50).map(|token| (token % 7) as f32 / 4.0).collect();
+    let tokens = |seed| {
+        let sampling = Sampling {
+            temperature: 1.0,
+            seed,
+            ..Sampling::GREEDY
+        };
+        let tokens = (0..32).map(|index| Draw { sampling, index }.from_logits(&row));
+        tokens.collect::<Vec<TokenId>>()
+    };
+    assert_eq!(tokens(5), tokens(5));
+    assert_ne!(tokens(5), tokens(6));
+}
+
+fn filters_in_order(check: &mut Check, fact: &Fact<'_>) {
+    let sampling = sampling(&fact.get("opts"));
+    let row: Vec<f32> = floats(&fact.get("probs")).iter().map(|p| p.ln()).collect();
+    let probabilities = Draw { sampling, index: 0 }.probabilities(&row);
+    let expect = fact.get("expect");
+    let first = f64::from(probabilities[0]);
+    close(
+        check,
+        "the likeliest",
+        first,
+        &expect.get("token0_prob"),
+        1e-6,
+    );
+    let others = f64::from(probabilities[1..].iter().sum::<f32>());
+    close(check, "all others", others, &expect.get("other_prob"), 1e-6);
+    let support = expect.get("support").number();
+    let by_top_k = Sampling {
+        top_p: 1.0,
+        ..sampling
+    };
+    check.theirs("what top-k lets through", sampling.top_k as usize, support);
+    check.instead(
+        "what top-k lets through",
+        possible(by_top_k, &row),
+        3,
+        support,
+    );
+}
+
+/// The rows of a draft are drawn from as if it had been accepted, by drawers that were
+/// made for it; the sequence's own is not touched.
+fn scores_a_draft(check: &mut Check, fact: &Fact<'_>) {
+    let sampling = sampling(&fact.get("opts"));
+    let (priors, draft) = (fact.get("priors").tokens(), fact.get("draft").tokens());
+    let mut own = drawer(sampling, &priors);
+    let draw = Draw { sampling, index: 0 };
+    let before = own.drawing(draw).expect("no grammar");
+    let rows: Vec<Vec<f32>> = fact.get("rows").items().iter().map(floats).collect();
+    let tokens: Vec<usize> = (0..rows.len())
+        .map(|accepted| {
+            let spec = Arc::new(DrawSpec::default());
+            let mut drawer = Drawer::new(spec, sampling, &priors, &draft[..accepted]);
+            next(&mut drawer, sampling, &rows[accepted]) as usize
+        })
+        .collect();
+    check.same("tokens", tokens, fact.get("expect_argmax").numbers());
+    let unchanged = own.drawing(draw).expect("no grammar") == before;
+    check.same(
+        "history is as it was",
+        unchanged,
+        fact.get("history_unchanged").flag(),
+    );
+}
+
+fn goes_on_from_a_prefix(check: &mut Check, fact: &Fact<'_>) {
+    for window in fact.get("repeat_last_n").numbers() {
+        let sampling = Sampling {
+            penalty_window: window as u32,
+            ..sampling(&fact.get("opts"))
+        };
+        let mut drawer = drawer(sampling, &fact.get("priors").tokens());
+        let prefix = fact.get("prefix").tokens();
+        prefix.into_iter().for_each(|token| drawer.accept(token));
+        let token = next(&mut drawer, sampling, &floats(&fact.get("row")));
+        check.same("token", token as usize, fact.get("expect").number());
+    }
+}

@@ -1,0 +1,179 @@
+//! Stop strings and torn characters.
+
+use motet::text::{StopStrings, Utf8Stream};
+
+use crate::cases::Fact;
+use crate::check::Check;
+use crate::decode::cached_after;
+use crate::{Known, Run};
+
+pub(crate) const SUITES: &[Known] = &[
+    Known {
+        suite: "text.truncate_stop",
+        fields: &["pieces", "stop", "expect", "truncated"],
+        cases: &[
+            ("Single word", truncates),
+            ("Partial", truncates),
+            ("Suffix partial", truncates),
+            ("Middle", truncates),
+        ],
+    },
+    Known {
+        suite: "text.stop_and_logprobs",
+        fields: &["pieces", "stop", "expect", "logprobs_left"],
+        cases: &[
+            ("Single token stop", truncates),
+            ("Multi-token stop sequence", truncates),
+            ("Stop at beginning of last token", truncates),
+            ("Multi-token stop across tokens", truncates),
+        ],
+    },
+    Known {
+        suite: "text.incomplete_unicode",
+        fields: &["bytes_hex", "expect"],
+        cases: &[
+            ("Basic", is_torn),
+            ("Two byte", is_torn),
+            ("Three byte", is_torn),
+            ("Three byte - missing last", is_torn),
+            ("Four byte", is_torn),
+            ("Four byte - missing last", is_torn),
+            ("Four byte - missing last 3", is_torn),
+        ],
+    },
+    Known {
+        suite: "text.flush_valid_utf8_prefix",
+        fields: &["steps"],
+        cases: &[("PreservesIncompleteRune", flushes), ("ValidText", flushes)],
+    },
+    Known {
+        suite: "text.stop_rules_code",
+        fields: &[
+            "text",
+            "stops",
+            "expect",
+            "expect_hold",
+            "cached",
+            "pieces_before",
+            "pieces_after",
+            "truncated",
+            "expect_cached",
+        ],
+        cases: RULES,
+    },
+];
+
+const RULES: &[(&str, Run)] = &[
+    (
+        "first stop in list order that occurs wins (not earliest in text)",
+        which_stop_wins,
+    ),
+    (
+        "hold back while a suffix of the text is a prefix of some stop",
+        holds_back,
+    ),
+    ("same, truncated", keeps_what_was_computed),
+];
+
+/// The text before the stop string, in the pieces that it came in; each piece that is
+/// left keeps its log probability.
+fn truncates(check: &mut Check, fact: &Fact<'_>) {
+    let pieces = fact.get("pieces").texts();
+    let mut matcher = stops(&[fact.get("stop").text()]).matcher();
+    let mut left: usize = pieces
+        .iter()
+        .map(|piece| matcher.push(piece).text.len())
+        .sum();
+    assert_eq!(matcher.stopped_by(), Some(0), "it was found");
+    let (mut kept, mut truncated) = (Vec::new(), false);
+    for piece in pieces {
+        if left == 0 {
+            break;
+        }
+        let length = left.min(piece.len());
+        truncated = length < piece.len();
+        kept.push(&piece[..length]);
+        left -= length;
+    }
+    let expect = fact.get("expect");
+    if let Some(logprobs) = expect.maybe("logprobs_left") {
+        check.same(
+            "pieces with log probabilities",
+            kept.len(),
+            logprobs.number(),
+        );
+    } else {
+        check.same("truncated", truncated, expect.get("truncated").flag());
+    }
+    check.same("pieces", kept, expect.get("pieces").texts());
+}
+
+fn is_torn(check: &mut Check, fact: &Fact<'_>) {
+    let mut stream = Utf8Stream::new();
+    stream.push(&bytes(&fact.get("bytes_hex")));
+    let torn = !stream.torn().is_empty();
+    check.same("ends inside a character", torn, fact.get("expect").flag());
+}
+
+fn flushes(check: &mut Check, fact: &Fact<'_>) {
+    let mut stream = Utf8Stream::new();
+    for step in fact.get("steps").items() {
+        let text = stream.push(&bytes(&step.get("append_hex"))).to_owned();
+        check.same("text", text.as_str(), step.get("expect_flush").text());
+        let left: String = stream
+            .torn()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        check.same("left", left.as_str(), step.get("expect_left_hex").text());
+    }
+}
+
+fn which_stop_wins(check: &mut Check, fact: &Fact<'_>) {
+    let (text, list) = (fact.get("text").text(), fact.get("stops").texts());
+    let mut matcher = stops(&list).matcher();
+    let found = matcher.push(text).stopped_by.expect("one is there");
+    let by_list = list.iter().find(|stop| text.contains(**stop));
+    let first = list
+        .iter()
+        .min_by_key(|stop| text.find(**stop).unwrap_or(text.len()));
+    let expected = fact.get("expect").text();
+    check.theirs("what stops", by_list.copied(), Some(expected));
+    check.instead(
+        "what stops",
+        Some(list[found]),
+        first.copied(),
+        Some(expected),
+    );
+}
+
+fn holds_back(check: &mut Check, fact: &Fact<'_>) {
+    let mut matcher = stops(&fact.get("stops").texts()).matcher();
+    matcher.push(fact.get("text").text());
+    let holds = !matcher.held().is_empty();
+    check.same("holds back", holds, fact.get("expect_hold").flag());
+}
+
+/// The cache knows nothing of text. A sequence that ends leaves every token that was
+/// evaluated, wherever its text was cut: all but the last that was drawn.
+fn keeps_what_was_computed(check: &mut Check, fact: &Fact<'_>) {
+    let number = |field| fact.get(field).number();
+    let output = number("pieces_before");
+    assert!(fact.get("truncated").flag() && number("pieces_after") == output);
+    let prompt = number("cached") + 1 - output;
+    let cached = cached_after(prompt, output);
+    check.same("cached tokens", cached, number("expect_cached"));
+}
+
+fn stops(list: &[&str]) -> StopStrings {
+    StopStrings::new(list).expect("stop strings")
+}
+
+fn bytes(fact: &Fact<'_>) -> Vec<u8> {
+    let digits = fact.text().as_bytes().chunks(2);
+    let byte = |pair: &[u8]| {
+        let pair = std::str::from_utf8(pair).expect("digits");
+        u8::from_str_radix(pair, 16).expect("hexadecimal digits")
+    };
+    digits.map(byte).collect()
+}
