@@ -23,6 +23,7 @@
 //! | `host.rs` | what the house costs for each sequence and step |
 //! | `overload.rs` | ten times more than can be served |
 //! | `stall.rs` | long prompts beside those who decode |
+//! | `stall_virtual.rs` | the same in the virtual house |
 //! | `idle.rs` | how long the device waits |
 
 mod arrivals;
@@ -38,6 +39,7 @@ mod priority;
 mod protocol;
 mod report;
 mod stall;
+mod stall_virtual;
 
 use std::error::Error;
 use std::path::Path;

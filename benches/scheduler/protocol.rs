@@ -7,7 +7,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::report::Report;
-use crate::{Result, cache_off, fair, host, idle, overload, preemption, priority, stall};
+use crate::{
+    Result, cache_off, fair, host, idle, overload, preemption, priority, stall, stall_virtual,
+};
 
 /// What can be asked for.
 #[derive(Debug, Deserialize)]
@@ -29,6 +31,8 @@ enum Request {
     Overload(overload::Measure),
     /// Long prompts beside those who decode.
     Stall(stall::Measure),
+    /// The same in the virtual house.
+    StallVirtual(stall_virtual::Measure),
     /// How long the device waits.
     Idle(idle::Measure),
 }
@@ -63,6 +67,7 @@ fn answer(request: Request, model: Option<&Path>) -> Result<Value> {
         Request::CacheOff(measure) => cache_off::run(measure, model)?,
         Request::Overload(measure) => overload::run(measure)?,
         Request::Stall(measure) => stall::run(measure, model)?,
+        Request::StallVirtual(measure) => stall_virtual::run(measure)?,
         Request::Idle(measure) => idle::run(measure, model)?,
     };
     Ok(serde_json::to_value(report)?)

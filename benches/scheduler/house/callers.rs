@@ -22,7 +22,8 @@ pub(crate) struct Caller {
     pub(crate) prompt: Arc<[TokenId]>,
     pub(crate) output_tokens: usize,
     pub(crate) came_at: Duration,
-    pub(crate) first_token_at: Option<Duration>,
+    /// When each of its tokens came.
+    pub(crate) told_at: Vec<Duration>,
     pub(crate) ended_at: Option<Duration>,
     pub(crate) told: Vec<TokenId>,
     pub(crate) error: Option<String>,
@@ -49,7 +50,7 @@ pub(crate) struct Callers {
 impl Caller {
     /// Seconds until its first token.
     fn first_token_seconds(&self) -> Option<f64> {
-        Some((self.first_token_at? - self.came_at).as_secs_f64())
+        Some((*self.told_at.first()? - self.came_at).as_secs_f64())
     }
 
     /// Of these, seconds until it had a slot.
@@ -79,7 +80,7 @@ impl Callers {
             output_tokens: arrival.output_tokens,
             // It may have come while a step was launched.
             came_at: arrival.at.min(now),
-            first_token_at: None,
+            told_at: Vec::new(),
             ended_at: None,
             told: Vec::new(),
             error: None,
@@ -110,7 +111,7 @@ impl Callers {
             Effect::Started { sequence, .. } => self.left_queue(sequence, now),
             Effect::Token(sequence, token, _) => {
                 let caller = &mut self.all[index(sequence)];
-                caller.first_token_at.get_or_insert(now);
+                caller.told_at.push(now);
                 caller.told.push(token);
             }
             Effect::Finished(sequence, _) => {

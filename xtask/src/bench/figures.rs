@@ -228,6 +228,15 @@ pub(super) const FIGURES: &[Figure] = &[
         measure: |workbench| scheduler::stall(workbench, "stall_short"),
     },
     Figure {
+        name: "scheduler.stall_virtual",
+        unit: RATIO,
+        versus: "the same for 8 prompts of 2,048 tokens, in the virtual house",
+        goal: Some(5.0),
+        better: Better::Lower,
+        needs_mlx: false,
+        measure: scheduler::stall_virtual,
+    },
+    Figure {
         name: "scheduler.prefill_cost",
         unit: RATIO,
         versus: "prefill of 8 prompts of 2,048 tokens beside the same four without a bound on a step, of up to 4,096 tokens",

@@ -18,6 +18,17 @@ pub(super) fn stall(workbench: &mut Workbench, figure: &str) -> Result<Measured>
     ask(workbench, &request, figure)
 }
 
+/// The same in the virtual house.
+pub(super) fn stall_virtual(workbench: &mut Workbench) -> Result<Measured> {
+    let request = json!({
+        "do": "stall_virtual",
+        "seeds": workbench.pick(5, 1),
+        "prompt_tokens": workbench.pick(2_048, 64),
+        "prompts": workbench.pick(8, 2),
+    });
+    ask(workbench, &request, "stall")
+}
+
 /// What the house costs for each sequence and step.
 pub(super) fn host(workbench: &mut Workbench, figure: &str) -> Result<Measured> {
     let sequences = match workbench.pick(4_096, 512) {

@@ -1,0 +1,129 @@
+//! The longest gap when long prompts come, in the virtual house: how well the scheduler
+//! foretells what a step takes, without a machine's noise.
+
+use std::time::Duration;
+
+use motet::UserId;
+use motet::config::{CacheConfig, InterToken, SchedulerConfig};
+use motet::model::Model;
+use motet::model::oracle::{Oracle, OracleConfig};
+use motet::request::Priority;
+use motet::scheduler::cost::StepCost;
+use serde::Deserialize;
+
+use crate::Result;
+use crate::arrivals::Kind;
+use crate::fair::name;
+use crate::house::{House, LARGE_DEVICE, Pace, SMALL_DEVICE};
+use crate::report::{Report, largest, median, percentile};
+
+const DECODING: usize = 4;
+/// Tokens that they decode before the prompts come, about.
+const WARM_TOKENS: u32 = 64;
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Measure {
+    /// Loads, each another sample.
+    seeds: u64,
+    prompt_tokens: usize,
+    prompts: usize,
+}
+
+/// What came of one load.
+struct Stall {
+    before: f64,
+    gaps: Vec<f64>,
+    /// Until the last prompt had its first token.
+    seconds: f64,
+}
+
+pub(crate) fn run(measure: Measure) -> Result<Report> {
+    let mut report = Report::default();
+    for cost in [SMALL_DEVICE, LARGE_DEVICE] {
+        let bounded = SchedulerConfig {
+            step_tokens_max: if cost == SMALL_DEVICE { 256 } else { 2_048 },
+            ..SchedulerConfig::default()
+        };
+        let unbounded = SchedulerConfig {
+            step_tokens_max: 2 * measure.prompt_tokens,
+            inter_token: InterToken::Unbounded,
+            ..SchedulerConfig::default()
+        };
+        for seed in 1..=measure.seeds {
+            let stall = measure.stall(cost, &bounded, seed)?;
+            let free = measure.stall(cost, &unbounded, seed)?;
+            let longest = |stall: &Stall| largest(&stall.gaps) / stall.before;
+            if cost == SMALL_DEVICE {
+                report.sample("stall", longest(&stall));
+            }
+            if seed == 1 {
+                let remark = format!(
+                    "{}: longest gap {:.2} steps, p99 {:.2}, p50 {:.2}; prefill takes {:.2} times what \
+                     it takes unbounded (then {:.0})",
+                    name(cost),
+                    longest(&stall),
+                    percentile(&stall.gaps, 0.99) / stall.before,
+                    median(&stall.gaps) / stall.before,
+                    stall.seconds / free.seconds,
+                    longest(&free),
+                );
+                report.remark("stall", remark);
+            }
+        }
+    }
+    Ok(report)
+}
+
+impl Measure {
+    fn stall(self, cost: StepCost, scheduler: &SchedulerConfig, seed: u64) -> Result<Stall> {
+        let mut model = Oracle::new(OracleConfig {
+            vocab_size: 50_000,
+            verify: false,
+            ..OracleConfig::default()
+        })?;
+        let decoding = Kind {
+            user: UserId(1),
+            class: Priority::Normal,
+            prompt_tokens: 64,
+            output_tokens: 2_000,
+        };
+        let prompts = Kind {
+            user: UserId(2),
+            prompt_tokens: self.prompt_tokens,
+            output_tokens: 1,
+            ..decoding
+        };
+        let step = cost.base + DECODING as f64 * cost.per_token;
+        let came_at = Duration::from_secs_f64(step) * WARM_TOKENS;
+        let mut arrivals = decoding.arrivals(DECODING, Duration::ZERO, seed);
+        arrivals.extend(prompts.arrivals(self.prompts, Duration::ZERO, seed + 1_000));
+        for arrival in &mut arrivals[DECODING..] {
+            arrival.at = came_at;
+        }
+        let cache = CacheConfig::default();
+        let mut house = House::new(model.spec(), scheduler.clone(), cache, Pace::Virtual(cost));
+        house.serve(&mut model, arrivals);
+        if let Some(error) = house.callers.failed() {
+            return Err(format!("a request failed: {error}").into());
+        }
+        let (decoding, prompts) = house.callers.all.split_at(DECODING);
+        let over_at = prompts
+            .iter()
+            .filter_map(|caller| caller.told_at.first())
+            .max();
+        let over_at = over_at.copied().unwrap_or_default();
+        let gaps = |wanted: &dyn Fn(&Duration) -> bool| -> Vec<f64> {
+            let pairs = decoding.iter().flat_map(|caller| caller.told_at.windows(2));
+            let wanted = pairs.filter(|pair| wanted(&pair[1]));
+            wanted
+                .map(|pair| (pair[1] - pair[0]).as_secs_f64())
+                .collect()
+        };
+        Ok(Stall {
+            before: median(&gaps(&|at| *at < came_at)),
+            gaps: gaps(&|at| (came_at..=over_at).contains(at)),
+            seconds: (over_at - came_at).as_secs_f64(),
+        })
+    }
+}
