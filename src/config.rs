@@ -84,7 +84,9 @@ pub struct SchedulerConfig {
 pub enum InterToken {
     /// As long as `step_tokens_max` tokens take: fastest for prompts.
     Unbounded,
-    /// So many times what the step would take without prompts; more than 1.
+    /// Prompts add at most so many times what a step of one decoding sequence takes;
+    /// above 0. So they get the same time whoever decodes, and gaps grow with those who
+    /// do.
     Relative(f64),
     /// So long.
     Absolute(Duration),
@@ -269,8 +271,8 @@ impl SchedulerConfig {
             return Err(error(field, "0".into(), "at least 1"));
         }
         match self.inter_token {
-            InterToken::Relative(times) if !(times > 1.0 && times.is_finite()) => {
-                let expected = "a finite number above 1";
+            InterToken::Relative(times) if !(times > 0.0 && times.is_finite()) => {
+                let expected = "a finite number above 0";
                 return Err(error("scheduler.inter_token", times.to_string(), expected));
             }
             _ => {}

@@ -3,8 +3,8 @@
 //! A step's time is taken for a sum of three parts: one for every step (weights are
 //! read), one for every token (it goes through all layers), and one for every cached
 //! token that a token attends to. The parts are fitted to what steps have taken, by
-//! least squares of the relative error, over the latest steps of each size: many
-//! decode steps in a row do not make it forget what a prompt costs.
+//! least squares of the relative error, over the latest steps of each size, newer ones
+//! more: many decode steps in a row do not make it forget what a prompt costs.
 
 use std::time::Duration;
 
@@ -12,6 +12,8 @@ use std::time::Duration;
 const SIZES: usize = 16;
 /// Steps of each size that are remembered.
 const STEPS_PER_SIZE: usize = 4;
+/// Steps after which what a step has taken counts half, beside newer ones.
+const STEPS_TO_FADE: f64 = 32.0;
 /// Parts that a cost is the sum of.
 const PARTS: usize = 3;
 
@@ -47,6 +49,8 @@ pub struct CostModel {
 struct Observed {
     load: StepLoad,
     seconds: f64,
+    /// Its number.
+    number: usize,
 }
 
 impl StepLoad {
@@ -116,6 +120,7 @@ impl CostModel {
         row[0] = Some(Observed {
             load,
             seconds: took.as_secs_f64().max(1e-9),
+            number: self.observed,
         });
         self.observed += 1;
         self.fitted = self.fit();
@@ -144,12 +149,14 @@ impl CostModel {
         let mut matrix = [[0.0; PARTS + 1]; PARTS];
         for step in self.steps.iter().flatten().flatten() {
             let features = [1.0, step.load.tokens as f64, step.load.attended];
-            let relative = features.map(|feature| feature / step.seconds);
+            let age = (self.observed - step.number) as f64 / STEPS_TO_FADE;
+            let weight = 1.0 / (step.seconds * (1.0 + age).sqrt());
+            let relative = features.map(|feature| feature * weight);
             for row in 0..PARTS {
                 for column in 0..PARTS {
                     matrix[row][column] += relative[row] * relative[column];
                 }
-                matrix[row][PARTS] += relative[row];
+                matrix[row][PARTS] += relative[row] * step.seconds * weight;
             }
         }
         for (part, row) in matrix.iter_mut().enumerate() {

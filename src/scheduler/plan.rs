@@ -182,7 +182,7 @@ impl<'a> Step<'a> {
         let without_prompts = cost.of(self.load);
         let bound = match self.budget.inter_token {
             InterToken::Unbounded => return,
-            InterToken::Relative(times) => times * without_prompts,
+            InterToken::Relative(times) => without_prompts + times * cost.of(self.one_decode()),
             InterToken::Absolute(time) => time.as_secs_f64(),
         };
         let decoding = self
@@ -191,6 +191,15 @@ impl<'a> Step<'a> {
             .map(|share| self.candidates[share.candidate].class);
         if let Some(highest) = decoding.max() {
             self.bounds[..=highest as usize].fill(Some(bound));
+        }
+    }
+
+    /// The mean of those who decode.
+    fn one_decode(&self) -> StepLoad {
+        let decodes = self.shares.len().max(1) as f64;
+        StepLoad {
+            tokens: 1,
+            attended: self.load.attended / decodes,
         }
     }
 

@@ -109,11 +109,11 @@ fn chunks_are_no_longer_than_those_who_decode_can_bear() {
         cost: Some(cost),
         ..BUDGET
     };
-    // Two decodes take 12 ms, so there are 24 for prompts.
+    // One decode takes 11 ms, so there are 33 for prompts.
     check_with(
         &[DECODE, prompt(99), DECODE],
         &budget,
-        &[(0, 1), (2, 1), (1, 24)],
+        &[(0, 1), (2, 1), (1, 33)],
     );
     let absolute = Budget {
         inter_token: InterToken::Absolute(Duration::from_millis(21)),
@@ -175,7 +175,7 @@ impl Run {
         });
         let inter_token = match rng.random_range(0..3) {
             0 => InterToken::Unbounded,
-            1 => InterToken::Relative(rng.random_range(1.0..6.0)),
+            1 => InterToken::Relative(rng.random_range(0.1..6.0)),
             _ => InterToken::Absolute(Duration::from_micros(rng.random_range(0..50_000))),
         };
         let budget = Budget {
@@ -306,7 +306,12 @@ impl Run {
             .map(|share| candidates[share.candidate].class);
         let bound = match budget.inter_token {
             InterToken::Unbounded => return,
-            InterToken::Relative(times) => times * cost.of(load(&decodes)),
+            InterToken::Relative(times) => {
+                let mut one = load(&decodes);
+                one.tokens = 1;
+                one.attended /= decodes.len().max(1) as f64;
+                cost.of(load(&decodes)) + times * cost.of(one)
+            }
             InterToken::Absolute(time) => time.as_secs_f64(),
         };
         let Some(highest) = classes.max() else { return };
