@@ -109,6 +109,13 @@ impl CostModel {
         (self.observed > 0).then_some(self.fitted)
     }
 
+    /// Tokens of the largest step that is remembered; 0 before the first.
+    #[must_use]
+    pub fn tokens_seen(&self) -> usize {
+        let steps = self.steps.iter().flatten().flatten();
+        steps.map(|step| step.load.tokens).max().unwrap_or(0)
+    }
+
     /// A step of this load has taken so long.
     pub fn observe(&mut self, load: StepLoad, took: Duration) {
         if load.tokens == 0 {

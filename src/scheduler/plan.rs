@@ -45,6 +45,9 @@ pub struct Budget {
     pub inter_token: InterToken,
     /// What steps cost; `None` while that is unknown, and time no object.
     pub cost: Option<StepCost>,
+    /// Tokens of a step beyond which its cost is a guess: one that is bounded in time is
+    /// no larger.
+    pub trusted_tokens: usize,
     /// After how many steps without it a prompt gets `prefill_tokens_min` tokens,
     /// whether there is time for them or not.
     pub prefill_wait_steps_max: usize,
@@ -224,7 +227,9 @@ impl<'a> Step<'a> {
         let wanted = most(candidate).min(self.tokens_left);
         let fitting = match (self.budget.cost, self.bounds[candidate.class as usize]) {
             (Some(cost), Some(bound)) => {
-                cost.tokens_within(bound - cost.of(self.load), candidate.cached)
+                let trusted = self.budget.trusted_tokens.saturating_sub(self.load.tokens);
+                let within = cost.tokens_within(bound - cost.of(self.load), candidate.cached);
+                within.min(trusted)
             }
             _ => wanted,
         };

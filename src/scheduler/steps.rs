@@ -20,6 +20,9 @@ const LEAD_MIN: Duration = Duration::from_millis(4);
 /// The same, as a part of the step: what takes long is foretold less well.
 const LEAD_PART: f64 = 0.15;
 
+/// How many times as large as any step so far one may be of which the time is foretold.
+const TRUSTED_SIZES: usize = 4;
+
 /// Work under way.
 #[derive(Debug)]
 pub(super) struct Flight {
@@ -133,6 +136,7 @@ impl SchedulerCore {
             tokens: self.config.step_tokens_max,
             inter_token: self.config.inter_token,
             cost: self.cost.cost(),
+            trusted_tokens: self.cost.tokens_seen().saturating_mul(TRUSTED_SIZES),
             prefill_wait_steps_max: self.config.prefill_wait_steps_max,
             prefill_tokens_min: self.config.prefill_tokens_min,
         }

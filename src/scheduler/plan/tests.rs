@@ -22,6 +22,7 @@ const BUDGET: Budget = Budget {
     tokens: 8,
     inter_token: InterToken::Unbounded,
     cost: None,
+    trusted_tokens: usize::MAX,
     prefill_wait_steps_max: 4,
     prefill_tokens_min: 1,
 };
@@ -182,6 +183,7 @@ impl Run {
             tokens: rng.random_range(1..200),
             inter_token,
             cost,
+            trusted_tokens: rng.random_range(1..400),
             prefill_wait_steps_max: rng.random_range(1..20),
             prefill_tokens_min: rng.random_range(1..32),
         };
