@@ -1,6 +1,5 @@
 //! A whole engine, on the oracle or on MLX, and a clerk for each caller.
 
-use std::future::Future;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -162,11 +161,9 @@ pub(crate) async fn all_have(clerks: &[Clerk], tokens: usize) -> Result<()> {
 }
 
 /// Waits until this is no longer so.
-fn wait_while(is_so: impl Fn() -> Result<bool>) -> impl Future<Output = Result<()>> {
-    async move {
-        while is_so()? {
-            tokio::time::sleep(WATCH).await;
-        }
-        Ok(())
+async fn wait_while(is_so: impl Fn() -> Result<bool>) -> Result<()> {
+    while is_so()? {
+        tokio::time::sleep(WATCH).await;
     }
+    Ok(())
 }

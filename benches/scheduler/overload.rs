@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use hdrhistogram::Histogram;
 use motet::config::{CacheConfig, EngineConfig, SchedulerConfig};
 use motet::error::SubmitError;
 use motet::model::oracle::{OracleConfig, StepCost};
@@ -20,7 +21,7 @@ use tokio::task::JoinSet;
 use crate::Result;
 use crate::arrivals::prompt;
 use crate::engine::{on_oracle, request, runtime};
-use crate::report::{Report, largest, median, percentile};
+use crate::report::{Report, median};
 
 const PROMPT_TOKENS: usize = 64;
 const OUTPUT_TOKENS: usize = 32;
@@ -57,8 +58,8 @@ struct Overload {
     goodput: Vec<f64>,
     /// Resident bytes at the end of each window.
     resident: Vec<f64>,
-    /// Milliseconds until each refusal.
-    refusals: Vec<f64>,
+    /// Nanoseconds until each refusal; of one size, however many there are.
+    refusals: Histogram<u64>,
     sent: usize,
 }
 
@@ -106,9 +107,10 @@ fn report(overload: &Overload, best: &[f64], rate: f64, counts: &Counts) -> Repo
     for resident in overload.resident.iter().skip(1) {
         report.sample("rss_growth", resident / first);
     }
-    report.sample("reject_ms", largest(&overload.refusals));
+    report.sample("reject_ms", overload.refusals.max() as f64 / 1e6);
     report.sample("lost", counts.lost() as f64);
     let refused = overload.refusals.len();
+    let milliseconds = |part| overload.refusals.value_at_quantile(part) as f64 / 1e6;
     report.remark(
         "goodput",
         format!(
@@ -122,9 +124,9 @@ fn report(overload: &Overload, best: &[f64], rate: f64, counts: &Counts) -> Repo
         "reject_ms",
         format!(
             "p50 {:.4} ms, p99 {:.4}, p99.9 {:.4}, of {refused} refusals",
-            median(&overload.refusals),
-            percentile(&overload.refusals, 0.99),
-            percentile(&overload.refusals, 0.999),
+            milliseconds(0.5),
+            milliseconds(0.99),
+            milliseconds(0.999),
         ),
     );
     report.remark("rss_growth", format!("{:.0} MB", first / 1e6));
@@ -191,16 +193,16 @@ impl Measure {
     }
 }
 
-/// Sends requests until then: how many, and the milliseconds of each refusal.
+/// Sends requests until then: how many, and the nanoseconds of each refusal.
 async fn send(
     engine: &Arc<Engine>,
     counts: &Arc<Counts>,
     rate: f64,
     until: Instant,
-) -> Result<(usize, Vec<f64>)> {
+) -> Result<(usize, Histogram<u64>)> {
     let mut numbers = counts.numbers();
     let mut next = Instant::now();
-    let (mut sent, mut refusals) = (0, Vec::new());
+    let (mut sent, mut refusals) = (0, Histogram::new(3)?);
     while next < until {
         let uniform: f64 = numbers.random_range(f64::EPSILON..1.0);
         next += Duration::from_secs_f64(-uniform.ln() / rate);
@@ -216,7 +218,7 @@ async fn send(
                 tokio::spawn(async move { counts.serve(stream).await });
             }
             Err(SubmitError::QueueFull { .. }) => {
-                refusals.push(asked.elapsed().as_secs_f64() * 1e3);
+                refusals.saturating_record(asked.elapsed().as_nanos() as u64);
             }
             Err(error) => return Err(error.into()),
         }
