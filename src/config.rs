@@ -62,8 +62,8 @@ pub struct SchedulerConfig {
     /// Units of service by which a user may be ahead of the one who has had least, and
     /// still be chosen for having more of its prompt in the cache.
     pub locality_service: f64,
-    /// A request that has waited so long rises by one class, and by another after as
-    /// long again, so that no class starves. `None` never.
+    /// A class in which a request has waited so long has one start of eight, although
+    /// others wait in a higher one, so that no class starves. `None` never.
     pub ageing: Option<Duration>,
     /// Tokens that a sequence may be ahead of its caller's reading. Then it pauses.
     pub unread_tokens_max: usize,

@@ -104,5 +104,6 @@ fn spec(context_tokens_max: usize) -> ModelSpec {
         tail_block_tokens: 1,
         can_shift: false,
         scratch_bytes_per_token: 0,
+        overlap_tokens_max: usize::MAX,
     }
 }

@@ -260,8 +260,9 @@ proptest! {
             prop_assert!(is_of_the_schema(&text), "{}", text);
         }
         if let Some(text) = output_of(&ANY) {
-            let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-            prop_assert!(value.is_object());
+            // A number may be too large for any type, and JSON all the same.
+            let value = serde_json::from_str::<serde::de::IgnoredAny>(&text);
+            prop_assert!(value.is_ok() && text.trim_start().starts_with('{'), "{}", text);
         }
         if let Some(text) = output_of(&DATES) {
             let digits = text.bytes().filter(|byte| byte.is_ascii_digit()).count();

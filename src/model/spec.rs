@@ -63,6 +63,9 @@ pub struct ModelSpec {
     /// Device bytes that a step needs for each of its tokens, at most, beside weights
     /// and cached state.
     pub scratch_bytes_per_token: usize,
+    /// Tokens of the largest step whose launch does not wait for the step before it. A
+    /// larger one is launched when that has landed, so that nobody's tokens wait for it.
+    pub overlap_tokens_max: usize,
 }
 
 impl Extent {
@@ -222,6 +225,7 @@ impl ModelSpec {
             tail_block_tokens: 1,
             can_shift: true,
             scratch_bytes_per_token: 0,
+            overlap_tokens_max: usize::MAX,
         }
     }
 }

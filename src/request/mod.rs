@@ -97,7 +97,7 @@ pub struct Request {
 }
 
 /// The class of a request. A higher class starts before a lower one and may take its
-/// place; who waits long rises (see `scheduler.ageing` in the configuration).
+/// place; where somebody waits long, its class has its turns (`scheduler.ageing`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
     /// Work that nobody waits for: batch jobs.

@@ -152,6 +152,9 @@ impl SchedulerCore {
         self.running.push(key);
         let entry = &mut self.entries[key];
         entry.begun(slot, cached_tokens, granted, place);
+        let user = entry.user;
+        self.take_slot(user);
+        let entry = &mut self.entries[key];
         entry.tight = false;
         if !std::mem::replace(&mut entry.started, true) {
             effects.push(Effect::Started {

@@ -46,8 +46,6 @@ pub(super) struct Entry {
     pub(super) user: UserId,
     pub(super) weight: f64,
     pub(super) class: Priority,
-    /// The same, risen as it had waited when it last left the queue.
-    pub(super) risen_class: Priority,
     /// When it last came into the queue.
     pub(super) queued_at: Duration,
     /// How long it has been in the queue before that.
@@ -173,7 +171,6 @@ impl Entry {
             user: submission.user,
             weight: submission.weight,
             class: submission.class,
-            risen_class: submission.class,
             queued_at: now,
             queued_for: Duration::ZERO,
             start_by: submission.start_by,
@@ -374,11 +371,7 @@ impl Entry {
             cached: at,
             stop_after: Some(stop_after),
             suspect: self.suspect,
-            // Who has waited long goes first now, but asks for no shorter steps later.
-            class: match decoding {
-                true => self.class,
-                false => self.risen_class,
-            },
+            class: self.class,
             service,
             waited_steps: running.waited_steps,
         })

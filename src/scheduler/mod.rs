@@ -208,6 +208,13 @@ pub struct SchedulerCore {
     head_room: HeadRoom,
     /// Deadlines.
     timers: BTreeSet<(Duration, SequenceId, Timer)>,
+    /// Slots that each user has, or is to have.
+    slots_of: BTreeMap<UserId, usize>,
+    /// Who came last, and until when there is more than one user.
+    last_user: Option<UserId>,
+    company_until: Duration,
+    /// Starts since a class had a turn only because somebody has waited long in it.
+    since_aged: u32,
     /// Something has changed that may let somebody start.
     may_start: bool,
     /// Somebody may start when the cache has answered everything.
@@ -279,6 +286,10 @@ impl SchedulerCore {
             cost: CostModel::default(),
             head_room: HeadRoom::default(),
             timers: BTreeSet::new(),
+            slots_of: BTreeMap::new(),
+            last_user: None,
+            company_until: Duration::ZERO,
+            since_aged: 0,
             may_start: false,
             starts_when_answered: false,
             looked_at: Duration::ZERO,
@@ -386,6 +397,8 @@ impl SchedulerCore {
         assert_eq!(awaiting, self.awaiting_prefix, "those who wait are counted");
         let running = count(|e| e.running().is_some());
         assert_eq!(running, self.running.len(), "the running are listed");
+        let slots: usize = self.slots_of.values().sum();
+        assert_eq!(slots, running + starting, "slots are counted by user");
         let paused = count(|e| e.paused_since.is_some());
         assert_eq!(paused, self.paused, "the paused are counted");
         let giving_way = count(|e| e.running().is_some_and(|running| running.giving_way));
@@ -434,6 +447,7 @@ impl SchedulerCore {
         ] {
             self.timers.extend(at.map(|at| (at, sequence, timer)));
         }
+        self.note_user(submission.user);
         self.service.enter(submission.user, submission.class);
         let entry = Entry::new(submission, self.spec.context_tokens_max, self.now);
         let key = self.entries.insert(entry);
@@ -575,12 +589,16 @@ impl SchedulerCore {
             Phase::Starting { waits, .. } => {
                 self.starting -= 1;
                 self.awaiting_prefix -= usize::from(*waits);
+                let user = entry.user;
+                self.free_slot(user);
             }
             Phase::Running(running) => {
+                let user = entry.user;
                 self.giving_way -= usize::from(running.giving_way);
                 self.cramped.retain(|cramped| *cramped != key);
                 let place = running.place;
                 self.running.swap_remove(place);
+                self.free_slot(user);
                 if let Some(moved) = self.running.get(place) {
                     let moved = self.entries[*moved].running_mut();
                     moved.expect("the running run").place = place;

@@ -1,17 +1,19 @@
 //! Who starts next, as a pure function; and whose place is taken when one must give way.
 //!
-//! Classes are strict, and who waits long rises. Within a class the user starts who has
-//! had least service; within a deficit of that, whoever has most of its prompt in the
-//! cache (deficit longest prefix match: Cao et al. 2025), so that prefixes are used
-//! while they are there. Nobody is overtaken for that more than a few times.
-
-use std::time::Duration;
+//! Classes are strict; only where somebody has waited long in a lower one, that has every
+//! few starts. Within a class the user starts who has had least service; within a deficit
+//! of that, whoever has most of its prompt in the cache (deficit longest prefix match: Cao
+//! et al. 2025), so that prefixes are used while they are there. Nobody is overtaken for
+//! that more than a few times.
 
 use crate::SequenceId;
 use crate::request::Priority;
 
 /// Times that a sequence may be overtaken by one with more of its prompt in the cache.
 pub const OVERTAKEN_MAX: u32 = 16;
+
+/// Of so many starts in a row, one is for a class in which somebody has waited long.
+pub const AGED_TURN: u32 = 8;
 
 /// Tokens that count as more in the cache: a few are not worth a turn.
 const RESIDENT_TOKENS: usize = 32;
@@ -21,8 +23,10 @@ const RESIDENT_TOKENS: usize = 32;
 pub struct Waiting {
     /// Its name; names are given in order of arrival.
     pub sequence: SequenceId,
-    /// Its class, risen as it has waited.
+    /// Its class.
     pub class: Priority,
+    /// Whether it has waited so long that its class is to have a turn.
+    pub aged: bool,
     /// What its user has had.
     pub service: f64,
     /// Tokens of its prompt that are in the cache, as far as is known.
@@ -36,7 +40,7 @@ pub struct Waiting {
 pub struct Holder {
     /// Its name; names are given in order of arrival.
     pub sequence: SequenceId,
-    /// Its class. That it has risen in the queue gives it no claim to others' places.
+    /// Its class.
     pub class: Priority,
     /// What its user has had.
     pub service: f64,
@@ -48,24 +52,16 @@ pub struct Holder {
     pub fresh: bool,
 }
 
-/// The class of a sequence that has waited so long.
+/// Who starts next; an index. `since_aged` starts have been since a class had a turn only
+/// because somebody has waited long in it.
 #[must_use]
-pub fn risen(class: Priority, waited: Duration, ageing: Option<Duration>) -> Priority {
-    let Some(ageing) = ageing.filter(|ageing| !ageing.is_zero()) else {
-        return class;
+pub fn next(waiting: &[Waiting], locality_service: f64, since_aged: u32) -> Option<usize> {
+    let highest = waiting.iter().map(|one| one.class).max()?;
+    let aged = waiting.iter().filter(|one| one.aged && one.class < highest);
+    let class = match aged.min_by_key(|one| one.sequence) {
+        Some(oldest) if since_aged + 1 >= AGED_TURN => oldest.class,
+        _ => highest,
     };
-    let rises = waited.as_nanos() / ageing.as_nanos();
-    match (class, rises) {
-        (class, 0) => class,
-        (Priority::Background, 1) => Priority::Normal,
-        _ => Priority::Urgent,
-    }
-}
-
-/// Who starts next; an index.
-#[must_use]
-pub fn next(waiting: &[Waiting], locality_service: f64) -> Option<usize> {
-    let class = waiting.iter().map(|one| one.class).max()?;
     let in_class = || {
         let all = waiting.iter().enumerate();
         all.filter(move |(_, one)| one.class == class)
@@ -142,6 +138,7 @@ mod tests {
         Waiting {
             sequence: SequenceId(sequence),
             class: Priority::Normal,
+            aged: false,
             service,
             resident_tokens,
             overtaken: 0,
@@ -149,13 +146,13 @@ mod tests {
     }
 
     fn check(all: &[Waiting], expected: u64) {
-        let next = next(all, 10.0).expect("somebody waits");
+        let next = next(all, 10.0, 0).expect("somebody waits");
         assert_eq!(all[next].sequence, SequenceId(expected));
     }
 
     #[test]
     fn least_service_first_then_arrival() {
-        assert_eq!(next(&[], 10.0), None);
+        assert_eq!(next(&[], 10.0, 0), None);
         check(&[waiting(1, 0.0, 0), waiting(2, 0.0, 0)], 1);
         check(&[waiting(1, 5.0, 0), waiting(2, 0.0, 0)], 2);
     }
@@ -178,23 +175,22 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_strict_and_rise() {
+    fn classes_are_strict_but_for_turns_of_the_aged() {
         let urgent = Waiting {
             class: Priority::Urgent,
             ..waiting(9, 99.0, 0)
         };
-        check(&[waiting(1, 0.0, 0), urgent], 9);
-        let hour = Duration::from_secs(3600);
-        let ageing = Some(Duration::from_secs(30));
-        let after = |seconds| risen(Priority::Background, Duration::from_secs(seconds), ageing);
-        assert_eq!(after(29), Priority::Background);
-        assert_eq!(after(30), Priority::Normal);
-        assert_eq!(after(60), Priority::Urgent);
-        assert_eq!(after(600), Priority::Urgent);
-        assert_eq!(
-            risen(Priority::Background, hour, None),
-            Priority::Background
-        );
+        let aged = Waiting {
+            aged: true,
+            ..waiting(2, 0.0, 0)
+        };
+        // Within the class, service decides, not age.
+        let all = [aged, waiting(3, -1.0, 0), urgent];
+        let after = |starts| next(&all, 0.0, starts).map(|index| all[index].sequence.0);
+        assert_eq!(after(0), Some(9));
+        assert_eq!(after(AGED_TURN - 2), Some(9));
+        assert_eq!(after(AGED_TURN - 1), Some(3));
+        assert_eq!(next(&[waiting(1, 0.0, 0), urgent], 0.0, 99), Some(1));
     }
 
     fn holder(sequence: u64, service: f64, lost_tokens: usize) -> Holder {

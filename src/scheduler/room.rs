@@ -51,7 +51,7 @@ impl HeadRoom {
 
 impl Default for HeadRoom {
     fn default() -> Self {
-        Self(0.4)
+        Self(0.5)
     }
 }
 

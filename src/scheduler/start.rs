@@ -7,13 +7,17 @@ use super::cost::StepLoad;
 use super::entry::{EntryKey, Over, Phase};
 use super::queue::{self, Waiting};
 use super::{Effect, SchedulerCore};
-use crate::SequenceId;
 use crate::cache::{self, LOOKS_MAX, Look};
 use crate::error::{Deadline, GenerateError};
 use crate::request::{FinishReason, Priority, QueuePlace};
+use crate::{SequenceId, UserId};
 
 /// The queue is looked through at least so often, since those in it rise with time.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// One slot of so many is left to users who have none, where there is more than one user.
+const RESERVE_PART: usize = 8;
+/// For so long after two users came one after another there is more than one.
+const COMPANY_TIME: Duration = Duration::from_secs(60);
 
 /// What a deadline is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,11 +92,13 @@ impl SchedulerCore {
             self.looked_at = self.now;
             // Whose caller does not read has no use for a slot.
             let is_ready = |key: &EntryKey| {
-                self.entries[*key].paused_since.is_none() && !self.continues_landing(*key)
+                let reads = self.entries[*key].paused_since.is_none();
+                reads && !self.continues_landing(*key) && !self.leaves_to_others(*key)
             };
             let ready: Vec<EntryKey> = self.queue.iter().copied().filter(is_ready).collect();
             let waiting: Vec<Waiting> = ready.iter().map(|key| self.waiting(*key)).collect();
-            let Some(next) = queue::next(&waiting, self.config.locality_service) else {
+            let Some(next) = queue::next(&waiting, self.config.locality_service, self.since_aged)
+            else {
                 return;
             };
             if self.is_blocked(waiting[next].class) {
@@ -103,6 +109,11 @@ impl SchedulerCore {
             for index in queue::overtaken(&waiting, next, self.config.locality_service) {
                 self.entries[ready[index]].overtaken += 1;
             }
+            let class = waiting[next].class;
+            self.since_aged = match waiting.iter().any(|one| one.class > class) {
+                true => 0,
+                false => self.since_aged.saturating_add(1),
+            };
             let key = ready[next];
             self.queue.retain(|queued| *queued != key);
             self.start(key, effects);
@@ -121,6 +132,44 @@ impl SchedulerCore {
                 && tokens.get(prompt) == before.generated.first()
                 && tokens.starts_with(&before.prompt)
         })
+    }
+
+    /// Whether the last slots are not for its user, who has all others, since somebody
+    /// else may come who has none.
+    fn leaves_to_others(&self, key: EntryKey) -> bool {
+        let reserve = self.config.sequences_max / RESERVE_PART;
+        let taken = self.slots_of.get(&self.entries[key].user);
+        let has_all_others =
+            taken.is_some_and(|taken| taken + reserve >= self.config.sequences_max);
+        has_all_others && self.now < self.company_until
+    }
+
+    /// A sequence comes in: notes whether there is more than one user.
+    pub(super) fn note_user(&mut self, user: UserId) {
+        if self
+            .last_user
+            .replace(user)
+            .is_some_and(|last| last != user)
+        {
+            self.company_until = self.now.saturating_add(COMPANY_TIME);
+        }
+    }
+
+    /// A sequence has a slot, or is to have one.
+    pub(super) fn take_slot(&mut self, user: UserId) {
+        *self.slots_of.entry(user).or_default() += 1;
+    }
+
+    /// And has it no more.
+    pub(super) fn free_slot(&mut self, user: UserId) {
+        let taken = self
+            .slots_of
+            .get_mut(&user)
+            .expect("who frees a slot took it");
+        *taken -= 1;
+        if *taken == 0 {
+            self.slots_of.remove(&user);
+        }
     }
 
     /// Whether nobody of this class can start now.
@@ -151,16 +200,17 @@ impl SchedulerCore {
             return;
         }
         let granted = self.first_grant(key);
-        let class = self.class_of(key);
         let entry = &mut self.entries[key];
-        entry.risen_class = class;
         entry.queued_for += self.now.saturating_sub(entry.queued_at);
         entry.phase = Phase::Starting {
             asked: self.asked + 1,
             granted,
             waits: false,
         };
+        let user = entry.user;
         self.starting += 1;
+        self.take_slot(user);
+        let entry = &self.entries[key];
         let begin = entry.begin(granted);
         self.ask(cache::Message::Begin(begin), effects);
     }
@@ -255,16 +305,16 @@ impl SchedulerCore {
         }
     }
 
-    /// Its class, risen as it has waited.
+    /// Its class.
     pub(super) fn class_of(&self, key: EntryKey) -> Priority {
+        self.entries[key].class
+    }
+
+    /// Whether it has waited so long that its class is to have a turn.
+    fn is_aged(&self, key: EntryKey) -> bool {
         let entry = &self.entries[key];
-        match entry.phase {
-            Phase::Starting { .. } | Phase::Running(_) => entry.risen_class,
-            Phase::Queued => {
-                let waited = entry.queued_for + self.now.saturating_sub(entry.queued_at);
-                queue::risen(entry.class, waited, self.config.ageing)
-            }
-        }
+        let waited = entry.queued_for + self.now.saturating_sub(entry.queued_at);
+        self.config.ageing.is_some_and(|ageing| waited >= ageing)
     }
 
     fn waiting(&self, key: EntryKey) -> Waiting {
@@ -272,6 +322,7 @@ impl SchedulerCore {
         Waiting {
             sequence: entry.sequence,
             class: self.class_of(key),
+            aged: self.is_aged(key),
             service: self.service.of(entry.user),
             resident_tokens: entry.resident_tokens.unwrap_or(0),
             overtaken: entry.overtaken,

@@ -67,14 +67,17 @@ impl SchedulerCore {
         (at > self.now).then_some(at)
     }
 
-    /// Sends the next work. False when there is nothing to do.
+    /// Sends the next work. False when there is nothing to do, or when what there is to
+    /// do must wait until the step under way has landed.
     fn plan_step(&mut self, effects: &mut Vec<Effect>) -> bool {
         for place in 0..self.running.len() {
             self.grow(self.running[place], effects);
         }
         let (keys, candidates) = self.candidates();
         let shares = plan::plan(&candidates, &self.budget());
-        if shares.is_empty() && self.edits.is_empty() {
+        let tokens: usize = shares.iter().map(|share| share.tokens).sum();
+        let overlaps = self.flights.is_empty() || tokens <= self.spec.overlap_tokens_max;
+        if !overlaps || shares.is_empty() && self.edits.is_empty() {
             return false;
         }
         for key in &keys {

@@ -103,5 +103,6 @@ fn spec() -> ModelSpec {
         tail_block_tokens: 256,
         can_shift: true,
         scratch_bytes_per_token: 0,
+            overlap_tokens_max: usize::MAX,
     }
 }

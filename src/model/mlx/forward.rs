@@ -19,7 +19,7 @@ const LAYERS_AHEAD: usize = 4;
 /// Most bytes of activations that wait on the device, but for those of
 /// [`LAYERS_AHEAD`] layers: memory is given out when an operation is queued. The whole
 /// pass of a decode step is less; a long chunk's launch waits for its first layers.
-const QUEUED_BYTES_MAX: usize = 64 << 20;
+pub(super) const QUEUED_BYTES_MAX: usize = 64 << 20;
 
 /// The model proper.
 #[derive(Debug)]

@@ -364,5 +364,7 @@ fn spec(files: &ModelFiles, shape: &Shape, dtype: Dtype) -> ModelSpec {
         // product; the logits.
         scratch_bytes_per_token: 4
             * (6 * config.hidden_size + 3 * config.intermediate_size + config.vocab_size),
+        overlap_tokens_max: forward::QUEUED_BYTES_MAX
+            / (shape.layers * shape.layer_bytes_per_row(config)).max(1),
     }
 }

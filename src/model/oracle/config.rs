@@ -163,6 +163,7 @@ impl OracleConfig {
             tail_block_tokens: self.tail_block_tokens,
             can_shift: self.can_shift,
             scratch_bytes_per_token: 0,
+            overlap_tokens_max: usize::MAX,
         }
     }
 
