@@ -152,7 +152,7 @@ impl Default for SchedulerConfig {
             queue_max: 256,
             queue_tokens_max: 1 << 20,
             step_tokens_max: 256,
-            inter_token: InterToken::Relative(3.5),
+            inter_token: InterToken::Relative(2.5),
             prefill_wait_steps_max: 16,
             prefill_tokens_min: 16,
             prompt_token_service: 1.0,

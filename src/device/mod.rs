@@ -35,6 +35,8 @@ use turn::{Progress, Turn, turn};
 
 /// The shortest time after which the thread looks whether a flight is ready.
 const WATCH_MIN: Duration = Duration::from_micros(20);
+/// And at most.
+const WATCH_MAX: Duration = Duration::from_millis(1);
 
 /// The scheduler's end of the device thread. Dropping it ends the thread.
 #[derive(Debug)]
@@ -161,13 +163,14 @@ impl<M: Model> DeviceThread<M> {
     }
 
     /// The next work, unless the oldest flight is ready first. Looks at the flight less
-    /// and less often: it is noticed late by no more than an eighth of its time.
+    /// and less often: it is noticed late by no more than an eighth of its time, and
+    /// [`WATCH_MAX`].
     fn watch(&mut self) -> Option<Work> {
         let begun = Instant::now();
         loop {
             let patience = match self.table.is_ready(&self.model) {
                 true => Duration::ZERO,
-                false => WATCH_MIN.max(begun.elapsed() / 8),
+                false => (begun.elapsed() / 8).clamp(WATCH_MIN, WATCH_MAX),
             };
             match self.work.recv_timeout(patience) {
                 Ok(work) => return Some(work),
@@ -182,8 +185,9 @@ impl<M: Model> DeviceThread<M> {
     }
 
     fn launch(&mut self, work: Work) {
+        // A launch may wait for the device to take all of it, which then works already.
+        self.clock.launching(self.table.under_way());
         self.table.launch(&mut self.model, work);
-        self.clock.launched(self.table.under_way());
     }
 
     fn land(&mut self) -> bool {
@@ -211,9 +215,9 @@ struct Clock {
 }
 
 impl Clock {
-    /// The last of `under_way` was launched.
-    fn launched(&mut self, under_way: usize) {
-        if under_way == 1 {
+    /// Work is launched while so many are under way.
+    fn launching(&mut self, under_way: usize) {
+        if under_way == 0 {
             let now = Instant::now();
             self.gap = self.landed.map_or(Duration::ZERO, |landed| now - landed);
             self.since = Some(now);

@@ -86,8 +86,8 @@ pub struct Outcome {
     /// came later, to the landing.
     pub busy: Duration,
     /// How long the device had nothing to do before: from the landing before it to the
-    /// end of the launch. Zero if it was launched while a step was under way. Whether
-    /// there was work meanwhile is for the scheduler to say.
+    /// launch. Zero if it was launched while a step was under way. Whether there was work
+    /// meanwhile is for the scheduler to say.
     pub gap: Duration,
     /// The device's own count of bytes.
     pub memory: DeviceMemory,
