@@ -84,9 +84,8 @@ pub struct SchedulerConfig {
 pub enum InterToken {
     /// As long as `step_tokens_max` tokens take: fastest for prompts.
     Unbounded,
-    /// Prompts add at most so many times what a step of one decoding sequence takes;
-    /// above 0. So they get the same time whoever decodes, and gaps grow with those who
-    /// do.
+    /// Prompts add at most so many times what a step of one decoding sequence takes, or
+    /// as much as all who decode take together, whichever is more; above 0.
     Relative(f64),
     /// So long.
     Absolute(Duration),

@@ -185,7 +185,10 @@ impl<'a> Step<'a> {
         let without_prompts = cost.of(self.load);
         let bound = match self.budget.inter_token {
             InterToken::Unbounded => return,
-            InterToken::Relative(times) => without_prompts + times * cost.of(self.one_decode()),
+            InterToken::Relative(times) => {
+                let one = cost.of(self.one_decode());
+                without_prompts + without_prompts.max(times * one)
+            }
             InterToken::Absolute(time) => time.as_secs_f64(),
         };
         let decoding = self

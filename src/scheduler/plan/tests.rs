@@ -312,7 +312,8 @@ impl Run {
                 let mut one = load(&decodes);
                 one.tokens = 1;
                 one.attended /= decodes.len().max(1) as f64;
-                cost.of(load(&decodes)) + times * cost.of(one)
+                let all = cost.of(load(&decodes));
+                all + all.max(times * cost.of(one))
             }
             InterToken::Absolute(time) => time.as_secs_f64(),
         };
