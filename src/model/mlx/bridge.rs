@@ -136,7 +136,7 @@ pub fn is_available(array: &Array) -> bool {
     status == 0 && available
 }
 
-/// Lets MLX have [`MORE_QUEUED_TASKS`] more tasks queued than it would by itself, in this
+/// Lets MLX have many more tasks queued than it would by itself, in this
 /// whole process, before it makes whoever evaluates wait; memory must be bounded
 /// otherwise. Without the bridge it does nothing.
 pub fn queue_more(stream: &Stream) {
