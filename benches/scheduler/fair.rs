@@ -46,7 +46,7 @@ struct Load {
     requests: usize,
     /// The polite user's part of what the device can do.
     part: f64,
-    /// Whether who waits long rises by a class.
+    /// Whether classes in which somebody waits long have turns.
     ages: bool,
 }
 
@@ -78,11 +78,7 @@ pub(crate) fn run(measure: Measure) -> Result<Report> {
             let samples: Vec<Sample> = (1..=measure.seeds).map(sample).collect::<Result<_>>()?;
             let middle =
                 |of: fn(&Sample) -> f64| median(&samples.iter().map(of).collect::<Vec<f64>>());
-            let ageing = if ages {
-                ""
-            } else {
-                ", nobody rises by waiting"
-            };
+            let ageing = if ages { "" } else { ", no turns for the aged" };
             let name = format!("{}{ageing}", name(cost));
             let gap = middle(|sample| sample.gap);
             report.remark("gap", format!("{name}: {gap:.3}"));

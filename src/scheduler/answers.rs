@@ -2,9 +2,9 @@
 
 use super::entry::{EntryKey, Over, Phase};
 use super::{Effect, SchedulerCore};
-use crate::SequenceId;
 use crate::cache::{self, CacheError};
 use crate::error::GenerateError;
+use crate::{SequenceId, SlotId};
 
 impl SchedulerCore {
     /// The cache's answer to the oldest unanswered message.
@@ -140,7 +140,7 @@ impl SchedulerCore {
     fn begun(
         &mut self,
         key: EntryKey,
-        slot: crate::SlotId,
+        slot: SlotId,
         cached_tokens: usize,
         effects: &mut Vec<Effect>,
     ) {
@@ -173,8 +173,8 @@ impl SchedulerCore {
         let Phase::Starting { asked, .. } = entry.phase else {
             panic!("only a starting sequence is refused")
         };
-        let class = self.class_of(key);
-        let refused = self.refused.map(|refused| self.class_of(refused));
+        let class = entry.class;
+        let refused = self.refused.map(|refused| self.entries[refused].class);
         self.leave_phase(key);
         let entry = &mut self.entries[key];
         entry.phase = Phase::Queued;

@@ -52,8 +52,7 @@ impl SchedulerCore {
                 self.reset(blamed, &reason, effects);
             }
         }
-        let stands = self.entries.len() == self.paused;
-        self.had_work = !stands;
+        self.had_work = self.entries.len() > self.paused;
         self.look(effects);
     }
 
@@ -145,12 +144,7 @@ impl SchedulerCore {
         if running.forks_due > 0 {
             self.start_forks_of(sequence, effects);
         }
-        if !self.entries[key]
-            .running()
-            .is_some_and(|running| running.checkpoints.is_empty())
-        {
-            self.report_checkpoints(key, effects);
-        }
+        self.report_checkpoints(key, effects);
         self.shift_if_full(key, effects);
     }
 

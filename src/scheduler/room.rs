@@ -9,9 +9,12 @@
 //! Each time that happens newcomers are given more head room, and so fewer start; while
 //! it does not, the head room shrinks again (as SGLang's ratio of new tokens does).
 
+use std::cmp::Reverse;
+
 use super::entry::{EntryKey, Growth, Over};
 use super::queue::{self, Holder};
 use super::{Effect, SchedulerCore};
+use crate::SequenceId;
 use crate::cache;
 use crate::error::GenerateError;
 use crate::request::Priority;
@@ -113,10 +116,7 @@ impl SchedulerCore {
     /// There may be more room than before: those who had none ask again.
     pub(super) fn grow_again(&mut self, effects: &mut Vec<Effect>) {
         let mut cramped = std::mem::take(&mut self.cramped);
-        cramped.sort_by_key(|key| {
-            let class = self.class_of(*key);
-            (std::cmp::Reverse(class), self.entries[*key].sequence)
-        });
+        cramped.sort_by_key(|key| self.rank(*key));
         for key in cramped {
             if let Some(running) = self.entries[key].running_mut() {
                 running.growth = Growth::None;
@@ -135,13 +135,8 @@ impl SchedulerCore {
             let entry = &self.entries[**key];
             entry.paused_since.is_none() && entry.running().is_some_and(|r| r.room() == 0)
         };
-        let rank = |key: &&EntryKey| {
-            (
-                std::cmp::Reverse(self.class_of(**key)),
-                self.entries[**key].sequence,
-            )
-        };
-        let Some(needy) = self.cramped.iter().filter(stands).min_by_key(rank).copied() else {
+        let standing = self.cramped.iter().filter(stands).copied();
+        let Some(needy) = standing.min_by_key(|key| self.rank(*key)) else {
             return;
         };
         // Whoever is over gives up its slot when it has landed.
@@ -153,6 +148,12 @@ impl SchedulerCore {
             return;
         }
         self.preempt(self.entries[needy].class, false, effects);
+    }
+
+    /// Who is helped first: the highest class, then the first to come.
+    fn rank(&self, key: EntryKey) -> (Reverse<Priority>, SequenceId) {
+        let entry = &self.entries[key];
+        (Reverse(entry.class), entry.sequence)
     }
 
     /// Lets somebody give way for a newcomer of this class.

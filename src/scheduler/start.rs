@@ -12,7 +12,7 @@ use crate::error::{Deadline, GenerateError};
 use crate::request::{FinishReason, Priority, QueuePlace};
 use crate::{SequenceId, UserId};
 
-/// The queue is looked through at least so often, since those in it rise with time.
+/// The queue is looked through at least so often, since those in it age, and users go.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// One slot of so many is left to users who have none, where there is more than one user.
 const RESERVE_PART: usize = 8;
@@ -90,34 +90,39 @@ impl SchedulerCore {
             }
             self.starts_when_answered = false;
             self.looked_at = self.now;
-            // Whose caller does not read has no use for a slot.
-            let is_ready = |key: &EntryKey| {
-                let reads = self.entries[*key].paused_since.is_none();
-                reads && !self.continues_landing(*key) && !self.leaves_to_others(*key)
-            };
+            let is_ready = |key: &EntryKey| self.is_ready(*key);
             let ready: Vec<EntryKey> = self.queue.iter().copied().filter(is_ready).collect();
             let waiting: Vec<Waiting> = ready.iter().map(|key| self.waiting(*key)).collect();
             let Some(next) = queue::next(&waiting, self.config.locality_service, self.since_aged)
             else {
+                // What they wait for says so when it is there.
+                self.may_start = false;
                 return;
             };
             if self.is_blocked(waiting[next].class) {
                 self.may_start = false;
-                self.make_way(self.entries[ready[next]].class, effects);
+                self.make_way(waiting[next].class, effects);
                 return;
             }
             for index in queue::overtaken(&waiting, next, self.config.locality_service) {
                 self.entries[ready[index]].overtaken += 1;
             }
-            let class = waiting[next].class;
+            let key = ready[next];
+            let class = self.entries[key].class;
             self.since_aged = match waiting.iter().any(|one| one.class > class) {
                 true => 0,
                 false => self.since_aged.saturating_add(1),
             };
-            let key = ready[next];
             self.queue.retain(|queued| *queued != key);
             self.start(key, effects);
         }
+    }
+
+    /// Whether it is to start when its turn comes. Whose caller does not read has no use
+    /// for a slot.
+    fn is_ready(&self, key: EntryKey) -> bool {
+        let reads = self.entries[key].paused_since.is_none();
+        reads && !self.continues_landing(key) && !self.leaves_to_others(key)
     }
 
     /// Whether it goes on from a sequence that is over and has not landed: a step later
@@ -176,8 +181,8 @@ impl SchedulerCore {
     fn is_blocked(&self, class: Priority) -> bool {
         let reads = |key: &&EntryKey| self.entries[**key].paused_since.is_none();
         let cramped = self.cramped.iter().filter(reads);
-        let cramped = cramped.map(|key| self.class_of(*key)).max();
-        let refused = self.refused.map(|key| self.class_of(key));
+        let cramped = cramped.map(|key| self.entries[*key].class).max();
+        let refused = self.refused.map(|key| self.entries[key].class);
         !self.has_slots()
             || refused.is_some_and(|refused| class <= refused)
             || cramped.is_some_and(|cramped| class <= cramped)
@@ -305,11 +310,6 @@ impl SchedulerCore {
         }
     }
 
-    /// Its class.
-    pub(super) fn class_of(&self, key: EntryKey) -> Priority {
-        self.entries[key].class
-    }
-
     /// Whether it has waited so long that its class is to have a turn.
     fn is_aged(&self, key: EntryKey) -> bool {
         let entry = &self.entries[key];
@@ -321,7 +321,7 @@ impl SchedulerCore {
         let entry = &self.entries[key];
         Waiting {
             sequence: entry.sequence,
-            class: self.class_of(key),
+            class: entry.class,
             aged: self.is_aged(key),
             service: self.service.of(entry.user),
             resident_tokens: entry.resident_tokens.unwrap_or(0),
