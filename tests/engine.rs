@@ -1,8 +1,11 @@
 //! The engine with its real actors and device thread, on the oracle: every caller
 //! gets what it gets alone, bad input is named, and everything is given back.
 
+mod common;
+
 use std::time::Duration;
 
+use common::engine;
 use motet::config::EngineConfig;
 use motet::error::{GenerateError, QueueLimit, StartError, SubmitError};
 use motet::model::oracle::{Oracle, OracleConfig, StepCost, StepFault};
@@ -21,15 +24,6 @@ fn oracle() -> OracleConfig {
         tail_block_tokens: 16,
         ..OracleConfig::with_layers(&[LayerKind::Full, LayerKind::Window { tokens: 8 }])
     }
-}
-
-async fn engine(oracle: &OracleConfig, config: EngineConfig) -> Engine {
-    let oracle = oracle.clone();
-    Engine::builder(move || Ok(Oracle::new(oracle).expect("a valid oracle")))
-        .config(config)
-        .start()
-        .await
-        .expect("the engine starts")
 }
 
 fn small() -> EngineConfig {

@@ -1,8 +1,11 @@
 //! What a caller may ask of an engine, on the oracle: several outputs at once, stops and
 //! deadlines, bounds that say when to try again, and an engine that tells how it is.
 
+mod common;
+
 use std::time::Duration;
 
+use common::{bytes, engine, until};
 use motet::config::EngineConfig;
 use motet::error::{BestOfError, GenerateError, QueueLimit, SubmitError};
 use motet::grammar::GrammarSource;
@@ -10,9 +13,7 @@ use motet::model::LayerKind;
 use motet::model::oracle::{Oracle, OracleConfig, StepFault};
 use motet::model::sampling::Sampling;
 use motet::request::{FinishReason, Priority};
-use motet::text::{GgufVocabulary, TextCodec};
 use motet::{Engine, HealthState, Request, Shutdown, TokenId};
-use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 fn oracle() -> OracleConfig {
     OracleConfig {
@@ -37,46 +38,8 @@ fn small() -> EngineConfig {
     config
 }
 
-async fn engine(oracle: &OracleConfig, config: EngineConfig) -> Engine {
-    let oracle = oracle.clone();
-    Engine::builder(move || Ok(Oracle::new(oracle).expect("a valid oracle")))
-        .config(config)
-        .start()
-        .await
-        .expect("the engine starts")
-}
-
 fn prompt(tokens: u32) -> Vec<TokenId> {
     (1..=tokens).collect()
-}
-
-/// A tokenizer whose tokens are the bytes, and an end token.
-fn bytes() -> TextCodec {
-    let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
-    alphabet.sort_unstable();
-    let mut tokens: Vec<String> = alphabet.iter().map(char::to_string).collect();
-    tokens.push("<end>".into());
-    let mut token_types = vec![1; 256];
-    token_types.push(3);
-    let vocabulary = GgufVocabulary {
-        model: "gpt2".into(),
-        pre: Some("gpt-2".into()),
-        tokens,
-        token_types,
-        end: Some(256),
-        ..GgufVocabulary::default()
-    };
-    TextCodec::from_gguf(&vocabulary).expect("a vocabulary")
-}
-
-/// Waits until `done`, a while at most.
-async fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let waited = tokio::time::timeout(Duration::from_secs(10), async {
-        while !done() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    });
-    waited.await.unwrap_or_else(|_| panic!("{what}"));
 }
 
 #[tokio::test]

@@ -1,9 +1,12 @@
 //! Who is served when, on the oracle: classes, users, deadlines, places in the queue and
 //! memory that runs short. Whatever happens, each caller gets what it gets alone.
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use common::{bytes, engine, until};
 use motet::config::EngineConfig;
 use motet::error::{Deadline, GenerateError};
 use motet::grammar::GrammarSource;
@@ -11,9 +14,7 @@ use motet::model::oracle::{Oracle, OracleConfig};
 use motet::model::sampling::Sampling;
 use motet::model::{LayerKind, Model};
 use motet::request::{FinishReason, Priority};
-use motet::text::{GgufVocabulary, TextCodec};
 use motet::{Engine, Request, Shutdown, TokenId};
-use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 fn oracle() -> OracleConfig {
     let mut oracle = OracleConfig {
@@ -34,15 +35,6 @@ fn config(sequences_max: usize) -> EngineConfig {
     config
 }
 
-async fn engine(oracle: &OracleConfig, config: EngineConfig) -> Engine {
-    let oracle = oracle.clone();
-    Engine::builder(move || Ok(Oracle::new(oracle).expect("a valid oracle")))
-        .config(config)
-        .start()
-        .await
-        .expect("the engine starts")
-}
-
 /// A prompt that shares nothing with those of other numbers.
 fn prompt(number: u32) -> Vec<TokenId> {
     (1..20).map(|i| 1 + (number * 37 + i) % 900).collect()
@@ -50,16 +42,6 @@ fn prompt(number: u32) -> Vec<TokenId> {
 
 fn request(number: u32, tokens: usize) -> Request {
     Request::tokens(prompt(number)).output_tokens_max(tokens)
-}
-
-async fn until(what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..5_000 {
-        if done() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    panic!("{what}: never came");
 }
 
 #[tokio::test]
@@ -183,25 +165,6 @@ async fn when_memory_runs_short_some_give_way_and_nobody_notices() {
     let peak = oracle.counters.now().bytes_peak;
     assert!(peak <= 5 * spec.tail_bytes(19 + 300), "{peak} bytes");
     engine.shutdown(Shutdown::Abort).await;
-}
-
-/// A tokenizer whose tokens are the bytes, and an end token.
-fn bytes() -> TextCodec {
-    let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
-    alphabet.sort_unstable();
-    let mut tokens: Vec<String> = alphabet.iter().map(char::to_string).collect();
-    tokens.push("<end>".into());
-    let mut token_types = vec![1; 256];
-    token_types.push(3);
-    let vocabulary = GgufVocabulary {
-        model: "gpt2".into(),
-        pre: Some("gpt-2".into()),
-        tokens,
-        token_types,
-        end: Some(256),
-        ..GgufVocabulary::default()
-    };
-    TextCodec::from_gguf(&vocabulary).expect("a vocabulary")
 }
 
 /// Everything that a draw may want, through the whole house, with neighbours.

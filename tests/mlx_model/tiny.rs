@@ -328,46 +328,18 @@ fn bad_spans_are_errors() {
 /// copied, the peak would show it.
 #[test]
 fn tails_are_written_in_place() {
-    let _serial = one_at_a_time();
-    let shape = Shape {
-        heads: 4,
-        kv_heads: 4,
-        head_dim: 64,
-        ..PLAIN
-    };
-    let tiny = Tiny::new(shape, 11);
-    for mut model in both(&tiny) {
-        let mut slot = Slot::new(&mut model, &[]);
-        slot.step(&mut model, &tokens(11, 700), Want::Nothing);
-        let buffer = slot.tail.bytes() / (2 * shape.layers);
-        let before = model.memory().active_bytes;
-        mlx_rs::memory::reset_peak_memory().expect("a counter");
+    check_in_place(|model, slot| {
         for token in 0..20 {
-            slot.step(&mut model, &[token], greedy());
+            slot.step(model, &[token], greedy());
         }
-        let peak = model.memory().peak_bytes - before;
-        assert!(peak < buffer / 4, "{peak} bytes beside buffers of {buffer}");
-    }
+    });
 }
 
 /// The same with two steps under way: the next one is launched while kernels of the one
 /// before are still to write to the same buffers.
 #[test]
 fn tails_of_two_flights_are_written_in_place() {
-    let _serial = one_at_a_time();
-    let shape = Shape {
-        heads: 4,
-        kv_heads: 4,
-        head_dim: 64,
-        ..PLAIN
-    };
-    let tiny = Tiny::new(shape, 11);
-    for mut model in both(&tiny) {
-        let mut slot = Slot::new(&mut model, &[]);
-        slot.step(&mut model, &tokens(11, 700), Want::Nothing);
-        let buffer = slot.tail.bytes() / (2 * shape.layers);
-        let before = model.memory().active_bytes;
-        mlx_rs::memory::reset_peak_memory().expect("a counter");
+    check_in_place(|model, slot| {
         let mut launch = |model: &mut MlxModel, tokens: Feed<'_, MlxModel>| {
             let mut spans = [Span {
                 tokens,
@@ -381,15 +353,35 @@ fn tails_of_two_flights_are_written_in_place() {
             Want::Token(draw) => vec![Drawing::plain(draw)],
             Want::Nothing | Want::Logits => unreachable!("a token is wanted"),
         };
-        let mut flight = launch(&mut model, Feed::Known(&[5]));
+        let mut flight = launch(model, Feed::Known(&[5]));
         model.draw(&mut flight, plain()).expect("a draw");
         for _ in 0..20 {
-            let mut next = launch(&mut model, Feed::Drawn(&flight, 0));
+            let mut next = launch(model, Feed::Drawn(&flight, 0));
             model.land(flight).expect("a landing");
             model.draw(&mut next, plain()).expect("a draw");
             flight = next;
         }
         model.land(flight).expect("a landing");
+    });
+}
+
+/// Whether `decode` needs much less memory than one of its slot's buffers takes.
+fn check_in_place(decode: impl Fn(&mut MlxModel, &mut Slot)) {
+    let _serial = one_at_a_time();
+    let shape = Shape {
+        heads: 4,
+        kv_heads: 4,
+        head_dim: 64,
+        ..PLAIN
+    };
+    let tiny = Tiny::new(shape, 11);
+    for mut model in both(&tiny) {
+        let mut slot = Slot::new(&mut model, &[]);
+        slot.step(&mut model, &tokens(11, 700), Want::Nothing);
+        let buffer = slot.tail.bytes() / (2 * shape.layers);
+        let before = model.memory().active_bytes;
+        mlx_rs::memory::reset_peak_memory().expect("a counter");
+        decode(&mut model, &mut slot);
         let peak = model.memory().peak_bytes - before;
         assert!(peak < buffer / 4, "{peak} bytes beside buffers of {buffer}");
     }

@@ -1,0 +1,50 @@
+//! What tests of a whole engine begin with.
+
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+use std::time::Duration;
+
+use motet::Engine;
+use motet::config::EngineConfig;
+use motet::model::oracle::{Oracle, OracleConfig};
+use motet::text::{GgufVocabulary, TextCodec};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+
+/// An engine on this oracle.
+pub(crate) async fn engine(oracle: &OracleConfig, config: EngineConfig) -> Engine {
+    let oracle = oracle.clone();
+    Engine::builder(move || Ok(Oracle::new(oracle).expect("a valid oracle")))
+        .config(config)
+        .start()
+        .await
+        .expect("the engine starts")
+}
+
+/// A tokenizer whose tokens are the bytes, and an end token.
+pub(crate) fn bytes() -> TextCodec {
+    let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
+    alphabet.sort_unstable();
+    let mut tokens: Vec<String> = alphabet.iter().map(char::to_string).collect();
+    tokens.push("<end>".into());
+    let mut token_types = vec![1; 256];
+    token_types.push(3);
+    let vocabulary = GgufVocabulary {
+        model: "gpt2".into(),
+        pre: Some("gpt-2".into()),
+        tokens,
+        token_types,
+        end: Some(256),
+        ..GgufVocabulary::default()
+    };
+    TextCodec::from_gguf(&vocabulary).expect("a vocabulary")
+}
+
+/// Waits until `done`, a while at most.
+pub(crate) async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let waited = tokio::time::timeout(Duration::from_secs(10), async {
+        while !done() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    waited.await.unwrap_or_else(|_| panic!("{what}"));
+}

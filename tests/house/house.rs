@@ -1,0 +1,389 @@
+//! The house: cores, device, and everybody who is told something.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use motet::cache::{self, CacheCore, CacheError, Salt};
+use motet::config::{CacheConfig, SchedulerConfig};
+use motet::device::{Edit, Failure, Outcome, Table, WORK_IN_FLIGHT_MAX, Work};
+use motet::model::oracle::{Oracle, OracleConfig, ShiftRule};
+use motet::model::sampling::Sampling;
+use motet::model::{DeviceMemory, LayerKind, Model, ModelSpec};
+use motet::request::{ContextLimit, FinishReason, Priority};
+use motet::scheduler::{Effect, Event, Fork, SchedulerCore, Submission};
+use motet::{SequenceId, TokenId, UserId};
+use rand::{Rng, RngExt};
+
+/// How a sequence ended, and what it was told.
+#[derive(Debug, Default)]
+pub(crate) struct Caller {
+    pub(crate) prompt: Vec<TokenId>,
+    pub(crate) output_tokens_max: usize,
+    pub(crate) sampling: Sampling,
+    pub(crate) at_limit: ContextLimit,
+    pub(crate) salt: Salt,
+    pub(crate) class: Priority,
+    /// One of a few, unless it is given.
+    pub(crate) user: Option<UserId>,
+    pub(crate) start_by: Option<Duration>,
+    pub(crate) finish_by: Option<Duration>,
+    pub(crate) told: Vec<TokenId>,
+    pub(crate) end: Option<Result<FinishReason, String>>,
+}
+
+pub(crate) struct House {
+    pub(crate) oracle: OracleConfig,
+    pub(crate) model: Oracle,
+    pub(crate) table: Table<Oracle>,
+    pub(crate) scheduler: SchedulerCore,
+    pub(crate) cache: CacheCore,
+    /// On the way to the cache, to the scheduler, to the device.
+    pub(crate) messages: VecDeque<cache::Message>,
+    pub(crate) answers: VecDeque<Result<Vec<cache::Effect>, CacheError>>,
+    pub(crate) work: VecDeque<Work>,
+    /// Whether the device takes new work before it lands what is under way.
+    pub(crate) eager: bool,
+    pub(crate) most_under_way: usize,
+    pub(crate) callers: BTreeMap<SequenceId, Caller>,
+    /// Work that the device could not carry out.
+    pub(crate) failures: Vec<String>,
+    /// What the cache takes for the time.
+    pub(crate) now: Duration,
+    pub(crate) pins_made: u64,
+    /// Questions to the cache without an answer so far.
+    pub(crate) tickets: BTreeSet<u64>,
+    /// Whoever was inside when all were told to end.
+    pub(crate) aborted: BTreeSet<SequenceId>,
+    pub(crate) forks: usize,
+    pub(crate) shifts: usize,
+    pub(crate) preempted: usize,
+}
+
+impl House {
+    pub(crate) fn new(layers: &[LayerKind], budget_tokens: usize) -> Self {
+        Self::with_context(layers, budget_tokens, 512)
+    }
+
+    pub(crate) fn with_context(
+        layers: &[LayerKind],
+        budget_tokens: usize,
+        context_tokens_max: usize,
+    ) -> Self {
+        let oracle = OracleConfig {
+            vocab_size: 50,
+            context_tokens_max,
+            end_tokens: vec![0],
+            end_one_in: 40,
+            tail_block_tokens: 4,
+            ..OracleConfig::with_layers(layers)
+        };
+        Self::of(oracle, budget_tokens)
+    }
+
+    pub(crate) fn of(oracle: OracleConfig, budget_tokens: usize) -> Self {
+        let model = Oracle::new(oracle.clone()).unwrap();
+        let spec = model.spec().clone();
+        let cache_config = CacheConfig {
+            device_bytes_max: budget_bytes(&spec, budget_tokens),
+            share_tokens_min: 4,
+            restore_interval_tokens: 16,
+            ..CacheConfig::default()
+        };
+        let scheduler_config = SchedulerConfig {
+            sequences_max: 8,
+            queue_max: 100,
+            step_tokens_max: 16,
+            step_retries_max: 2,
+            ..SchedulerConfig::default()
+        };
+        Self {
+            oracle,
+            model,
+            table: Table::new(),
+            scheduler: SchedulerCore::new(spec.clone(), scheduler_config),
+            cache: CacheCore::new(spec, cache_config),
+            messages: VecDeque::new(),
+            answers: VecDeque::new(),
+            work: VecDeque::new(),
+            eager: false,
+            most_under_way: 0,
+            callers: BTreeMap::new(),
+            failures: Vec::new(),
+            now: Duration::ZERO,
+            pins_made: 0,
+            tickets: BTreeSet::new(),
+            aborted: BTreeSet::new(),
+            forks: 0,
+            shifts: 0,
+            preempted: 0,
+        }
+    }
+
+    pub(crate) fn submit(
+        &mut self,
+        prompt: Vec<TokenId>,
+        output_tokens_max: usize,
+        sampling: Sampling,
+    ) -> SequenceId {
+        self.submit_caller(Caller {
+            prompt,
+            output_tokens_max,
+            sampling,
+            ..Caller::default()
+        })
+    }
+
+    pub(crate) fn submit_caller(&mut self, caller: Caller) -> SequenceId {
+        let sequence = SequenceId(self.callers.len() as u64 + 1);
+        let submission = submission(sequence, &caller, &caller.prompt, &self.oracle.end_tokens);
+        self.callers.insert(sequence, caller);
+        self.feed(Event::Submit(submission));
+        sequence
+    }
+
+    /// Forks a sequence after `at` of its tokens, and adds `appended` to them.
+    pub(crate) fn fork(&mut self, source: SequenceId, at: usize, appended: &[TokenId]) {
+        let of = &self.callers[&source];
+        let known = of.prompt.iter().chain(&of.told).copied();
+        let prompt: Vec<TokenId> = known.take(at).chain(appended.iter().copied()).collect();
+        let left = match of.at_limit {
+            ContextLimit::Shift { .. } => usize::MAX,
+            ContextLimit::Stop => self.oracle.context_tokens_max - prompt.len(),
+        };
+        let caller = Caller {
+            output_tokens_max: 9.min(left),
+            sampling: of.sampling,
+            at_limit: of.at_limit,
+            salt: of.salt.clone(),
+            prompt,
+            ..Caller::default()
+        };
+        self.forks += 1;
+        let sequence = SequenceId(self.callers.len() as u64 + 1);
+        let submission = submission(sequence, &caller, appended, &self.oracle.end_tokens);
+        self.callers.insert(sequence, caller);
+        self.feed(Event::Fork(Fork {
+            source,
+            at: Some(at),
+            submission,
+        }));
+        let end = &self.callers[&sequence].end;
+        assert!(end.is_none(), "a live sequence can be forked: {end:?}");
+    }
+
+    pub(crate) fn abort(&mut self) {
+        let inside = self.callers.iter().filter(|(_, c)| c.end.is_none());
+        self.aborted.extend(inside.map(|(sequence, _)| *sequence));
+        self.feed(Event::Abort);
+        for sequence in &self.aborted {
+            let end = &self.callers[sequence].end;
+            assert!(matches!(end, Some(Err(_))), "{sequence} ends at once");
+        }
+    }
+
+    pub(crate) fn upkeep(&mut self, message: cache::Message) {
+        let ticket = 1 + self.tickets.last().unwrap_or(&0);
+        self.tickets.insert(ticket);
+        self.feed(Event::Upkeep { ticket, message });
+    }
+
+    pub(crate) fn feed(&mut self, event: Event) {
+        for effect in self.scheduler.handle(self.now, event) {
+            match effect {
+                Effect::Cache(message) => self.messages.push_back(message),
+                Effect::Work(work) => {
+                    let removes = |edit: &&Edit| matches!(edit, Edit::Remove { .. });
+                    self.shifts += work.edits.iter().filter(removes).count();
+                    self.work.push_back(work);
+                    let out = self.work.len() + self.table.under_way();
+                    assert!(out <= WORK_IN_FLIGHT_MAX, "two works at a time");
+                }
+                Effect::Upkept(ticket, _) => {
+                    assert!(self.tickets.remove(&ticket), "an answer is awaited");
+                }
+                Effect::Started {
+                    sequence,
+                    cached_tokens,
+                    ..
+                } => {
+                    assert!(cached_tokens < self.callers[&sequence].prompt.len());
+                }
+                Effect::Token(sequence, token, _) => {
+                    let caller = self.callers.get_mut(&sequence).unwrap();
+                    assert!(caller.end.is_none(), "no token after the end");
+                    caller.told.push(token);
+                }
+                Effect::Preempted(_) => self.preempted += 1,
+                Effect::Finished(sequence, reason) => self.end(sequence, Ok(reason)),
+                Effect::Failed(sequence, error) => self.end(sequence, Err(error.to_string())),
+            }
+        }
+        self.scheduler.check_integrity();
+    }
+
+    pub(crate) fn end(&mut self, sequence: SequenceId, end: Result<FinishReason, String>) {
+        let before = self.callers.get_mut(&sequence).unwrap().end.replace(end);
+        assert!(before.is_none(), "a sequence ends once");
+    }
+
+    /// Delivers the oldest message on one of the ways. False when it is empty.
+    pub(crate) fn deliver(&mut self, way: u32) -> bool {
+        match way {
+            0 => {
+                let Some(message) = self.messages.pop_front() else {
+                    return false;
+                };
+                self.now += Duration::from_millis(1);
+                let answer = self.cache.handle(self.now, message);
+                self.cache.check_integrity();
+                self.answers.push_back(answer);
+            }
+            1 => {
+                let Some(answer) = self.answers.pop_front() else {
+                    return false;
+                };
+                self.feed(Event::Cache(answer));
+            }
+            _ => return self.device(),
+        }
+        true
+    }
+
+    /// The device does one thing, if there is one to do: launches, draws or lands.
+    pub(crate) fn device(&mut self) -> bool {
+        let under_way = self.table.under_way();
+        self.eager = !self.eager;
+        let can_launch =
+            !self.work.is_empty() && under_way < WORK_IN_FLIGHT_MAX && !self.table.is_to_draw();
+        if self.table.is_to_draw() && under_way == 1 {
+            self.table.draw(&mut self.model);
+        } else if can_launch && (self.eager || under_way == 0) {
+            let work = self.work.pop_front().expect("there is work");
+            self.table.launch(&mut self.model, work);
+            self.most_under_way = self.most_under_way.max(self.table.under_way());
+        } else if under_way > 0 {
+            let result = self.table.land(&mut self.model);
+            let failed = |failure: &Failure| !matches!(failure, Failure::Dropped);
+            let failure = result.as_ref().err().filter(|failure| failed(failure));
+            self.failures
+                .extend(failure.map(|failure| format!("{failure:?}")));
+            self.feed(Event::Outcome(Outcome {
+                result,
+                busy: Duration::ZERO,
+                gap: Duration::ZERO,
+                memory: DeviceMemory::default(),
+            }));
+        } else {
+            return can_launch;
+        }
+        true
+    }
+
+    pub(crate) fn run_until_idle(&mut self, rng: &mut impl Rng) {
+        let mut idle = 0;
+        let mut delivered = 0;
+        while idle < 3 {
+            delivered += 1;
+            assert!(delivered < 100_000, "work ends: {:?}", self.scheduler);
+            let first = rng.random_range(0..3);
+            idle = match (0..3).any(|i| self.deliver((first + i) % 3)) {
+                true => 0,
+                false => idle + 1,
+            };
+            // Nothing else happens until a deadline.
+            if let (3, Some(at)) = (idle, self.scheduler.wakes_at()) {
+                self.now = self.now.max(at);
+                self.feed(Event::Tick);
+                idle = 0;
+            }
+        }
+        assert!(
+            self.scheduler.is_idle(),
+            "nothing is left to do: {:?}",
+            self.scheduler
+        );
+    }
+
+    /// What a caller gets that has the device for itself.
+    pub(crate) fn alone(&self, caller: &Caller) -> Vec<TokenId> {
+        let (prompt, tokens) = (&caller.prompt, caller.output_tokens_max);
+        match caller.at_limit {
+            ContextLimit::Stop => self.oracle.solo(prompt, tokens, caller.sampling),
+            ContextLimit::Shift { keep } => {
+                let context_tokens = self.oracle.context_tokens_max;
+                let rule = ShiftRule {
+                    context_tokens,
+                    keep,
+                };
+                self.oracle
+                    .solo_shifting(prompt, tokens, caller.sampling, rule)
+            }
+        }
+    }
+
+    /// Everybody got what it gets alone, and nothing leaked.
+    pub(crate) fn check_end(&self) {
+        for (sequence, caller) in &self.callers {
+            let mut alone = self.alone(caller);
+            let ends = |token: &TokenId| self.oracle.end_tokens.contains(token);
+            let end = alone.iter().position(ends);
+            alone.truncate(end.unwrap_or(alone.len()));
+            match caller.end.as_ref().expect("every sequence ends") {
+                Ok(FinishReason::Cancelled | FinishReason::Deadline) | Err(_) => {
+                    assert!(
+                        alone.starts_with(&caller.told),
+                        "{sequence}: as alone, so far"
+                    );
+                }
+                Ok(reason) => {
+                    assert_eq!(caller.told, alone, "{sequence}: as alone");
+                    let expected = match end {
+                        Some(_) => FinishReason::EndToken,
+                        None => FinishReason::Length,
+                    };
+                    assert_eq!(*reason, expected, "{sequence}");
+                }
+            }
+        }
+        let counts = self.oracle.counters.now();
+        let stats = self.cache.stats();
+        assert_eq!(counts.tails_alive, 0, "no tail outlives its sequence");
+        assert_eq!(
+            counts.segments_alive, stats.segments,
+            "only the trie holds segments"
+        );
+        assert_eq!(stats.reserved_bytes, 0);
+        assert_eq!(self.table.held(), (stats.segments, 0));
+    }
+}
+
+pub(crate) fn submission(
+    sequence: SequenceId,
+    caller: &Caller,
+    prompt: &[TokenId],
+    end_tokens: &[TokenId],
+) -> Submission {
+    Submission {
+        sequence,
+        prompt: prompt.into(),
+        output_tokens_max: caller.output_tokens_max,
+        sampling: caller.sampling,
+        draw_spec: None,
+        end_tokens: end_tokens.into(),
+        user: caller.user.unwrap_or(UserId(sequence.0 % 3)),
+        weight: 1.0 + (sequence.0 % 2) as f64,
+        class: caller.class,
+        start_by: caller.start_by,
+        finish_by: caller.finish_by,
+        at_limit: caller.at_limit,
+        salt: caller.salt.clone(),
+        // Every other sequence asks for one.
+        restore_points: (sequence.0 % 2..1).map(|_| prompt.len() / 2).collect(),
+        retention: (sequence.0 % 3) as u8,
+    }
+}
+
+/// Room for about so many tokens, also where a state weighs the same for any number.
+pub(crate) fn budget_bytes(spec: &ModelSpec, tokens: usize) -> usize {
+    spec.tail_bytes(tokens) + tokens / 8 * spec.segment_bytes(motet::model::Extent::whole(1))
+}
