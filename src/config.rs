@@ -62,6 +62,10 @@ pub struct SchedulerConfig {
     /// Units of service by which a user may be ahead of the one who has had least, and
     /// still be chosen for having more of its prompt in the cache.
     pub locality_service: f64,
+    /// Units of service that a user who comes back may catch up, if it has had as much
+    /// less than others: it goes first for so long. More lets those who ask for little
+    /// be served as if they were alone, when they ask for several things at once.
+    pub credit_service: f64,
     /// A class in which a request has waited so long has one start of eight, although
     /// others wait in a higher one, so that no class starves. `None` never.
     pub ageing: Option<Duration>,
@@ -157,6 +161,7 @@ impl Default for SchedulerConfig {
             prompt_token_service: 1.0,
             output_token_service: 2.0,
             locality_service: 2048.0,
+            credit_service: 4096.0,
             ageing: Some(Duration::from_secs(30)),
             unread_tokens_max: 256,
             unread_timeout: None,
@@ -280,6 +285,7 @@ impl SchedulerConfig {
             ("scheduler.prompt_token_service", self.prompt_token_service),
             ("scheduler.output_token_service", self.output_token_service),
             ("scheduler.locality_service", self.locality_service),
+            ("scheduler.credit_service", self.credit_service),
         ] {
             if !(value >= 0.0 && value.is_finite()) {
                 return Err(error(

@@ -100,6 +100,31 @@ async fn a_polite_user_does_not_wait_for_all_that_a_greedy_one_wants() {
 }
 
 #[tokio::test]
+async fn who_has_had_and_has_less_takes_a_slot_of_who_has_more() {
+    let oracle = oracle();
+    let mut config = config(2);
+    config.scheduler.locality_service = 0.0;
+    let engine = engine(&oracle, config).await;
+    let mut greedy = Vec::new();
+    for number in 0..2 {
+        let request = request(number, 200).user("greedy");
+        greedy.push(engine.submit(request).await.expect("room"));
+    }
+    until("both run", || engine.stats().running == 2).await;
+    let polite = engine.submit(request(2, 4).user("polite")).await;
+    let polite = polite.expect("room").collect().await.expect("an output");
+    assert_eq!(polite.tokens, oracle.solo(&prompt(2), 4, Sampling::GREEDY));
+    let stats = engine.stats();
+    assert_eq!((stats.preempted, stats.running + stats.waiting), (1, 2));
+    for (number, stream) in (0..).zip(greedy) {
+        let output = stream.collect().await.expect("an output").tokens;
+        let alone = oracle.solo(&prompt(number), 200, Sampling::GREEDY);
+        assert_eq!(output, alone, "request {number}: as alone");
+    }
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
 async fn places_in_the_queue_are_told_and_end_with_the_start() {
     let engine = engine(&oracle(), config(1)).await;
     let mut streams = Vec::new();

@@ -109,6 +109,11 @@ pub enum Priority {
     Urgent,
 }
 
+impl Priority {
+    /// Classes.
+    pub(crate) const COUNT: usize = Self::Urgent as usize + 1;
+}
+
 /// What happens when prompt and output fill the model's context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ContextLimit {

@@ -186,7 +186,7 @@ impl SchedulerCore {
             self.refused = Some(key);
         }
         self.room_tight = true;
-        if waits_for_room && self.running.is_empty() && self.starting == 0 {
+        if waits_for_room && self.running.is_empty() && self.starting.is_empty() {
             self.fail(key, GenerateError::OutOfMemory, Over::Close, effects);
             // The next may be smaller.
             self.refused = None;

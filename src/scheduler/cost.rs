@@ -16,6 +16,11 @@ const STEPS_PER_SIZE: usize = 4;
 const STEPS_TO_FADE: f64 = 32.0;
 /// Parts that a cost is the sum of.
 const PARTS: usize = 3;
+/// What decides between parts that the steps so far do not tell apart. While all are of
+/// one size their time is put down to their tokens, and not to the base: then prompts are
+/// cut, and steps of another size are seen. Put down to the base, prompts would never be
+/// cut, for the sake of steps that cost as much without them.
+const SMOOTHING: [f64; PARTS] = [1e-3, 1e-6, 1e-6];
 
 /// How much a step has to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -168,8 +173,7 @@ impl CostModel {
         }
         for (part, row) in matrix.iter_mut().enumerate() {
             if used[part] {
-                // Where steps of one size only were seen, each part gets its share.
-                row[part] *= 1.0 + 1e-6;
+                row[part] *= 1.0 + SMOOTHING[part];
             } else {
                 *row = [0.0; PARTS + 1];
                 row[part] = 1.0;
@@ -236,6 +240,13 @@ mod tests {
         ] {
             assert!((found / truth - 1.0).abs() < 1e-2, "{found}, not {truth}");
         }
+    }
+
+    #[test]
+    fn what_steps_of_one_size_take_is_put_down_to_their_tokens() {
+        let found = learn(TRUTH, &[(256, 0); 20]);
+        let alone = found.of(StepLoad::span(1, 0));
+        assert!(alone < 0.01 * TRUTH.of(StepLoad::span(256, 0)), "{alone}");
     }
 
     #[test]

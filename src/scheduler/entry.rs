@@ -310,6 +310,23 @@ impl Entry {
         self.known() - evaluated - self.shifted_out()
     }
 
+    /// Tokens of its prompt that are in no step so far, as far as is known; 0 while
+    /// they cannot be.
+    pub(super) fn prompt_tokens_left(&self) -> usize {
+        let stands = self.over.is_some() || self.paused_since.is_some();
+        match &self.phase {
+            Phase::Running(running) if running.giving_way || stands => 0,
+            Phase::Running(running) if running.drawing == 0 && self.fresh().is_empty() => {
+                self.pending()
+            }
+            Phase::Starting { waits: false, .. } => {
+                let most = self.tokens.len() - 1;
+                self.tokens.len() - self.resident_tokens.map_or(0, |tokens| tokens.min(most))
+            }
+            Phase::Queued | Phase::Starting { .. } | Phase::Running(_) => 0,
+        }
+    }
+
     /// The tokens to take out of its slot, if that is full and there is more to come.
     /// Only while it is in no step.
     pub(super) fn due_shift(&self) -> Option<Range<usize>> {

@@ -2,9 +2,12 @@
 //!
 //! The virtual token counter of Sheng et al. (OSDI'24): each user's service is counted,
 //! prompt tokens and output tokens priced apart, divided by its weight; who has had
-//! least goes first. A user who comes back is lifted to the least of those who compete
-//! with it (in its class, and not waiting for their own readers), or to what the last of
-//! them had, so that nobody saves up service by staying away.
+//! least goes first. A user who comes back is lifted to nearly the least of those who
+//! compete with it (in its class, and not waiting for their own readers), or to what the
+//! last of them had, so that nobody saves up much service by staying away. Nearly: what
+//! it has had less than they, up to a credit, it may catch up at once, as a thread that
+//! has slept may under a fair scheduler of threads. A user who asks for little is so
+//! served as if it were alone.
 
 use std::collections::BTreeMap;
 
@@ -13,32 +16,44 @@ use crate::request::Priority;
 
 /// Users who are away and still remembered, since they have had more than others.
 const AWAY_MAX: usize = 1024;
-/// Classes.
-const CLASSES: usize = Priority::Urgent as usize + 1;
 
 /// The counters of all users.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Service {
     users: BTreeMap<UserId, User>,
-    /// The least that somebody who comes into an empty class has had, by class.
-    floors: [f64; CLASSES],
+    /// Units that somebody may catch up who comes back.
+    credit: f64,
+    /// What those who compete have had at least, by class, as far as somebody came or the
+    /// last one went: it only rises, so that credits do not add up.
+    floors: [f64; Priority::COUNT],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct User {
     counter: f64,
     /// Sequences that compete, by class.
-    ready: [usize; CLASSES],
+    ready: [usize; Priority::COUNT],
 }
 
 impl Service {
+    /// Nobody has had anything. Who comes back may catch up `credit` units.
+    #[must_use]
+    pub fn new(credit: f64) -> Self {
+        Self {
+            users: BTreeMap::new(),
+            credit,
+            floors: [0.0; Priority::COUNT],
+        }
+    }
+
     /// A sequence of this user begins to compete with others.
     pub fn enter(&mut self, user: UserId, class: Priority) {
         let class = class as usize;
-        let floor = self.least(class).unwrap_or(self.floors[class]);
+        let least = self.least(class).unwrap_or(0.0);
+        self.floors[class] = self.floors[class].max(least);
         let user = self.users.entry(user).or_default();
         if user.ready[class] == 0 {
-            user.counter = user.counter.max(floor);
+            user.counter = user.counter.max(self.floors[class] - self.credit);
         }
         user.ready[class] += 1;
     }
@@ -102,9 +117,14 @@ mod tests {
     const GREEDY: UserId = UserId(2);
     const CLASS: Priority = Priority::Normal;
 
+    /// Nobody may catch up anything.
+    fn strict() -> Service {
+        Service::new(0.0)
+    }
+
     #[test]
     fn who_comes_back_is_lifted_to_those_who_are_there() {
-        let mut service = Service::default();
+        let mut service = strict();
         service.enter(GREEDY, CLASS);
         service.charge(GREEDY, 100.0, 1.0);
         service.enter(POLITE, CLASS);
@@ -120,7 +140,7 @@ mod tests {
 
     #[test]
     fn who_comes_into_an_empty_house_is_lifted_to_the_last_who_left() {
-        let mut service = Service::default();
+        let mut service = strict();
         service.enter(GREEDY, CLASS);
         service.charge(GREEDY, 100.0, 1.0);
         service.leave(GREEDY, CLASS);
@@ -129,8 +149,26 @@ mod tests {
     }
 
     #[test]
+    fn who_comes_back_may_catch_up_a_credit_and_no_more() {
+        let mut service = Service::new(10.0);
+        service.enter(GREEDY, CLASS);
+        service.charge(GREEDY, 100.0, 1.0);
+        let newcomers = (3..99).map(UserId);
+        for user in newcomers {
+            service.enter(user, CLASS);
+            assert_eq!(service.of(user), 90.0);
+        }
+        // Who has had more keeps what it has.
+        service.enter(POLITE, CLASS);
+        service.charge(POLITE, 8.0, 1.0);
+        service.leave(POLITE, CLASS);
+        service.enter(POLITE, CLASS);
+        assert_eq!(service.of(POLITE), 98.0);
+    }
+
+    #[test]
     fn who_does_not_compete_holds_nobody_down() {
-        let mut service = Service::default();
+        let mut service = strict();
         let starved = UserId(3);
         service.enter(starved, Priority::Background);
         service.enter(GREEDY, CLASS);
@@ -141,7 +179,7 @@ mod tests {
 
     #[test]
     fn users_who_are_away_are_forgotten() {
-        let mut service = Service::default();
+        let mut service = strict();
         for user in 0..10_000 {
             service.enter(UserId(user), CLASS);
             service.charge(UserId(user), 1.0, 1.0);

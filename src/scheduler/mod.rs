@@ -198,7 +198,8 @@ pub struct SchedulerCore {
     queue: Vec<EntryKey>,
     /// Sequences with a slot.
     running: Vec<EntryKey>,
-    starting: usize,
+    /// Sequences for which the cache was asked for a slot.
+    starting: Vec<EntryKey>,
     /// Sequences that are over and part of a step under way.
     landing: Vec<EntryKey>,
     paused: usize,
@@ -210,9 +211,6 @@ pub struct SchedulerCore {
     timers: BTreeSet<(Duration, SequenceId, Timer)>,
     /// Slots that each user has, or is to have.
     slots_of: BTreeMap<UserId, usize>,
-    /// Who came last, and until when there is more than one user.
-    last_user: Option<UserId>,
-    company_until: Duration,
     /// Starts since a class had a turn only because somebody has waited long in it.
     since_aged: u32,
     /// Something has changed that may let somebody start.
@@ -271,6 +269,7 @@ impl SchedulerCore {
     #[must_use]
     pub fn new(spec: ModelSpec, config: SchedulerConfig) -> Self {
         Self {
+            service: Service::new(config.credit_service),
             config,
             spec,
             now: Duration::ZERO,
@@ -278,17 +277,14 @@ impl SchedulerCore {
             names: BTreeMap::new(),
             queue: Vec::new(),
             running: Vec::new(),
-            starting: 0,
+            starting: Vec::new(),
             landing: Vec::new(),
             paused: 0,
             awaiting_prefix: 0,
-            service: Service::default(),
             cost: CostModel::default(),
             head_room: HeadRoom::default(),
             timers: BTreeSet::new(),
             slots_of: BTreeMap::new(),
-            last_user: None,
-            company_until: Duration::ZERO,
             since_aged: 0,
             may_start: false,
             starts_when_answered: false,
@@ -349,6 +345,8 @@ impl SchedulerCore {
         self.relieve(&mut effects);
         self.start_queued(&mut effects);
         self.plan_steps(&mut effects);
+        // Prompts of which the last part has gone make room for the next.
+        self.start_queued(&mut effects);
         effects
     }
 
@@ -364,7 +362,7 @@ impl SchedulerCore {
     pub fn stats(&self) -> SchedulerStats {
         SchedulerStats {
             running: self.running.len(),
-            waiting: self.queue.len() + self.starting,
+            waiting: self.queue.len() + self.starting.len(),
             awaiting_prefix: self.awaiting_prefix,
             paused: self.paused,
             preempted: self.preempted,
@@ -392,13 +390,17 @@ impl SchedulerCore {
         let queued = count(|e| matches!(e.phase, Phase::Queued));
         assert_eq!(queued, self.queue.len(), "the queue holds the queued");
         let starting = count(|e| matches!(e.phase, Phase::Starting { .. }));
-        assert_eq!(starting, self.starting, "the starting are counted");
+        assert_eq!(starting, self.starting.len(), "the starting are listed");
         let awaiting = count(|e| matches!(e.phase, Phase::Starting { waits: true, .. }));
         assert_eq!(awaiting, self.awaiting_prefix, "those who wait are counted");
         let running = count(|e| e.running().is_some());
         assert_eq!(running, self.running.len(), "the running are listed");
         let slots: usize = self.slots_of.values().sum();
         assert_eq!(slots, running + starting, "slots are counted by user");
+        assert!(
+            slots <= self.config.sequences_max + self.giving_way,
+            "no more run than may"
+        );
         let paused = count(|e| e.paused_since.is_some());
         assert_eq!(paused, self.paused, "the paused are counted");
         let giving_way = count(|e| e.running().is_some_and(|running| running.giving_way));
@@ -447,7 +449,6 @@ impl SchedulerCore {
         ] {
             self.timers.extend(at.map(|at| (at, sequence, timer)));
         }
-        self.note_user(submission.user);
         self.service.enter(submission.user, submission.class);
         let entry = Entry::new(submission, self.spec.context_tokens_max, self.now);
         let key = self.entries.insert(entry);
@@ -587,7 +588,7 @@ impl SchedulerCore {
                 }
             }
             Phase::Starting { waits, .. } => {
-                self.starting -= 1;
+                self.starting.retain(|starting| *starting != key);
                 self.awaiting_prefix -= usize::from(*waits);
                 let user = entry.user;
                 self.free_slot(user);

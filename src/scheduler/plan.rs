@@ -141,7 +141,7 @@ struct Step<'a> {
     /// What is taken so far.
     load: StepLoad,
     /// The end of the step in seconds, for prompts of each class; none is unbounded.
-    bounds: [Option<f64>; 3],
+    bounds: [Option<f64>; Priority::COUNT],
 }
 
 impl<'a> Step<'a> {
@@ -152,7 +152,7 @@ impl<'a> Step<'a> {
             shares: Vec::with_capacity(candidates.len().min(budget.tokens)),
             tokens_left: budget.tokens,
             load: StepLoad::default(),
-            bounds: [None; 3],
+            bounds: [None; Priority::COUNT],
         }
     }
 

@@ -44,12 +44,63 @@ pub struct Holder {
     pub class: Priority,
     /// What its user has had.
     pub service: f64,
+    /// Slots that its user has, divided by its weight.
+    pub slots: f64,
     /// Tokens of state that it would have to compute again at worst.
     pub lost_tokens: usize,
     /// Whether its caller does not read, so that it stands still anyway.
     pub paused: bool,
     /// Whether it has only just got its place, after it had lost one.
     pub fresh: bool,
+}
+
+/// What the policy knows of a prompt that has a slot and is not computed yet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Begun {
+    /// Its class.
+    pub class: Priority,
+    /// What its user has had.
+    pub service: f64,
+    /// Tokens that are in no step yet.
+    pub tokens: usize,
+}
+
+/// What users have had from whom on nobody need start yet, by class: prompts of those
+/// who have had no more, and so go first, have `tokens` left, enough to fill the next
+/// steps. A prompt that only waits is better off in the queue, where somebody else may
+/// still go first, its place may be somebody's who decodes, and its prefix may come to
+/// be in the cache.
+#[must_use]
+pub fn served_in_time(begun: &mut [Begun], tokens: usize) -> [f64; Priority::COUNT] {
+    begun.sort_by(|a, b| a.service.total_cmp(&b.service));
+    let mut left = [tokens; Priority::COUNT];
+    let mut from = [f64::INFINITY; Priority::COUNT];
+    for prompt in begun.iter().filter(|prompt| prompt.tokens > 0) {
+        let class = prompt.class as usize;
+        if left[class] > 0 {
+            left[class] = left[class].saturating_sub(prompt.tokens);
+            if left[class] == 0 {
+                from[class] = prompt.service;
+            }
+        }
+    }
+    from
+}
+
+/// Who needs a place that somebody has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Needy {
+    /// A running sequence of this class, to go on.
+    Running(Priority),
+    /// A sequence that is to start.
+    Newcomer {
+        /// Its class.
+        class: Priority,
+        /// What its user has had.
+        service: f64,
+        /// Slots that its user would have with it, divided by its weight.
+        slots: f64,
+    },
 }
 
 /// Who starts next; an index. `since_aged` starts have been since a class had a turn only
@@ -105,20 +156,27 @@ pub fn overtaken(
     .map(|(index, _)| index)
 }
 
-/// Whose place is taken for one of class `needy`: of those in no higher class, or (for a
-/// newcomer, `lower_only`) of those in a lower one and those whose callers do not read,
-/// the cheapest; an index. Who stands still goes first,
-/// then the lowest class, then whose user has had most, then who loses least, then the
-/// last to come. Who has just got its place back keeps it, if anybody else can go.
+/// Whose place is taken: the cheapest of those in no higher class; for a newcomer, of
+/// those in a lower class, those whose callers do not read, and those whose users have
+/// both had more than its own, by more than `locality_service`, and have more slots; an
+/// index. Who stands still goes first, then the lowest class, then whose user has had
+/// most, then who loses least, then the last to come. Who has just got its place back
+/// keeps it, if anybody else can go.
 #[must_use]
-pub fn victim(holders: &[Holder], needy: Priority, lower_only: bool) -> Option<usize> {
-    let candidates = holders
-        .iter()
-        .enumerate()
-        .filter(|(_, holder)| match lower_only {
-            true => holder.class < needy || holder.paused,
-            false => holder.class <= needy,
-        });
+pub fn victim(holders: &[Holder], needy: &Needy, locality_service: f64) -> Option<usize> {
+    let may_go = |holder: &Holder| match *needy {
+        Needy::Running(class) => holder.class <= class,
+        Needy::Newcomer {
+            class,
+            service,
+            slots,
+        } => {
+            let is_over = holder.service > service + locality_service && holder.slots > slots;
+            holder.class < class || holder.paused || holder.class == class && is_over
+        }
+    };
+    let candidates = holders.iter().enumerate();
+    let candidates = candidates.filter(|(_, holder)| may_go(holder));
     let cheapest = candidates.min_by(|(_, a), (_, b)| {
         let by_need = a.fresh.cmp(&b.fresh).then(b.paused.cmp(&a.paused));
         by_need
@@ -155,6 +213,29 @@ mod tests {
         assert_eq!(next(&[], 10.0, 0), None);
         check(&[waiting(1, 0.0, 0), waiting(2, 0.0, 0)], 1);
         check(&[waiting(1, 5.0, 0), waiting(2, 0.0, 0)], 2);
+    }
+
+    #[test]
+    fn nobody_starts_only_to_wait_behind_the_prompts_of_others() {
+        let begun = |service, tokens| Begun {
+            class: Priority::Normal,
+            service,
+            tokens,
+        };
+        let mut prompts = [
+            begun(7.0, 30),
+            begun(3.0, 60),
+            begun(5.0, 0),
+            begun(4.0, 10),
+        ];
+        let normal = Priority::Normal as usize;
+        let mut from = |tokens| served_in_time(&mut prompts, tokens)[normal];
+        assert_eq!(from(60), 3.0);
+        assert_eq!(from(61), 4.0);
+        assert_eq!(from(100), 7.0);
+        assert_eq!(from(101), f64::INFINITY);
+        let others = served_in_time(&mut prompts, 1)[Priority::Urgent as usize];
+        assert_eq!(others, f64::INFINITY);
     }
 
     #[test]
@@ -198,6 +279,7 @@ mod tests {
             sequence: SequenceId(sequence),
             class: Priority::Normal,
             service,
+            slots: 1.0,
             lost_tokens,
             paused: false,
             fresh: false,
@@ -207,7 +289,7 @@ mod tests {
     #[test]
     fn the_cheapest_gives_way() {
         let check = |holders: &[Holder], expected: Option<u64>| {
-            let found = victim(holders, Priority::Normal, false);
+            let found = victim(holders, &Needy::Running(Priority::Normal), 10.0);
             assert_eq!(found.map(|index| holders[index].sequence.0), expected);
         };
         let base = [holder(1, 0.0, 10), holder(2, 0.0, 5), holder(3, 0.0, 5)];
@@ -226,7 +308,24 @@ mod tests {
         let mut fresh = paused;
         fresh[0].fresh = true;
         check(&fresh, Some(2));
-        assert_eq!(victim(&base, Priority::Normal, true), None);
-        assert_eq!(victim(&base, Priority::Urgent, true), Some(2));
+    }
+
+    #[test]
+    fn a_newcomer_takes_the_place_of_a_lower_class_or_of_who_has_had_and_has_more() {
+        let newcomer = |class| Needy::Newcomer {
+            class,
+            service: 0.0,
+            slots: 1.0,
+        };
+        let find = |holders: &[Holder], class| victim(holders, &newcomer(class), 10.0);
+        let level = [holder(1, 99.0, 10), holder(2, 99.0, 5), holder(3, 99.0, 5)];
+        assert_eq!(find(&level, Priority::Normal), None);
+        assert_eq!(find(&level, Priority::Urgent), Some(2));
+        let mut greedy = level;
+        greedy[0].slots = 2.0;
+        assert_eq!(find(&greedy, Priority::Normal), Some(0));
+        greedy[0].service = 10.0;
+        assert_eq!(find(&greedy, Priority::Normal), None);
+        assert_eq!(find(&greedy, Priority::Background), None);
     }
 }

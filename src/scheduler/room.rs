@@ -12,7 +12,7 @@
 use std::cmp::Reverse;
 
 use super::entry::{EntryKey, Growth, Over};
-use super::queue::{self, Holder};
+use super::queue::{self, Holder, Needy};
 use super::{Effect, SchedulerCore};
 use crate::SequenceId;
 use crate::cache;
@@ -143,11 +143,13 @@ impl SchedulerCore {
         if !self.landing.is_empty() {
             return;
         }
-        if self.running.len() == 1 && self.starting == 0 {
+        if self.running.len() == 1 && self.starting.is_empty() {
             self.fail(needy, GenerateError::OutOfMemory, Over::Close, effects);
             return;
         }
-        self.preempt(self.entries[needy].class, false, effects);
+        let needy = Needy::Running(self.entries[needy].class);
+        self.head_room.widen();
+        self.preempt(&needy, effects);
     }
 
     /// Who is helped first: the highest class, then the first to come.
@@ -156,28 +158,30 @@ impl SchedulerCore {
         (Reverse(entry.class), entry.sequence)
     }
 
-    /// Lets somebody give way for a newcomer of this class.
-    pub(super) fn make_way(&mut self, class: Priority, effects: &mut Vec<Effect>) {
+    /// Lets somebody give way for a newcomer.
+    pub(super) fn make_way(&mut self, needy: &Needy, effects: &mut Vec<Effect>) {
         self.starts_when_answered = self.unanswered > 0;
         if self.giving_way == 0 && self.unanswered == 0 && self.landing.is_empty() {
-            self.preempt(class, true, effects);
+            self.preempt(needy, effects);
         }
     }
 
-    fn preempt(&mut self, needy: Priority, lower_only: bool, effects: &mut Vec<Effect>) {
+    /// Who would give way.
+    pub(super) fn would_make_way(&self, needy: &Needy) -> Option<EntryKey> {
         let live = |key: &&EntryKey| self.entries[**key].over.is_none();
         let keys: Vec<EntryKey> = self.running.iter().filter(live).copied().collect();
         let holders: Vec<Holder> = keys.iter().map(|key| self.holder(*key)).collect();
-        let Some(victim) = queue::victim(&holders, needy, lower_only) else {
+        let victim = queue::victim(&holders, needy, self.config.locality_service)?;
+        Some(keys[victim])
+    }
+
+    fn preempt(&mut self, needy: &Needy, effects: &mut Vec<Effect>) {
+        let Some(key) = self.would_make_way(needy) else {
             return;
         };
-        let key = keys[victim];
         let running = self.entries[key].running_mut().expect("holders run");
         running.giving_way = true;
         self.giving_way += 1;
-        if !lower_only {
-            self.head_room.widen();
-        }
         if running.flights == 0 {
             self.give_way(key, effects);
         }
@@ -212,6 +216,7 @@ impl SchedulerCore {
             sequence: entry.sequence,
             class: entry.class,
             service: self.service.of(entry.user),
+            slots: self.slots_of[&entry.user] as f64 / entry.weight,
             lost_tokens: at,
             paused: entry.paused_since.is_some(),
             fresh: entry.preempted > 0

@@ -5,19 +5,16 @@ use std::time::Duration;
 
 use super::cost::StepLoad;
 use super::entry::{EntryKey, Over, Phase};
-use super::queue::{self, Waiting};
+use super::queue::{self, Begun, Needy, Waiting};
 use super::{Effect, SchedulerCore};
 use crate::cache::{self, LOOKS_MAX, Look};
+use crate::device::WORK_IN_FLIGHT_MAX;
 use crate::error::{Deadline, GenerateError};
 use crate::request::{FinishReason, Priority, QueuePlace};
 use crate::{SequenceId, UserId};
 
 /// The queue is looked through at least so often, since those in it age, and users go.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// One slot of so many is left to users who have none, where there is more than one user.
-const RESERVE_PART: usize = 8;
-/// For so long after two users came one after another there is more than one.
-const COMPANY_TIME: Duration = Duration::from_secs(60);
 
 /// What a deadline is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,9 +68,8 @@ impl SchedulerCore {
             .partition_point(|queued| entries[*queued].sequence < sequence);
         self.queue.insert(place, key);
         // Not worth a look where all slots are taken by others who keep them.
-        let class = self.entries[key].class;
-        let keeps = |key: &EntryKey| self.entries[*key].class >= class;
-        self.may_start |= self.has_slots() || self.paused > 0 || !self.running.iter().all(keeps);
+        let may_start = self.has_slots() || self.would_make_way(&self.newcomer(key)).is_some();
+        self.may_start |= may_start && self.is_needed(key, &self.served_in_time());
     }
 
     /// Asks the cache for slots, in the order of the policy. Where there is none for a
@@ -90,7 +86,8 @@ impl SchedulerCore {
             }
             self.starts_when_answered = false;
             self.looked_at = self.now;
-            let is_ready = |key: &EntryKey| self.is_ready(*key);
+            let in_time = self.served_in_time();
+            let is_ready = |key: &EntryKey| self.is_needed(*key, &in_time) && self.is_ready(*key);
             let ready: Vec<EntryKey> = self.queue.iter().copied().filter(is_ready).collect();
             let waiting: Vec<Waiting> = ready.iter().map(|key| self.waiting(*key)).collect();
             let Some(next) = queue::next(&waiting, self.config.locality_service, self.since_aged)
@@ -100,9 +97,14 @@ impl SchedulerCore {
                 return;
             };
             if self.is_blocked(waiting[next].class) {
-                self.may_start = false;
-                self.make_way(waiting[next].class, effects);
-                return;
+                let class = waiting[next].class;
+                let in_class = (0..ready.len()).filter(|index| waiting[*index].class == class);
+                let service = |index: &usize| waiting[*index].service;
+                let least = in_class.min_by(|a, b| service(a).total_cmp(&service(b)));
+                let needy = self.newcomer(ready[least.unwrap_or(next)]);
+                self.make_way(&needy, effects);
+                self.may_start = !self.is_blocked(class);
+                continue;
             }
             for index in queue::overtaken(&waiting, next, self.config.locality_service) {
                 self.entries[ready[index]].overtaken += 1;
@@ -122,7 +124,28 @@ impl SchedulerCore {
     /// for a slot.
     fn is_ready(&self, key: EntryKey) -> bool {
         let reads = self.entries[key].paused_since.is_none();
-        reads && !self.continues_landing(key) && !self.leaves_to_others(key)
+        reads && !self.continues_landing(key)
+    }
+
+    /// Whether its prompt would be computed soon if it had a slot.
+    fn is_needed(&self, key: EntryKey, in_time: &[f64; Priority::COUNT]) -> bool {
+        let entry = &self.entries[key];
+        self.service.of(entry.user) < in_time[entry.class as usize]
+    }
+
+    /// From which service on the prompts that have slots fill the next steps.
+    fn served_in_time(&self) -> [f64; Priority::COUNT] {
+        let holders = self.running.iter().chain(&self.starting);
+        let begun = holders.map(|key| {
+            let entry = &self.entries[*key];
+            Begun {
+                class: entry.class,
+                service: self.service.of(entry.user),
+                tokens: entry.prompt_tokens_left(),
+            }
+        });
+        let tokens = WORK_IN_FLIGHT_MAX * self.config.step_tokens_max;
+        queue::served_in_time(&mut begun.collect::<Vec<_>>(), tokens)
     }
 
     /// Whether it goes on from a sequence that is over and has not landed: a step later
@@ -137,27 +160,6 @@ impl SchedulerCore {
                 && tokens.get(prompt) == before.generated.first()
                 && tokens.starts_with(&before.prompt)
         })
-    }
-
-    /// Whether the last slots are not for its user, who has all others, since somebody
-    /// else may come who has none.
-    fn leaves_to_others(&self, key: EntryKey) -> bool {
-        let reserve = self.config.sequences_max / RESERVE_PART;
-        let taken = self.slots_of.get(&self.entries[key].user);
-        let has_all_others =
-            taken.is_some_and(|taken| taken + reserve >= self.config.sequences_max);
-        has_all_others && self.now < self.company_until
-    }
-
-    /// A sequence comes in: notes whether there is more than one user.
-    pub(super) fn note_user(&mut self, user: UserId) {
-        if self
-            .last_user
-            .replace(user)
-            .is_some_and(|last| last != user)
-        {
-            self.company_until = self.now.saturating_add(COMPANY_TIME);
-        }
     }
 
     /// A sequence has a slot, or is to have one.
@@ -188,8 +190,21 @@ impl SchedulerCore {
             || cramped.is_some_and(|cramped| class <= cramped)
     }
 
-    fn has_slots(&self) -> bool {
-        self.running.len() + self.starting < self.config.sequences_max
+    /// Who gives way is in no further step.
+    pub(super) fn has_slots(&self) -> bool {
+        let taken = self.running.len() + self.starting.len() - self.giving_way;
+        taken < self.config.sequences_max
+    }
+
+    /// A sequence that is to start, as the policy sees it.
+    fn newcomer(&self, key: EntryKey) -> Needy {
+        let entry = &self.entries[key];
+        let taken = self.slots_of.get(&entry.user).copied().unwrap_or(0);
+        Needy::Newcomer {
+            class: entry.class,
+            service: self.service.of(entry.user),
+            slots: (taken + 1) as f64 / entry.weight,
+        }
     }
 
     fn start(&mut self, key: EntryKey, effects: &mut Vec<Effect>) {
@@ -213,7 +228,7 @@ impl SchedulerCore {
             waits: false,
         };
         let user = entry.user;
-        self.starting += 1;
+        self.starting.push(key);
         self.take_slot(user);
         let entry = &self.entries[key];
         let begin = entry.begin(granted);

@@ -95,7 +95,10 @@ impl SchedulerCore {
             let cached = candidates[share.candidate].cached;
             flight.load = flight.load.and(StepLoad::span(share.tokens, cached));
             let (span, member) = self.launch(keys[share.candidate], share.tokens);
-            self.charge(member, candidates[share.candidate].decoding);
+            let decoding = candidates[share.candidate].decoding;
+            self.charge(member, decoding);
+            // The next prompt's turn comes nearer.
+            self.may_start |= !decoding && self.refused.is_none() && self.has_slots();
             spans.push(span);
             flight.members.push(member);
         }
