@@ -93,6 +93,7 @@ fn handle(cache: &mut CacheCore, message: Message) -> Vec<Effect> {
 fn spec(context_tokens_max: usize) -> ModelSpec {
     ModelSpec {
         name: "one byte a token".to_owned(),
+        identity: 0,
         vocab_size: usize::MAX,
         context_tokens_max,
         end_tokens: Vec::new(),

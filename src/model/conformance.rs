@@ -15,6 +15,7 @@
 //! ```
 
 mod checker;
+mod copies;
 mod cuts;
 mod flights;
 mod removal;
@@ -22,7 +23,7 @@ mod removal;
 use std::rc::Rc;
 
 use super::sampling::{Draw, Sampling};
-use super::{Model, ModelError, Readout, Segment, Want};
+use super::{Model, Readout, Want};
 use crate::TokenId;
 use checker::{Checker, Slot};
 
@@ -63,13 +64,19 @@ pub fn check<M: Model>(
     checker.run("merge of what follows each other", Checker::merged);
     checker.run("removal of the end", Checker::truncated);
     checker.run("removal of a middle", Checker::shifted);
-    checker.run("export, then import", Checker::exported);
+    checker.run("copied out and in", Checker::copied);
+    checker.run("copies outlive what they are of", Checker::copied_late);
+    checker.run("what is no copy is refused", Checker::no_copies);
     checker.run("spans share segments, or have their own", Checker::shared);
     checker.run("illegal cuts change nothing", Checker::illegal_cuts);
     checker.run("illegal removals change nothing", Checker::illegal_removals);
     checker.run("wants", Checker::wants);
     checker.run("two flights at once", Checker::overlapped);
     checker.run("edits while a step is under way", Checker::edited_meanwhile);
+    checker.run(
+        "copies while steps are under way",
+        Checker::copied_meanwhile,
+    );
     checker.run("flights that nobody lets land", Checker::dropped);
 }
 
@@ -110,38 +117,6 @@ impl<M: Model> Checker<'_, M> {
                 self.finish(&mut slot);
             }
         }
-    }
-
-    fn exported(&mut self) {
-        for prompt in 0..self.given {
-            let segment = self.segment(prompt, self.prompts[prompt].len() - 1);
-            let (copy, bytes) = self.travelled(&segment);
-            let parts = self.model.split(&segment, segment.tokens() / 2);
-            let (upper, lower) = self.done(parts);
-            let parts = vec![self.travelled(&upper).0, self.travelled(&lower).0];
-            for path in [vec![copy], parts, vec![segment]] {
-                let mut warm = self.on(prompt, path);
-                self.finish(&mut warm);
-            }
-            let mut damaged = bytes.clone();
-            damaged[bytes.len() / 2] ^= 1;
-            for bad in [&damaged[..], &bytes[..bytes.len() - 1], &bytes[..9], &[]] {
-                let refused = matches!(self.model.import(bad), Err(ModelError::Import(_)));
-                self.expect(refused, "damaged bytes are refused as ModelError::Import");
-            }
-        }
-    }
-
-    /// What comes back of a segment, and the bytes that it was.
-    fn travelled(&mut self, segment: &M::Segment) -> (Rc<M::Segment>, Vec<u8>) {
-        let bytes = self.model.export(segment);
-        let bytes = self.done(bytes);
-        let copy = self.model.import(&bytes);
-        let copy = Rc::new(self.done(copy));
-        self.expect_extent(&copy, segment.extent());
-        let again = self.model.export(&copy);
-        self.expect(self.done(again) == bytes, "the copy exports the same bytes");
-        (copy, bytes)
     }
 
     /// Given prompts have segments of their own, the family shares one, and two

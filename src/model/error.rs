@@ -120,8 +120,8 @@ pub enum ModelError {
         /// Which rule forbids it.
         why: &'static str,
     },
-    /// Bytes are not an exported segment of this model.
-    #[error("not an exported segment of this model: {0}")]
+    /// Bytes are not a packed segment of this model.
+    #[error("not a packed segment of this model: {0}")]
     Import(String),
     /// The device failed: out of memory, a kernel error, an injected fault.
     #[error("the device failed: {0}")]

@@ -50,6 +50,30 @@ pub fn merge(spec: &ModelSpec, upper: Extent, lower: Extent) -> Result<(), Model
     })
 }
 
+/// Whether a segment of `extent`, which packs into `expected` bytes, can be unpacked
+/// from `found` bytes.
+///
+/// # Errors
+///
+/// [`ModelError::Import`] unless the numbers are equal, and those of the extent are
+/// such as a context has.
+pub fn unpack(extent: Extent, expected: usize, found: usize) -> Result<(), ModelError> {
+    let Extent { tokens, beyond } = extent;
+    let why = if tokens == 0 {
+        "a segment holds at least one token".to_owned()
+    } else if tokens.saturating_add(beyond) > UNPACKED_TOKENS_MAX {
+        format!("{tokens} tokens, {beyond} before the end; expected at most {UNPACKED_TOKENS_MAX}")
+    } else if found != expected {
+        format!("{found} bytes; expected {expected} of {tokens} tokens, {beyond} before the end")
+    } else {
+        return Ok(());
+    };
+    Err(ModelError::Import(why))
+}
+
+/// More than any context holds, and less than what the sizes of arrays are counted with.
+const UNPACKED_TOKENS_MAX: usize = i32::MAX as usize;
+
 /// Whether tokens can be removed from a slot, as [`Model::remove`] says. `path` are
 /// the tokens of each segment.
 ///
@@ -109,6 +133,28 @@ mod tests {
             assert_eq!(seal(5, at).is_ok(), sealed, "seal {at} of 5");
             assert_eq!(split(5, at).is_ok(), cut, "split after {at} of 5");
         }
+    }
+
+    #[test]
+    fn only_the_bytes_of_a_segment_are_unpacked() {
+        let check = |tokens, beyond, found, expected: &str| {
+            let result = unpack(Extent { tokens, beyond }, 24, found);
+            let found = result
+                .err()
+                .map_or(String::new(), |error| error.to_string());
+            assert!(found.ends_with(expected), "{tokens}, {beyond}: {found}");
+            assert_eq!(found.is_empty(), expected.is_empty(), "{tokens}, {beyond}");
+        };
+        check(3, 0, 24, "");
+        check(3, 9, 24, "");
+        for found in [0, 23, 25] {
+            let expected = format!("{found} bytes; expected 24 of 3 tokens, 9 before the end");
+            check(3, 9, found, &expected);
+        }
+        check(0, 0, 24, "a segment holds at least one token");
+        let at_most = "expected at most 2147483647";
+        check(usize::MAX, 0, 24, at_most);
+        check(1, usize::MAX, 24, at_most);
     }
 
     #[test]

@@ -18,10 +18,11 @@
 //!   device  [ pass 1 ........ draw 1 ][ pass 2 ........... draw 2 ][ pass 3 ......
 //! ```
 //!
-//! A model is used by one thread only, which also owns every array that the
-//! model ever hands out; the control plane knows segments and slots by their
-//! ids. Implementations therefore need neither `Send` nor locks, and they keep
-//! no table of who uses what: the device thread does that once for all models.
+//! A model is used by one thread only, which also owns every segment and tail; the
+//! control plane knows segments and slots by their ids. Implementations therefore need
+//! neither `Send` nor locks, and they keep no table of who uses what: the device
+//! thread does that once for all models. Only *parcels* cross threads: the handles of a
+//! segment's state, whose bytes a [`Packer`] copies out or in beside the device.
 //!
 //! Two implementations always exist: [`oracle`], pure Rust and deterministic,
 //! and (feature `mlx`) the Llama family on MLX.
@@ -32,6 +33,7 @@ pub mod legal;
 #[cfg(feature = "mlx")]
 pub mod mlx;
 pub mod oracle;
+mod packer;
 pub mod sampling;
 mod span;
 mod spec;
@@ -41,6 +43,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 pub use error::ModelError;
+pub use packer::{FloatKind, Floats, Packer, Parcel};
 pub use span::{Feed, Readout, Span, Want};
 pub use spec::{Extent, LayerGroup, LayerKind, ModelSpec, tail_capacity};
 
@@ -74,6 +77,8 @@ pub trait Model: 'static {
     type Tail: Tail;
     /// A step under way.
     type Flight: std::fmt::Debug + 'static;
+    /// Packs what is handed over, and unpacks what is taken in.
+    type Packer: Packer;
 
     /// What the model is: vocabulary, context, layer kinds and their bytes.
     fn spec(&self) -> &ModelSpec;
@@ -209,21 +214,31 @@ pub trait Model: 'static {
         removed: Range<usize>,
     ) -> Result<(), ModelError>;
 
-    /// The segment as plain bytes, layer after layer, in a layout that only
-    /// [`import`](Model::import) of the same model and version reads.
-    ///
-    /// # Errors
-    ///
-    /// [`ModelError::Device`] when the state cannot be read back.
-    fn export(&mut self, segment: &Self::Segment) -> Result<Vec<u8>, ModelError>;
+    /// Packs this model's parcels beside it, on any thread.
+    fn packer(&self) -> Self::Packer;
 
-    /// The inverse of [`export`](Model::export).
+    /// Hands over what `segment` holds: handles, no bytes. Waits for nothing, neither
+    /// for steps under way nor for the segment's own state to be computed.
+    ///
+    /// The parcel holds the state's device memory for as long as it lives, also when
+    /// the segment is dropped.
     ///
     /// # Errors
     ///
-    /// [`ModelError::Import`] when the bytes are not such an export: truncated,
-    /// damaged, or of a model of another shape.
-    fn import(&mut self, bytes: &[u8]) -> Result<Self::Segment, ModelError>;
+    /// [`ModelError::Device`] when the device fails.
+    fn hand_over(&mut self, segment: &Self::Segment) -> Result<Parcel<Self>, ModelError>
+    where
+        Self: Sized;
+
+    /// The segment in a parcel that a packer of this model has unpacked: handles, no
+    /// bytes, as above.
+    ///
+    /// # Errors
+    ///
+    /// [`ModelError::Device`] when the device fails.
+    fn take_in(&mut self, parcel: Parcel<Self>) -> Result<Self::Segment, ModelError>
+    where
+        Self: Sized;
 
     /// Device bytes in use now and at most so far, as the device itself counts.
     fn memory(&self) -> DeviceMemory;

@@ -50,6 +50,10 @@ pub struct ModelSpec {
     pub name: String,
     /// Token ids are `0..vocab_size`.
     pub vocab_size: usize,
+    /// Tells models apart whose cached state means something else: by their weights,
+    /// the type of their numbers, their kinds of layers and their positions. The same in
+    /// every run. Packed state of another identity is of no use.
+    pub identity: u64,
     /// Longest sequence, prompt and output together, in tokens.
     pub context_tokens_max: usize,
     /// Tokens that end a sequence unless the request ignores them.
@@ -218,6 +222,7 @@ impl ModelSpec {
         };
         Self {
             name: String::new(),
+            identity: 0,
             vocab_size: 2,
             context_tokens_max: 100,
             end_tokens: Vec::new(),

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use motet::TokenId;
 use motet::model::oracle::{Oracle, OracleConfig, OracleSegment, OracleTail};
-use motet::model::{Feed, Model, Readout, Span, Want};
+use motet::model::{Feed, Model, Packer, Readout, Segment, Span, Want};
 
 /// A token of no case.
 pub(crate) const NEXT: TokenId = 999;
@@ -46,6 +46,15 @@ pub(crate) fn sealed(
         drop(oracle.seal(&mut tail, range.start).expect("inside"));
     }
     Rc::new(oracle.seal(&mut tail, range.len()).expect("inside"))
+}
+
+/// The segment's state as bytes.
+pub(crate) fn packed(oracle: &mut Oracle, segment: &OracleSegment) -> Vec<u8> {
+    let packer = oracle.packer();
+    let mut bytes = vec![0; packer.packed_bytes(segment.extent())];
+    let parcel = oracle.hand_over(segment).expect("a parcel");
+    packer.pack(&parcel, &mut bytes).expect("room");
+    bytes
 }
 
 /// Whether `next`, evaluated on this path of the tokens `past`, has the rows that it has

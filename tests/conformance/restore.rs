@@ -8,13 +8,13 @@ use motet::TokenId;
 use motet::cache::CacheError;
 use motet::model::LayerKind::Recurrent;
 use motet::model::oracle::OracleConfig;
-use motet::model::{Model, ModelError};
+use motet::model::{Model, ModelError, Packer, Segment};
 
 use crate::Known;
 use crate::cases::Fact;
 use crate::check::Check;
 use crate::house::{Begun, House};
-use crate::pieces::{oracle, sealed};
+use crate::pieces::{oracle, packed, sealed};
 
 pub(crate) const SUITES: &[Known] = &[
     Known {
@@ -236,8 +236,10 @@ fn shape(check: &mut Check, case: &Fact<'_>) {
     let of = |layers: usize| oracle(&OracleConfig::with_layers(&vec![Recurrent; layers]));
     let mut of_this_shape = of(case.get("state_size").number());
     let segment = sealed(&mut of_this_shape, &[1, 2, 3], 0..3);
-    let bytes = of_this_shape.export(&segment).expect("bytes");
-    let refused = of(asked).import(&bytes);
+    let bytes = packed(&mut of_this_shape, &segment);
+    let other = of(asked);
+    assert_ne!(other.spec().identity, of_this_shape.spec().identity);
+    let refused = other.packer().unpack(segment.extent(), &bytes);
     assert!(matches!(refused, Err(ModelError::Import(_))), "{refused:?}");
     check.prose(&case.get("expect").get("error"), "invalid_shape");
 }

@@ -9,13 +9,13 @@ use std::rc::Rc;
 use motet::TokenId;
 use motet::model::LayerKind::Full;
 use motet::model::oracle::OracleConfig;
-use motet::model::{Model, Segment};
+use motet::model::{Model, Packer, Segment};
 
 use crate::Known;
 use crate::cases::Fact;
 use crate::check::Check;
 use crate::house::House;
-use crate::pieces::{NEXT, goes_on, oracle, sealed};
+use crate::pieces::{NEXT, goes_on, oracle, packed, sealed};
 
 pub(crate) const SUITES: &[Known] = &[Known {
     suite: "mlx.snapshots.kv",
@@ -74,9 +74,12 @@ fn data_survives(check: &mut Check, case: &Fact<'_>) {
     let mut first = oracle(&config);
     let tokens = ids(fill);
     let segment = sealed(&mut first, &tokens, from..to);
-    let bytes = first.export(&segment).expect("bytes");
+    let bytes = packed(&mut first, &segment);
     let mut fresh = oracle(&config);
-    let path = [Rc::new(fresh.import(&bytes).expect("of the same shape"))];
+    assert_eq!(fresh.spec().identity, first.spec().identity);
+    let parcel = fresh.packer().unpack(segment.extent(), &bytes);
+    let back = fresh.take_in(parcel.expect("of the same shape"));
+    let path = [Rc::new(back.expect("memory"))];
     let expect = case.get("expect");
     check.same("offset", path[0].tokens(), expect.get("offset").number());
     let held = path[0].bytes() / config.layer_bytes;

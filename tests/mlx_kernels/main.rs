@@ -3,6 +3,7 @@
 
 mod attention;
 mod in_place;
+mod memory;
 mod timings;
 
 use mlx_rs::ops::indexing::IndexOp;

@@ -8,4 +8,5 @@ mod harness;
 mod naive;
 mod smollm2;
 mod state;
+mod timings;
 mod tiny;

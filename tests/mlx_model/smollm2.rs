@@ -6,7 +6,7 @@ use std::rc::Rc;
 use motet::TokenId;
 use motet::model::mlx::{MlxModel, MlxOptions};
 use motet::model::weights::ModelFiles;
-use motet::model::{Model, Want};
+use motet::model::{Model, Packer, Segment, Want};
 use serde_json::Value;
 
 use crate::harness::{Slot, argmax, assert_close, greedy, margin, one_at_a_time, step, token};
@@ -216,7 +216,7 @@ fn assert_same(solo: &[Vec<(TokenId, f32)>], found: &[Vec<TokenId>], what: &str)
     }
 }
 
-/// Sealed, split, exported and imported, merged: the logits after it stay.
+/// Sealed, split, copied out and in, merged: the logits after it stay.
 fn state_that_was_moved_is_the_same(model: &mut MlxModel, ids: &[TokenId]) {
     const TOLERANCE: f32 = 1e-4;
     let (before, after) = ids.split_at(100);
@@ -225,8 +225,13 @@ fn state_that_was_moved_is_the_same(model: &mut MlxModel, ids: &[TokenId]) {
     slot.step(model, before, Want::Nothing);
     slot.seal(model, 100);
     let (head, rest) = model.split(&slot.path[0], 33).expect("split");
-    let bytes = model.export(&rest).expect("bytes");
-    let rest = model.import(&bytes).expect("a segment");
+    let packer = model.packer();
+    let mut bytes = vec![0; packer.packed_bytes(rest.extent())];
+    let parcel = model.hand_over(&rest).expect("a parcel");
+    packer.pack(&parcel, &mut bytes).expect("room");
+    let parcel = packer.unpack(rest.extent(), &bytes);
+    let rest = model.take_in(parcel.expect("as many as asked for"));
+    let rest = rest.expect("a segment");
     let whole = model.merge(&head, &rest).expect("merged");
     let mut merged = Slot::new(model, &[Rc::new(whole)]);
     let mut moved = Slot::new(model, &[Rc::new(head), Rc::new(rest)]);

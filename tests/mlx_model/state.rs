@@ -4,8 +4,10 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use motet::model::mlx::MlxModel;
-use motet::model::{Extent, Model, ModelError, Segment, Tail, Want, conformance};
+use motet::model::mlx::{MlxModel, MlxParcel, MlxSegment};
+use motet::model::{
+    Extent, Feed, Model, ModelError, Packer, Segment, Span, Tail, Want, conformance,
+};
 
 use crate::harness::{Slot, assert_close, one_at_a_time};
 use crate::naive::{NaiveSlot, Scaling, Shape, Tiny};
@@ -25,6 +27,22 @@ fn the_backend_conforms() {
             conformance::check(&mut model, &prompts, near);
         }
     }
+}
+
+fn packed(model: &mut MlxModel, segment: &MlxSegment) -> Vec<u8> {
+    let packer = model.packer();
+    let mut bytes = vec![0; packer.packed_bytes(segment.extent())];
+    let parcel = model.hand_over(segment).expect("a parcel");
+    packer.pack(&parcel, &mut bytes).expect("room");
+    bytes
+}
+
+fn unpacked(model: &mut MlxModel, extent: Extent, bytes: &[u8]) -> MlxSegment {
+    let parcel = model.packer().unpack(extent, bytes);
+    let segment = model.take_in(parcel.expect("as many as asked for"));
+    let segment = segment.expect("a segment");
+    assert_eq!(segment.extent(), extent);
+    segment
 }
 
 /// Runs `tokens` after the state that `cut` makes of the first `at` of them.
@@ -250,21 +268,18 @@ fn a_removal_holds_one_layer_twice() {
 }
 
 #[test]
-fn exported_state_comes_back() {
+fn packed_state_comes_back() {
     for shape in [PLAIN, WINDOWED] {
         check_cut(shape, 40, |model, mut slot| {
             slot.seal(model, 40);
-            let bytes = model.export(&slot.path[0]).expect("bytes");
-            let back = model.import(&bytes).expect("a segment");
-            assert_eq!(back.tokens(), 40);
+            let bytes = packed(model, &slot.path[0]);
+            let back = unpacked(model, slot.path[0].extent(), &bytes);
             assert_eq!(back.bytes(), slot.path[0].bytes());
-            assert_eq!(model.export(&back).expect("bytes"), bytes);
+            assert_eq!(packed(model, &back), bytes);
             let (upper, lower) = model.split(&back, 35).expect("split");
             let again = [upper, lower].map(|part| {
-                let bytes = model.export(&part).expect("bytes");
-                let back = model.import(&bytes).expect("a segment");
-                assert_eq!(back.extent(), part.extent());
-                Rc::new(back)
+                let bytes = packed(model, &part);
+                Rc::new(unpacked(model, part.extent(), &bytes))
             });
             slot.path = again.to_vec();
             slot
@@ -273,28 +288,130 @@ fn exported_state_comes_back() {
 }
 
 #[test]
-fn what_is_no_export_is_refused() {
+fn packed_numbers_are_planes_of_heads() {
     let _serial = one_at_a_time();
-    let mut model = load(&Tiny::new(PLAIN, 7), true);
-    let mut slot = Slot::new(&mut model, &[]);
-    slot.step(&mut model, &tokens(7, 9), Want::Nothing);
-    slot.seal(&mut model, 9);
-    let bytes = model.export(&slot.path[0]).expect("bytes");
-    let refused = |model: &mut MlxModel, bytes: &[u8], what: &str| match model.import(bytes) {
-        Err(ModelError::Import(_)) => {}
-        other => panic!("{what}: {other:?}"),
+    for mut model in both(&Tiny::new(WINDOWED, 7)) {
+        let mut slot = Slot::new(&mut model, &[]);
+        slot.step(&mut model, &tokens(7, 9), Want::Nothing);
+        slot.seal(&mut model, 5);
+        let extent = slot.path[0].extent();
+        let packer = model.packer();
+        let floats = packer.floats(extent).expect("numbers");
+        // Of a window of 7 the last 3 tokens are kept, since 4 are beyond.
+        let (rows, channels) = (3, WINDOWED.head_dim);
+        assert_eq!((floats.rows, floats.channels), (rows, channels));
+        let planes = 2 * WINDOWED.layers * WINDOWED.kv_heads;
+        let plane_bytes = rows * channels * floats.kind.bytes();
+        assert_eq!(packer.packed_bytes(extent), planes * plane_bytes);
+        let beyond = 9;
+        assert_eq!(packer.floats(Extent { tokens: 5, beyond }), None);
+        assert_eq!(packer.packed_bytes(Extent { tokens: 5, beyond }), 0);
+        let nothing = unpacked(&mut model, Extent { tokens: 5, beyond }, &[]);
+        assert_eq!(nothing.bytes(), 0);
+    }
+}
+
+#[test]
+fn other_weights_are_another_identity() {
+    let _serial = one_at_a_time();
+    let identity = |shape, seed| load(&Tiny::new(shape, seed), true).spec().identity;
+    let known = identity(PLAIN, 7);
+    assert_eq!(identity(PLAIN, 7), known);
+    let window = Some(64);
+    let scaling = Scaling::Linear;
+    for other in [
+        identity(PLAIN, 8),
+        identity(Shape { window, ..PLAIN }, 7),
+        identity(Shape { scaling, ..PLAIN }, 7),
+    ] {
+        assert_ne!(other, known);
+    }
+}
+
+/// A step is under way, then a seal behind it; another thread packs what was sealed.
+#[test]
+fn state_under_way_is_packed_when_it_is_computed() {
+    let _serial = one_at_a_time();
+    // Of one head alone MLX would find the sealed rows where they are.
+    let shape = Shape {
+        window: None,
+        ..WINDOWED
     };
-    for end in [0, 10, 63, 64, 100, bytes.len() - 1] {
-        refused(&mut model, &bytes[..end], "cut short");
+    for mut model in both(&Tiny::new(shape, 4)) {
+        let (parcels, received) = std::sync::mpsc::sync_channel::<(MlxParcel, usize)>(4);
+        let (packer, step) = (model.packer(), tokens(4, 200));
+        let copier = std::thread::spawn(move || {
+            let copies = received.into_iter().map(|(parcel, bytes)| {
+                let mut copy = vec![0; bytes];
+                packer.pack(&parcel, &mut copy).map(|()| copy)
+            });
+            copies.collect::<Result<Vec<_>, _>>()
+        });
+        let mut segments = Vec::new();
+        for round in 0..60 {
+            let mut ahead = Slot::new(&mut model, &[]);
+            let mut sealed = Slot::new(&mut model, &[]);
+            sealed.step(&mut model, &tokens(round, 20), Want::Nothing);
+            let mut spans = [Span {
+                tokens: Feed::Known(&step),
+                path: &[],
+                tail: &mut ahead.tail,
+                want: Want::Nothing,
+            }];
+            let mut flight = model.launch(&mut spans).expect("launched");
+            model
+                .draw(&mut flight, Vec::new())
+                .expect("nothing to draw");
+            sealed.seal(&mut model, 20);
+            let segment = sealed.path.remove(0);
+            let parcel = model.hand_over(&segment).expect("a parcel");
+            parcels
+                .send((parcel, segment.bytes()))
+                .expect("the copier lives");
+            model.land(flight).expect("landed");
+            segments.push(segment);
+        }
+        drop(parcels);
+        let copies = copier.join().expect("no panic").expect("packed");
+        // By now nothing is under way.
+        let later = |segment: &Rc<MlxSegment>| packed(&mut model, segment);
+        let expected: Vec<_> = segments.iter().map(later).collect();
+        assert!(
+            copies == expected,
+            "state was packed before it was computed"
+        );
     }
-    refused(&mut model, &[&bytes[..], &[0]].concat(), "too long");
-    for at in (0..64).chain([64, 1000, bytes.len() - 1]) {
-        let mut damaged = bytes.clone();
-        damaged[at] ^= 1;
-        refused(&mut model, &damaged, &format!("byte {at} changed"));
+}
+
+/// What came in counts as the device's memory until its last array is gone, on whichever
+/// thread that is.
+#[test]
+fn what_comes_in_is_counted_and_given_back() {
+    let _serial = one_at_a_time();
+    for mut model in both(&Tiny::new(PLAIN, 6)) {
+        let mut slot = Slot::new(&mut model, &[]);
+        slot.step(&mut model, &tokens(6, 700), Want::Nothing);
+        slot.seal(&mut model, 700);
+        let segment = &slot.path[0];
+        let bytes = packed(&mut model, segment);
+        let (extent, packer) = (segment.extent(), model.packer());
+        let before = model.memory().active_bytes;
+        let parcel = packer.unpack(extent, &bytes).expect("as many as asked for");
+        let held = model.memory().active_bytes - before;
+        let whole = segment.bytes();
+        assert!(
+            (whole..whole + whole / 8 + 65536).contains(&held),
+            "{held} of {whole}"
+        );
+        let back = model.take_in(parcel).expect("a segment");
+        let parcel = model.hand_over(&back).expect("a parcel");
+        drop(back);
+        assert_eq!(model.memory().active_bytes - before, held);
+        assert!(model.memory().peak_bytes >= before + held);
+        let dropped = std::thread::spawn(move || drop(parcel)).join();
+        dropped.expect("it may be dropped anywhere");
+        assert_eq!(model.memory().active_bytes, before);
     }
-    let mut other = load(&Tiny::new(PLAIN, 8), true);
-    refused(&mut other, &bytes, "of other weights");
 }
 
 #[test]

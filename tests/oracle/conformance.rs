@@ -3,13 +3,18 @@
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::thread::{self, ThreadId};
 
 use motet::TokenId;
-use motet::model::oracle::{Oracle, OracleConfig, OracleFlight, OracleSegment, OracleTail};
+use motet::model::oracle::{
+    Oracle, OracleConfig, OracleFlight, OraclePacker, OracleParcel, OracleSegment, OracleTail,
+};
 use motet::model::sampling::{Draw, Drawing, Sampling};
 use motet::model::{
-    DeviceMemory, Feed, LayerKind, Model, ModelError, ModelSpec, Readout, Segment, Span, Tail,
-    Want, conformance,
+    DeviceMemory, Extent, Feed, Floats, LayerKind, Model, ModelError, ModelSpec, Packer, Readout,
+    Segment, Span, Tail, Want, conformance,
 };
 
 use super::{LAYERS, window};
@@ -64,8 +69,11 @@ enum Bug {
     TruncatesLate,
     ShiftCutsTheEnd,
     RemovesAnything,
-    ImportDropsState,
-    TakesDamage,
+    TakesInAnother,
+    TakesAnyLength,
+    PacksWhatIsThere,
+    PacksAtHome,
+    HandsOverWhenIdle,
     SplitsAnywhere,
     SealsNothing,
     ReadsFirstRow,
@@ -79,6 +87,59 @@ struct Broken {
     oracle: Oracle,
     bug: Bug,
     in_flight: bool,
+    launches: Arc<AtomicU64>,
+}
+
+/// The packer of an oracle with one planted bug.
+#[derive(Clone)]
+struct BrokenPacker {
+    packer: OraclePacker,
+    bug: Bug,
+    launches: Arc<AtomicU64>,
+    home: ThreadId,
+}
+
+struct BrokenParcel {
+    inner: OracleParcel,
+    /// Steps that were launched before it was handed over.
+    launches: u64,
+}
+
+impl Packer for BrokenPacker {
+    type Parcel = BrokenParcel;
+
+    fn packed_bytes(&self, extent: Extent) -> usize {
+        self.packer.packed_bytes(extent)
+    }
+
+    fn pack(&self, parcel: &BrokenParcel, into: &mut [u8]) -> Result<(), ModelError> {
+        if self.bug == Bug::PacksAtHome && thread::current().id() != self.home {
+            return Err(ModelError::Device("only on the device's thread".to_owned()));
+        }
+        self.packer.pack(&parcel.inner, into)?;
+        let stale = self.launches.load(SeqCst) != parcel.launches;
+        into[0] ^= u8::from(self.bug == Bug::PacksWhatIsThere && stale);
+        Ok(())
+    }
+
+    fn unpack(&self, extent: Extent, bytes: &[u8]) -> Result<BrokenParcel, ModelError> {
+        let inner = match (self.bug, self.packer.unpack(extent, bytes)) {
+            (Bug::TakesAnyLength, Err(_)) => {
+                let one = Extent::whole(1);
+                let bytes = vec![0; self.packer.packed_bytes(one)];
+                self.packer.unpack(one, &bytes)
+            }
+            (_, unpacked) => unpacked,
+        };
+        Ok(BrokenParcel {
+            inner: inner?,
+            launches: self.launches.load(SeqCst),
+        })
+    }
+
+    fn floats(&self, extent: Extent) -> Option<Floats> {
+        self.packer.floats(extent)
+    }
 }
 
 #[derive(Debug)]
@@ -91,6 +152,7 @@ impl Model for Broken {
     type Segment = OracleSegment;
     type Tail = OracleTail;
     type Flight = BrokenFlight;
+    type Packer = BrokenPacker;
 
     fn spec(&self) -> &ModelSpec {
         self.oracle.spec()
@@ -131,6 +193,7 @@ impl Model for Broken {
         }
         let inner = self.oracle.launch(&mut inner)?;
         self.in_flight = true;
+        self.launches.fetch_add(1, SeqCst);
         Ok(BrokenFlight { inner, wants })
     }
 
@@ -172,11 +235,11 @@ impl Model for Broken {
         match self.bug {
             Bug::SealKeepsState => {
                 let sealed = self.oracle.seal(tail, tokens)?;
-                let bytes = self.oracle.export(&sealed)?;
+                let copy = self.oracle.hand_over(&sealed)?;
                 let path = [Rc::new(sealed)];
                 *tail = self.oracle.tail(&path)?;
                 self.oracle.remove(&path, 0, tail, tokens..tokens)?;
-                self.oracle.import(&bytes)
+                self.oracle.take_in(copy)
             }
             Bug::SealTakesAll => self.oracle.seal(tail, tail.tokens()),
             Bug::SealsNothing => self.oracle.seal(tail, tokens.max(1)),
@@ -210,8 +273,8 @@ impl Model for Broken {
     ) -> Result<OracleSegment, ModelError> {
         match self.bug {
             Bug::MergeForgetsLower => {
-                let bytes = self.oracle.export(upper)?;
-                self.oracle.import(&bytes)
+                let copy = self.oracle.hand_over(upper)?;
+                self.oracle.take_in(copy)
             }
             Bug::MergesAnything => match self.oracle.merge(upper, lower) {
                 Err(_) => self.oracle.merge(lower, upper),
@@ -251,18 +314,30 @@ impl Model for Broken {
         }
     }
 
-    fn export(&mut self, segment: &OracleSegment) -> Result<Vec<u8>, ModelError> {
-        self.oracle.export(segment)
+    fn packer(&self) -> BrokenPacker {
+        BrokenPacker {
+            packer: self.oracle.packer(),
+            bug: self.bug,
+            launches: Arc::clone(&self.launches),
+            home: thread::current().id(),
+        }
     }
 
-    fn import(&mut self, bytes: &[u8]) -> Result<OracleSegment, ModelError> {
-        match (self.bug, self.oracle.import(bytes)) {
-            (Bug::TakesDamage, Err(_)) => other_segment(&mut self.oracle, 1),
-            (Bug::ImportDropsState, Ok(segment)) => {
-                let tokens = segment.tokens();
-                other_segment(&mut self.oracle, tokens)
-            }
-            (_, result) => result,
+    fn hand_over(&mut self, segment: &OracleSegment) -> Result<BrokenParcel, ModelError> {
+        if self.bug == Bug::HandsOverWhenIdle && self.in_flight {
+            return Err(ModelError::Device("a step is under way".to_owned()));
+        }
+        Ok(BrokenParcel {
+            inner: self.oracle.hand_over(segment)?,
+            launches: self.launches.load(SeqCst),
+        })
+    }
+
+    fn take_in(&mut self, parcel: BrokenParcel) -> Result<OracleSegment, ModelError> {
+        let segment = self.oracle.take_in(parcel.inner)?;
+        match self.bug {
+            Bug::TakesInAnother => other_segment(&mut self.oracle, segment.tokens()),
+            _ => Ok(segment),
         }
     }
 
@@ -308,8 +383,19 @@ fn each_planted_bug_fails_the_check_that_looks_for_it() {
         ),
         (full, Bug::TruncatesLate, "removal of the end"),
         (full, Bug::ShiftCutsTheEnd, "removal of a middle"),
-        (full, Bug::ImportDropsState, "export, then import"),
-        (full, Bug::TakesDamage, "export, then import"),
+        (full, Bug::TakesInAnother, "copied out and in"),
+        (
+            full,
+            Bug::PacksWhatIsThere,
+            "copies outlive what they are of",
+        ),
+        (full, Bug::TakesAnyLength, "what is no copy is refused"),
+        (full, Bug::PacksAtHome, "copies while steps are under way"),
+        (
+            full,
+            Bug::HandsOverWhenIdle,
+            "copies while steps are under way",
+        ),
         (
             full,
             Bug::MixesBatches,
@@ -334,6 +420,7 @@ fn each_planted_bug_fails_the_check_that_looks_for_it() {
             oracle,
             bug,
             in_flight: false,
+            launches: Arc::default(),
         };
         let caught = catch_unwind(AssertUnwindSafe(|| check(&mut broken)));
         let payload = caught.expect_err("the checks find the bug");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use motet::TokenId;
 use motet::model::oracle::{Oracle, OracleConfig, StepCost, StepFault};
-use motet::model::{Feed, Model, ModelError, Readout, Segment, Span, Tail, Want};
+use motet::model::{Feed, Model, ModelError, Packer, Readout, Segment, Span, Tail, Want};
 
 fn oracle(config: &OracleConfig) -> Oracle {
     Oracle::new(config.clone()).expect("a valid configuration")
@@ -105,17 +105,50 @@ fn refused_memory_changes_nothing() {
     }];
     oracle.step(&mut spans).expect("a step");
     let segment = oracle.seal(&mut tail, 2).expect("a legal offset");
-    let bytes = oracle.export(&segment).expect("an export");
+    let packer = oracle.packer();
+    let parcel = oracle.hand_over(&segment).expect("a parcel");
+    let mut bytes = vec![0; packer.packed_bytes(segment.extent())];
+    packer.pack(&parcel, &mut bytes).expect("room");
+    let unpacked = || {
+        packer
+            .unpack(segment.extent(), &bytes)
+            .expect("whole bytes")
+    };
+    // Parcels count as segments, and none is to be alive when the counts are compared.
+    drop((parcel, unpacked()));
     let before = config.counters.now();
     config.faults.refuse_memory(5);
     assert!(is_device_error(oracle.tail(&[])));
     assert!(is_device_error(oracle.seal(&mut tail, 1)));
     assert!(is_device_error(oracle.split(&segment, 1)));
     assert!(is_device_error(oracle.merge(&segment, &segment)));
-    assert!(is_device_error(oracle.import(&bytes)));
+    assert!(is_device_error(oracle.take_in(unpacked())));
     assert_eq!(config.counters.now(), before);
     assert_eq!(tail.tokens(), 1);
     assert!(oracle.seal(&mut tail, 1).is_ok(), "five were refused");
+}
+
+#[test]
+fn hand_overs_fail_when_told_to() {
+    let config = OracleConfig::default();
+    let mut oracle = oracle(&config);
+    let mut tail = oracle.tail(&[]).expect("memory");
+    let mut spans = [Span {
+        tokens: Feed::Known(&[8, 9]),
+        path: &[],
+        tail: &mut tail,
+        want: Want::Nothing,
+    }];
+    oracle.step(&mut spans).expect("a step");
+    let segment = oracle.seal(&mut tail, 2).expect("a legal offset");
+    config.faults.refuse_hand_overs(1);
+    assert!(is_device_error(oracle.hand_over(&segment)));
+    let parcel = oracle.hand_over(&segment).expect("one was refused");
+    // A parcel holds the memory that it was handed.
+    drop(segment);
+    assert_eq!(config.counters.now().segments_alive, 1);
+    drop(parcel);
+    assert_eq!(config.counters.now().segments_alive, 0);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use motet::TokenId;
 use motet::model::oracle::{Oracle, OracleConfig, OracleSegment, OracleTail, Soloist};
-use motet::model::{Extent, Feed, LayerKind, Model, Readout, Segment, Span, Tail, Want};
+use motet::model::{Extent, Feed, LayerKind, Model, Packer, Readout, Segment, Span, Tail, Want};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -204,8 +204,14 @@ impl House {
             && !slot.path.is_empty()
         {
             let index = segment % slot.path.len();
-            let bytes = self.oracle.export(&slot.path[index]).expect("an export");
-            slot.path[index] = Rc::new(self.oracle.import(&bytes).expect("whole bytes"));
+            let segment = &slot.path[index];
+            let packer = self.oracle.packer();
+            let parcel = self.oracle.hand_over(segment).expect("a parcel");
+            let mut bytes = vec![0; packer.packed_bytes(segment.extent())];
+            packer.pack(&parcel, &mut bytes).expect("room");
+            let parcel = packer.unpack(segment.extent(), &bytes);
+            let back = self.oracle.take_in(parcel.expect("whole bytes"));
+            slot.path[index] = Rc::new(back.expect("memory"));
         }
     }
 }

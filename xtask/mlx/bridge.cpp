@@ -1,4 +1,5 @@
-// An MLX primitive whose CPU evaluation is a call of a Rust function.
+// An MLX primitive whose CPU evaluation is a call of a Rust function, and arrays over
+// memory that Rust owns.
 //
 // This is all of the bridge that must be C++: a primitive derives from an MLX class,
 // and preparing its outputs uses methods of MLX's array. The Rust half, which gives it
@@ -6,6 +7,7 @@
 // together, and motet_bridge_version() is how they make sure of each other.
 //
 // Rust functions come in as pointers, so nothing here has to be found in the program.
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -162,6 +164,22 @@ class RustKernel : public mx::Primitive {
   size_t in_place_;
 };
 
+// Whether MLX's CPU allocator lays its buffers out as `motet_bridge_adopt` does: their
+// number of bytes, then the bytes. With a GPU's allocator a buffer is something else.
+bool buffers_are_plain() {
+  auto buffer = mx::allocator::malloc(ALIGNMENT);
+  const auto start = static_cast<size_t*>(buffer.ptr());
+  const bool plain = start != nullptr && buffer.raw_ptr() == start + 1 &&
+      *start == mx::allocator::allocator().size(buffer);
+  mx::allocator::free(buffer);
+  return plain;
+}
+
+void fail(const std::exception& failure, char* error) {
+  std::strncpy(error, failure.what(), ERROR_LEN - 1);
+  error[ERROR_LEN - 1] = '\0';
+}
+
 void check_inputs(const std::vector<mx::array>& inputs, mx::Stream stream) {
   if (stream.device != mx::Device::cpu) {
     throw std::invalid_argument("a Rust kernel needs a CPU stream");
@@ -176,7 +194,7 @@ void check_inputs(const std::vector<mx::array>& inputs, mx::Stream stream) {
 } // namespace
 
 extern "C" int motet_bridge_version(void) {
-  return 2;
+  return 3;
 }
 
 // Lets MLX have so many more tasks (of ten operations each) queued before it makes
@@ -223,8 +241,42 @@ extern "C" int motet_bridge_apply(
     }
     return 0;
   } catch (const std::exception& failure) {
-    std::strncpy(error, failure.what(), ERROR_LEN - 1);
-    error[ERROR_LEN - 1] = '\0';
+    fail(failure, error);
+    return 1;
+  }
+}
+
+// Whether `motet_bridge_adopt` can work with this MLX.
+extern "C" int motet_bridge_can_adopt(void) {
+  return buffers_are_plain();
+}
+
+// Makes an array of the numbers at `data`, where they are. The eight bytes before them
+// get what MLX's allocator has there. The memory is `owner`'s, whom `drop` frees, once,
+// when no array is left that uses it: also when this fails. Returns 0, or writes why not
+// into `error`, of at least 512 bytes.
+extern "C" int motet_bridge_adopt(
+    float* data,
+    const motet_shape* shape,
+    void* owner,
+    void (*drop)(void*),
+    mlx_array* output,
+    char* error) {
+  try {
+    const std::shared_ptr<void> held(owner, drop);
+    mx::Shape sizes(shape->sizes, shape->sizes + shape->dims);
+    size_t bytes = sizeof(float);
+    for (const auto size : sizes) {
+      bytes *= static_cast<size_t>(size);
+    }
+    const auto header = reinterpret_cast<size_t*>(data) - 1;
+    *header = bytes;
+    mx::array adopted(
+        mx::allocator::Buffer(header), std::move(sizes), mx::float32, [held](mx::allocator::Buffer) {});
+    *output = mlx_array_new_(std::move(adopted));
+    return 0;
+  } catch (const std::exception& failure) {
+    fail(failure, error);
     return 1;
   }
 }

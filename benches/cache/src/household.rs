@@ -92,6 +92,7 @@ impl Household {
 fn spec() -> ModelSpec {
     ModelSpec {
         name: "a model with full attention".into(),
+        identity: 0,
         vocab_size: VOCAB_SIZE as usize,
         context_tokens_max: 1 << 20,
         end_tokens: Vec::new(),

@@ -26,6 +26,8 @@
 //! it as an error. That may be somebody who evaluated later; [`failures`] tells the
 //! others. What a failed kernel was to change holds anything.
 
+pub mod memory;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -307,6 +309,19 @@ type Apply = unsafe extern "C" fn(
     *mut c_char,
 ) -> c_int;
 
+/// `motet_bridge_can_adopt`.
+type CanAdopt = unsafe extern "C" fn() -> c_int;
+
+/// `motet_bridge_adopt`.
+type Adopt = unsafe extern "C" fn(
+    *mut f32,
+    *const RawShape,
+    *mut c_void,
+    unsafe extern "C" fn(*mut c_void),
+    *mut mlx_array,
+    *mut c_char,
+) -> c_int;
+
 /// `motet_bridge_queue_more`.
 type QueueMore = unsafe extern "C" fn(mlx_stream, c_int);
 
@@ -315,6 +330,8 @@ type QueueMore = unsafe extern "C" fn(mlx_stream, c_int);
 struct Entries {
     apply: Apply,
     queue_more: QueueMore,
+    can_adopt: CanAdopt,
+    adopt: Adopt,
 }
 
 /// The bridge's entry points, looked up once.
@@ -325,16 +342,14 @@ fn entries() -> Option<Entries> {
 
 #[cfg(target_os = "linux")]
 fn find_entries() -> Option<Entries> {
-    const VERSION: c_int = 2;
+    const VERSION: c_int = 3;
     unsafe extern "C" {
         fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *mut c_void;
     }
     // SAFETY: a null handle (RTLD_DEFAULT) searches what the program has loaded.
     let find = |name: &CStr| unsafe { dlsym(std::ptr::null_mut(), name.as_ptr()) };
     let version = find(c"motet_bridge_version");
-    let apply = find(c"motet_bridge_apply");
-    let queue_more = find(c"motet_bridge_queue_more");
-    if version.is_null() || apply.is_null() || queue_more.is_null() {
+    if version.is_null() {
         return None;
     }
     // SAFETY: every version of the bridge has this function with this signature.
@@ -342,11 +357,23 @@ fn find_entries() -> Option<Entries> {
     if version() != VERSION {
         return None;
     }
+    let found = [
+        c"motet_bridge_apply",
+        c"motet_bridge_queue_more",
+        c"motet_bridge_can_adopt",
+        c"motet_bridge_adopt",
+    ];
+    let [apply, queue_more, can_adopt, adopt] = found.map(find);
+    if [apply, queue_more, can_adopt, adopt].contains(&std::ptr::null_mut()) {
+        return None;
+    }
     // SAFETY: this version of the bridge has these functions with these signatures.
     Some(unsafe {
         Entries {
             apply: std::mem::transmute::<*mut c_void, Apply>(apply),
             queue_more: std::mem::transmute::<*mut c_void, QueueMore>(queue_more),
+            can_adopt: std::mem::transmute::<*mut c_void, CanAdopt>(can_adopt),
+            adopt: std::mem::transmute::<*mut c_void, Adopt>(adopt),
         }
     })
 }

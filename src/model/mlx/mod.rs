@@ -10,6 +10,9 @@
 //!  tails, segments ───────────┘
 //! ```
 //!
+//! Segments leave as parcels of their arrays and come back as such, without a copy on
+//! the model's thread.
+//!
 //! On the CPU everything is in single precision. On a GPU (which this project's
 //! own checks do not reach) plain weights and cached state are bfloat16, and
 //! quantised weights stay quantised.
@@ -18,11 +21,12 @@ mod attention;
 mod batch;
 pub mod bridge;
 mod error;
-mod export;
 mod flight;
 mod forward;
 pub mod kernels;
 mod ops;
+mod parcel;
+mod pool;
 mod removal;
 mod rotary;
 mod sample;
@@ -39,14 +43,15 @@ use std::rc::Rc;
 use mlx_rs::{Device, DeviceType, Dtype, Stream, memory, transforms, with_stream};
 
 pub use flight::MlxFlight;
+pub use parcel::{MlxPacker, MlxParcel};
 pub use segment::MlxSegment;
 pub use tail::MlxTail;
 
 use self::attention::{Attention, Means};
 use self::batch::Batch;
-use self::export::Owner;
 use self::forward::Network;
 use self::ops::Ops;
+use self::pool::Pool;
 use self::removal::Removal;
 use self::rotary::Rotary;
 use self::shape::Shape;
@@ -68,8 +73,9 @@ pub struct MlxModel {
     shape: Shape,
     network: Network,
     dtype: Dtype,
-    identity: u64,
     stream: Stream,
+    /// Where state that comes in lies; none for memory of MLX's own.
+    pool: Option<Pool>,
     /// Held by each flight too.
     in_air: Rc<()>,
 }
@@ -84,6 +90,11 @@ pub struct MlxOptions {
     /// next step asks for again; beyond that it would sit on the memory of freed
     /// segments, which the byte budgets count as free.
     pub cache_bytes_max: usize,
+    /// Most bytes of memory that this model keeps when segments that came in from the
+    /// host are freed, for the next ones that come in; beside the byte budgets, too.
+    /// It needs about what comes in at a time, which would otherwise wait for the system
+    /// to clear fresh memory. Without `kernels` it is MLX that keeps it, as above.
+    pub spare_bytes_max: usize,
     /// Whether to use this crate's own CPU kernels where they are to be had, rather
     /// than compose the same of MLX's operations.
     pub kernels: bool,
@@ -103,6 +114,7 @@ impl Default for MlxOptions {
         Self {
             device: None,
             cache_bytes_max: 256 << 20,
+            spare_bytes_max: 128 << 20,
             kernels: true,
         }
     }
@@ -130,6 +142,8 @@ impl MlxModel {
         if let Some(stream) = &kernels {
             bridge::queue_more(stream);
         }
+        let adopts = kernels.is_some() && bridge::memory::can_adopt();
+        let pool = adopts.then(|| Pool::new(options.spare_bytes_max));
         let shape = Shape::of(files.config());
         let means = match &kernels {
             Some(stream) if shape.kernel_heads().supported() => Means::Kernel(stream.clone()),
@@ -152,18 +166,10 @@ impl MlxModel {
             shape,
             network,
             dtype,
-            identity: files.identity(),
             stream,
+            pool,
             in_air: Rc::new(()),
         })
-    }
-
-    fn owner(&self) -> Owner<'_> {
-        Owner {
-            shape: &self.shape,
-            dtype: self.dtype,
-            identity: self.identity,
-        }
     }
 
     fn batch(&self, spans: &[Span<'_, Self>]) -> Result<Batch, ModelError> {
@@ -212,6 +218,7 @@ impl Model for MlxModel {
     type Segment = MlxSegment;
     type Tail = MlxTail;
     type Flight = MlxFlight;
+    type Packer = MlxPacker;
 
     fn spec(&self) -> &ModelSpec {
         &self.spec
@@ -307,18 +314,30 @@ impl Model for MlxModel {
         with_stream(&self.stream, || removal.apply(tail))
     }
 
-    fn export(&mut self, segment: &MlxSegment) -> Result<Vec<u8>, ModelError> {
-        with_stream(&self.stream, || self.owner().export(segment))
+    fn packer(&self) -> MlxPacker {
+        MlxPacker {
+            shape: self.shape,
+            dtype: self.dtype,
+            pool: self.pool.clone(),
+        }
     }
 
-    fn import(&mut self, bytes: &[u8]) -> Result<MlxSegment, ModelError> {
-        with_stream(&self.stream, || self.owner().import(bytes))
+    fn hand_over(&mut self, segment: &MlxSegment) -> Result<MlxParcel, ModelError> {
+        let parcel = with_stream(&self.stream, || MlxParcel::of(segment))?;
+        Ok(parcel)
+    }
+
+    fn take_in(&mut self, parcel: MlxParcel) -> Result<MlxSegment, ModelError> {
+        Ok(parcel.into_segment(&self.shape))
     }
 
     fn memory(&self) -> DeviceMemory {
+        let (active, peak) = (memory::active_memory(), memory::peak_memory());
+        let (active, peak) = (active.unwrap_or(0), peak.unwrap_or(0));
+        let adopted = self.pool.as_ref();
         DeviceMemory {
-            active_bytes: memory::active_memory().unwrap_or(0),
-            peak_bytes: memory::peak_memory().unwrap_or(0),
+            active_bytes: active + adopted.map_or(0, Pool::in_use_bytes),
+            peak_bytes: peak.max(adopted.map_or(0, |pool| pool.peak_bytes_beside(active))),
         }
     }
 }
@@ -346,6 +365,7 @@ fn spec(files: &ModelFiles, shape: &Shape, dtype: Dtype) -> ModelSpec {
     let config = files.config();
     ModelSpec {
         name: config.name.clone(),
+        identity: parcel::identity(files.identity(), dtype),
         vocab_size: config.vocab_size,
         context_tokens_max: config.context_tokens_max,
         end_tokens: config.end_tokens.clone(),

@@ -70,6 +70,11 @@ impl MlxSegment {
         Ok(Self::new(shape, extent, layers.collect::<Result<_, _>>()?))
     }
 
+    /// The state of every layer that there is state of.
+    pub(super) fn states(&self) -> impl Iterator<Item = &State> {
+        self.layers.iter()
+    }
+
     /// Every array of the segment.
     pub(super) fn arrays(&self) -> impl Iterator<Item = &Array> {
         self.layers.iter().flat_map(State::arrays)

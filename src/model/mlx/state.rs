@@ -26,6 +26,14 @@ impl State {
         })
     }
 
+    /// The same arrays once more.
+    pub(super) fn shared(&self) -> State {
+        State {
+            keys: self.keys.clone(),
+            values: self.values.clone(),
+        }
+    }
+
     /// Tokens `from..to`, in the same buffers.
     pub(super) fn view(&self, from: usize, to: usize) -> Result<State, Exception> {
         self.map(|array| ops::tokens(array, from, to))

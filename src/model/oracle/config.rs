@@ -41,7 +41,7 @@ pub struct OracleConfig {
     /// entries were written are then trusted.
     pub verify: bool,
     /// Stands for the weights: oracles of different seeds give different tokens
-    /// and refuse each other's exports.
+    /// and have another identity.
     pub seed: u64,
     /// How the oracle is told to fail. Keep a clone.
     pub faults: Faults,
@@ -156,6 +156,7 @@ impl OracleConfig {
         }
         ModelSpec {
             name: "oracle".to_owned(),
+            identity: self.identity(),
             vocab_size: self.vocab_size,
             context_tokens_max: self.context_tokens_max,
             end_tokens: self.distinct_end_tokens(),
@@ -171,8 +172,8 @@ impl OracleConfig {
         Vocabulary::new(self.vocab_size, &self.end_tokens, self.end_one_in)
     }
 
-    /// What an export must agree in with the oracle that imports it.
-    pub(super) fn shape(&self) -> u64 {
+    /// What an oracle must agree in with another whose state it takes in.
+    fn identity(&self) -> u64 {
         let kinds = self.layers.iter().map(|kind| match kind {
             LayerKind::Full => 0,
             LayerKind::Recurrent => 1,

@@ -33,6 +33,7 @@ struct Plan {
     next_steps: Vec<(u64, StepFault)>,
     poison: Vec<TokenId>,
     memory_refusals: u64,
+    hand_over_refusals: u64,
 }
 
 impl Faults {
@@ -51,10 +52,15 @@ impl Faults {
         self.plan().poison.push(token);
     }
 
-    /// Refuses the memory for the next `times` new segments and tails; a split,
-    /// which makes two segments, counts as one, and so does a removal.
+    /// Refuses the memory for the next `times` new segments and tails, and segments
+    /// taken in; a split, which makes two segments, counts as one, and so does a removal.
     pub fn refuse_memory(&self, times: u64) {
         self.plan().memory_refusals = times;
+    }
+
+    /// Fails the next `times` attempts to hand a segment over.
+    pub fn refuse_hand_overs(&self, times: u64) {
+        self.plan().hand_over_refusals = times;
     }
 
     /// Forgets every fault that has not struck yet, poison too.
@@ -93,10 +99,12 @@ impl Faults {
 
     /// Whether the device refuses the memory that is asked for now.
     pub(super) fn refuses_memory(&self) -> bool {
-        let mut plan = self.plan();
-        let refuses = plan.memory_refusals > 0;
-        plan.memory_refusals -= u64::from(refuses);
-        refuses
+        take_one(&mut self.plan().memory_refusals)
+    }
+
+    /// Whether a segment is not handed over now.
+    pub(super) fn refuses_hand_over(&self) -> bool {
+        take_one(&mut self.plan().hand_over_refusals)
     }
 
     fn plan(&self) -> MutexGuard<'_, Plan> {
@@ -104,4 +112,11 @@ impl Faults {
             .lock()
             .expect("no thread panics while it holds the plan")
     }
+}
+
+/// Whether there was one left.
+fn take_one(left: &mut u64) -> bool {
+    let some = *left > 0;
+    *left -= u64::from(some);
+    some
 }

@@ -47,6 +47,7 @@ mod vocabulary;
 
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::thread;
 
 pub use config::{OracleConfig, OracleConfigError, StepCost};
@@ -55,6 +56,7 @@ pub use faults::{Faults, StepFault};
 pub use flight::OracleFlight;
 pub use solo::{ShiftRule, Soloist};
 pub use state::{OracleSegment, OracleTail};
+pub use transfer::{OraclePacker, OracleParcel};
 
 use super::sampling::Drawing;
 use super::{
@@ -72,7 +74,6 @@ pub struct Oracle {
     config: OracleConfig,
     spec: ModelSpec,
     vocabulary: Vocabulary,
-    shape: u64,
     /// When the last flight is ready.
     busy_until: Ready,
 }
@@ -95,7 +96,6 @@ impl Oracle {
         Ok(Oracle {
             spec: config.spec(),
             vocabulary: config.vocabulary(),
-            shape: config.shape(),
             busy_until: Ready::default(),
             config,
         })
@@ -178,6 +178,7 @@ impl Model for Oracle {
     type Segment = OracleSegment;
     type Tail = OracleTail;
     type Flight = OracleFlight;
+    type Packer = OraclePacker;
 
     fn spec(&self) -> &ModelSpec {
         &self.spec
@@ -261,7 +262,7 @@ impl Model for Oracle {
     ) -> Result<(OracleSegment, OracleSegment), ModelError> {
         legal::split(segment.tokens(), at)?;
         self.allocate()?;
-        let mut rest = segment.range.clone();
+        let mut rest = segment.range().clone();
         let front = rest.take_front(at, &self.config.layers);
         Ok((self.new_segment(front), self.new_segment(rest)))
     }
@@ -273,7 +274,7 @@ impl Model for Oracle {
     ) -> Result<OracleSegment, ModelError> {
         legal::merge(&self.spec, upper.extent(), lower.extent())?;
         self.allocate()?;
-        let merged = upper.range.merged(&lower.range, &self.config.layers);
+        let merged = upper.range().merged(lower.range(), &self.config.layers);
         Ok(self.new_segment(merged))
     }
 
@@ -289,7 +290,7 @@ impl Model for Oracle {
         self.allocate().inspect_err(|_| tail.tear())?;
         let kinds = &self.config.layers;
         let start = RangeState::following(&path[..kept], kinds.len());
-        let unsealed = path[kept..].iter().map(|segment| &segment.range);
+        let unsealed = path[kept..].iter().map(|segment| segment.range());
         let held = unsealed
             .chain([&tail.range])
             .fold(start, |held, part| held.merged(part, kinds));
@@ -299,14 +300,20 @@ impl Model for Oracle {
         Ok(())
     }
 
-    fn export(&mut self, segment: &OracleSegment) -> Result<Vec<u8>, ModelError> {
-        Ok(transfer::encode(&segment.range, self.shape))
+    fn packer(&self) -> OraclePacker {
+        OraclePacker::new(&self.config.layers, &self.spec, &self.config.counters)
     }
 
-    fn import(&mut self, bytes: &[u8]) -> Result<OracleSegment, ModelError> {
-        let range = transfer::decode(bytes, &self.config.layers, self.shape)?;
+    fn hand_over(&mut self, segment: &OracleSegment) -> Result<OracleParcel, ModelError> {
+        if self.config.faults.refuses_hand_over() {
+            return Err(ModelError::Device("not handed over (injected)".to_owned()));
+        }
+        Ok(OracleParcel(Arc::clone(segment.sealed())))
+    }
+
+    fn take_in(&mut self, parcel: OracleParcel) -> Result<OracleSegment, ModelError> {
         self.allocate()?;
-        Ok(self.new_segment(range))
+        Ok(OracleSegment::of(parcel.0))
     }
 
     fn memory(&self) -> DeviceMemory {

@@ -22,6 +22,7 @@ use std::collections::VecDeque;
 use std::iter;
 use std::ops;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -37,9 +38,13 @@ const TORN: u64 = 0x746f_726e;
 /// What a missing entry does to the past.
 const MISSING: u64 = 0x6d69_7373_696e_6700;
 
-/// A sealed segment of the oracle's state.
+/// A sealed segment of the oracle's state: a handle.
 #[derive(Debug)]
-pub struct OracleSegment {
+pub struct OracleSegment(Arc<Sealed>);
+
+/// What a segment, and parcels of it, are handles of.
+#[derive(Debug)]
+pub(super) struct Sealed {
     pub(super) range: RangeState,
     charge: Charge,
 }
@@ -114,7 +119,7 @@ pub(super) fn read(
 ) -> u64 {
     let mut past = Fold::EMPTY;
     let mut missing = entries_read;
-    let sealed = path.iter().rev().map(|segment| &segment.range);
+    let sealed = path.iter().rev().map(|segment| segment.range());
     for part in iter::once(&tail.range).chain(sealed) {
         if missing == 0 {
             break;
@@ -150,7 +155,7 @@ fn parts<'a>(
     path: &'a [Rc<OracleSegment>],
     tail: &'a OracleTail,
 ) -> impl Iterator<Item = &'a RangeState> {
-    let sealed = path.iter().map(|segment| &segment.range);
+    let sealed = path.iter().map(|segment| segment.range());
     sealed.chain(iter::once(&tail.range))
 }
 
@@ -160,8 +165,27 @@ impl OracleSegment {
         spec: &ModelSpec,
         counters: &OracleCounters,
     ) -> OracleSegment {
+        OracleSegment(Arc::new(Sealed::new(range, spec, counters)))
+    }
+
+    /// The segment that is sealed there.
+    pub(super) fn of(sealed: Arc<Sealed>) -> OracleSegment {
+        OracleSegment(sealed)
+    }
+
+    pub(super) fn sealed(&self) -> &Arc<Sealed> {
+        &self.0
+    }
+
+    pub(super) fn range(&self) -> &RangeState {
+        &self.0.range
+    }
+}
+
+impl Sealed {
+    pub(super) fn new(range: RangeState, spec: &ModelSpec, counters: &OracleCounters) -> Sealed {
         let bytes = spec.segment_bytes(range.extent());
-        OracleSegment {
+        Sealed {
             range,
             charge: counters.charge(Holder::Segment, bytes),
         }
@@ -195,7 +219,7 @@ impl OracleTail {
 impl RangeState {
     /// No tokens, after the end of `path`.
     pub(super) fn following(path: &[Rc<OracleSegment>], layers: usize) -> RangeState {
-        let before = path.last().map_or(START, |segment| segment.range.after());
+        let before = path.last().map_or(START, |segment| segment.range().after());
         RangeState {
             beyond: 0,
             before,
@@ -337,11 +361,11 @@ impl Default for LayerState {
 
 impl Segment for OracleSegment {
     fn extent(&self) -> Extent {
-        self.range.extent()
+        self.range().extent()
     }
 
     fn bytes(&self) -> usize {
-        self.charge.bytes()
+        self.0.charge.bytes()
     }
 }
 

@@ -1,182 +1,145 @@
 //! Segments as bytes: what goes to the host and to the disk.
 //!
-//! Little-endian words of eight bytes: magic, version, the model's shape, tokens,
-//! tokens beyond, the link before the range; then the links; then of each layer the
-//! entries that it keeps; at last a checksum of all that.
+//! Little-endian words of eight bytes: the link before the range, the links of its
+//! tokens, then of each layer the entries that it keeps.
 
-use super::hash::mix;
-use super::state::{LayerState, RangeState, entries_kept};
-use crate::model::{Extent, LayerKind, ModelError};
+use std::iter;
+use std::sync::Arc;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"motetorc");
-const VERSION: u64 = 2;
+use super::counters::OracleCounters;
+use super::state::{LayerState, RangeState, Sealed, entries_kept};
+use crate::model::{Extent, Floats, LayerKind, ModelError, ModelSpec, Packer, legal};
+
 const WORD: usize = size_of::<u64>();
 
-pub(super) fn encode(range: &RangeState, shape: u64) -> Vec<u8> {
-    let (tokens, beyond) = (range.tokens() as u64, range.beyond as u64);
-    let mut words = vec![MAGIC, VERSION, shape, tokens, beyond, range.before];
-    words.extend(&range.links);
-    for layer in &range.layers {
-        words.extend(&layer.entries);
-    }
-    words.push(mix(&words));
-    words.into_iter().flat_map(u64::to_le_bytes).collect()
+/// Packs the oracle's parcels.
+#[derive(Clone, Debug)]
+pub struct OraclePacker {
+    layers: Arc<[LayerKind]>,
+    spec: Arc<ModelSpec>,
+    counters: OracleCounters,
 }
 
-/// The inverse of [`encode`], for a model of these layers and this shape.
-pub(super) fn decode(
-    bytes: &[u8],
-    layers: &[LayerKind],
-    shape: u64,
-) -> Result<RangeState, ModelError> {
-    let words = checked_words(bytes)?;
-    let [
-        MAGIC,
-        VERSION,
-        found_shape,
-        tokens,
-        beyond,
-        before,
-        states @ ..,
-    ] = &words[..]
-    else {
-        return Err(import(format!(
-            "the header is {:x?}; expected magic, version {VERSION}, shape, tokens, beyond and link",
-            &words[..words.len().min(6)]
-        )));
-    };
-    if *found_shape != shape {
-        return Err(import(format!(
-            "exported by a model of shape {found_shape:016x}; this one's is {shape:016x}"
-        )));
+/// State of the oracle that was handed over, or is to be taken in. It counts as a
+/// living segment wherever it is.
+#[derive(Debug)]
+pub struct OracleParcel(pub(super) Arc<Sealed>);
+
+impl OraclePacker {
+    pub(super) fn new(
+        layers: &[LayerKind],
+        spec: &ModelSpec,
+        counters: &OracleCounters,
+    ) -> OraclePacker {
+        OraclePacker {
+            layers: layers.into(),
+            spec: Arc::new(spec.clone()),
+            counters: counters.clone(),
+        }
     }
-    let extent = Extent {
-        tokens: usize::try_from(*tokens).unwrap_or(usize::MAX),
-        beyond: usize::try_from(*beyond).unwrap_or(usize::MAX),
-    };
-    let kept = |kind: &LayerKind| entries_kept(*kind, extent);
-    let expected = layers
-        .iter()
-        .try_fold(extent.tokens, |sum, kind| sum.checked_add(kept(kind)));
-    // Both numbers come from contexts, whose lengths no machine's memory exceeds.
-    let sane = extent.tokens > 0 && u32::try_from(extent.beyond).is_ok();
-    if !sane || expected != Some(states.len()) {
-        return Err(import(format!(
-            "{} words of state for {tokens} tokens, {beyond} before its end, in {} layers",
-            states.len(),
-            layers.len()
-        )));
-    }
-    let (links, mut rest) = states.split_at(extent.tokens);
-    let mut state = |kind: &LayerKind| {
-        let (entries, others) = rest.split_at(kept(kind));
-        rest = others;
-        LayerState::new(entries.iter().copied().collect())
-    };
-    Ok(RangeState {
-        beyond: extent.beyond,
-        before: *before,
-        links: links.to_vec(),
-        layers: layers.iter().map(&mut state).collect(),
-    })
 }
 
-/// All words but the checksum, which holds.
-fn checked_words(bytes: &[u8]) -> Result<Vec<u64>, ModelError> {
-    let (words, left_over) = bytes.as_chunks::<WORD>();
-    let mut words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
-    let checksum = words.pop();
-    if !left_over.is_empty() || checksum != Some(mix(&words)) {
-        return Err(import(format!(
-            "the checksum of {} bytes does not hold",
-            bytes.len()
-        )));
-    }
-    Ok(words)
-}
+impl Packer for OraclePacker {
+    type Parcel = OracleParcel;
 
-fn import(what: String) -> ModelError {
-    ModelError::Import(what)
+    fn packed_bytes(&self, extent: Extent) -> usize {
+        let links = extent.tokens.saturating_add(1);
+        let kept = self.layers.iter().map(|kind| entries_kept(*kind, extent));
+        kept.fold(links, usize::saturating_add).saturating_mul(WORD)
+    }
+
+    fn pack(&self, parcel: &OracleParcel, into: &mut [u8]) -> Result<(), ModelError> {
+        let range = &parcel.0.range;
+        let expected = self.packed_bytes(range.extent());
+        assert_eq!(into.len(), expected, "room for the parcel's bytes");
+        let links = iter::once(&range.before).chain(&range.links);
+        let entries = range.layers.iter().flat_map(|layer| &layer.entries);
+        let (places, _) = into.as_chunks_mut::<WORD>();
+        for (place, word) in places.iter_mut().zip(links.chain(entries)) {
+            *place = word.to_le_bytes();
+        }
+        Ok(())
+    }
+
+    fn unpack(&self, extent: Extent, bytes: &[u8]) -> Result<OracleParcel, ModelError> {
+        legal::unpack(extent, self.packed_bytes(extent), bytes.len())?;
+        let (words, _) = bytes.as_chunks::<WORD>();
+        let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
+        let before = words.next().expect("there are as many as were counted");
+        let links = words.by_ref().take(extent.tokens).collect();
+        let layer = |kind: &LayerKind| {
+            let kept = entries_kept(*kind, extent);
+            LayerState::new(words.by_ref().take(kept).collect())
+        };
+        let range = RangeState {
+            beyond: extent.beyond,
+            before,
+            links,
+            layers: self.layers.iter().map(layer).collect(),
+        };
+        let sealed = Sealed::new(range, &self.spec, &self.counters);
+        Ok(OracleParcel(Arc::new(sealed)))
+    }
+
+    fn floats(&self, _extent: Extent) -> Option<Floats> {
+        None
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    const LAYERS: [LayerKind; 3] = [
-        LayerKind::Full,
-        LayerKind::Window { tokens: 2 },
-        LayerKind::Recurrent,
-    ];
-    const SHAPE: u64 = 77;
+    use crate::model::oracle::OracleConfig;
 
-    fn exported(tokens: usize, beyond: usize) -> Vec<u8> {
-        let state = |kind: &LayerKind| {
-            let kept = entries_kept(*kind, Extent { tokens, beyond }) as u64;
-            LayerState::new((0..kept).collect())
-        };
-        let range = RangeState {
-            beyond,
-            before: 9,
-            links: (0..tokens as u64).collect(),
-            layers: LAYERS.iter().map(state).collect(),
-        };
-        encode(&range, SHAPE)
+    fn packer() -> OraclePacker {
+        let window = LayerKind::Window { tokens: 2 };
+        let config = OracleConfig::with_layers(&[LayerKind::Full, window, LayerKind::Recurrent]);
+        OraclePacker::new(&config.layers, &config.spec(), &config.counters)
     }
 
     #[test]
     fn bytes_come_back_as_they_went() {
+        let packer = packer();
         for tokens in 1..6 {
             for beyond in 0..4 {
-                let bytes = exported(tokens, beyond);
-                let range = decode(&bytes, &LAYERS, SHAPE).expect("whole bytes");
-                assert_eq!(range.extent(), Extent { tokens, beyond });
-                assert_eq!(encode(&range, SHAPE), bytes);
+                let extent = Extent { tokens, beyond };
+                let bytes: Vec<u8> = (0..packer.packed_bytes(extent) as u32)
+                    .map(|at| (at * 37 + at / 251) as u8)
+                    .collect();
+                let parcel = packer.unpack(extent, &bytes).expect("as many as asked for");
+                assert_eq!(parcel.0.range.extent(), extent);
+                let mut packed = vec![0; bytes.len()];
+                packer.pack(&parcel, &mut packed).expect("room");
+                assert_eq!(packed, bytes);
             }
         }
     }
 
     #[test]
-    fn every_damaged_byte_and_every_truncation_is_found() {
-        let bytes = exported(3, 1);
-        for at in 0..bytes.len() {
-            let mut damaged = bytes.clone();
-            damaged[at] ^= 1 << (at % 8);
-            for bytes in [&damaged[..], &bytes[..at]] {
-                let error = decode(bytes, &LAYERS, SHAPE).expect_err("damaged");
-                assert!(matches!(error, ModelError::Import(_)), "byte {at}: {error}");
-            }
-        }
+    fn kinds_of_layers_keep_what_is_theirs() {
+        let check = |tokens, beyond, words| {
+            let bytes = packer().packed_bytes(Extent { tokens, beyond });
+            assert_eq!(bytes, words * WORD, "{tokens}, {beyond}");
+        };
+        check(1, 0, 1 + 1 + 1 + 1 + 1);
+        check(5, 0, 1 + 5 + 5 + 2 + 1);
+        check(5, 1, 1 + 5 + 5 + 1);
+        check(5, 2, 1 + 5 + 5);
+        assert_eq!(packer().packed_bytes(Extent::whole(usize::MAX)), usize::MAX);
     }
 
     #[test]
-    fn well_formed_but_foreign_bytes_are_refused() {
-        let sealed = |words: &[u64]| {
-            let checksum = mix(words);
-            let words = words.iter().chain([&checksum]);
-            words
-                .flat_map(|word| word.to_le_bytes())
-                .collect::<Vec<u8>>()
-        };
-        let whole = [MAGIC, VERSION, SHAPE, 1, 0, 9, 5, 6, 7, 8];
-        let check = |what: &str, change: fn(&mut Vec<u64>)| {
-            let mut words = whole.to_vec();
-            change(&mut words);
-            let error = decode(&sealed(&words), &LAYERS, SHAPE).expect_err(what);
-            assert!(matches!(error, ModelError::Import(_)), "{what}: {error}");
-        };
-        check("nothing", Vec::clear);
-        check("a header cut short", |words| words.truncate(5));
-        check("another magic", |words| words[0] = 1);
-        check("another version", |words| words[1] = 1);
-        check("another shape", |words| words[2] = 78);
-        check("no tokens", |words| words[3] = 0);
-        check("too few words", |words| words[3] = 2);
-        check("countless tokens", |words| words[3] = u64::MAX);
-        check("words that a cut segment has not", |words| words[4] = 1);
-        check("countless tokens beyond", |words| {
-            words[4] = u64::MAX;
-            words.truncate(8);
-        });
-        assert!(decode(&sealed(&whole), &LAYERS, SHAPE).is_ok());
+    fn other_lengths_and_extents_are_refused() {
+        let (packer, extent) = (packer(), Extent::whole(5));
+        let bytes = vec![7; packer.packed_bytes(extent) + WORD];
+        let whole = bytes.len() - WORD;
+        for found in [0, 1, WORD, whole - WORD, whole - 1, whole + 1, whole + WORD] {
+            let refused = packer.unpack(extent, &bytes[..found]);
+            assert!(matches!(refused, Err(ModelError::Import(_))), "{found}");
+        }
+        for (tokens, beyond) in [(0, 0), (4, 0), (5, 1), (usize::MAX, 0), (5, usize::MAX)] {
+            let refused = packer.unpack(Extent { tokens, beyond }, &bytes[..whole]);
+            assert!(matches!(refused, Err(ModelError::Import(_))), "{tokens}");
+        }
     }
 }

@@ -1,0 +1,212 @@
+//! Segments on their way between the device and the host.
+//!
+//! Packed, a segment is its arrays' numbers, one layer after another: keys, then values,
+//! each `[kv_heads, kept, head_dim]`.
+//!
+//! An array may be read by one thread while another steps with it: neither changes it.
+//! What the device's thread does change are MLX's notes on how far an array's
+//! evaluation has come, so nobody else looks at those. Where the arrays that are handed
+//! over are not computed yet, a parcel has an array of its own that is computed after
+//! them, and whoever packs it watches that. To wait for it as MLX does would not do:
+//! MLX tells of a step's failure whoever waits first.
+//!
+//! On the CPU, state that comes in lies in memory of a [`Pool`]; MLX is handed arrays
+//! over that. Elsewhere, and without the bridge, it is copied to MLX's own memory.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype, transforms};
+
+use super::bridge::{self, memory};
+use super::pool::Pool;
+use super::segment::MlxSegment;
+use super::shape::Shape;
+use super::state::State;
+use crate::model::{Extent, FloatKind, Floats, ModelError, Packer, Segment, legal};
+
+/// How often it is looked whether a parcel is computed.
+const WATCH: Duration = Duration::from_micros(50);
+/// Arrays begin on a cache line, which is the widest vector too.
+const ALIGNMENT: usize = 64;
+/// Raise it when the order of packed numbers changes.
+const LAYOUT: u64 = 1;
+
+/// Packs an MLX model's parcels.
+#[derive(Clone, Debug)]
+pub struct MlxPacker {
+    pub(super) shape: Shape,
+    pub(super) dtype: Dtype,
+    /// Where what comes in is to lie; none for memory of MLX's own.
+    pub(super) pool: Option<Pool>,
+}
+
+/// A segment's arrays, handed over or to be taken in.
+pub struct MlxParcel {
+    extent: Extent,
+    /// None where no token's state is kept.
+    layers: Vec<State>,
+    /// Computed after all of them; none where they are known to be.
+    computed: Option<Array>,
+}
+
+/// A model's identity with numbers of this type, by what is computed.
+pub(super) fn identity(files: u64, dtype: Dtype) -> u64 {
+    let kind = LAYOUT << 32 | dtype as u64;
+    files.rotate_left(17) ^ kind.wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+impl MlxPacker {
+    fn array_shape(&self, kept: usize) -> [i32; 3] {
+        [self.shape.kv_heads, kept as i32, self.shape.head_dim]
+    }
+
+    /// The arrays in `bytes`, over one block of the pool's.
+    fn adopted(&self, pool: &Pool, bytes: &[u8], kept: usize) -> Result<Vec<Array>, ModelError> {
+        let shape = self.array_shape(kept);
+        let array_bytes = bytes.len() / (2 * self.shape.layers);
+        // A line before each, the end of which MLX uses.
+        let place_bytes = ALIGNMENT + array_bytes.next_multiple_of(ALIGNMENT);
+        let no_memory = |error| ModelError::Device(format!("no memory for what comes in: {error}"));
+        let mut block = pool
+            .take(2 * self.shape.layers * place_bytes)
+            .map_err(no_memory)?;
+        let arrays = bytes.chunks_exact(array_bytes);
+        let places = block.bytes_mut().chunks_exact_mut(place_bytes);
+        for (place, numbers) in places.zip(arrays) {
+            place[ALIGNMENT..][..array_bytes].copy_from_slice(numbers);
+        }
+        let start = block.start();
+        let block = Arc::new(block);
+        let array = |index: usize| {
+            // SAFETY: the place is inside the block, which each array's owner keeps, and
+            // which nobody else uses; it holds a line and then as many numbers as the
+            // shape has. Pools are for where arrays can be adopted.
+            unsafe {
+                let data = start.add(index * place_bytes + ALIGNMENT).cast();
+                memory::adopt(data, &shape, Arc::clone(&block))
+            }
+        };
+        let arrays: Result<Vec<Array>, Exception> = (0..2 * self.shape.layers).map(array).collect();
+        Ok(arrays?)
+    }
+
+    /// The arrays in `bytes`, in MLX's memory.
+    fn copied(&self, bytes: &[u8], kept: usize) -> Vec<Array> {
+        let shape = self.array_shape(kept);
+        let arrays = bytes.chunks_exact(bytes.len() / (2 * self.shape.layers));
+        arrays
+            .map(|bytes| memory::copied(bytes, &shape, self.dtype))
+            .collect()
+    }
+}
+
+impl Packer for MlxPacker {
+    type Parcel = MlxParcel;
+
+    fn packed_bytes(&self, extent: Extent) -> usize {
+        let kept = self.shape.kept(extent);
+        kept.saturating_mul(self.shape.bytes_per_token(self.dtype))
+    }
+
+    fn pack(&self, parcel: &MlxParcel, into: &mut [u8]) -> Result<(), ModelError> {
+        let expected = self.packed_bytes(parcel.extent);
+        assert_eq!(into.len(), expected, "room for the parcel's bytes");
+        parcel.watch();
+        let mut rest = into;
+        for array in parcel.layers.iter().flat_map(State::arrays) {
+            // SAFETY: it is computed by now and was seen to be row-contiguous; a sealed
+            // segment's memory is never changed, and the parcel holds it.
+            let bytes = unsafe { memory::bytes(array) };
+            let (place, after) = rest.split_at_mut(bytes.len());
+            place.copy_from_slice(bytes);
+            rest = after;
+        }
+        Ok(())
+    }
+
+    fn unpack(&self, extent: Extent, bytes: &[u8]) -> Result<MlxParcel, ModelError> {
+        legal::unpack(extent, self.packed_bytes(extent), bytes.len())?;
+        let kept = self.shape.kept(extent);
+        let arrays = match &self.pool {
+            _ if kept == 0 => Vec::new(),
+            Some(pool) => self.adopted(pool, bytes, kept)?,
+            None => self.copied(bytes, kept),
+        };
+        let mut arrays = arrays.into_iter();
+        let layers = std::iter::from_fn(|| {
+            Some(State {
+                keys: arrays.next()?,
+                values: arrays.next()?,
+            })
+        });
+        Ok(MlxParcel {
+            extent,
+            layers: layers.collect(),
+            computed: None,
+        })
+    }
+
+    fn floats(&self, extent: Extent) -> Option<Floats> {
+        let kind = match self.dtype {
+            Dtype::Float32 => FloatKind::F32,
+            Dtype::Float16 => FloatKind::F16,
+            Dtype::Bfloat16 => FloatKind::Bf16,
+            _ => return None,
+        };
+        let rows = self.shape.kept(extent);
+        (rows > 0).then_some(Floats {
+            kind,
+            rows,
+            channels: self.shape.head_dim as usize,
+        })
+    }
+}
+
+impl MlxParcel {
+    /// The arrays of `segment`, which may be under way.
+    pub(super) fn of(segment: &MlxSegment) -> Result<Self, Exception> {
+        let computed = match segment.arrays().all(bridge::is_available) {
+            true => None,
+            false => {
+                let zero = Array::from_f32(0.0);
+                let last = zero.add(&zero)?;
+                transforms::async_eval(segment.arrays().chain([&last]))?;
+                Some(last)
+            }
+        };
+        let contiguous = segment.arrays().all(memory::is_row_contiguous);
+        assert!(contiguous, "sealed state is compact");
+        Ok(Self {
+            extent: segment.extent(),
+            layers: segment.states().map(State::shared).collect(),
+            computed,
+        })
+    }
+
+    /// The segment of these arrays.
+    pub(super) fn into_segment(self, shape: &Shape) -> MlxSegment {
+        MlxSegment::new(shape, self.extent, self.layers)
+    }
+
+    /// Returns when all is computed.
+    fn watch(&self) {
+        while self
+            .computed
+            .as_ref()
+            .is_some_and(|last| !bridge::is_available(last))
+        {
+            thread::sleep(WATCH);
+        }
+    }
+}
+
+impl std::fmt::Debug for MlxParcel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MlxParcel")
+            .field("extent", &self.extent)
+            .finish_non_exhaustive()
+    }
+}

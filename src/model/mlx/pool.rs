@@ -1,0 +1,204 @@
+//! Memory for state that comes in from the host, kept warm.
+//!
+//! A page that a process touches for the first time costs it several times what a copy
+//! into it does. So the memory that a segment leaves is kept for the next one that comes
+//! in, up to a bound; the rest goes back to the system at once.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use memmap2::MmapMut;
+
+/// Blocks that are looked through at most.
+const SPARE_BLOCKS_MAX: usize = 256;
+/// A spare block serves what it is larger than by at most one part in so many.
+const SLACK_PARTS: usize = 8;
+
+/// A handle to the pool. Any thread may use it.
+#[derive(Clone, Debug)]
+pub(super) struct Pool(Arc<Mutex<Inner>>);
+
+/// Memory, page-aligned, that goes back to its pool when it is dropped.
+#[derive(Debug)]
+pub(super) struct Block {
+    /// Some until it is dropped.
+    memory: Option<MmapMut>,
+    pool: Pool,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Oldest first.
+    spare: VecDeque<MmapMut>,
+    spare_bytes: usize,
+    spare_bytes_max: usize,
+    in_use_bytes: usize,
+    /// The most that the device had in use while some of it was of this pool.
+    peak_bytes: usize,
+}
+
+impl Pool {
+    /// A pool that keeps up to so many bytes that nothing uses.
+    pub(super) fn new(spare_bytes_max: usize) -> Self {
+        Self(Arc::new(Mutex::new(Inner {
+            spare_bytes_max,
+            ..Inner::default()
+        })))
+    }
+
+    /// At least `bytes` bytes, which hold anything.
+    ///
+    /// # Errors
+    ///
+    /// What the system says, where it has no memory.
+    pub(super) fn take(&self, bytes: usize) -> io::Result<Block> {
+        let spare = self.inner().take(bytes);
+        let memory = match spare {
+            Some(memory) => memory,
+            None => fresh(bytes)?,
+        };
+        self.inner().in_use_bytes += memory.len();
+        Ok(Block {
+            memory: Some(memory),
+            pool: self.clone(),
+        })
+    }
+
+    /// Bytes of all blocks that are not dropped yet.
+    pub(super) fn in_use_bytes(&self) -> usize {
+        self.inner().in_use_bytes
+    }
+
+    /// Notes that `others` bytes of the device are in use beside the pool's. Returns the
+    /// most of both together that was ever noted with some of the pool's.
+    pub(super) fn peak_bytes_beside(&self, others: usize) -> usize {
+        let mut inner = self.inner();
+        if inner.in_use_bytes > 0 {
+            inner.peak_bytes = inner.peak_bytes.max(inner.in_use_bytes + others);
+        }
+        inner.peak_bytes
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        // Nothing panics between two changes that belong together.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// The smallest spare block that serves.
+    fn take(&mut self, bytes: usize) -> Option<MmapMut> {
+        let fitting = bytes..=bytes + bytes / SLACK_PARTS;
+        let blocks = self.spare.iter().map(|block| block.len()).enumerate();
+        let fitting = blocks.filter(|(_, length)| fitting.contains(length));
+        let (place, length) = fitting.min_by_key(|(_, length)| *length)?;
+        self.spare_bytes -= length;
+        self.spare.remove(place)
+    }
+
+    /// Keeps a block, and returns those that there is no room for any more.
+    fn put(&mut self, memory: MmapMut) -> Vec<MmapMut> {
+        self.in_use_bytes -= memory.len();
+        if memory.len() > self.spare_bytes_max {
+            return vec![memory];
+        }
+        self.spare_bytes += memory.len();
+        self.spare.push_back(memory);
+        let mut surplus = Vec::new();
+        while self.spare_bytes > self.spare_bytes_max || self.spare.len() > SPARE_BLOCKS_MAX {
+            let oldest = self.spare.pop_front().expect("there are too many");
+            self.spare_bytes -= oldest.len();
+            surplus.push(oldest);
+        }
+        surplus
+    }
+}
+
+impl Block {
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.memory.as_mut().expect("not dropped yet")
+    }
+
+    /// Where it begins.
+    pub(super) fn start(&mut self) -> NonNull<u8> {
+        NonNull::from(self.bytes_mut()).cast()
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let memory = self.memory.take().expect("dropped once");
+        let surplus = self.pool.inner().put(memory);
+        // The system takes its time, so not while the pool is locked.
+        drop(surplus);
+    }
+}
+
+fn fresh(bytes: usize) -> io::Result<MmapMut> {
+    let memory = MmapMut::map_anon(bytes.max(1))?;
+    // A hint, where the system has larger pages: without them it only takes longer.
+    #[cfg(target_os = "linux")]
+    memory.advise(memmap2::Advice::HugePage).ok();
+    Ok(memory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn what_is_dropped_serves_again_where_it_fits() {
+        let pool = Pool::new(64 * MIB);
+        let mut block = pool.take(8 * MIB).expect("memory");
+        block.bytes_mut()[5] = 77;
+        let start = block.start();
+        assert_eq!(pool.in_use_bytes(), 8 * MIB);
+        drop(block);
+        assert_eq!(pool.in_use_bytes(), 0);
+        let check = |bytes, serves| {
+            let mut block = pool.take(bytes).expect("memory");
+            assert_eq!(block.start() == start, serves, "{bytes} bytes");
+            assert!(block.bytes_mut().len() >= bytes);
+            assert_eq!(block.bytes_mut()[5] == 77, serves, "{bytes} bytes");
+        };
+        check(8 * MIB, true);
+        check(8 * MIB - 5, true);
+        check(8 * MIB / 9 * 8 + 8, true);
+        check(8 * MIB + 1, false);
+        check(7 * MIB, false);
+    }
+
+    #[test]
+    fn no_more_is_kept_than_may_be() {
+        let pool = Pool::new(4 * MIB);
+        let spare = || {
+            let inner = pool.inner();
+            (inner.spare.len(), inner.spare_bytes)
+        };
+        drop(pool.take(5 * MIB).expect("memory"));
+        assert_eq!(spare(), (0, 0));
+        let blocks: Vec<Block> = (0..6).map(|_| pool.take(MIB).expect("memory")).collect();
+        drop(blocks);
+        assert_eq!(spare(), (4, 4 * MIB));
+        drop(pool.take(3 * MIB).expect("memory"));
+        assert_eq!(spare(), (2, 4 * MIB));
+        let small: Vec<Block> = (0..300).map(|_| pool.take(1).expect("memory")).collect();
+        drop(small);
+        assert_eq!(spare().0, SPARE_BLOCKS_MAX);
+        assert_eq!(pool.in_use_bytes(), 0);
+    }
+
+    #[test]
+    fn the_peak_is_of_both_together() {
+        let pool = Pool::new(0);
+        assert_eq!(pool.peak_bytes_beside(1000), 0);
+        let block = pool.take(100).expect("memory");
+        assert_eq!(pool.peak_bytes_beside(50), 150);
+        drop(block);
+        assert_eq!(pool.peak_bytes_beside(1000), 150);
+    }
+}

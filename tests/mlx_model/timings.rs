@@ -1,0 +1,90 @@
+//! What it costs to copy state out and in, beside a plain copy of as many bytes. Prints
+//! the least of many times; run it in release:
+//! `cargo test --release --features mlx --test mlx_model -- --ignored --nocapture`.
+
+use std::time::Instant;
+
+use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions};
+use motet::model::weights::ModelFiles;
+use motet::model::{Model, Packer, Segment, Want};
+
+use crate::harness::{Slot, one_at_a_time};
+use crate::naive::{Shape, Tiny};
+use crate::tiny::{PLAIN, tokens};
+
+/// As much state as SmolLM2 135M has, and hardly more.
+const SMOLLM2_STATE: Shape = Shape {
+    layers: 30,
+    heads: 3,
+    kv_heads: 3,
+    head_dim: 64,
+    ..PLAIN
+};
+
+/// What a call returns, and how many microseconds it took.
+fn timed<T>(call: impl FnOnce() -> T) -> (T, f64) {
+    let start = Instant::now();
+    let made = call();
+    (made, start.elapsed().as_secs_f64() * 1e6)
+}
+
+/// Microseconds of the fastest of many calls. What they return is dropped untimed.
+fn fastest<T>(mut call: impl FnMut() -> T) -> f64 {
+    let times = (0..30).map(|_| timed(&mut call).1);
+    times.fold(f64::MAX, f64::min)
+}
+
+/// Ways to take state in.
+const WAYS: [(&str, usize, bool); 3] = [
+    ("memory kept warm", 256 << 20, true),
+    ("memory from the system", 0, true),
+    ("memory of MLX's own", 0, false),
+];
+
+fn load(tiny: &Tiny, spare_bytes_max: usize, kernels: bool) -> MlxModel {
+    let files = ModelFiles::open(tiny.folder()).expect("a whole model");
+    let options = MlxOptions {
+        device: Some(MlxDevice::Cpu),
+        spare_bytes_max,
+        kernels,
+        ..MlxOptions::default()
+    };
+    MlxModel::load(&files, options).expect("a model")
+}
+
+#[test]
+#[ignore = "measures; nothing to fail"]
+fn copies_out_and_in() {
+    let _serial = one_at_a_time();
+    let tiny = Tiny::new(SMOLLM2_STATE, 1);
+    for (way, spare_bytes_max, kernels) in WAYS {
+        println!("in to {way}:");
+        let mut model = load(&tiny, spare_bytes_max, kernels);
+        for count in [32, 256, 1024, 2048] {
+            let mut slot = Slot::new(&mut model, &[]);
+            for chunk in tokens(1, count).chunks(256) {
+                slot.step(&mut model, chunk, Want::Nothing);
+            }
+            let segment = model.seal(&mut slot.tail, count).expect("sealed");
+            let (parcel, just_sealed) = timed(|| model.hand_over(&segment).expect("a parcel"));
+            let packer = model.packer();
+            let mut bytes = vec![1; packer.packed_bytes(segment.extent())];
+            packer.pack(&parcel, &mut bytes).expect("room");
+            let handed_over = fastest(|| model.hand_over(&segment).expect("a parcel"));
+            let mut other = vec![2; bytes.len()];
+            let plain = fastest(|| other.copy_from_slice(&bytes));
+            let out = fastest(|| packer.pack(&parcel, &mut bytes));
+            let into = fastest(|| packer.unpack(segment.extent(), &bytes).expect("state"));
+            let back = packer.unpack(segment.extent(), &bytes).expect("state");
+            let ((), dropped) = timed(|| drop(back));
+            let size = bytes.len() as f64 / 1e6;
+            let speed = |us: f64| format!("{:5.1} GB/s ({:.2})", size / us * 1e3, plain / us);
+            let [plain, out, into] = [plain, out, into].map(speed);
+            println!("{count:6} tokens, {size:5.1} MB: plain {plain}, out {out}, in {into}");
+            println!(
+                "      handed over in {handed_over:.0} µs, just sealed {just_sealed:.0}; what \
+                 came in dropped in {dropped:.0}"
+            );
+        }
+    }
+}
