@@ -41,6 +41,11 @@ id!(
     "seg-"
 );
 id!(
+    /// A sealed segment's state outside the device. Never reused.
+    CopyId,
+    "copy-"
+);
+id!(
     /// A prefix that is kept. Never reused.
     PinId,
     "pin-"

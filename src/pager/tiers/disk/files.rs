@@ -1,0 +1,109 @@
+//! What the disk tier asks of the system.
+
+use std::fmt::Debug;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// A file that one may write on, or read from.
+pub trait OpenFile: Debug + Send {
+    /// Writes all of `bytes` at the end.
+    ///
+    /// # Errors
+    ///
+    /// What the system says. Some of the bytes may have been written.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Reads what comes next until `into` is full.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::UnexpectedEof`] when the file ends before, or what the system
+    /// says.
+    fn read(&mut self, into: &mut [u8]) -> io::Result<()>;
+}
+
+/// A file system: [`SystemFiles`], or in tests one that fails when it is told to.
+///
+/// Each operation's errors are those of the system.
+#[expect(clippy::missing_errors_doc, reason = "said once, of all of them")]
+pub trait Files: Debug + Send {
+    /// Makes a folder in one that exists.
+    fn create_folder(&mut self, folder: &Path) -> io::Result<()>;
+
+    /// Locks a file, which is made if need be, until the answer is dropped.
+    fn lock(&mut self, path: &Path) -> Result<File, TryLockError>;
+
+    /// All that is a plain file in a folder, in any order.
+    fn list(&mut self, folder: &Path) -> io::Result<Vec<PathBuf>>;
+
+    /// Makes a file, which may not be there, to write on.
+    fn create(&mut self, path: &Path) -> io::Result<Box<dyn OpenFile>>;
+
+    /// Opens a file to read it; how many bytes it has.
+    fn open(&mut self, path: &Path) -> io::Result<(Box<dyn OpenFile>, u64)>;
+
+    /// Gives a file another name in its folder, all at once.
+    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a file.
+    fn remove(&mut self, path: &Path) -> io::Result<()>;
+}
+
+/// The system's own.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemFiles;
+
+impl OpenFile for File {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes)
+    }
+
+    fn read(&mut self, into: &mut [u8]) -> io::Result<()> {
+        self.read_exact(into)
+    }
+}
+
+impl Files for SystemFiles {
+    fn create_folder(&mut self, folder: &Path) -> io::Result<()> {
+        fs::create_dir(folder)
+    }
+
+    fn lock(&mut self, path: &Path) -> Result<File, TryLockError> {
+        let mut options = File::options();
+        let file = options.write(true).create(true).truncate(false).open(path);
+        let file = file.map_err(TryLockError::Error)?;
+        file.try_lock()?;
+        Ok(file)
+    }
+
+    fn list(&mut self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                files.push(entry.path());
+            }
+        }
+        Ok(files)
+    }
+
+    fn create(&mut self, path: &Path) -> io::Result<Box<dyn OpenFile>> {
+        let file = File::options().write(true).create_new(true).open(path)?;
+        Ok(Box::new(file))
+    }
+
+    fn open(&mut self, path: &Path) -> io::Result<(Box<dyn OpenFile>, u64)> {
+        let file = File::open(path)?;
+        let bytes = file.metadata()?.len();
+        Ok((Box::new(file), bytes))
+    }
+
+    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&mut self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+}

@@ -1,0 +1,301 @@
+//! The disk tier: copies in a folder, found again after a restart.
+//!
+//! **Files.** Each copy is a file, `<number>.segment`, of a header and the payload. The
+//! header has all that its [`Label`] has, the model's identity, the number of its name,
+//! and checksums of both parts. Numbers go up, so they tell old from new. A file is
+//! written as `<number>.part` and renamed when it is whole; it is never written again.
+//!
+//! **What is believed.** A file is believed only if all of it is as it was written: the
+//! header when the folder is opened and again when the copy is loaded, the payload
+//! whenever it is loaded. Of the salt the file has a [digest](super::SaltDigest) only.
+//!
+//! **No `fsync`.** Files are not flushed to the disk before they are renamed. A process
+//! that is killed loses nothing by that, for the system has the bytes. When the power
+//! fails, files may come back empty, short, or with blocks of zeros; then the length or
+//! a checksum is wrong, and what is lost is a copy that can be computed again. Flushing
+//! file and folder made a store two to four times as long (`tests/pager_tiers/timings.rs`:
+//! 1.2 and 3.2 ms for 4 MiB on a virtual disk), for a promise that nobody needs.
+//!
+//! **Budget.** A file counts as the blocks that it takes, header and all, before it is
+//! begun. A file that cannot be removed goes on counting, and is tried again. What the
+//! system keeps for the folder itself and the lock is not counted.
+//!
+//! **One engine a folder.** The folder is locked (advisory, `flock` on Unix) for as long
+//! as the tier lives. The files of another model or format are removed: give each model a
+//! folder.
+
+mod files;
+mod header;
+mod recovery;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::checksum::Checksum;
+use super::{Buffer, BufferPool, Label, Tier, TierError};
+use crate::CopyId;
+use header::{FIXED_BYTES, Fixed, Header, header_bytes};
+
+pub use files::{Files, OpenFile, SystemFiles};
+
+/// What a whole file's name ends with, after a dot.
+const SEGMENT: &str = "segment";
+/// What a file's name ends with while it is written.
+const PART: &str = "part";
+/// What file systems give a file room by, mostly.
+const BLOCK_BYTES: usize = 4096;
+/// How much is read, and then summed while the cache still has it.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// A folder that keeps copies. See the module's documentation.
+#[derive(Debug)]
+pub struct DiskTier {
+    files: Box<dyn Files>,
+    folder: PathBuf,
+    identity: u64,
+    pool: BufferPool,
+    copies: BTreeMap<CopyId, Kept>,
+    /// Files that ought not to be there, and could not be removed.
+    strays: Vec<Kept>,
+    used_bytes: usize,
+    bytes_max: usize,
+    /// The number of the next file.
+    next: u64,
+    /// Held as long as the folder is ours.
+    _lock: recovery::FolderLock,
+}
+
+/// What was in a folder.
+#[derive(Debug, Default)]
+pub struct Recovered {
+    /// What the tier has, the oldest first.
+    pub copies: Vec<(CopyId, Label)>,
+    /// Files that were removed, and why.
+    pub removed: Vec<(PathBuf, TierError)>,
+    /// Files that were left where they are, for they are somebody else's.
+    pub left: Vec<(PathBuf, TierError)>,
+}
+
+/// A file of ours.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    number: u64,
+    /// What it takes of the budget.
+    bytes: usize,
+}
+
+impl DiskTier {
+    /// The tier in `folder`, which is made if only its last part is missing. `identity`
+    /// is that of the model; the copies that are there get ids from `first` on. Copies
+    /// that are more than `bytes_max` allows are removed, the oldest first.
+    ///
+    /// # Errors
+    ///
+    /// [`TierError::Missing`], [`TierError::NotAFolder`], [`TierError::Locked`], or what
+    /// the disk says, also of a file that is to be removed.
+    pub fn open(
+        folder: &Path,
+        bytes_max: usize,
+        identity: u64,
+        pool: BufferPool,
+        first: CopyId,
+    ) -> Result<(Self, Recovered), TierError> {
+        let files = Box::new(SystemFiles);
+        Self::open_with(files, folder, bytes_max, identity, pool, first)
+    }
+
+    /// The same on other files, which tests can make fail.
+    ///
+    /// # Errors
+    ///
+    /// See [`open`](Self::open).
+    pub fn open_with(
+        mut files: Box<dyn Files>,
+        folder: &Path,
+        bytes_max: usize,
+        identity: u64,
+        pool: BufferPool,
+        first: CopyId,
+    ) -> Result<(Self, Recovered), TierError> {
+        let lock = recovery::lock(&mut *files, folder)?;
+        let mut tier = Self {
+            files,
+            folder: folder.to_owned(),
+            identity,
+            pool,
+            copies: BTreeMap::new(),
+            strays: Vec::new(),
+            used_bytes: 0,
+            bytes_max,
+            next: 0,
+            _lock: lock,
+        };
+        let recovered = tier.recover(first)?;
+        Ok((tier, recovered))
+    }
+
+    /// What a copy takes of the budget, of so many tokens from the first of its sequence
+    /// and so many bytes.
+    #[must_use]
+    pub fn bytes_taken(tokens: usize, bytes: usize) -> usize {
+        let whole = header_bytes(tokens).saturating_add(bytes);
+        whole.div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES)
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        self.folder.join(format!("{number:016x}.{SEGMENT}"))
+    }
+
+    /// Writes a file under another name, then gives it its own.
+    fn write(&mut self, path: &Path, header: &[u8], payload: &[u8]) -> io::Result<()> {
+        let part = path.with_extension(PART);
+        let mut file = self.files.create(&part)?;
+        file.append(header)?;
+        file.append(payload)?;
+        drop(file);
+        self.files.rename(&part, path)
+    }
+
+    /// A file's header, and the file, to read on from there.
+    fn open_file(
+        &mut self,
+        path: &Path,
+        number: u64,
+    ) -> Result<(Header, Box<dyn OpenFile>), TierError> {
+        let failed = |source| read_failed(path, source);
+        let (mut file, file_bytes) = self.files.open(path).map_err(failed)?;
+        let mut begin = [0; FIXED_BYTES];
+        file.read(&mut begin).map_err(failed)?;
+        let fixed = Fixed::new(path, begin, file_bytes)?;
+        let mut tokens = vec![0; fixed.tokens_bytes()];
+        file.read(&mut tokens).map_err(failed)?;
+        let header = fixed.with(path, &tokens, self.identity, number)?;
+        Ok((header, file))
+    }
+
+    /// The payload of a file, if all of the file is as it was written.
+    fn read(&mut self, number: u64, label: &Label) -> Result<Arc<Buffer>, TierError> {
+        let path = self.path(number);
+        let (header, mut file) = self.open_file(&path, number)?;
+        if header.label != *label {
+            let what = "it is a copy of something else";
+            return Err(TierError::damaged(&path, what, "that of its label"));
+        }
+        let mut buffer = self.pool.take(label.bytes)?;
+        let mut sum = Checksum::new();
+        for piece in buffer.chunks_mut(PIECE_BYTES) {
+            file.read(piece)
+                .map_err(|source| read_failed(&path, source))?;
+            sum.take_in(piece);
+        }
+        if sum.finish() != header.payload_checksum {
+            let what = "its payload's checksum is another";
+            return Err(TierError::damaged(&path, what, "that of the header"));
+        }
+        Ok(Arc::new(buffer))
+    }
+
+    /// Removes a file under either of its names: a rename may have failed after it was
+    /// done. If that fails, the file goes on counting.
+    fn discard(&mut self, file: Kept) -> Result<(), TierError> {
+        let path = self.path(file.number);
+        for path in [path.with_extension(PART), path] {
+            match self.files.remove(&path) {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    self.strays.push(file);
+                    return Err(TierError::of_system(&path, source));
+                }
+                _ => {}
+            }
+        }
+        self.used_bytes -= file.bytes;
+        Ok(())
+    }
+
+    fn no_room(&self, bytes: usize) -> TierError {
+        TierError::NoRoom {
+            tier: "the disk tier",
+            bytes,
+            used_bytes: self.used_bytes,
+            bytes_max: self.bytes_max,
+        }
+    }
+
+    /// Tries again to remove what could not be removed.
+    fn sweep(&mut self) {
+        for file in std::mem::take(&mut self.strays) {
+            // Whether it went is in `strays` and `used_bytes`.
+            self.discard(file).ok();
+        }
+    }
+}
+
+impl Tier for DiskTier {
+    fn store(&mut self, copy: CopyId, label: &Label, bytes: &Arc<Buffer>) -> Result<(), TierError> {
+        assert_eq!(bytes.len(), label.bytes, "a label is that of its bytes");
+        if self.copies.contains_key(&copy) {
+            return Ok(());
+        }
+        self.sweep();
+        let needed = Self::bytes_taken(label.tokens.len(), label.bytes);
+        if needed > self.bytes_max.saturating_sub(self.used_bytes) {
+            return Err(self.no_room(needed));
+        }
+        let number = self.next;
+        self.next = number.saturating_add(1);
+        let header = Header {
+            identity: self.identity,
+            number,
+            label: label.clone(),
+            payload_checksum: Checksum::of(bytes),
+        };
+        let kept = Kept {
+            number,
+            bytes: needed,
+        };
+        let path = self.path(number);
+        self.used_bytes += needed;
+        if let Err(source) = self.write(&path, &header.encode(), bytes) {
+            // What cannot be removed either is in `strays`.
+            self.discard(kept).ok();
+            return Err(TierError::of_system(&path, source));
+        }
+        self.copies.insert(copy, kept);
+        Ok(())
+    }
+
+    fn load(&mut self, copy: CopyId, label: &Label) -> Result<Arc<Buffer>, TierError> {
+        let kept = self.copies.get(&copy).copied();
+        let kept = kept.ok_or(TierError::Unknown(copy))?;
+        let loaded = self.read(kept.number, label);
+        if let Err(error) = &loaded
+            && error.is_of_the_file()
+        {
+            // What came of it is in `strays`; the damage is what there is to say.
+            self.remove(copy).ok();
+        }
+        loaded
+    }
+
+    fn remove(&mut self, copy: CopyId) -> Result<(), TierError> {
+        match self.copies.remove(&copy) {
+            Some(kept) => self.discard(kept),
+            None => Ok(()),
+        }
+    }
+
+    fn used_bytes(&self) -> usize {
+        self.used_bytes
+    }
+}
+
+/// A file that is gone, or ends early, is damaged; for all else the disk is to blame.
+fn read_failed(path: &Path, source: io::Error) -> TierError {
+    match source.kind() {
+        io::ErrorKind::NotFound => TierError::damaged(path, "it is gone", "a file"),
+        io::ErrorKind::UnexpectedEof => TierError::damaged(path, "it ends early", "all of it"),
+        _ => TierError::of_system(path, source),
+    }
+}

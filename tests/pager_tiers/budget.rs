@@ -1,0 +1,116 @@
+//! No tier takes more than it may.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use motet::CopyId;
+use motet::pager::tiers::{DiskTier, HostTier, Tier, TierError};
+use proptest::prelude::*;
+
+use super::folder::{Copy, Folder, copy, load, store};
+
+/// What the files take by the system's own account.
+#[cfg(unix)]
+fn disk_bytes(folder: &Folder) -> usize {
+    use std::os::unix::fs::MetadataExt;
+    let files = folder.files();
+    let blocks = files
+        .iter()
+        .map(|file| fs::metadata(file).expect("a file").blocks());
+    512 * blocks.sum::<u64>() as usize
+}
+
+#[cfg(not(unix))]
+fn disk_bytes(folder: &Folder) -> usize {
+    let files = folder.files();
+    let lengths = files
+        .iter()
+        .map(|file| fs::metadata(file).expect("a file").len());
+    lengths.sum::<u64>() as usize
+}
+
+/// Stores and removes, against a naive account of what ought to be there.
+fn check(
+    tier: &mut dyn Tier,
+    bytes_max: usize,
+    moves: &[(u64, usize, bool)],
+    bytes_taken: impl Fn(&Copy) -> usize,
+    outside: impl Fn() -> usize,
+) -> Result<(), TestCaseError> {
+    let mut kept: BTreeMap<u64, Copy> = BTreeMap::new();
+    for (id, bytes, is_store) in moves {
+        let account = |kept: &BTreeMap<u64, Copy>| kept.values().map(&bytes_taken).sum::<usize>();
+        if *is_store {
+            let new = copy(*id as u32, *bytes);
+            let is_there = kept.contains_key(id);
+            let fits = is_there || account(&kept) + bytes_taken(&new) <= bytes_max;
+            match store(tier, *id, &new) {
+                Ok(()) if is_there => {}
+                Ok(()) => {
+                    prop_assert!(fits);
+                    kept.insert(*id, new);
+                }
+                Err(TierError::NoRoom { .. }) => prop_assert!(!fits),
+                Err(error) => return Err(TestCaseError::fail(error.to_string())),
+            }
+        } else {
+            tier.remove(CopyId(*id)).expect("it goes");
+            kept.remove(id);
+        }
+        prop_assert_eq!(tier.used_bytes(), account(&kept));
+        prop_assert!(outside() <= tier.used_bytes());
+        prop_assert!(tier.used_bytes() <= bytes_max);
+    }
+    for (id, copy) in &kept {
+        load(tier, *id, copy).expect("it is there");
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    #[test]
+    fn tiers_stay_within_their_budgets(
+        bytes_max in 0_usize..60_000,
+        moves in prop::collection::vec((0_u64..12, 0_usize..20_000, prop::bool::weighted(0.7)), 1..60),
+    ) {
+        let mut host = HostTier::new(bytes_max);
+        check(&mut host, bytes_max, &moves, |copy| HostTier::bytes_taken(copy.label.bytes), || 0)?;
+
+        let folder = Folder::new();
+        let (mut disk, _) = folder.open_as(1, bytes_max).expect("it opens");
+        let bytes_taken = |copy: &Copy| {
+            DiskTier::bytes_taken(copy.label.tokens.len(), copy.label.bytes)
+        };
+        check(&mut disk, bytes_max, &moves, bytes_taken, || disk_bytes(&folder))?;
+    }
+}
+
+#[test]
+fn a_smaller_budget_keeps_the_newest() {
+    let folder = Folder::new();
+    let copies: Vec<Copy> = (0..6).map(|n| copy(n, 5_000)).collect();
+    let (mut tier, _) = folder.open();
+    for (id, copy) in (0..).zip(&copies) {
+        store(&mut tier, id, copy).expect("there is room");
+    }
+    drop(tier);
+    let each = DiskTier::bytes_taken(4, 5_000);
+    for kept in [4, 4, 1, 0] {
+        let (mut tier, recovered) = folder
+            .open_as(super::folder::IDENTITY, each * kept + 4095)
+            .expect("it opens");
+        let labels = recovered.copies.iter().map(|(_, label)| label);
+        assert!(labels.eq(copies[6 - kept..].iter().map(|copy| &copy.label)));
+        assert_eq!(folder.files().len(), kept);
+        let reasons = recovered.removed.iter().map(|(_, why)| why);
+        assert!(
+            reasons
+                .clone()
+                .all(|why| matches!(why, TierError::NoRoom { .. }))
+        );
+        for (id, copy) in (100..).zip(&copies[6 - kept..]) {
+            load(&mut tier, id, copy).expect("it is there");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Whatever operation of the disk fails: what was stored is served, or is not there.
+
+use motet::CopyId;
+use motet::pager::tiers::{DiskTier, Label, Tier, TierError};
+
+use super::faulty::{Fault, FaultyFiles};
+use super::folder::{Copy, Folder, PLENTY_BYTES, copy, load, store};
+
+/// What was heard of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    Nothing,
+    Stored,
+    /// It was to be stored or removed, and that failed.
+    Perhaps,
+    Removed,
+}
+
+const COPIES: usize = 5;
+
+/// A day of a tier: stores, loads and removes. True where it got to the end without an
+/// error.
+fn day(tier: &mut DiskTier, copies: &[Copy], heard: &mut [Heard; COPIES]) -> bool {
+    let mut works = true;
+    let mut moves = |moved: Result<(), TierError>, heard: &mut Heard, then: Heard| {
+        works &= moved.is_ok();
+        // The tier does not know what it could not store, so it cannot remove it.
+        let is_known = moved.is_ok() && *heard != Heard::Perhaps;
+        *heard = if is_known { then } else { Heard::Perhaps };
+    };
+    for id in 0..3 {
+        let stored = store(tier, id as u64, &copies[id]);
+        moves(stored, &mut heard[id], Heard::Stored);
+    }
+    moves(tier.remove(CopyId(1)), &mut heard[1], Heard::Removed);
+    for id in 3..COPIES {
+        let stored = store(tier, id as u64, &copies[id]);
+        moves(stored, &mut heard[id], Heard::Stored);
+    }
+    moves(tier.remove(CopyId(4)), &mut heard[4], Heard::Removed);
+    for (id, copy) in copies.iter().enumerate() {
+        if heard[id] != Heard::Stored {
+            continue;
+        }
+        match load(tier, id as u64, copy) {
+            Ok(()) => {}
+            // Removed, for what was read was not what was written.
+            Err(TierError::Damaged { .. }) => {
+                heard[id] = Heard::Perhaps;
+                works = false;
+            }
+            // The disk failed, and the copy stays.
+            Err(TierError::Io { .. }) => works = false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    works
+}
+
+fn what_is_there(folder: &Folder, copies: &[Copy], heard: &[Heard; COPIES], what: &str) {
+    let (mut tier, recovered) = folder.open();
+    let ids = |label: &Label| copies.iter().position(|copy| copy.label == *label);
+    let mut found = [false; COPIES];
+    for (id, label) in &recovered.copies {
+        let at = ids(label).unwrap_or_else(|| panic!("{what}: {label:?} was never stored"));
+        load(&mut tier, id.0, &copies[at]).unwrap_or_else(|error| panic!("{what}: {error}"));
+        found[at] = true;
+    }
+    for at in 0..COPIES {
+        match heard[at] {
+            Heard::Stored => assert!(found[at], "{what}: {at} was stored and is gone"),
+            Heard::Nothing | Heard::Removed => {
+                assert!(!found[at], "{what}: {at} ought not to be there");
+            }
+            Heard::Perhaps => {}
+        }
+    }
+    assert_eq!(folder.files().len(), recovered.copies.len(), "{what}");
+}
+
+#[test]
+fn any_operation_may_be_the_last() {
+    use Fault::{DiesAfter, DiesBefore, DiesWithin, FailsForGood, FailsOnce, Fills, ReadsWrong};
+    let copies: Vec<Copy> = (0..COPIES as u32).map(|n| copy(n, 600_000)).collect();
+    let whole = {
+        let (folder, files) = (Folder::new(), FaultyFiles::new(None));
+        let (mut tier, _) = folder
+            .open_with(files.clone(), PLENTY_BYTES)
+            .expect("it opens");
+        assert!(day(&mut tier, &copies, &mut [Heard::Nothing; COPIES]));
+        files.operations()
+    };
+    assert!(whole > 30, "{whole} operations");
+    let mut errors = 0;
+    for fault in [
+        DiesBefore,
+        DiesWithin,
+        DiesAfter,
+        Fills,
+        FailsOnce,
+        FailsForGood,
+        ReadsWrong,
+    ] {
+        for at in 0..whole {
+            let (folder, files) = (Folder::new(), FaultyFiles::new(Some((at, fault))));
+            let what = format!("{fault:?} at operation {at}");
+            let mut heard = [Heard::Nothing; COPIES];
+            if let Ok((mut tier, _)) = folder.open_with(files.clone(), PLENTY_BYTES) {
+                errors += usize::from(!day(&mut tier, &copies, &mut heard));
+                files.heal();
+                // The room that could not be freed is freed by the next store.
+                if matches!(fault, FailsOnce | FailsForGood | Fills) {
+                    let again = store(&mut tier, 50, &copies[0]);
+                    again.unwrap_or_else(|error| panic!("{what}: {error}"));
+                    let each = DiskTier::bytes_taken(4, 600_000);
+                    assert_eq!(tier.used_bytes(), each * folder.files().len(), "{what}");
+                    tier.remove(CopyId(50)).expect("it works again");
+                }
+            }
+            what_is_there(&folder, &copies, &heard, &what);
+        }
+    }
+    assert!(errors > 3 * whole, "most faults are heard of: {errors}");
+}
+
+#[test]
+fn any_operation_of_opening_may_fail() {
+    let (one, two) = (copy(1, 5_000), copy(2, 5_000));
+    for at in 0.. {
+        let (folder, file) = Folder::with(&one);
+        let (mut tier, _) = folder.open();
+        store(&mut tier, 1, &two).expect("there is room");
+        drop(tier);
+        std::fs::write(folder.path().join("00000000000000ff.part"), "torn").expect("room");
+        let files = FaultyFiles::new(Some((at, Fault::FailsOnce)));
+        let opened = folder.open_with(files.clone(), PLENTY_BYTES);
+        let is_over = files.operations() <= at;
+        if let Ok((tier, recovered)) = opened {
+            drop(tier);
+            let all = recovered.copies.len() + recovered.removed.len();
+            assert_eq!(all, 3, "operation {at}: {recovered:?}");
+            assert!(
+                is_over || recovered.copies.len() < 2 || at == 0,
+                "operation {at}"
+            );
+        }
+        let (mut tier, recovered) = folder.open();
+        for (id, label) in recovered.copies {
+            let copy = if label == one.label { &one } else { &two };
+            load(&mut tier, id.0, copy).expect("it is whole");
+        }
+        if is_over {
+            assert!(file.exists());
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_disk_that_reads_wrong_once_is_not_believed() {
+    let one = copy(1, 700_000);
+    let mut served = 0;
+    for at in 0.. {
+        let (folder, files) = (Folder::new(), FaultyFiles::new(None));
+        let (mut tier, _) = folder
+            .open_with(files.clone(), PLENTY_BYTES)
+            .expect("it opens");
+        store(&mut tier, 0, &one).expect("there is room");
+        let before = files.operations();
+        files.plan(at, Fault::ReadsWrong);
+        match load(&mut tier, 0, &one) {
+            // Opening reads nothing.
+            Ok(()) => served += 1,
+            Err(error) => assert!(
+                matches!(
+                    error,
+                    TierError::Damaged { .. } | TierError::OtherFormat { .. }
+                ),
+                "{error}"
+            ),
+        }
+        if files.operations() <= before + at {
+            break;
+        }
+    }
+    assert_eq!(served, 2, "one wrong opening, one with nothing wrong");
+}

@@ -1,0 +1,196 @@
+//! A disk that does what it is told to do wrong.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use motet::pager::tiers::disk::{Files, OpenFile, SystemFiles};
+
+/// How the disk fails at an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The process dies before it.
+    DiesBefore,
+    /// The process dies in the middle: of what was to be written, half is.
+    DiesWithin,
+    /// The process dies after it, before it hears of it.
+    DiesAfter,
+    /// The disk is full from then on, and half is written. Files can be removed.
+    Fills,
+    /// This one operation fails, and nothing else.
+    FailsOnce,
+    /// This and all that comes after fails, though the process lives.
+    FailsForGood,
+    /// A bit of what is read is another.
+    ReadsWrong,
+}
+
+/// The system's files, one operation of which goes wrong. Clones are the same.
+#[derive(Clone, Debug)]
+pub(crate) struct FaultyFiles {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    fault: Option<(usize, Fault)>,
+    /// Operations so far.
+    operations: usize,
+    /// What a process that is just being started would have open.
+    locks: Vec<File>,
+}
+
+/// What is to become of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Works,
+    Fails(io::ErrorKind),
+    Half(io::ErrorKind),
+    WorksAndFails,
+    Wrong,
+}
+
+#[derive(Debug)]
+struct FaultyFile {
+    file: Box<dyn OpenFile>,
+    files: FaultyFiles,
+}
+
+impl FaultyFiles {
+    /// Files of which operation `at`, counted from 0, goes wrong.
+    pub(crate) fn new(fault: Option<(usize, Fault)>) -> Self {
+        let state = State {
+            fault,
+            operations: 0,
+            locks: Vec::new(),
+        };
+        Self {
+            state: Arc::new(Mutex::new(state)),
+        }
+    }
+
+    /// Operations so far.
+    pub(crate) fn operations(&self) -> usize {
+        self.state.lock().expect("no panic").operations
+    }
+
+    /// Says what comes next: the operation of this number, counted from now.
+    pub(crate) fn plan(&self, from_now: usize, fault: Fault) {
+        let mut state = self.state.lock().expect("no panic");
+        state.fault = Some((state.operations + from_now, fault));
+    }
+
+    pub(crate) fn heal(&self) {
+        self.state.lock().expect("no panic").fault = None;
+    }
+
+    fn verdict(&self, writes: bool) -> Verdict {
+        let mut state = self.state.lock().expect("no panic");
+        let now = state.operations;
+        state.operations += 1;
+        let Some((at, fault)) = state.fault else {
+            return Verdict::Works;
+        };
+        let broken = io::ErrorKind::Other;
+        let full = io::ErrorKind::StorageFull;
+        match fault {
+            _ if now < at => Verdict::Works,
+            Fault::FailsOnce | Fault::ReadsWrong if now > at => Verdict::Works,
+            Fault::ReadsWrong => Verdict::Wrong,
+            Fault::DiesWithin if now == at => Verdict::Half(broken),
+            Fault::DiesAfter if now == at => Verdict::WorksAndFails,
+            Fault::Fills if !writes => Verdict::Works,
+            Fault::Fills if now == at => Verdict::Half(full),
+            Fault::Fills => Verdict::Fails(full),
+            _ => Verdict::Fails(broken),
+        }
+    }
+
+    fn run<T>(&self, writes: bool, operation: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        match self.verdict(writes) {
+            Verdict::Works | Verdict::Wrong => operation(),
+            Verdict::Fails(kind) | Verdict::Half(kind) => Err(kind.into()),
+            Verdict::WorksAndFails => {
+                operation()?;
+                Err(io::ErrorKind::Other.into())
+            }
+        }
+    }
+
+    fn wrap(&self, file: Box<dyn OpenFile>) -> Box<dyn OpenFile> {
+        let files = self.clone();
+        Box::new(FaultyFile { file, files })
+    }
+}
+
+impl OpenFile for FaultyFile {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self.files.verdict(true) {
+            Verdict::Works | Verdict::Wrong => self.file.append(bytes),
+            Verdict::Fails(kind) => Err(kind.into()),
+            Verdict::Half(kind) => {
+                self.file.append(&bytes[..bytes.len() / 2])?;
+                Err(kind.into())
+            }
+            Verdict::WorksAndFails => {
+                self.file.append(bytes)?;
+                Err(io::ErrorKind::Other.into())
+            }
+        }
+    }
+
+    fn read(&mut self, into: &mut [u8]) -> io::Result<()> {
+        match self.files.verdict(false) {
+            Verdict::Fails(kind) | Verdict::Half(kind) => Err(kind.into()),
+            Verdict::WorksAndFails => Err(io::ErrorKind::Other.into()),
+            Verdict::Works => self.file.read(into),
+            Verdict::Wrong => {
+                self.file.read(into)?;
+                let middle = into.len() / 2;
+                into[middle] ^= 0x10;
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Files for FaultyFiles {
+    fn create_folder(&mut self, folder: &Path) -> io::Result<()> {
+        self.run(true, || SystemFiles.create_folder(folder))
+    }
+
+    fn lock(&mut self, path: &Path) -> Result<File, TryLockError> {
+        match self.verdict(false) {
+            Verdict::Works | Verdict::Wrong => {
+                let lock = SystemFiles.lock(path)?;
+                let same = lock.try_clone().map_err(TryLockError::Error)?;
+                self.state.lock().expect("no panic").locks.push(same);
+                Ok(lock)
+            }
+            _ => Err(TryLockError::Error(io::ErrorKind::Other.into())),
+        }
+    }
+
+    fn list(&mut self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        self.run(false, || SystemFiles.list(folder))
+    }
+
+    fn create(&mut self, path: &Path) -> io::Result<Box<dyn OpenFile>> {
+        let file = self.run(true, || SystemFiles.create(path))?;
+        Ok(self.wrap(file))
+    }
+
+    fn open(&mut self, path: &Path) -> io::Result<(Box<dyn OpenFile>, u64)> {
+        let (file, bytes) = self.run(false, || SystemFiles.open(path))?;
+        Ok((self.wrap(file), bytes))
+    }
+
+    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        self.run(true, || SystemFiles.rename(from, to))
+    }
+
+    fn remove(&mut self, path: &Path) -> io::Result<()> {
+        self.run(false, || SystemFiles.remove(path))
+    }
+}

@@ -1,0 +1,119 @@
+//! A folder for a disk tier, and copies to put into it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use motet::CopyId;
+use motet::cache::Salt;
+use motet::pager::tiers::disk::Files;
+use motet::pager::tiers::{
+    Buffer, BufferPool, DiskTier, Label, Precision, Recovered, Tier, TierError,
+};
+
+/// The model of these tests.
+pub(crate) const IDENTITY: u64 = 0x1DE;
+pub(crate) const PLENTY_BYTES: usize = 1 << 30;
+
+/// A folder that is gone when this is dropped.
+pub(crate) struct Folder(PathBuf);
+
+/// A copy, with its bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Copy {
+    pub(crate) label: Label,
+    pub(crate) bytes: Arc<Buffer>,
+}
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("motet-tier-{}-{count}", std::process::id());
+        Self(std::env::temp_dir().join(name))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn open(&self) -> (DiskTier, Recovered) {
+        self.open_as(IDENTITY, PLENTY_BYTES).expect("it opens")
+    }
+
+    pub(crate) fn open_as(
+        &self,
+        identity: u64,
+        bytes_max: usize,
+    ) -> Result<(DiskTier, Recovered), TierError> {
+        let pool = BufferPool::new(0);
+        DiskTier::open(&self.0, bytes_max, identity, pool, CopyId(100))
+    }
+
+    pub(crate) fn open_with(
+        &self,
+        files: impl Files + 'static,
+        bytes_max: usize,
+    ) -> Result<(DiskTier, Recovered), TierError> {
+        let pool = BufferPool::new(0);
+        let files = Box::new(files);
+        DiskTier::open_with(files, &self.0, bytes_max, IDENTITY, pool, CopyId(100))
+    }
+
+    /// All files but the lock, by name.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.0).expect("the folder is there");
+        let paths = entries.map(|entry| entry.expect("an entry").path());
+        let mut paths: Vec<_> = paths.filter(|path| !path.ends_with("lock")).collect();
+        paths.sort();
+        paths
+    }
+
+    /// A folder in which one copy was stored; its file.
+    pub(crate) fn with(copy: &Copy) -> (Self, PathBuf) {
+        let folder = Self::new();
+        let (mut tier, _) = folder.open();
+        store(&mut tier, 0, copy).expect("there is room");
+        let file = folder.files().remove(0);
+        (folder, file)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// The copy of this name, of so many bytes.
+pub(crate) fn copy(name: u32, bytes: usize) -> Copy {
+    let pool = BufferPool::new(0);
+    let mut buffer = pool.take(bytes).expect("memory");
+    for (i, byte) in buffer.iter_mut().enumerate() {
+        *byte = (i as u32).wrapping_mul(name * 2 + 1).to_le_bytes()[1] ^ name as u8;
+    }
+    let label = Label {
+        salt: Salt::new(format!("tenant {}", name % 2)).digest(),
+        tokens: [7, 7, name, u32::MAX].into(),
+        start: 1,
+        beyond: name as usize % 3,
+        precision: Precision::Full,
+        bytes,
+    };
+    Copy {
+        label,
+        bytes: Arc::new(buffer),
+    }
+}
+
+pub(crate) fn store(tier: &mut dyn Tier, id: u64, copy: &Copy) -> Result<(), TierError> {
+    tier.store(CopyId(id), &copy.label, &copy.bytes)
+}
+
+/// Loads a copy and compares it.
+pub(crate) fn load(tier: &mut dyn Tier, id: u64, copy: &Copy) -> Result<(), TierError> {
+    let bytes = tier.load(CopyId(id), &copy.label)?;
+    assert!(bytes[..] == copy.bytes[..], "damaged bytes were served");
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! Folders that a tier cannot have, and what is in them that is not its own.
+
+use std::fs;
+use std::io;
+
+use motet::pager::tiers::{Tier, TierError};
+
+use super::faulty::{Fault, FaultyFiles};
+use super::folder::{Folder, IDENTITY, PLENTY_BYTES, copy, load, store};
+
+#[test]
+fn a_folder_is_made_in_one_that_exists() {
+    let folder = Folder::new();
+    drop(folder.open());
+    assert!(folder.path().is_dir());
+    let nested = folder.path().join("nowhere").join("tier");
+    let refused = open(&nested);
+    assert!(matches!(refused, TierError::Missing { .. }), "{refused}");
+    assert!(!folder.path().join("nowhere").exists());
+}
+
+#[test]
+fn a_file_is_no_folder() {
+    let folder = Folder::new();
+    fs::write(folder.path(), "").expect("room");
+    for path in [folder.path().to_owned(), folder.path().join("tier")] {
+        let refused = open(&path);
+        assert!(matches!(refused, TierError::NotAFolder { .. }), "{refused}");
+    }
+    fs::remove_file(folder.path()).expect("it goes");
+}
+
+fn open(path: &std::path::Path) -> TierError {
+    use motet::CopyId;
+    use motet::pager::tiers::{BufferPool, DiskTier};
+    let opened = DiskTier::open(path, PLENTY_BYTES, IDENTITY, BufferPool::new(0), CopyId(0));
+    opened.expect_err("it cannot be opened")
+}
+
+#[test]
+fn a_folder_is_of_one_tier_at_a_time() {
+    let folder = Folder::new();
+    let (mut tier, _) = folder.open();
+    store(&mut tier, 0, &copy(1, 100)).expect("there is room");
+    let refused = folder.open_as(IDENTITY, PLENTY_BYTES).map(drop);
+    let refused = refused.expect_err("it is in use");
+    assert!(matches!(refused, TierError::Locked { .. }), "{refused}");
+    load(&mut tier, 0, &copy(1, 100)).expect("the first goes on");
+    drop(tier);
+    assert_eq!(folder.open().1.copies.len(), 1);
+}
+
+#[test]
+fn files_of_other_models_and_formats_are_removed() {
+    let (folder, file) = Folder::with(&copy(1, 100));
+    let mut newer = fs::read(&file).expect("it is there");
+    newer[8] += 1;
+    let opened = folder
+        .open_as(IDENTITY + 1, PLENTY_BYTES)
+        .expect("it opens");
+    let [
+        (
+            path,
+            TierError::OtherModel {
+                found, expected, ..
+            },
+        ),
+    ] = &opened.1.removed[..]
+    else {
+        panic!("{opened:?}");
+    };
+    assert_eq!((path, *found, *expected), (&file, IDENTITY, IDENTITY + 1));
+    drop(opened);
+
+    fs::write(&file, &newer).expect("room");
+    let (_tier, recovered) = folder.open();
+    let [(_, TierError::OtherFormat { .. })] = &recovered.removed[..] else {
+        panic!("{recovered:?}");
+    };
+    assert!(folder.files().is_empty());
+}
+
+#[test]
+fn what_is_not_ours_is_left_alone() {
+    let (folder, _) = Folder::with(&copy(1, 100));
+    let in_it = |name: &str| folder.path().join(name);
+    fs::write(in_it("notes.txt"), "mine").expect("room");
+    fs::write(in_it("film.segment"), "mine").expect("room");
+    fs::write(in_it("film.part"), vec![0; 5_000]).expect("room");
+    fs::create_dir(in_it("0000000000000009.segment")).expect("room");
+    let (_tier, recovered) = folder.open();
+    assert_eq!((recovered.copies.len(), recovered.removed.len()), (1, 0));
+    let reasons = recovered.left.iter().map(|(_, why)| why);
+    assert_eq!(recovered.left.len(), 2);
+    assert!(
+        reasons
+            .clone()
+            .all(|why| matches!(why, TierError::Foreign { .. }))
+    );
+    assert_eq!(folder.files().len(), 5);
+}
+
+#[test]
+fn a_full_disk_is_said_to_be_full_and_serving_goes_on() {
+    let (folder, files) = (Folder::new(), FaultyFiles::new(None));
+    let (mut tier, _) = folder
+        .open_with(files.clone(), PLENTY_BYTES)
+        .expect("it opens");
+    store(&mut tier, 0, &copy(1, 9_000)).expect("there is room");
+    let used_bytes = tier.used_bytes();
+    // The third operation of a store writes the payload.
+    files.plan(2, Fault::Fills);
+    for id in 1..3 {
+        let refused = store(&mut tier, id, &copy(2, 9_000)).expect_err("the disk is full");
+        let TierError::DiskFull { source, .. } = &refused else {
+            panic!("{refused}");
+        };
+        assert_eq!(source.kind(), io::ErrorKind::StorageFull);
+        assert_eq!((tier.used_bytes(), folder.files().len()), (used_bytes, 1));
+    }
+    load(&mut tier, 0, &copy(1, 9_000)).expect("it is there");
+    files.heal();
+    store(&mut tier, 3, &copy(2, 9_000)).expect("there is room again");
+}
+
+#[test]
+fn a_disk_that_fails_to_read_loses_nothing() {
+    let (folder, files) = (Folder::new(), FaultyFiles::new(None));
+    let (mut tier, _) = folder
+        .open_with(files.clone(), PLENTY_BYTES)
+        .expect("it opens");
+    store(&mut tier, 0, &copy(1, 9_000)).expect("there is room");
+    for operation in 0..4 {
+        files.plan(operation, Fault::FailsForGood);
+        let refused = load(&mut tier, 0, &copy(1, 9_000)).expect_err("the disk fails");
+        assert!(matches!(refused, TierError::Io { .. }), "{refused}");
+        files.heal();
+        load(&mut tier, 0, &copy(1, 9_000)).expect("it is there");
+    }
+}
