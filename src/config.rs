@@ -1,10 +1,12 @@
 //! How an engine is set up: one struct a component, each field with advice.
 
 use std::borrow::Cow;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::cache::eviction::{Eviction, Foresight, Lru};
 use crate::model::ModelSpec;
+pub use crate::pager::tiers::Precision;
 use crate::shared::admission::REQUESTS_MAX;
 
 /// A setting that cannot work.
@@ -26,6 +28,8 @@ pub struct EngineConfig {
     pub scheduler: SchedulerConfig,
     /// What is kept on the device.
     pub cache: CacheConfig,
+    /// What is kept beside it.
+    pub pager: PagerConfig,
 }
 
 /// Settings of the scheduler.
@@ -124,6 +128,40 @@ pub struct CacheConfig {
     pub full_sequences_min: usize,
 }
 
+/// Settings of the pager: what leaves the device is kept in host memory and on disk.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PagerConfig {
+    /// Host bytes for copies of what the device holds or held. 0, as it is unless set, is
+    /// no pager: what the device has no room for is computed again. Worth setting where
+    /// the device's memory is its own; on a CPU, a larger `cache.device_bytes_max` serves
+    /// better.
+    pub host_bytes_max: usize,
+    /// A folder for what host memory has no room for, and for the next start, if any.
+    pub disk: Option<DiskConfig>,
+    /// How numbers are kept in host memory and on disk. [`Precision::Eight`] takes a
+    /// quarter of the room of 32-bit numbers, and gives back slightly other ones.
+    pub precision: Precision,
+    /// The part of the device's bytes that is to be free, or held in a copy as well, so
+    /// that it can be had at once; 0 to 1. More copies more than will ever be asked for.
+    pub clean_part: f64,
+    /// For so long at most what is in host memory and not on disk is written when the
+    /// engine is shut down.
+    pub flush_time: Duration,
+    /// After so long a disk that has not answered is given up until it does.
+    pub disk_patience: Duration,
+}
+
+/// A folder that keeps copies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskConfig {
+    /// The folder, which one process uses at a time. What a former one has left there is
+    /// found again, if it is of the same model. It holds what users have said: keep it as
+    /// you keep that.
+    pub folder: PathBuf,
+    /// Bytes of its files.
+    pub bytes_max: usize,
+}
+
 /// Who goes first when room is needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -182,6 +220,19 @@ impl Default for CacheConfig {
             merge_tokens_max: 512,
             pinned_bytes_max: None,
             full_sequences_min: 1,
+        }
+    }
+}
+
+impl Default for PagerConfig {
+    fn default() -> Self {
+        Self {
+            host_bytes_max: 0,
+            disk: None,
+            precision: Precision::Full,
+            clean_part: 0.5,
+            flush_time: Duration::from_secs(5),
+            disk_patience: Duration::from_secs(2),
         }
     }
 }
@@ -252,6 +303,7 @@ impl EngineConfig {
             });
         }
         self.scheduler.validate_policy()?;
+        self.pager.validate()?;
         match self.scheduler.step_tokens_max >= self.scheduler.sequences_max {
             true => Ok(()),
             false => Err(ConfigError {
@@ -296,6 +348,31 @@ impl SchedulerConfig {
             }
         }
         Ok(())
+    }
+}
+
+impl PagerConfig {
+    fn validate(&self) -> Result<(), ConfigError> {
+        if !(0.0..=1.0).contains(&self.clean_part) {
+            return Err(ConfigError {
+                field: "pager.clean_part",
+                found: self.clean_part.to_string(),
+                expected: "a part of the device's bytes, 0 to 1".into(),
+            });
+        }
+        let no_disk = |expected: &'static str| ConfigError {
+            field: "pager.disk",
+            found: "a folder".into(),
+            expected: expected.into(),
+        };
+        match &self.disk {
+            Some(_) if self.host_bytes_max == 0 => Err(no_disk(
+                "`pager.host_bytes_max` above 0, since all that is on the disk comes through \
+                 host memory",
+            )),
+            Some(disk) if disk.bytes_max == 0 => Err(no_disk("`bytes_max` above 0")),
+            _ => Ok(()),
+        }
     }
 }
 

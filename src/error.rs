@@ -6,6 +6,7 @@ use crate::SequenceId;
 use crate::cache::CacheError;
 use crate::config::ConfigError;
 use crate::model::ModelError;
+use crate::pager::tiers::TierError;
 use crate::request::Request;
 use crate::text::TextError;
 
@@ -19,6 +20,12 @@ pub enum StartError {
     /// The model could not be loaded.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// The pager's folder cannot be used.
+    #[error("the pager cannot use its folder: {0}")]
+    Disk(#[from] TierError),
+    /// There are no threads for the pager.
+    #[error("no thread for the pager: {0}")]
+    Pager(std::io::Error),
     /// The tokenizer or chat template could not be loaded.
     #[error(transparent)]
     Text(#[from] TextError),

@@ -37,6 +37,8 @@
 //! | [`config`], [`error`] | settings with advice; errors that say what to do |
 //! | [`scheduler`] | who runs in the next step: a pure core, and its policy [`plan`](mod@scheduler::plan) |
 //! | [`cache`] | which tokens are cached where: the prefix trie and the slots |
+//! | [`pager`] | what is kept outside the device, in memory and on disk |
+//! | [`pager`] | what leaves the device, and how it comes back: host memory and disk |
 //! | [`device`] | the thread that owns the model and every array |
 //! | [`model`] | the trait that models implement; oracle, weights, MLX |
 //! | [`grammar`] | output that follows a JSON schema or a regular expression |
@@ -55,6 +57,7 @@ pub mod grammar;
 mod ids;
 pub mod model;
 mod open;
+pub mod pager;
 pub mod request;
 pub mod scheduler;
 pub mod shared;
@@ -64,7 +67,7 @@ mod telemetry;
 pub mod text;
 
 pub use engine::{Engine, EngineBuilder, Health, HealthState, Shutdown};
-pub use ids::{PinId, SegmentId, SequenceId, SlotId, TokenId, UserId};
+pub use ids::{CopyId, PinId, SegmentId, SequenceId, SlotId, TokenId, UserId};
 pub use open::text_of;
 pub use request::Request;
 pub use stream::TokenStream;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Parser;
-use motet::config::{CacheConfig, EngineConfig, SchedulerConfig};
+use motet::config::{CacheConfig, DiskConfig, EngineConfig, SchedulerConfig};
 use serde::Serialize;
 
 use crate::arrivals::Arrivals;
@@ -125,6 +125,18 @@ pub(crate) struct EngineSettings {
     #[arg(long = "cache-bytes", value_name = "SIZE")]
     #[arg(default_value_t = ByteSize(CacheConfig::default().device_bytes_max))]
     pub(crate) cache_bytes_max: ByteSize,
+
+    /// Host memory for what the device has no room for; without it nothing is kept there
+    #[arg(long = "host-bytes", value_name = "SIZE")]
+    pub(crate) host_bytes_max: Option<ByteSize>,
+
+    /// A folder for what host memory has no room for, and for the next run
+    #[arg(long = "disk", value_name = "FOLDER", requires = "host_bytes_max")]
+    pub(crate) disk: Option<PathBuf>,
+
+    /// What that folder may hold
+    #[arg(long = "disk-bytes", value_name = "SIZE", default_value_t = ByteSize(8 << 30))]
+    pub(crate) disk_bytes_max: ByteSize,
 }
 
 impl Load {
@@ -149,6 +161,11 @@ impl EngineSettings {
         config.scheduler.queue_max = self.queue_max;
         config.scheduler.step_tokens_max = self.step_tokens_max;
         config.cache.device_bytes_max = self.cache_bytes_max.0;
+        config.pager.host_bytes_max = self.host_bytes_max.map_or(0, |bytes| bytes.0);
+        config.pager.disk = self.disk.clone().map(|folder| DiskConfig {
+            folder,
+            bytes_max: self.disk_bytes_max.0,
+        });
         config
     }
 }

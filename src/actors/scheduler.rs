@@ -318,8 +318,12 @@ impl Scheduler {
     }
 
     fn on_answer(&mut self, answer: Answer) {
-        self.asked -= 1;
         self.telemetry.cache(answer.stats);
+        if !answer.asked {
+            self.feed(Event::News(answer.result.unwrap_or_default()));
+            return;
+        }
+        self.asked -= 1;
         self.feed(Event::Cache(answer.result));
     }
 

@@ -1,5 +1,6 @@
 //! A sequence starts: the longest usable prefix, or whom to wait for.
 
+use super::page::Patience;
 use super::trie::NodeKey;
 use super::{Begin, CacheCore, CacheError, Effect, LOOKS_MAX, Look, Salt, Waiting};
 use crate::model::Extent;
@@ -27,22 +28,25 @@ impl CacheCore {
 
     /// Says how much each of the first [`LOOKS_MAX`] would find in the cache now. Who
     /// only looks leaves no trace: neither the trie nor the policy of eviction is told.
-    pub(super) fn look(&self, sequences: &[Look], effects: &mut Vec<Effect>) {
-        effects.extend(sequences.iter().take(LOOKS_MAX).map(|look| {
+    pub(super) fn look(&mut self, sequences: &[Look], effects: &mut Vec<Effect>) {
+        for look in sequences.iter().take(LOOKS_MAX) {
             // As for one that begins: its last token is computed in any case.
             let most = look.tokens.len().saturating_sub(1);
-            Effect::Resident {
+            let tokens = self.usable(&look.salt, &look.tokens[..most]).tokens;
+            self.foretell(look, tokens, most);
+            effects.push(Effect::Resident {
                 sequence: look.sequence,
-                tokens: self.usable(&look.salt, &look.tokens[..most]).tokens,
-            }
-        }));
+                tokens,
+            });
+        }
     }
 
     /// Whether the newcomer makes sense.
     pub(super) fn check_begin(&self, newcomer: &Begin) -> Result<(), CacheError> {
         let sequence = newcomer.sequence;
         let waits = |w: &Waiting| w.newcomer.sequence == sequence;
-        if self.slots.contains_key(&sequence) || self.waiting.iter().any(waits) {
+        let begun = self.slots.contains_key(&sequence) || self.is_paged(sequence);
+        if begun || self.waiting.iter().any(waits) {
             return Err(CacheError::BegunTwice(sequence));
         }
         if newcomer.tokens.is_empty() {
@@ -57,14 +61,16 @@ impl CacheCore {
         }
     }
 
-    /// Gives the newcomer a slot, or a leader to wait for (if `may_wait`), or word
+    /// Gives the newcomer a slot, or somebody to wait for (as far as it may), or word
     /// that there is no room.
-    pub(super) fn begin(&mut self, newcomer: Begin, may_wait: bool, effects: &mut Vec<Effect>) {
+    pub(super) fn begin(&mut self, newcomer: Begin, patience: Patience, effects: &mut Vec<Effect>) {
         // One token is always left to evaluate, so that there are logits. And a path is no
         // longer than what the slot is granted now, whatever it will be granted later.
         let most = (newcomer.tokens.len() - 1).min(newcomer.tokens_max);
         let usable = self.usable(&newcomer.salt, &newcomer.tokens[..most]);
-        if may_wait && let Some((leader, at)) = self.leader(&newcomer, most, usable.tokens) {
+        if patience.leader
+            && let Some((leader, at)) = self.leader(&newcomer, most, usable.tokens)
+        {
             effects.push(Effect::Waits {
                 sequence: newcomer.sequence,
                 tokens: at,
@@ -80,7 +86,13 @@ impl CacheCore {
             });
             return;
         }
-        self.open(newcomer, usable, effects);
+        let newcomer = match patience.pager {
+            true => self.ask_pager(newcomer, &usable, most, effects),
+            false => Some(newcomer),
+        };
+        if let Some(newcomer) = newcomer {
+            self.open(newcomer, usable, effects);
+        }
     }
 
     /// The sequence has computed `computed` tokens: seals what others wait for and
@@ -107,8 +119,11 @@ impl CacheCore {
             // What could not be sealed now will not be sealed by waiting for the same
             // sequence again. One that has gone past is not waited for; so of those who
             // came too late, the first computes what all share.
-            let may_wait = done || !self.spec.resumes_anywhere();
-            self.begin(newcomer, may_wait, effects);
+            let patience = Patience {
+                leader: done || !self.spec.resumes_anywhere(),
+                pager: true,
+            };
+            self.begin(newcomer, patience, effects);
         }
     }
 

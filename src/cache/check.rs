@@ -49,7 +49,7 @@ impl CacheCore {
         let evictable = self.trie.bytes() - self.trie.protected_bytes();
         let protected = self.trie.protected_bytes() + own;
         assert_eq!(
-            self.free_bytes() + evictable + protected + reserved,
+            self.free_bytes() + evictable + protected + reserved + self.transit_bytes(),
             self.config.device_bytes_max,
             "the cache keeps within its bytes"
         );
@@ -69,7 +69,12 @@ impl CacheCore {
         let mut holders = std::collections::BTreeMap::new();
         let slots = self.slots.values().map(|slot| slot.end);
         let pins = self.pins.values().filter_map(|pinned| pinned.end);
-        for end in slots.chain(pins) {
+        let fetching = self
+            .paging
+            .iter()
+            .flat_map(|paging| paging.fetching.values());
+        let fetching = fetching.map(|fetching| fetching.end);
+        for end in slots.chain(pins).chain(fetching) {
             for key in self.trie.path(end) {
                 *holders.entry(key).or_insert(0) += 1;
             }

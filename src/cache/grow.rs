@@ -26,7 +26,9 @@ impl CacheCore {
                 // A cut of its path may have left a shifting slot with more than it needs.
                 .saturating_sub(slot.reserved_bytes);
             if !self.make_room(more, effects) {
-                effects.push(Effect::NoGrowth { sequence });
+                if !self.grows_later(sequence, tokens_max) {
+                    effects.push(Effect::NoGrowth { sequence });
+                }
                 return;
             }
             let slot = self.slots.get_mut(&sequence).expect("the slot is live");

@@ -9,6 +9,7 @@ use super::{CacheCore, CacheError, Effect, Pin, Pinned, Salt};
 use crate::PinId;
 use crate::device::Edit;
 use crate::model::Extent;
+use crate::pager;
 
 impl CacheCore {
     /// Holds a cached prefix until it is unpinned or expires.
@@ -135,6 +136,9 @@ impl CacheCore {
 
     /// Evicts what nobody holds.
     pub(super) fn clear(&mut self, salt: Option<&Salt>, effects: &mut Vec<Effect>) {
+        let digest = salt.map(Salt::digest);
+        self.tell_pager(pager::Message::Clear { salt: digest });
+        self.withdraw_all(salt);
         let roots: Vec<_> = self
             .trie
             .roots()
@@ -176,6 +180,9 @@ impl CacheCore {
                 continue;
             }
             let sealed = self.new_segment(extent);
+            for node in [upper, lower] {
+                self.withdraw(node);
+            }
             let (upper, lower) = self.trie.merge(upper, sealed);
             effects.push(Effect::Edit(Edit::Merge {
                 upper,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::salt::Salt;
 use crate::device::Edit;
+use crate::pager;
 use crate::{PinId, SequenceId, SlotId, TokenId};
 
 /// Sequences that one [`Message::Look`] is answered for: each costs a walk along all of
@@ -97,6 +98,8 @@ pub enum Message {
         /// Of this salt only, if any.
         salt: Option<Salt>,
     },
+    /// The pager has news.
+    Paged(pager::Told),
     /// The device has lost everything.
     Reset,
 }
@@ -121,6 +124,9 @@ pub struct Begin {
     pub restore_points: Vec<usize>,
     /// How dearly its tokens are kept; what has the lowest priority goes first.
     pub priority: u8,
+    /// How long it takes to compute a token of it, as far as is known: what is in no
+    /// copy, or slower to bring, is computed.
+    pub token_time: Option<Duration>,
 }
 
 /// A sequence that has not begun, of which somebody wants to know how much is cached.
@@ -232,6 +238,7 @@ impl Begin {
             keep: None,
             restore_points: Vec::new(),
             priority: 0,
+            token_time: None,
         }
     }
 }

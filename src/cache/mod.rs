@@ -15,6 +15,7 @@
 //! | `slots.rs` | tokens are taken out of a slot: truncation and shift |
 //! | `keep.rs` | pins, clearing, merging |
 //! | `room.rs` | the byte budget: reservations and eviction |
+//! | `page.rs`, `fetch.rs` | what leaves the device in good time, what comes back for a newcomer |
 //! | [`trie`] | the compressed prefix trie |
 //! | [`eviction`] | who goes first when room is needed |
 //! | [`shift`] | how much a full context gives up |
@@ -38,11 +39,13 @@ mod begin;
 mod check;
 mod error;
 pub mod eviction;
+mod fetch;
 mod grow;
 mod inspect;
 mod keep;
 mod live;
 mod message;
+mod page;
 mod publish;
 mod room;
 mod salt;
@@ -61,12 +64,14 @@ use crate::model::ModelSpec;
 use crate::{PinId, SegmentId, SequenceId, SlotId, TokenId};
 use eviction::{Class, Ticket};
 use live::LivePrompts;
+use page::{Paging, Patience};
 use trie::{NodeKey, Trie};
 
 pub use error::CacheError;
 pub use inspect::{NodeView, TreeView};
 pub use message::{Begin, Effect, LOOKS_MAX, Look, Message, Pin};
-pub use salt::Salt;
+pub use page::OFFERS_MAX;
+pub use salt::{Salt, SaltDigest};
 
 /// Sums that anyone may look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,6 +110,8 @@ pub struct CacheCore {
     next_expiry: Option<Duration>,
     /// Nodes that were left with one child.
     mergeable: VecDeque<NodeKey>,
+    /// Dealings with the pager, if there is one.
+    paging: Option<Paging>,
     /// What came of a message that then could not be met: said with the next.
     unsaid: Vec<Effect>,
     slots_made: u64,
@@ -189,6 +196,7 @@ impl CacheCore {
             pins: BTreeMap::new(),
             next_expiry: None,
             mergeable: VecDeque::new(),
+            paging: None,
             unsaid: Vec::new(),
             slots_made: 0,
             segments_made: 0,
@@ -210,7 +218,9 @@ impl CacheCore {
     pub fn handle(&mut self, now: Duration, message: Message) -> Result<Vec<Effect>, CacheError> {
         let mut effects = std::mem::take(&mut self.unsaid);
         self.expire_pins(now);
-        match self.carry_out(now, message, &mut effects) {
+        let done = self.carry_out(now, message, &mut effects);
+        self.offer_cold();
+        match done {
             Ok(()) => Ok(effects),
             Err(error) => {
                 self.unsaid = effects;
@@ -228,7 +238,7 @@ impl CacheCore {
         match message {
             Message::Begin(begin) => {
                 self.check_begin(&begin)?;
-                self.begin(begin, true, effects);
+                self.begin(begin, Patience::ALL, effects);
             }
             Message::Grow {
                 sequence,
@@ -264,6 +274,7 @@ impl CacheCore {
             Message::Pin(pin) => self.pin(now, pin, effects)?,
             Message::Unpin { pin } => self.unpin(pin)?,
             Message::Clear { salt } => self.clear(salt.as_ref(), effects),
+            Message::Paged(told) => self.told(told, effects),
             Message::Reset => {
                 // What was to be done before is of no use to an empty device.
                 effects.clear();
@@ -293,6 +304,7 @@ impl CacheCore {
     /// waited for it begin anew.
     fn close(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
         self.waiting.retain(|w| w.newcomer.sequence != sequence);
+        self.stop_paging(sequence);
         if let Some(slot) = self.slots.remove(&sequence) {
             self.live.remove(&slot.salt, sequence);
             self.reserved_bytes -= slot.reserved_bytes;
@@ -301,7 +313,7 @@ impl CacheCore {
             effects.push(Effect::Edit(Edit::Close { slot: slot.id }));
         }
         for orphan in self.take_waiting(|w| w.leader == sequence) {
-            self.begin(orphan.newcomer, true, effects);
+            self.begin(orphan.newcomer, Patience::ALL, effects);
         }
     }
 
@@ -314,8 +326,10 @@ impl CacheCore {
         for pin in pins.values_mut() {
             pin.end = None;
         }
+        let paging = self.reset_paging();
         *self = Self {
             pins,
+            paging,
             next_expiry: self.next_expiry,
             slots_made: self.slots_made,
             segments_made: self.segments_made,

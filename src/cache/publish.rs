@@ -210,6 +210,7 @@ impl CacheCore {
             return false;
         }
         let sealed = self.new_segment(extent);
+        self.withdraw(end);
         let Some(gone) = self.trie.replace(end, sealed) else {
             return false;
         };

@@ -1,6 +1,6 @@
 //! The byte budget: what is sealed and what is reserved never exceed it.
 
-use super::trie::{Evicted, NodeKey, Sealed};
+use super::trie::{Evicted, Keeping, NodeKey, Sealed};
 use super::{CacheCore, Effect};
 use crate::SequenceId;
 use crate::device::Edit;
@@ -15,7 +15,7 @@ impl CacheCore {
     /// evicted, when even that is not enough.
     pub(super) fn make_room(&mut self, bytes: usize, effects: &mut Vec<Effect>) -> bool {
         let budget = self.config.device_bytes_max;
-        let lasting = self.own_bytes + self.reserved_bytes + bytes;
+        let lasting = self.own_bytes + self.reserved_bytes + self.transit_bytes() + bytes;
         if self.trie.protected_bytes() + lasting > budget {
             return false;
         }
@@ -30,7 +30,8 @@ impl CacheCore {
 
     /// Device bytes that are free.
     pub(super) fn free_bytes(&self) -> usize {
-        let used = self.trie.bytes() + self.own_bytes + self.reserved_bytes;
+        let live = self.own_bytes + self.reserved_bytes + self.transit_bytes();
+        let used = self.trie.bytes() + live;
         self.config.device_bytes_max.saturating_sub(used)
     }
 
@@ -102,6 +103,7 @@ impl CacheCore {
     /// Notes that a node was evicted.
     pub(super) fn gone(&mut self, evicted: Evicted, effects: &mut Vec<Effect>) {
         self.evicted_segments += 1;
+        self.note_gone(evicted.segment);
         if let Some(upper) = evicted.merge_at {
             if self.mergeable.len() == MERGEABLE_MAX {
                 self.mergeable.pop_front();
@@ -133,7 +135,15 @@ impl CacheCore {
             return None;
         }
         let (upper, lower) = (self.new_segment(upper), self.new_segment(lower));
+        self.withdraw(node);
+        let keeping = self.trie.node(node).keeping();
         let above = self.trie.split(node, at, upper, lower)?;
+        // The whole's copy serves both, as far as a part of it is of use.
+        if let Keeping::Kept(copy) = keeping
+            && self.spec.resumes_anywhere()
+        {
+            self.note_copy(above, copy);
+        }
         effects.push(Effect::Edit(Edit::Split {
             segment,
             at,

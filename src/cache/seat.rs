@@ -31,6 +31,11 @@ impl CacheCore {
             reserved_bytes = self.reservation(end, newcomer.tokens_max, newcomer.keep);
             fits = self.make_room(reserved_bytes, effects);
         }
+        if !fits && self.something_leaves() {
+            self.trie.release(end);
+            self.postpone(newcomer, effects);
+            return;
+        }
         if !fits {
             self.trie.release(end);
             effects.push(Effect::NoRoom {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::page::Patience;
 use super::{CacheCore, CacheError, Effect};
 use crate::device::Edit;
 use crate::{SequenceId, TokenId};
@@ -60,7 +61,7 @@ impl CacheCore {
         slot.computed = start;
         // Who waits for what is gone now would wait in vain.
         for waiting in self.take_waiting(|w| w.leader == sequence && w.at > start) {
-            self.begin(waiting.newcomer, true, effects);
+            self.begin(waiting.newcomer, Patience::ALL, effects);
         }
         Ok(())
     }

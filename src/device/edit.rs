@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::table::{DeviceSlot, Table};
 use crate::model::{Model, ModelError, Segment, Tail};
-use crate::{SegmentId, SlotId};
+use crate::{CopyId, SegmentId, SlotId};
 
 /// A change to what the device holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +85,22 @@ pub enum Edit {
         /// The segment.
         segment: SegmentId,
     },
+    /// The segment's state is handed over at the dock. It stays.
+    Export {
+        /// The segment.
+        segment: SegmentId,
+        /// The name under which it is handed over.
+        copy: CopyId,
+    },
+    /// What waits at the dock is taken in.
+    Import {
+        /// The name under which it waits.
+        copy: CopyId,
+        /// Which of its tokens; the others are given up.
+        range: Range<usize>,
+        /// The segment's name.
+        segment: SegmentId,
+    },
 }
 
 impl<M: Model> Table<M> {
@@ -151,8 +167,42 @@ impl<M: Model> Table<M> {
             // A slot that was part of a failed step is gone already.
             Edit::Close { slot } => drop(self.slots.remove(&slot)),
             Edit::Drop { segment } => drop(self.segments.remove(&segment)),
+            Edit::Export { segment, copy } => {
+                // Where it fails the segment stays, without a copy.
+                let gone = || ModelError::Device(format!("{segment} is gone"));
+                let held = self.segments.get(&segment).ok_or_else(gone);
+                let parcel = held.and_then(|held| model.hand_over(held));
+                self.dock.leave(copy, parcel);
+            }
+            Edit::Import {
+                copy,
+                range,
+                segment,
+            } => {
+                let taken = self.take_in(model, copy, range)?;
+                self.segments.insert(segment, Rc::new(taken));
+            }
         }
         Ok(())
+    }
+
+    /// Takes in a part of what waits at the dock.
+    fn take_in(
+        &mut self,
+        model: &mut M,
+        copy: CopyId,
+        range: Range<usize>,
+    ) -> Result<M::Segment, ModelError> {
+        let parcel = self.dock.take(copy);
+        let parcel = parcel.ok_or_else(|| ModelError::Import(format!("{copy} has not come")))?;
+        let mut part = model.take_in(parcel)?;
+        if range.end < part.tokens() {
+            part = model.split(&part, range.end)?.0;
+        }
+        if range.start > 0 {
+            part = model.split(&part, range.start)?.1;
+        }
+        Ok(part)
     }
 
     fn remove(

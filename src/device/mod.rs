@@ -13,6 +13,7 @@
 //! **Invariant.** What the thread holds is a function of the work it was sent:
 //! edits are carried out in order, before the step that comes with them.
 
+mod dock;
 mod draws;
 mod edit;
 mod table;
@@ -26,11 +27,12 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use tokio::sync::{mpsc, oneshot};
 
+pub use dock::{Arrived, Dock, Leaving, Quay, dock};
 pub use edit::Edit;
 pub use table::Table;
 pub use work::{DrawerStart, Failure, Input, Outcome, PlannedSpan, WORK_IN_FLIGHT_MAX, Work};
 
-use crate::model::{Model, ModelError, ModelSpec};
+use crate::model::{Model, ModelError, ModelSpec, Parcel};
 use turn::{Progress, Turn, turn};
 
 /// The shortest time after which the thread looks whether a flight is ready.
@@ -46,9 +48,26 @@ pub struct Device {
     pub outcomes: mpsc::Receiver<Outcome>,
 }
 
+/// A device thread that runs, and a model on it.
+#[expect(
+    missing_debug_implementations,
+    reason = "a packer need not say what it is"
+)]
+pub struct Started<M: Model> {
+    /// The scheduler's end.
+    pub device: Device,
+    /// Resolves when the thread is gone and everything it held is freed.
+    pub gone: oneshot::Receiver<()>,
+    /// What the model is.
+    pub spec: ModelSpec,
+    /// Packs what the model hands over.
+    pub packer: M::Packer,
+    /// The copy threads' end of the dock.
+    pub quay: Quay<Parcel<M>>,
+}
+
 impl Device {
-    /// Starts the thread and builds the model on it. The receiver resolves when the
-    /// thread is gone and everything it held is freed.
+    /// Starts the thread and builds the model on it.
     ///
     /// # Errors
     ///
@@ -59,27 +78,34 @@ impl Device {
     /// Dropping the future ends the thread once the model is built.
     pub async fn start<M: Model>(
         build: impl FnOnce() -> Result<M, ModelError> + Send + 'static,
-    ) -> Result<(Self, oneshot::Receiver<()>, ModelSpec), ModelError> {
+    ) -> Result<Started<M>, ModelError> {
         let (work_sender, work) = bounded(WORK_IN_FLIGHT_MAX);
         let (outcome_sender, outcomes) = mpsc::channel(WORK_IN_FLIGHT_MAX);
+        let (dock, quay) = dock();
         let (ready_sender, ready) = oneshot::channel();
         let (gone_sender, gone) = oneshot::channel();
         std::thread::Builder::new()
             .name("motet-device".into())
             .spawn(move || {
-                run(build, ready_sender, work, outcome_sender);
+                run(build, dock, ready_sender, work, outcome_sender);
                 // Nobody may be waiting for the end any more.
                 gone_sender.send(()).ok();
             })
             .map_err(|error| ModelError::Device(format!("no thread for the device: {error}")))?;
-        let spec = ready
+        let (spec, packer) = ready
             .await
             .map_err(|_| ModelError::Device("the model panicked while loading".into()))??;
         let device = Self {
             work: work_sender,
             outcomes,
         };
-        Ok((device, gone, spec))
+        Ok(Started {
+            device,
+            gone,
+            spec,
+            packer,
+            quay,
+        })
     }
 
     /// Sends work; its outcome follows. False when the thread is gone.
@@ -99,9 +125,13 @@ impl Device {
     }
 }
 
+/// What a device that has started says of its model.
+type Ready<M> = Result<(ModelSpec, <M as Model>::Packer), ModelError>;
+
 fn run<M: Model>(
     build: impl FnOnce() -> Result<M, ModelError>,
-    ready: oneshot::Sender<Result<ModelSpec, ModelError>>,
+    dock: Dock<Parcel<M>>,
+    ready: oneshot::Sender<Ready<M>>,
     work: Receiver<Work>,
     outcomes: mpsc::Sender<Outcome>,
 ) {
@@ -113,12 +143,15 @@ fn run<M: Model>(
             return;
         }
     };
-    if ready.send(Ok(model.spec().clone())).is_err() {
+    if ready
+        .send(Ok((model.spec().clone(), model.packer())))
+        .is_err()
+    {
         return;
     }
     let mut thread = DeviceThread {
         model,
-        table: Table::new(),
+        table: Table::with_dock(dock),
         work,
         outcomes,
         clock: Clock::default(),

@@ -7,10 +7,11 @@ use std::slice;
 
 use rustc_hash::FxHashMap;
 
+use super::dock::{Dock, dock};
 use super::work::{DrawerStart, Failure, Input, PlannedSpan, WORK_IN_FLIGHT_MAX, Work};
 use crate::grammar::GrammarError;
 use crate::model::sampling::Drawer;
-use crate::model::{Feed, Model, Readout, Span, Want};
+use crate::model::{Feed, Model, Parcel, Readout, Span, Want};
 use crate::{SegmentId, SlotId, TokenId};
 
 /// The device without its thread, so that simulations can drive it.
@@ -25,6 +26,8 @@ pub struct Table<M: Model> {
     launches: u64,
     /// Resets so far.
     epoch: u64,
+    /// Where segments leave and arrive.
+    pub(super) dock: Dock<Parcel<M>>,
 }
 
 pub(super) struct DeviceSlot<M: Model> {
@@ -66,12 +69,19 @@ impl<M: Model> Table<M> {
     /// A device that holds nothing.
     #[must_use]
     pub fn new() -> Self {
+        Self::with_dock(dock().0)
+    }
+
+    /// The same, where segments leave and arrive.
+    #[must_use]
+    pub fn with_dock(dock: Dock<Parcel<M>>) -> Self {
         Self {
             segments: FxHashMap::default(),
             slots: FxHashMap::default(),
             under_way: VecDeque::new(),
             launches: 0,
             epoch: 0,
+            dock,
         }
     }
 
@@ -241,6 +251,7 @@ impl<M: Model> Table<M> {
         if matches!(result, Err(Failure::Reset(_))) {
             self.segments.clear();
             self.slots.clear();
+            self.dock.clear();
             self.epoch += 1;
         }
         result

@@ -270,7 +270,8 @@ async fn two_works_at_once() {
     let truth = config.solo(&[3, 1], 4, Sampling::GREEDY);
     let model = config.clone();
     let build = move || Ok(Oracle::new(model).expect("a valid configuration"));
-    let (mut device, gone, _) = Device::start(build).await.expect("a device");
+    let started = Device::start(build).await.expect("a device");
+    let (mut device, gone) = (started.device, started.gone);
     let begun = Instant::now();
     assert!(device.send(work(vec![open(SLOT)], vec![drawing(SLOT, &[3, 1])])));
     for (index, truth) in truth.iter().enumerate() {

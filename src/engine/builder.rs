@@ -8,11 +8,12 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::Instant;
 
 use super::Engine;
+use super::pages::PagerParts;
 use crate::actors::cache::CacheActor;
 use crate::actors::scheduler::{ASKED_MAX, MAILBOX_MAX, Scheduler, SchedulerArgs};
 use crate::cache::CacheCore;
 use crate::config::EngineConfig;
-use crate::device::Device;
+use crate::device::{Device, Started};
 use crate::error::StartError;
 use crate::model::{Model, ModelError};
 use crate::scheduler::SchedulerCore;
@@ -22,6 +23,8 @@ use crate::sync::AtomicUsize;
 use crate::telemetry::Telemetry;
 use crate::text::TextCodec;
 
+/// News of the pager that may wait for the cache; more wait in its shell.
+const PAGED_MAX: usize = 256;
 /// Callers who may ask the cache something at once.
 const UPKEEP_MAX: usize = 64;
 
@@ -71,7 +74,13 @@ where
     /// Dropping the future gives everything up once the model is loaded.
     pub async fn start(self) -> Result<Engine, StartError> {
         self.config.validate()?;
-        let (device, device_gone, spec) = Device::start(self.build).await?;
+        let Started {
+            device,
+            gone: device_gone,
+            spec,
+            packer,
+            quay,
+        } = Device::start(self.build).await?;
         self.config.validate_for(&spec)?;
         let mut config = self.config;
         // What a step needs beside its cached state is not there for the cache.
@@ -83,15 +92,21 @@ where
         let doorbell = Arc::new(Notify::new());
         let born = Instant::now();
         let (answer_sender, answers) = mpsc::channel(ASKED_MAX);
+        let pager = PagerParts::new::<M>(&spec, &config.pager, packer, quay)?;
+        let mut core = CacheCore::new(spec.clone(), config.cache.clone());
+        if let Some(pager) = &pager {
+            core = core.with_pager(&config.pager, pager.found());
+        }
         let cache = CacheActor::spawn_with_mailbox(
-            (
-                CacheCore::new(spec.clone(), config.cache.clone()),
-                answer_sender,
-            ),
+            (core, answer_sender),
             // Never full: what is asked, those who look, and kameo's own signals.
-            mailbox::bounded(ASKED_MAX + UPKEEP_MAX + 16),
+            mailbox::bounded(ASKED_MAX + UPKEEP_MAX + PAGED_MAX + 16),
         );
         let weak_cache = cache.downgrade();
+        let pager_gone = match pager {
+            Some(pager) => Some(pager.attach(&cache, weak_cache.clone(), &telemetry).await),
+            None => None,
+        };
         let scheduler = Scheduler::spawn_with_mailbox(
             SchedulerArgs {
                 core: SchedulerCore::new(spec.clone(), config.scheduler.clone()),
@@ -123,6 +138,7 @@ where
             pins_made: AtomicUsize::new(0),
             upkeep_turns: Arc::new(Semaphore::new(UPKEEP_MAX)),
             device_gone,
+            pager_gone,
         })
     }
 }

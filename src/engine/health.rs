@@ -16,6 +16,9 @@ pub struct Health {
     pub waiting: usize,
     /// Sequences that wait for their reader.
     pub paused: usize,
+    /// The pager's disk fails or does not answer. All else goes on: what is there is
+    /// computed again.
+    pub disk_degraded: bool,
 }
 
 /// What may be expected of an engine.
@@ -48,6 +51,7 @@ impl Engine {
             running,
             waiting,
             paused,
+            disk_degraded: self.telemetry.disk_degraded(),
         }
     }
 

@@ -16,6 +16,7 @@ mod draws;
 mod health;
 mod many;
 mod newcomer;
+mod pages;
 mod upkeep;
 
 use std::sync::Arc;
@@ -68,6 +69,7 @@ pub struct Engine {
     /// Who may ask the cache something at once; the others wait for their turn.
     upkeep_turns: Arc<Semaphore>,
     device_gone: oneshot::Receiver<()>,
+    pager_gone: Option<oneshot::Receiver<()>>,
 }
 
 /// How an engine is shut down.
@@ -193,6 +195,13 @@ impl Engine {
         drop(self.scheduler);
         // The thread says it is gone, or is gone without a word.
         self.device_gone.await.ok();
+        // Where there is a disk it writes what is not there yet.
+        if let Some(gone) = self.pager_gone {
+            let pager = &self.config.pager;
+            let patience = pager.flush_time.saturating_add(pager.disk_patience);
+            // A disk that does not answer is not waited for.
+            tokio::time::timeout(patience, gone).await.ok();
+        }
     }
 
     async fn take_in(&self, request: Request) -> Result<TokenStream, SubmitError> {

@@ -40,6 +40,17 @@ impl SchedulerCore {
         }
     }
 
+    /// The cache says something without having been asked.
+    pub(super) fn heard(&mut self, news: Vec<cache::Effect>, effects: &mut Vec<Effect>) {
+        // From before the cache heard that the device has lost everything.
+        if self.asked - (self.unanswered as u64) < self.reset_asked {
+            return;
+        }
+        for one in news {
+            self.cached(one, effects);
+        }
+    }
+
     /// Sends a message to the cache, which will answer it.
     pub(super) fn ask(&mut self, message: cache::Message, effects: &mut Vec<Effect>) {
         self.asked += 1;

@@ -205,7 +205,7 @@ impl Entry {
         }
     }
 
-    pub(super) fn begin(&self, granted: usize) -> Begin {
+    pub(super) fn begin(&self, granted: usize, token_time: Option<Duration>) -> Begin {
         Begin {
             sequence: self.sequence,
             salt: self.salt.clone(),
@@ -214,6 +214,7 @@ impl Entry {
             keep: self.keep(),
             restore_points: self.restore_points.clone(),
             priority: self.retention,
+            token_time,
         }
     }
 

@@ -82,6 +82,8 @@ pub enum Event {
     Resume(SequenceId),
     /// What the cache answered.
     Cache(Result<Vec<cache::Effect>, CacheError>),
+    /// What the cache says without having been asked.
+    News(Vec<cache::Effect>),
     /// What the device answered.
     Outcome(Outcome),
     /// Time has passed: see [`SchedulerCore::wakes_at`].
@@ -247,6 +249,8 @@ pub struct SchedulerCore {
     unanswered: usize,
     /// The last message that may have made room.
     room_made_at: u64,
+    /// The last that was about a reset of the device.
+    reset_asked: u64,
     /// The message about who is resident, if one is out.
     looking: Option<u64>,
     /// Where in the queue the next such message begins.
@@ -303,6 +307,7 @@ impl SchedulerCore {
             asked: 0,
             unanswered: 0,
             room_made_at: 0,
+            reset_asked: 0,
             looking: None,
             look_from: 0,
             barriers: VecDeque::new(),
@@ -332,6 +337,7 @@ impl SchedulerCore {
             Event::Pause(sequence) => self.pause(sequence),
             Event::Resume(sequence) => self.resume(sequence),
             Event::Cache(answers) => self.answered(answers, &mut effects),
+            Event::News(news) => self.heard(news, &mut effects),
             Event::Outcome(outcome) => self.outcome(outcome, &mut effects),
             Event::Tick => {}
             Event::DeviceGone => {

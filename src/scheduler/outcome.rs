@@ -87,6 +87,7 @@ impl SchedulerCore {
         self.looking = None;
         self.stale_answers = self.unanswered;
         self.ask(cache::Message::Reset, effects);
+        self.reset_asked = self.asked;
         self.lose(&lost, &blamed, reason, false, effects);
     }
 

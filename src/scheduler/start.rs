@@ -231,8 +231,18 @@ impl SchedulerCore {
         self.starting.push(key);
         self.take_slot(user);
         let entry = &self.entries[key];
-        let begin = entry.begin(granted);
+        let begin = entry.begin(granted, self.token_time(key));
         self.ask(cache::Message::Begin(begin), effects);
+    }
+
+    /// How long a token of its prompt takes, as far as is known.
+    fn token_time(&self, key: EntryKey) -> Option<Duration> {
+        let tokens = self.entries[key].tokens.len();
+        let cost = self.cost.cost()?;
+        let load = StepLoad::span(tokens, 0);
+        let steps = tokens.div_ceil(self.config.step_tokens_max) as f64;
+        let seconds = cost.base * steps + cost.marginal(load);
+        Duration::try_from_secs_f64(seconds / tokens as f64).ok()
     }
 
     /// How long its prompt takes at least, alone on the device, as far as is known: all

@@ -10,6 +10,7 @@ use metrics::{
 };
 
 use crate::error::{GenerateError, SubmitError};
+use crate::pager::{Done, Task};
 use crate::request::FinishReason;
 
 /// The handles.
@@ -31,6 +32,18 @@ pub(super) struct Metrics {
     pub(super) sealed_bytes: Gauge,
     pub(super) reserved_bytes: Gauge,
     pub(super) protected_bytes: Gauge,
+    pub(super) host_bytes: Gauge,
+    pub(super) disk_bytes: Gauge,
+    pub(super) host_copies: Gauge,
+    pub(super) disk_copies: Gauge,
+    /// By [`Task::ALL`].
+    moves: [Moves; Task::ALL.len()],
+    pub(super) host_hits: Counter,
+    pub(super) disk_hits: Counter,
+    pub(super) foretold: Counter,
+    pub(super) offers_refused: Counter,
+    pub(super) computed_instead: Counter,
+    pub(super) disk_degraded: Gauge,
     pub(super) decode_tokens: Histogram,
     pub(super) prefill_tokens: Histogram,
     pub(super) step_seconds: Histogram,
@@ -44,6 +57,14 @@ pub(super) struct Metrics {
     pub(super) inter_token_seconds: Histogram,
 }
 
+/// What is told of one kind of movement.
+struct Moves {
+    done: Counter,
+    failed: Counter,
+    seconds: Histogram,
+    bytes: Histogram,
+}
+
 impl Metrics {
     /// Describes and registers everything with the recorder of this moment.
     #[rustfmt::skip] // a table
@@ -55,6 +76,11 @@ impl Metrics {
         describe_gauge!(CACHE_BYTES, Unit::Bytes, "bytes of cached state");
         describe_histogram!(STEP_TOKENS, Unit::Count, "tokens of a step");
         let bytes = |kind| gauge!(CACHE_BYTES, "tier" => "device", "kind" => kind);
+        describe_gauge!(PAGER_COPIES, Unit::Count, "segments kept beside the device");
+        let copies = |tier| gauge!(PAGER_COPIES, "tier" => tier);
+        describe_counter!(PAGER_HITS, Unit::Count, "copies that a sequence waited for");
+        let hits = |tier| counter!(PAGER_HITS, "tier" => tier);
+        let kept = |tier| gauge!(CACHE_BYTES, "tier" => tier, "kind" => "copies");
         let step_tokens = |kind| histogram!(STEP_TOKENS, "kind" => kind);
         Self {
             running: level("motet_num_requests_running", Unit::Count, "sequences with a slot"),
@@ -74,6 +100,17 @@ impl Metrics {
             sealed_bytes: bytes("sealed"),
             reserved_bytes: bytes("reserved"),
             protected_bytes: bytes("protected"),
+            host_bytes: kept("host"),
+            disk_bytes: kept("disk"),
+            host_copies: copies("host"),
+            disk_copies: copies("disk"),
+            moves: moves(),
+            host_hits: hits("host"),
+            disk_hits: hits("disk"),
+            foretold: count("motet_pager_foretold_total", "copies read from the disk before anybody waited for them"),
+            offers_refused: count("motet_pager_refused_total", "segments that there was no room to keep"),
+            computed_instead: count("motet_pager_computed_instead_total", "sequences that were faster to compute than to bring"),
+            disk_degraded: level("motet_pager_disk_degraded", Unit::Count, "1 while the disk fails or does not answer"),
             decode_tokens: step_tokens("decode"),
             prefill_tokens: step_tokens("prefill"),
             step_seconds: seconds("motet_step_seconds", "time that the device worked on a step"),
@@ -85,6 +122,22 @@ impl Metrics {
             whole_seconds: seconds("motet_e2e_request_latency_seconds", "from submit to the end"),
             first_token_seconds: seconds("motet_time_to_first_token_seconds", "from submit to the first token"),
             inter_token_seconds: seconds("motet_inter_token_latency_seconds", "between two tokens of a sequence"),
+        }
+    }
+
+    /// A copy thread has done a job, or not.
+    pub(super) fn moved(&self, done: &Done) {
+        let index = Task::ALL.iter().position(|known| *known == done.task);
+        let moves = &self.moves[index.expect("every task is listed")];
+        if done.result.is_err() {
+            moves.failed.increment(1);
+            return;
+        }
+        moves.done.increment(1);
+        let seconds = done.took.as_secs_f64();
+        moves.seconds.record(seconds);
+        if done.bytes > 0 {
+            moves.bytes.record(done.bytes as f64);
         }
     }
 
@@ -103,7 +156,24 @@ impl Metrics {
 }
 
 const CACHE_BYTES: &str = "motet_cache_bytes";
+const PAGER_HITS: &str = "motet_pager_hits_total";
+const PAGER_COPIES: &str = "motet_pager_copies";
 const STEP_TOKENS: &str = "motet_step_tokens";
+
+fn moves() -> [Moves; Task::ALL.len()] {
+    let (done, failed) = ("motet_pager_moves_total", "motet_pager_failures_total");
+    let (seconds, bytes) = ("motet_pager_move_seconds", "motet_pager_move_bytes");
+    describe_counter!(done, Unit::Count, "copies that were moved");
+    describe_counter!(failed, Unit::Count, "movements that failed");
+    describe_histogram!(seconds, Unit::Seconds, "time that a movement takes");
+    describe_histogram!(bytes, Unit::Bytes, "bytes that a movement moves");
+    Task::ALL.map(|task| Moves {
+        done: counter!(done, "task" => task.label()),
+        failed: counter!(failed, "task" => task.label()),
+        seconds: histogram!(seconds, "task" => task.label()),
+        bytes: histogram!(bytes, "task" => task.label()),
+    })
+}
 
 /// One counter for each value of a label.
 fn counts<const N: usize>(

@@ -19,6 +19,7 @@ use crate::cache::CacheStats;
 use crate::device::{Outcome, Work};
 use crate::error::{GenerateError, SubmitError};
 use crate::model::DeviceMemory;
+use crate::pager::{Done, PagerStats};
 use crate::request::{FinishReason, Usage};
 use crate::scheduler::SchedulerStats;
 use crate::sync::{AtomicUsize, Ordering};
@@ -66,6 +67,8 @@ pub struct EngineStats {
     pub device_alive: bool,
     /// What is cached.
     pub cache: CacheStats,
+    /// What is kept beside the device.
+    pub pager: PagerStats,
     /// Mean time between two sequences' ends lately; zero before the second.
     pub finish_interval: Duration,
 }
@@ -92,6 +95,7 @@ pub(crate) struct Telemetry {
     awaiting_prefix: AtomicUsize,
     paused: AtomicUsize,
     output_tokens: AtomicUsize,
+    disk_degraded: AtomicUsize,
     sums: Mutex<Sums>,
 }
 
@@ -116,6 +120,7 @@ impl Telemetry {
             awaiting_prefix: count(),
             paused: count(),
             output_tokens: count(),
+            disk_degraded: count(),
             sums: Mutex::new(Sums {
                 stats: EngineStats {
                     device_alive: true,
@@ -181,6 +186,36 @@ impl Telemetry {
         metrics.cache_queries.absolute(now.asked_tokens);
         metrics.cache_hits.absolute(now.hit_tokens);
         self.sums().stats.cache = now;
+    }
+
+    /// What the pager keeps.
+    pub(crate) fn pager(&self, now: PagerStats) {
+        let metrics = &self.metrics;
+        metrics.host_bytes.set(now.host_bytes as f64);
+        metrics.disk_bytes.set(now.disk_bytes as f64);
+        metrics.host_copies.set(now.host_copies as f64);
+        metrics.disk_copies.set(now.disk_copies as f64);
+        metrics.host_hits.absolute(now.host_hits);
+        metrics.disk_hits.absolute(now.disk_hits);
+        metrics.foretold.absolute(now.foretold);
+        metrics.offers_refused.absolute(now.refused);
+        metrics.computed_instead.absolute(now.computed_instead);
+        metrics
+            .disk_degraded
+            .set(f64::from(u8::from(now.disk_degraded)));
+        let degraded = usize::from(now.disk_degraded);
+        self.disk_degraded.store(degraded, Ordering::Relaxed);
+        self.sums().stats.pager = now;
+    }
+
+    /// Whether the pager's disk is out of use.
+    pub(crate) fn disk_degraded(&self) -> bool {
+        self.disk_degraded.load(Ordering::Relaxed) > 0
+    }
+
+    /// A copy was moved, or not.
+    pub(crate) fn moved(&self, done: &Done) {
+        self.metrics.moved(done);
     }
 
     /// Work goes to the device.

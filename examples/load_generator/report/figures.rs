@@ -8,11 +8,12 @@ use motet::request::{FinishReason, Prompt};
 use motet::text::TextCodec;
 use motet::{Engine, EngineStats, TokenId};
 
-use super::{Latency, Memory, ModelFigures, Percentiles, Report, Requests, Steps, Tokens};
+use super::{Latency, Memory, ModelFigures, Paged, Percentiles, Report, Requests, Steps, Tokens};
 use crate::arguments::Arguments;
 use crate::crowd::Crowd;
 use crate::distinct;
 use crate::user::{Ending, Turn};
+use motet::pager::PagerStats;
 
 impl Report {
     /// Reckons the figures. Tokenises all prompts once more, so it takes a moment.
@@ -151,6 +152,20 @@ fn memory(crowd: &Crowd, counts_state: bool, needed_bytes: usize) -> Memory {
         cached_tokens: stats.cache.cached_tokens,
         segments: stats.cache.segments,
         evicted_segments: stats.cache.evicted_segments,
+        pager: (stats.pager != PagerStats::default()).then(|| paged(&stats.pager)),
+    }
+}
+
+fn paged(stats: &PagerStats) -> Paged {
+    Paged {
+        host_copies: stats.host_copies,
+        host_bytes: stats.host_bytes,
+        disk_copies: stats.disk_copies,
+        disk_bytes: stats.disk_bytes,
+        left: stats.packed,
+        came_back: stats.unpacked,
+        from_disk: stats.read,
+        computed_instead: stats.computed_instead,
     }
 }
 

@@ -120,6 +120,24 @@ pub(crate) struct Steps {
     pub(crate) device_busy_seconds: f64,
 }
 
+/// What is kept beside the device.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Paged {
+    /// Copies in host memory, and their bytes.
+    pub(crate) host_copies: usize,
+    pub(crate) host_bytes: usize,
+    /// Copies on the disk, and their bytes.
+    pub(crate) disk_copies: usize,
+    pub(crate) disk_bytes: usize,
+    /// Segments that were copied out.
+    pub(crate) left: u64,
+    /// Copies that were brought back, and how many of these came from the disk.
+    pub(crate) came_back: u64,
+    pub(crate) from_disk: u64,
+    /// Times that computing was found faster than bringing.
+    pub(crate) computed_instead: u64,
+}
+
 /// Bytes.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Memory {
@@ -144,4 +162,7 @@ pub(crate) struct Memory {
     pub(crate) segments: usize,
     /// Segments that were evicted.
     pub(crate) evicted_segments: u64,
+    /// What is kept beside the device at the end, and what was moved; none without a
+    /// pager.
+    pub(crate) pager: Option<Paged>,
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::layout::{bar, counted, duration, paragraph, thousands};
-use super::{Percentiles, Report, Steps};
+use super::{Paged, Percentiles, Report, Steps};
 use crate::byte_size::ByteSize;
 
 /// Rows of the histogram of batch sizes; more sizes share rows.
@@ -156,6 +156,9 @@ fn memory(report: &Report) -> String {
         let evicted = counted(memory.evicted_segments, "segment");
         rows += &row("", &format!("{evicted} evicted"));
     }
+    if let Some(pager) = &memory.pager {
+        rows += &beside(pager);
+    }
     let device = format!(
         "{} at the peak, busy {:.1} % of the time",
         ByteSize(memory.device_peak_bytes),
@@ -193,6 +196,35 @@ fn histogram(steps: &Steps) -> String {
         text.push('\n');
     }
     text
+}
+
+fn beside(pager: &Paged) -> String {
+    let kept = |copies, bytes| {
+        format!(
+            "{} in {}",
+            ByteSize(bytes),
+            counted(copies as u64, "segment")
+        )
+    };
+    let mut rows = row(
+        "Beside device",
+        &format!(
+            "{} of host memory",
+            kept(pager.host_copies, pager.host_bytes)
+        ),
+    );
+    if pager.disk_copies > 0 {
+        let disk = format!("{} on disk", kept(pager.disk_copies, pager.disk_bytes));
+        rows += &row("", &disk);
+    }
+    let moved = format!(
+        "{} left, {} came back ({} from disk), {} times computed instead",
+        thousands(pager.left),
+        thousands(pager.came_back),
+        thousands(pager.from_disk),
+        thousands(pager.computed_instead)
+    );
+    rows + &row("", &moved)
 }
 
 fn row(name: &str, text: &str) -> String {

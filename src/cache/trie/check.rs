@@ -1,11 +1,12 @@
 //! What must always be true of the trie.
 
-use super::Trie;
+use super::{Keeping, Trie};
 
 impl Trie {
     /// Panics unless every edge, link, sum, hold and order is consistent.
     pub fn check_integrity(&self) {
         let (mut tokens, mut bytes, mut protected_bytes, mut listed) = (0, 0, 0, 0);
+        let (mut unkept, mut unkept_bytes) = (0, 0);
         for (key, node) in &self.nodes {
             let mut held_below = 0;
             for (first, child) in node.children.iter() {
@@ -46,6 +47,18 @@ impl Trie {
                 node.children.is_empty() && node.holders == 0,
                 "exactly the leaves that nobody holds may go"
             );
+            let counted = node.holders == 0 && !node.keeping.is_kept();
+            assert_eq!(node.counted, counted, "what is not kept is counted");
+            if counted {
+                unkept_bytes += node.bytes;
+            }
+            if counted && node.keeping == Keeping::Not {
+                unkept += 1;
+                assert!(
+                    self.unkept.contains(&node.standing(key)),
+                    "and stands in order"
+                );
+            }
             if node.listed {
                 listed += 1;
                 assert!(
@@ -55,6 +68,8 @@ impl Trie {
             }
         }
         assert_eq!(listed, self.order.len(), "nobody else stands in the order");
+        assert_eq!(unkept, self.unkept.len(), "nobody else is to be kept");
+        assert_eq!(unkept_bytes, self.unkept_bytes, "unkept bytes add up");
         assert_eq!(tokens, self.tokens, "tokens add up");
         assert_eq!(bytes, self.bytes, "bytes add up");
         assert_eq!(protected_bytes, self.protected_bytes, "held bytes add up");

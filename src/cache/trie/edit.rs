@@ -1,7 +1,7 @@
 //! Insert, split, merge, replace, remove.
 
 use super::children::Children;
-use super::{Class, Node, NodeKey, Sealed, Trie};
+use super::{Class, Keeping, Node, NodeKey, Sealed, Trie};
 use crate::cache::salt::Salt;
 use crate::model::Extent;
 use crate::shared::lease::LeaseWord;
@@ -30,6 +30,8 @@ impl Trie {
             priority: 0,
             listed: false,
             restore_point: false,
+            keeping: Keeping::Not,
+            counted: false,
         });
         self.roots.insert(salt.clone(), root);
         self.salts.insert(root, salt.clone());
@@ -66,6 +68,8 @@ impl Trie {
             priority,
             listed: false,
             restore_point: false,
+            keeping: Keeping::Not,
+            counted: false,
         };
         let key = self.nodes.insert(node);
         let before = self.nodes[parent].children.insert(edge[0], key);
@@ -94,6 +98,7 @@ impl Trie {
         lower: Sealed,
     ) -> Option<NodeKey> {
         self.take_word(key)?;
+        self.unlist(key);
         let node = &mut self.nodes[key];
         let (parent, holders) = (node.parent, node.holders);
         let edge = std::mem::take(&mut node.edge);
@@ -115,6 +120,8 @@ impl Trie {
             priority: node.priority,
             listed: false,
             restore_point: false,
+            keeping: Keeping::Not,
+            counted: false,
         };
         node.edge = edge[at..].into();
         node.tokens_before += at as u32;
@@ -132,6 +139,8 @@ impl Trie {
         let above = self.nodes.insert(above);
         self.nodes[parent].children.insert(edge[0], above);
         self.nodes[key].parent = above;
+        self.list_if_free(key);
+        self.list_if_free(above);
         Some(above)
     }
 
@@ -158,8 +167,9 @@ impl Trie {
         for key in [upper, lower] {
             self.take_word(key).expect("nobody holds either");
         }
-        let above = self.nodes.remove(upper).expect("the upper was there");
+        self.unlist(upper);
         self.unlist(lower);
+        let above = self.nodes.remove(upper).expect("the upper was there");
         let node = &mut self.nodes[lower];
         let gone = (above.word.segment(), node.word.segment());
         self.bytes -= above.bytes + node.bytes;
@@ -169,6 +179,9 @@ impl Trie {
         node.tokens_before = above.tokens_before;
         node.hits = node.hits.max(above.hits);
         node.last_use = node.last_use.max(above.last_use);
+        if !node.keeping.is_kept() || node.keeping != above.keeping {
+            node.keeping = Keeping::Not;
+        }
         node.beyond = merged.beyond as u32;
         node.bytes = merged.bytes;
         node.word = LeaseWord::new(merged.segment);
@@ -184,8 +197,10 @@ impl Trie {
     /// outside the trie has a lease of it.
     pub fn replace(&mut self, key: NodeKey, sealed: Sealed) -> Option<SegmentId> {
         let gone = self.take_word(key)?;
+        self.unlist(key);
         let node = &mut self.nodes[key];
         let before = std::mem::replace(&mut node.bytes, sealed.bytes);
+        node.keeping = Keeping::Not;
         node.beyond = sealed.beyond as u32;
         node.word = LeaseWord::new(sealed.segment);
         if node.holders > 0 {
@@ -195,7 +210,23 @@ impl Trie {
         }
         self.bytes -= before;
         self.bytes += sealed.bytes;
+        self.list_if_free(key);
         Some(gone)
+    }
+
+    /// Notes whether the node's state is held outside the device as well.
+    pub fn set_keeping(&mut self, key: NodeKey, keeping: Keeping) {
+        self.unlist(key);
+        self.nodes[key].keeping = keeping;
+        self.list_if_free(key);
+    }
+
+    /// Gives the node's segment a new word, so that whoever outside the trie has a lease
+    /// of it has no say any more.
+    pub fn renew_word(&mut self, key: NodeKey) {
+        let node = &mut self.nodes[key];
+        node.word = LeaseWord::new(node.word.segment());
+        node.lease = node.word.lease().filter(|_| node.holders > 0);
     }
 
     /// Asks that the node's end stays restorable.

@@ -31,7 +31,7 @@ use super::eviction::{Asked, Class, Eviction, Facts, Ticket};
 use super::salt::Salt;
 use crate::model::Extent;
 use crate::shared::lease::{Lease, LeaseWord};
-use crate::{SegmentId, TokenId};
+use crate::{CopyId, SegmentId, TokenId};
 use children::Children;
 
 pub use order::Evicted;
@@ -63,6 +63,32 @@ pub struct Node {
     /// Whether it stands in the order of eviction.
     listed: bool,
     restore_point: bool,
+    keeping: Keeping,
+    /// Whether it is counted among what is not kept, if it is not.
+    counted: bool,
+}
+
+/// Whether a node's state is held outside the device as well, so that it can go at no
+/// cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keeping {
+    /// It is not.
+    #[default]
+    Not,
+    /// It is being copied, or is to be.
+    Offered,
+    /// There is no room for it: it is not tried again before it is used.
+    Refused,
+    /// It is, in this copy.
+    Kept(CopyId),
+}
+
+impl Keeping {
+    /// Whether there is a copy.
+    #[must_use]
+    pub fn is_kept(self) -> bool {
+        matches!(self, Self::Kept(_))
+    }
 }
 
 /// A sealed segment that is to be a node's.
@@ -96,6 +122,10 @@ pub struct Trie {
     salts: SecondaryMap<NodeKey, Salt>,
     /// Leaves that nobody holds.
     order: BTreeSet<Standing>,
+    /// Nodes that nobody holds and nobody has thought of keeping.
+    unkept: BTreeSet<Standing>,
+    /// Bytes of nodes that nobody holds and that are not kept.
+    unkept_bytes: usize,
     policy: Box<dyn Eviction>,
     tokens: usize,
     bytes: usize,
@@ -176,6 +206,12 @@ impl Node {
         self.restore_point
     }
 
+    /// Whether its state is held outside the device as well.
+    #[must_use]
+    pub fn keeping(&self) -> Keeping {
+        self.keeping
+    }
+
     /// Its children, in no order that means anything.
     pub fn children(&self) -> impl Iterator<Item = NodeKey> + '_ {
         self.children.iter().map(|(_, child)| child)
@@ -217,6 +253,8 @@ impl Trie {
             roots: BTreeMap::new(),
             salts: SecondaryMap::new(),
             order: BTreeSet::new(),
+            unkept: BTreeSet::new(),
+            unkept_bytes: 0,
             policy,
             tokens: 0,
             bytes: 0,
@@ -283,6 +321,12 @@ impl Trie {
         self.protected_bytes
     }
 
+    /// Bytes of nodes that nobody holds and whose state is nowhere else.
+    #[must_use]
+    pub fn unkept_bytes(&self) -> usize {
+        self.unkept_bytes
+    }
+
     /// Uses so far: the trie's clock.
     #[must_use]
     pub fn tick(&self) -> u64 {
@@ -330,6 +374,17 @@ impl Trie {
             at = self.nodes[at].parent;
         }
         Some(at)
+    }
+
+    /// The salt of the root that a node hangs on.
+    ///
+    /// # Panics
+    ///
+    /// When it is not in the trie.
+    #[must_use]
+    pub fn salt_above(&self, node: NodeKey) -> &Salt {
+        let root = self.root_above(node).expect("the node is in the trie");
+        &self.salts[root]
     }
 
     /// The nodes from the top down to `end`, the root left out.

@@ -1,6 +1,6 @@
 //! Holding, using, and who is evicted next.
 
-use super::{Asked, Class, Node, NodeKey, Ticket, Trie};
+use super::{Asked, Class, Keeping, Node, NodeKey, Ticket, Trie};
 use crate::cache::salt::Salt;
 use crate::{SegmentId, TokenId};
 
@@ -164,6 +164,28 @@ impl Trie {
         }
     }
 
+    /// Nodes that nobody holds and nobody has thought of keeping, coldest first; about
+    /// `count`.
+    #[must_use]
+    pub fn coldest_unkept(&self, count: usize) -> Vec<NodeKey> {
+        let mut coldest: Vec<(u8, u64, u64, NodeKey)> = Vec::new();
+        let mut oldest = self.unkept.first();
+        while let Some(&(priority, class, ..)) = oldest {
+            let begin = (priority, class, 0, NodeKey::default());
+            // No tick is as late.
+            let end = (priority, class, u64::MAX, NodeKey::default());
+            let of_class = self.unkept.range(begin..end);
+            coldest.extend(of_class.take(count).map(|&(_, _, last_use, key)| {
+                let worth = self.policy.worth(&self.nodes[key].facts(), self.tick);
+                (priority, worth, last_use, key)
+            }));
+            oldest = self.unkept.range(end..).next();
+        }
+        coldest.sort_unstable();
+        coldest.truncate(count);
+        coldest.into_iter().map(|(.., key)| key).collect()
+    }
+
     fn take_out(&mut self, victim: NodeKey) -> Evicted {
         let node = self.remove_leaf(victim);
         let above = self.nodes.get(node.parent);
@@ -209,6 +231,9 @@ impl Trie {
             self.unlist(at);
             let node = &mut self.nodes[at];
             node.last_use = self.tick;
+            if node.keeping == Keeping::Refused {
+                node.keeping = Keeping::Not;
+            }
             note(node);
             let parent = node.parent;
             self.list_if_free(at);
@@ -216,23 +241,37 @@ impl Trie {
         }
     }
 
-    /// Puts a node that may go into the order.
+    /// Puts a node that may go into the order, and one that nobody holds among what is
+    /// not kept, if it is not.
     pub(super) fn list_if_free(&mut self, key: NodeKey) {
         let node = &mut self.nodes[key];
-        if node.is_root() || node.holders > 0 || !node.children.is_empty() {
+        if node.is_root() || node.holders > 0 {
             return;
         }
-        node.listed = true;
         let standing = node.standing(key);
-        self.order.insert(standing);
+        if !node.counted && !node.keeping.is_kept() {
+            node.counted = true;
+            self.unkept_bytes += node.bytes;
+            if node.keeping == Keeping::Not {
+                self.unkept.insert(standing);
+            }
+        }
+        if node.children.is_empty() {
+            node.listed = true;
+            self.order.insert(standing);
+        }
     }
 
-    /// Takes a node out of the order, if it is there: before its standing changes.
+    /// Takes a node out of both, if it is there: before its standing or its bytes change.
     pub(super) fn unlist(&mut self, key: NodeKey) {
         let node = &mut self.nodes[key];
+        let standing = node.standing(key);
         if std::mem::take(&mut node.listed) {
-            let standing = node.standing(key);
             self.order.remove(&standing);
+        }
+        if std::mem::take(&mut node.counted) {
+            self.unkept_bytes -= node.bytes;
+            self.unkept.remove(&standing);
         }
     }
 }

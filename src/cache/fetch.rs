@@ -1,0 +1,273 @@
+//! What comes back for a newcomer.
+//!
+//! A newcomer asks the pager for what the device does not hold. If something is there,
+//! room is reserved before it moves; when it has arrived it stands in the trie like
+//! anything else, and the newcomer begins. Meanwhile the newcomer holds its path.
+
+use super::begin::Usable;
+use super::eviction::Class;
+use super::page::Patience;
+use super::trie::NodeKey;
+use super::{Begin, CacheCore, Effect};
+use crate::device::Edit;
+use crate::model::Extent;
+use crate::pager::{self, Piece, Want};
+use crate::{CopyId, SequenceId};
+
+/// Tokens that are worth asking for.
+const WANTED_TOKENS_MIN: usize = 16;
+
+/// A newcomer that waits for the pager.
+#[derive(Debug)]
+pub(super) struct Fetching {
+    newcomer: Begin,
+    /// The node that it holds meanwhile.
+    pub(super) end: NodeKey,
+    /// Tokens that it would begin with now.
+    resident_tokens: usize,
+    /// What comes, and the device bytes that are reserved for each.
+    pieces: Vec<(Piece, usize)>,
+    /// Of these, what is still reserved.
+    reserved_bytes: usize,
+}
+
+impl CacheCore {
+    /// Asks the pager for the rest of what a newcomer could begin with. Gives it back
+    /// where that is of no use.
+    pub(super) fn ask_pager(
+        &mut self,
+        newcomer: Begin,
+        usable: &Usable,
+        most: usize,
+        effects: &mut Vec<Effect>,
+    ) -> Option<Begin> {
+        let asks = self.paging.as_ref().is_some_and(|paging| paging.has_copies);
+        if !asks || usable.tokens + WANTED_TOKENS_MIN > most {
+            return Some(newcomer);
+        }
+        let root = self.trie.root_or_new(&newcomer.salt);
+        let end = usable.end.unwrap_or(root);
+        self.trie.hold(end);
+        let mut resident = self.extents(end);
+        if let Some((node, at)) = usable.partial {
+            resident.push(self.trie.node(node).extent().cut(at).0);
+        }
+        let sequence = newcomer.sequence;
+        self.tell_pager(pager::Message::Want(Want {
+            sequence,
+            salt: newcomer.salt.digest(),
+            tokens: newcomer.tokens[..most].into(),
+            resident,
+            seen_tokens: usable.seen,
+            token_time: newcomer.token_time,
+        }));
+        effects.push(Effect::Waits {
+            sequence,
+            tokens: usable.tokens,
+        });
+        let fetching = Fetching {
+            newcomer,
+            end,
+            resident_tokens: usable.tokens,
+            pieces: Vec::new(),
+            reserved_bytes: 0,
+        };
+        let paging = self.paging.as_mut().expect("there is a pager");
+        paging.fetching.insert(sequence, fetching);
+        None
+    }
+
+    /// Reserves room for what was found, and has it fetched.
+    pub(super) fn found(
+        &mut self,
+        sequence: SequenceId,
+        pieces: Vec<Piece>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let fetching = self.paging.as_ref();
+        let Some(fetching) = fetching.and_then(|paging| paging.fetching.get(&sequence)) else {
+            return;
+        };
+        let mut at = fetching.resident_tokens;
+        let tokens_max = fetching.newcomer.tokens_max;
+        let mut reserved = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let bytes = self.import_bytes(&piece, at);
+            at = piece.end;
+            reserved.push((piece, bytes));
+        }
+        let bytes: usize = reserved.iter().map(|(_, bytes)| bytes).sum();
+        let tail = self.spec.tail_bytes(tokens_max.saturating_sub(at));
+        if !self.make_room(bytes + tail, effects) {
+            self.tell_pager(pager::Message::Cancel { sequence });
+            self.begin_again(sequence, false, effects);
+            return;
+        }
+        let paging = self.paging.as_mut().expect("there is a pager");
+        paging.arriving_bytes += bytes;
+        paging.outbox.push(pager::Message::Fetch { sequence });
+        let fetching = paging.fetching.get_mut(&sequence).expect("it waits");
+        fetching.reserved_bytes = bytes;
+        fetching.pieces = reserved;
+    }
+
+    /// What was found is there: it becomes part of the trie, and the newcomer begins.
+    pub(super) fn arrived(
+        &mut self,
+        sequence: SequenceId,
+        copies: &[CopyId],
+        effects: &mut Vec<Effect>,
+    ) {
+        let paging = self.paging.as_mut().expect("there is a pager");
+        let Some(mut fetching) = paging.fetching.remove(&sequence) else {
+            // It has left meanwhile.
+            let copies = copies.to_vec();
+            self.tell_pager(pager::Message::Spare { sequence, copies });
+            return;
+        };
+        let (mut spare, mut spare_bytes) = (Vec::new(), 0);
+        for (piece, bytes) in std::mem::take(&mut fetching.pieces) {
+            // What comes later has its room until its turn.
+            let paging = self.paging.as_mut().expect("there is a pager");
+            paging.arriving_bytes -= bytes;
+            let whole = self.spec.segment_bytes(piece.extent);
+            match self.import(&fetching.newcomer, piece, effects) {
+                Some(node) => {
+                    self.trie.move_hold(fetching.end, node);
+                    fetching.end = node;
+                }
+                None => {
+                    spare.push(piece.copy);
+                    spare_bytes += whole;
+                    // Counted at once, told together.
+                    let paging = self.paging.as_mut().expect("there is a pager");
+                    paging.arriving_bytes += whole;
+                }
+            }
+        }
+        if !spare.is_empty() {
+            let paging = self.paging.as_mut().expect("there is a pager");
+            paging.arriving_bytes -= spare_bytes;
+            self.ebbs(sequence, spare_bytes);
+            let copies = spare;
+            self.tell_pager(pager::Message::Spare { sequence, copies });
+        }
+        self.trie.release(fetching.end);
+        let patience = Patience {
+            leader: true,
+            pager: false,
+        };
+        self.begin(fetching.newcomer, patience, effects);
+    }
+
+    /// Puts a piece into the trie, as far as it is not there; its node. None where it has
+    /// no place there, or there is no room.
+    fn import(
+        &mut self,
+        newcomer: &Begin,
+        piece: Piece,
+        effects: &mut Vec<Effect>,
+    ) -> Option<NodeKey> {
+        let root = self.trie.root(&newcomer.salt)?;
+        let found = self.trie.find(root, &newcomer.tokens[..piece.end]);
+        let at = found.tokens_with_partial();
+        if at < piece.start || at >= piece.end {
+            return None;
+        }
+        let above = found.path.last().copied().unwrap_or(root);
+        let nearest = found.partial.map_or(above, |(node, _)| node);
+        // Held so that making room does not evict what this is about.
+        self.trie.hold(nearest);
+        let fits = self.make_room(self.import_bytes(&piece, at), effects);
+        let parent = match found.partial {
+            _ if !fits => None,
+            None => Some(above),
+            Some((node, cut)) => self.split(node, cut, effects),
+        };
+        let node = parent.map(|parent| self.take_in(newcomer, piece, at, parent, effects));
+        self.trie.release(nearest);
+        node
+    }
+
+    /// Puts what of a piece begins at offset `at` below `parent`.
+    fn take_in(
+        &mut self,
+        newcomer: &Begin,
+        piece: Piece,
+        at: usize,
+        parent: NodeKey,
+        effects: &mut Vec<Effect>,
+    ) -> NodeKey {
+        let sealed = self.new_segment(piece.part(at));
+        effects.push(Effect::Edit(Edit::Import {
+            copy: piece.copy,
+            range: at - piece.start..piece.end - piece.start,
+            segment: sealed.segment,
+        }));
+        let (edge, class) = (&newcomer.tokens[at..piece.end], Class::default());
+        let node = self
+            .trie
+            .insert(parent, edge, sealed, newcomer.priority, class);
+        self.note_copy(node, piece.copy);
+        node
+    }
+
+    /// Device bytes that it takes to bring in a piece from offset `at` on: where it is
+    /// cut, whole and parts exist at once.
+    fn import_bytes(&self, piece: &Piece, at: usize) -> usize {
+        let whole = self.spec.segment_bytes(piece.extent);
+        let part = piece.part(at.max(piece.start));
+        match part.tokens == piece.extent.tokens {
+            true => whole,
+            // The two halves of the second cut are no more than the first one's half.
+            false => 3 * whole,
+        }
+    }
+
+    /// A newcomer need not wait for the pager any more, unless it is to ask again.
+    pub(super) fn begin_again(
+        &mut self,
+        sequence: SequenceId,
+        pager: bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        let paging = self.paging.as_mut().expect("there is a pager");
+        if let Some(fetching) = paging.fetching.remove(&sequence) {
+            paging.arriving_bytes -= fetching.reserved_bytes;
+            self.trie.release(fetching.end);
+            let patience = Patience {
+                leader: true,
+                pager,
+            };
+            self.begin(fetching.newcomer, patience, effects);
+        }
+    }
+
+    /// A newcomer is over that may wait for the pager.
+    pub(super) fn cancel_fetching(&mut self, sequence: SequenceId) {
+        let paging = self.paging.as_mut().expect("there is a pager");
+        if let Some(fetching) = paging.fetching.remove(&sequence) {
+            paging.arriving_bytes -= fetching.reserved_bytes;
+            paging.outbox.push(pager::Message::Cancel { sequence });
+            // The bytes may be there already.
+            self.ebbs(sequence, fetching.reserved_bytes);
+            self.trie.release(fetching.end);
+        }
+    }
+}
+
+impl Piece {
+    /// What of it begins at offset `at` of the sequence.
+    fn part(&self, at: usize) -> Extent {
+        let whole = self.extent;
+        let until = self.end - self.start;
+        let upper = match until < whole.tokens {
+            true => whole.cut(until).0,
+            false => whole,
+        };
+        match at - self.start {
+            0 => upper,
+            from => upper.cut(from).1,
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The pager is started, where there is to be one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kameo::actor::{ActorRef, Spawn, WeakActorRef};
+use kameo::mailbox;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::CopyId;
+use crate::actors::cache::{Attach, CacheActor};
+use crate::actors::pager::{DONE_MAX, PAGER_MAILBOX_MAX, PagerActor, PagerArgs};
+use crate::config::{ConfigError, PagerConfig, Precision};
+use crate::device::Quay;
+use crate::error::StartError;
+use crate::model::{Extent, Model, ModelSpec, Packer, Parcel};
+use crate::pager::carrier::{Carriers, Host};
+use crate::pager::tiers::{BufferPool, DiskTier};
+use crate::pager::{Done, PagerCore, Sizes};
+use crate::telemetry::Telemetry;
+
+/// Host memory that waits for the next copy, at most, as a part of all.
+const SPARE_PART: usize = 8;
+
+/// What a pager is made of.
+pub(super) struct PagerParts {
+    core: PagerCore,
+    carriers: Carriers,
+    done: mpsc::Receiver<Done>,
+    found: bool,
+    flush_time: Duration,
+    gone: oneshot::Receiver<()>,
+}
+
+impl PagerParts {
+    /// None where there is to be no pager.
+    pub(super) fn new<M: Model>(
+        spec: &ModelSpec,
+        config: &PagerConfig,
+        packer: M::Packer,
+        quay: Quay<Parcel<M>>,
+    ) -> Result<Option<Self>, StartError> {
+        if config.host_bytes_max == 0 {
+            return Ok(None);
+        }
+        // Memory that waits for the next copy is host memory, too.
+        let spare_bytes = config.host_bytes_max / SPARE_PART;
+        let pool = BufferPool::new(spare_bytes);
+        let config = &PagerConfig {
+            host_bytes_max: config.host_bytes_max - spare_bytes,
+            ..config.clone()
+        };
+        let opened = config.disk.as_ref().map(|disk| {
+            let identity = spec.identity;
+            DiskTier::open(
+                &disk.folder,
+                disk.bytes_max,
+                identity,
+                pool.clone(),
+                CopyId(1),
+            )
+        });
+        let (disk, found) = match opened.transpose()? {
+            Some((disk, recovered)) => {
+                for (path, why) in recovered.removed.iter().chain(&recovered.left) {
+                    tracing::warn!("not taken over: {}: {why}", path.display());
+                }
+                (Some(disk), recovered.copies)
+            }
+            None => (None, Vec::new()),
+        };
+        let any = !found.is_empty();
+        let sizes = sizes(packer.clone(), config.precision)?;
+        let core = PagerCore::new(spec.clone(), config.clone(), sizes, found);
+        let host = Host::new(config.host_bytes_max);
+        let (sender, done) = mpsc::channel(DONE_MAX);
+        let (alive, gone) = oneshot::channel();
+        let carriers = Carriers::start(packer, quay, pool, host, disk, sender, &Arc::new(alive));
+        Ok(Some(Self {
+            core,
+            carriers: carriers.map_err(StartError::Pager)?,
+            done,
+            found: any,
+            flush_time: config.flush_time,
+            gone,
+        }))
+    }
+
+    /// Whether copies of a former run were found.
+    pub(super) fn found(&self) -> bool {
+        self.found
+    }
+
+    /// Starts the pager, for this cache. The receiver resolves when it and its threads are
+    /// gone.
+    pub(super) async fn attach(
+        self,
+        cache: &ActorRef<CacheActor>,
+        weak: WeakActorRef<CacheActor>,
+        telemetry: &Arc<Telemetry>,
+    ) -> oneshot::Receiver<()> {
+        // What a former run has left is there from the beginning.
+        telemetry.pager(self.core.stats());
+        let args = PagerArgs {
+            core: self.core,
+            carriers: self.carriers,
+            done: self.done,
+            cache: weak,
+            telemetry: Arc::clone(telemetry),
+            flush_time: self.flush_time,
+        };
+        let pager = PagerActor::spawn_with_mailbox(args, mailbox::bounded(PAGER_MAILBOX_MAX));
+        // A cache that has just been started is there.
+        cache.tell(Attach(pager)).send().await.ok();
+        self.gone
+    }
+}
+
+/// What copies take.
+fn sizes<K: Packer>(packer: K, precision: Precision) -> Result<Sizes, StartError> {
+    let has_floats = packer.floats(Extent::whole(1)).is_some();
+    if precision == Precision::Eight && !has_floats {
+        return Err(StartError::Config(ConfigError {
+            field: "pager.precision",
+            found: "eight bits".into(),
+            expected: "full precision: each bit of this model's state counts".into(),
+        }));
+    }
+    Ok(Box::new(move |extent| {
+        let full = packer.packed_bytes(extent);
+        let eight = packer
+            .floats(extent)
+            .and_then(|floats| floats.eight_bytes(full));
+        match eight.filter(|eight| precision == Precision::Eight && *eight < full) {
+            Some(eight) => (eight, Precision::Eight),
+            None => (full, Precision::Full),
+        }
+    }))
+}

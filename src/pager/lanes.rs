@@ -1,0 +1,363 @@
+//! What each copy thread does next; demand overtakes everything else.
+//!
+//! A thread is given one job at a time, so that what is wanted most is decided here, when
+//! it is free. What a sequence waits for goes first; then what one will want; then what is
+//! to be on the disk before host memory runs short. Packing is not among them: the device
+//! hands over when it can, and no more than was asked for.
+//!
+//! A disk that fails is left alone for a while, and so is one that does not answer: who
+//! waits for it computes instead.
+
+use std::time::Duration;
+
+use super::PagerCore;
+use super::copies::Place;
+use super::message::{Done, Effect, Lane, Task, Told};
+use crate::CopyId;
+
+/// How long a disk that has failed is left alone.
+const DISK_REST: Duration = Duration::from_secs(10);
+
+/// One copy thread.
+#[derive(Debug, Default)]
+pub(super) struct LaneState {
+    /// What it does, and since when.
+    busy: Option<(CopyId, Task, Duration)>,
+    /// What comes of that is of no use: the device has lost everything meanwhile.
+    void: bool,
+}
+
+/// Whether the disk is of use.
+#[derive(Debug)]
+pub(super) struct DiskState {
+    is_there: bool,
+    /// It does not answer.
+    stalled: bool,
+    /// It has failed to read, and is left alone until then.
+    reads_rest_until: Option<Duration>,
+    /// It has failed to write, and nothing is written until then.
+    writes_rest_until: Option<Duration>,
+}
+
+/// How fast copies move.
+#[derive(Debug)]
+pub(super) struct Rates {
+    pub(super) memory: Rate,
+    pub(super) disk: Rate,
+}
+
+/// Seconds for each byte, as far as is known.
+#[derive(Debug)]
+pub(super) struct Rate {
+    seconds_per_byte: f64,
+    seen: bool,
+}
+
+impl LaneState {
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy.is_some()
+    }
+}
+
+impl DiskState {
+    pub(super) fn new(is_there: bool) -> Self {
+        Self {
+            is_there,
+            stalled: false,
+            reads_rest_until: None,
+            writes_rest_until: None,
+        }
+    }
+
+    pub(super) fn works(&self) -> bool {
+        self.is_there && !self.stalled && self.reads_rest_until.is_none()
+    }
+
+    pub(super) fn is_degraded(&self) -> bool {
+        self.is_there && (!self.works() || self.writes_rest_until.is_some())
+    }
+
+    fn look(&mut self, now: Duration) {
+        self.reads_rest_until = self.reads_rest_until.filter(|at| *at > now);
+        self.writes_rest_until = self.writes_rest_until.filter(|at| *at > now);
+    }
+}
+
+impl Default for Rates {
+    /// Guesses, until something has moved.
+    fn default() -> Self {
+        Self {
+            memory: Rate::guess(4e9),
+            disk: Rate::guess(5e8),
+        }
+    }
+}
+
+impl Rate {
+    fn guess(bytes_per_second: f64) -> Self {
+        Self {
+            seconds_per_byte: 1.0 / bytes_per_second,
+            seen: false,
+        }
+    }
+
+    /// So many bytes have taken so long. An exponential mean over about eight jobs.
+    pub(super) fn observe(&mut self, bytes: usize, took: Duration) {
+        let seconds_per_byte = took.as_secs_f64() / bytes.max(1) as f64;
+        let weight = if self.seen { 0.125 } else { 1.0 };
+        self.seconds_per_byte += weight * (seconds_per_byte - self.seconds_per_byte);
+        self.seen = true;
+    }
+
+    pub(super) fn time(&self, bytes: usize) -> Duration {
+        Duration::from_secs_f64(self.seconds_per_byte * bytes as f64)
+    }
+}
+
+impl PagerCore {
+    /// A copy thread has done a job.
+    pub(super) fn done(&mut self, done: &Done, effects: &mut Vec<Effect>) {
+        let mut void = false;
+        match done.task {
+            Task::Pack => return self.packed(done, effects),
+            Task::Unpack => {
+                self.memory.busy = None;
+                void = std::mem::take(&mut self.memory.void);
+            }
+            Task::Read | Task::Write | Task::Remove => {
+                self.disk.busy = None;
+                self.disk_state.stalled = false;
+            }
+        }
+        if done.result.is_err() {
+            self.stats.failed += 1;
+        }
+        if self.copies.get(done.copy).is_none() {
+            return;
+        }
+        match done.task {
+            Task::Unpack if void && done.result.is_ok() => self.unpack_again(done.copy, effects),
+            Task::Unpack => self.unpack_ended(done, effects),
+            Task::Read => self.read_ended(done, effects),
+            Task::Write => self.write_ended(done, effects),
+            Task::Pack | Task::Remove => {}
+        }
+        if done.task == Task::Unpack {
+            self.tell_cancelled(done.copy, effects);
+        }
+    }
+
+    /// What was being made for who has left is gone, or somebody else's.
+    fn tell_cancelled(&mut self, name: CopyId, effects: &mut Vec<Effect>) {
+        let ended = self.cancelled.extract_if(.., |(copy, _)| *copy == name);
+        effects.extend(ended.map(|(_, sequence)| Effect::Tell(Told::Cancelled { sequence })));
+    }
+
+    /// Whether a parcel of this copy is being made.
+    pub(super) fn is_unpacking(&self, name: CopyId) -> bool {
+        let busy = self.memory.busy;
+        busy.is_some_and(|(copy, task, _)| copy == name && task == Task::Unpack)
+    }
+
+    fn unpack_ended(&mut self, done: &Done, effects: &mut Vec<Effect>) {
+        if done.result.is_err() {
+            // Of this one there is no parcel to throw away: it counts as being made.
+            self.disappoint(done.copy, Told::again, effects);
+        }
+        let bytes = self.copies.change(done.copy, |copy| {
+            copy.moves.remove(&Task::Unpack);
+            copy.bytes
+        });
+        match done.result {
+            Ok(()) => {
+                self.rates.memory.observe(bytes.unwrap_or(0), done.took);
+                self.unpacked(done.copy, effects);
+            }
+            Err(_) => {
+                self.forget(done.copy, effects);
+                self.remove(done.copy, effects);
+            }
+        }
+    }
+
+    /// The parcel is one of before a reset, wherever it lies. Who wants the copy since
+    /// gets another.
+    fn unpack_again(&mut self, name: CopyId, effects: &mut Vec<Effect>) {
+        effects.push(Effect::Discard(name));
+        let fetched = self.copies.change(name, |copy| {
+            copy.moves.remove(&Task::Unpack);
+            copy.fetched_by.is_some()
+        });
+        if fetched == Some(true) {
+            self.to_unpack.push_front(name);
+        }
+    }
+
+    /// What is being made for the device is for one that has lost everything since.
+    pub(super) fn void_unpack(&mut self) {
+        self.memory.void = self.memory.busy.is_some();
+    }
+
+    fn read_ended(&mut self, done: &Done, effects: &mut Vec<Effect>) {
+        let read = done.result.is_ok();
+        let bytes = self.copies.change(done.copy, |copy| {
+            copy.moves.remove(&Task::Read);
+            copy.host = if read { Place::Here } else { Place::Away };
+            copy.disk_bytes()
+        });
+        match &done.result {
+            Ok(()) => {
+                self.rates.disk.observe(bytes.unwrap_or(0), done.took);
+                self.stats.read += 1;
+                // It will be asked for, or is.
+                self.copies.touch(done.copy);
+                self.brought(done.copy);
+            }
+            Err(error) if error.is_lost => {
+                // It is never believed again.
+                self.disappoint(done.copy, Told::again, effects);
+                self.remove(done.copy, effects);
+            }
+            Err(_) => {
+                self.disappoint(done.copy, Told::nothing, effects);
+                self.disk_state.reads_rest_until = Some(self.now.saturating_add(DISK_REST));
+            }
+        }
+    }
+
+    fn write_ended(&mut self, done: &Done, effects: &mut Vec<Effect>) {
+        let written = done.result.is_ok();
+        let nowhere = self.copies.change(done.copy, |copy| {
+            copy.moves.remove(&Task::Write);
+            copy.disk = if written { Place::Here } else { Place::Away };
+            copy.host == Place::Away && !written
+        });
+        if nowhere == Some(true) {
+            // It was given up meanwhile, since no parcel could be made of it.
+            self.lose(done.copy, effects);
+        }
+        match written {
+            true => self.stats.written += 1,
+            false => {
+                self.disk_state.writes_rest_until = Some(self.now.saturating_add(DISK_REST));
+            }
+        }
+    }
+
+    /// Whether the disk has rested, or does not answer.
+    pub(super) fn look_at_disk(&mut self, effects: &mut Vec<Effect>) {
+        self.disk_state.look(self.now);
+        let stalls = self.disk_stalls_at().is_some_and(|at| at <= self.now);
+        if stalls && !self.disk_state.stalled {
+            self.disk_state.stalled = true;
+            self.stats.failed += 1;
+        }
+        if !self.disk_state.works() {
+            let waits: Vec<CopyId> = self.to_read.drain(..).collect();
+            let reads = self.disk.busy.filter(|(_, task, _)| *task == Task::Read);
+            for name in waits.into_iter().chain(reads.map(|(name, ..)| name)) {
+                self.disappoint(name, Told::again, effects);
+            }
+            self.foretold.clear();
+        }
+    }
+
+    pub(super) fn disk_wakes_at(&self) -> Option<Duration> {
+        let stalls = self.disk_stalls_at().filter(|_| !self.disk_state.stalled);
+        let rests = [
+            self.disk_state.reads_rest_until,
+            self.disk_state.writes_rest_until,
+        ];
+        stalls.into_iter().chain(rests.into_iter().flatten()).min()
+    }
+
+    fn disk_stalls_at(&self) -> Option<Duration> {
+        let (.., since) = self.disk.busy?;
+        since.checked_add(self.config.disk_patience)
+    }
+
+    /// Gives threads that have nothing to do the next job.
+    pub(super) fn start_jobs(&mut self, effects: &mut Vec<Effect>) {
+        if self.memory.busy.is_none()
+            && let Some(name) = self.to_unpack.pop_front()
+        {
+            self.begin(name, Task::Unpack, effects);
+        }
+        while self.disk.busy.is_none() && self.disk_state.works() && self.start_disk_job(effects) {}
+    }
+
+    /// False where there is nothing for the disk to do. True may still mean that nothing
+    /// was begun.
+    fn start_disk_job(&mut self, effects: &mut Vec<Effect>) -> bool {
+        if let Some(name) = self.to_read.pop_front() {
+            if !self.start_read(name, effects) {
+                // Nor would there be room for it if it were asked for again at once.
+                self.disappoint(name, Told::nothing, effects);
+            }
+            return true;
+        }
+        if let Some(job) = self.to_remove.pop_front() {
+            self.disk.busy = Some((job.copy, job.task, self.now));
+            effects.push(Effect::Do(job));
+            return true;
+        }
+        while let Some(name) = self.foretold.pop_front() {
+            if self.start_read(name, effects) {
+                self.stats.foretold += 1;
+                return true;
+            }
+        }
+        if self.disk_state.writes_rest_until.is_some() {
+            return false;
+        }
+        if let Some(name) = self.room_made_for.take()
+            && self.copies.is_unwritten(name)
+        {
+            return self.start_write(name, effects);
+        }
+        let unwritten = self.copies.to_be_written();
+        let mut unwritten = unwritten.into_iter().flatten();
+        unwritten.any(|name| self.start_write(name, effects))
+    }
+
+    fn start_read(&mut self, name: CopyId, effects: &mut Vec<Effect>) -> bool {
+        let there = self.copies.get(name);
+        let there = there.filter(|copy| copy.host == Place::Away && copy.disk == Place::Here);
+        let Some(bytes) = there.map(|copy| copy.bytes) else {
+            return false;
+        };
+        if !self.make_host_room(bytes, effects) {
+            return false;
+        }
+        self.copies.change(name, |copy| copy.host = Place::Coming);
+        self.begin(name, Task::Read, effects);
+        true
+    }
+
+    fn start_write(&mut self, name: CopyId, effects: &mut Vec<Effect>) -> bool {
+        let copy = self.copies.get(name).expect("an unwritten copy is there");
+        let bytes = copy.disk_bytes();
+        if !self.make_disk_room(name, bytes, effects) {
+            return false;
+        }
+        if !self.to_remove.is_empty() {
+            // Files go before others come. What goes may be colder than all that is not
+            // written: it is not what has the room then.
+            self.room_made_for = Some(name);
+            return true;
+        }
+        self.copies.change(name, |copy| copy.disk = Place::Coming);
+        self.begin(name, Task::Write, effects);
+        true
+    }
+
+    fn begin(&mut self, name: CopyId, task: Task, effects: &mut Vec<Effect>) {
+        self.copies.change(name, |copy| copy.moves.insert(task));
+        let lane = match task.lane() {
+            Lane::Memory => &mut self.memory,
+            Lane::Disk => &mut self.disk,
+        };
+        lane.busy = Some((name, task, self.now));
+        effects.push(Effect::Do(self.copies.job(name, task)));
+    }
+}

@@ -1,0 +1,93 @@
+//! Tiers keep within their bytes.
+
+use super::PagerCore;
+use super::copies::Place;
+use super::message::{Effect, Task, Told};
+use crate::CopyId;
+
+impl PagerCore {
+    /// Gives host memory back until `bytes` more fit. False, and nothing is given up,
+    /// where that is not enough. What is not on the disk is lost with it: the disk is
+    /// written ahead of need, coldest first.
+    pub(super) fn make_host_room(&mut self, bytes: usize, effects: &mut Vec<Effect>) -> bool {
+        let Some(victims) = self.copies.host_victims(bytes) else {
+            return false;
+        };
+        for victim in victims {
+            self.forget(victim, effects);
+        }
+        true
+    }
+
+    /// Removes files until `bytes` more fit, but none of copies that were of use since
+    /// `newcomer` was. False, and nothing is removed, where that is not enough.
+    pub(super) fn make_disk_room(
+        &mut self,
+        newcomer: CopyId,
+        bytes: usize,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        let rank = |core: &Self, name| {
+            let copy = core.copies.get(name).expect("a copy on the disk is there");
+            (copy.priority, copy.last_use)
+        };
+        let own = rank(self, newcomer);
+        let victims = self.copies.disk_victims(bytes);
+        let Some(victims) = victims.filter(|all| all.iter().all(|one| rank(self, *one) < own))
+        else {
+            return false;
+        };
+        for victim in victims {
+            self.remove(victim, effects);
+        }
+        true
+    }
+
+    /// Gives up a copy's place in host memory.
+    pub(super) fn forget(&mut self, name: CopyId, effects: &mut Vec<Effect>) {
+        let Some(copy) = self
+            .copies
+            .get(name)
+            .filter(|copy| copy.host == Place::Here)
+        else {
+            return;
+        };
+        let gone = copy.disk == Place::Away;
+        effects.push(Effect::Forget(name));
+        match gone {
+            true => self.lose(name, effects),
+            false => {
+                self.copies.change(name, |copy| copy.host = Place::Away);
+            }
+        }
+    }
+
+    /// Gives up a copy's place on the disk.
+    pub(super) fn remove(&mut self, name: CopyId, effects: &mut Vec<Effect>) {
+        let Some(copy) = self
+            .copies
+            .get(name)
+            .filter(|copy| copy.disk == Place::Here)
+        else {
+            return;
+        };
+        let gone = copy.host == Place::Away;
+        self.to_remove
+            .push_back(self.copies.job(name, Task::Remove));
+        match gone {
+            true => self.lose(name, effects),
+            false => {
+                self.copies.change(name, |copy| copy.disk = Place::Away);
+            }
+        }
+    }
+
+    /// A copy is nowhere any more.
+    pub(super) fn lose(&mut self, name: CopyId, effects: &mut Vec<Effect>) {
+        let copy = self.copies.take_out(name).expect("what is lost was there");
+        let label = &copy.label;
+        self.index
+            .remove(label.salt, &label.tokens, label.start, name);
+        effects.push(Effect::Tell(Told::Lost { copy: name }));
+    }
+}
