@@ -48,7 +48,7 @@ pub(crate) async fn on_model(model: Option<&Path>, config: EngineConfig) -> Resu
 
 /// Costs about as much as SmolLM2-135M on two cores, so that what is meant for a model
 /// can be tried without one.
-fn slow_oracle() -> OracleConfig {
+pub(crate) fn slow_oracle() -> OracleConfig {
     OracleConfig {
         vocab_size: 50_000,
         verify: false,

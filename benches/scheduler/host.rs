@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use motet::config::{CacheConfig, EngineConfig, SchedulerConfig};
+use motet::config::{EngineConfig, SchedulerConfig};
 use motet::model::Model;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::request::Priority;
@@ -193,7 +193,7 @@ fn engine_config(sequences: usize) -> EngineConfig {
             step_tokens_max: sequences.max(1_024),
             ..SchedulerConfig::default()
         },
-        cache: CacheConfig::default(),
+        ..EngineConfig::default()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use motet::config::{CacheConfig, EngineConfig, SchedulerConfig};
+use motet::config::EngineConfig;
 use motet::{Engine, Shutdown};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -28,11 +28,7 @@ pub(crate) struct Measure {
 
 pub(crate) fn run(measure: Measure, model: Option<&Path>) -> Result<Report> {
     runtime(2)?.block_on(async {
-        let config = EngineConfig {
-            scheduler: SchedulerConfig::default(),
-            cache: CacheConfig::default(),
-        };
-        let engine = on_model(model, config).await?;
+        let engine = on_model(model, EngineConfig::default()).await?;
         let report = measure.take_turns(&engine).await;
         engine.shutdown(Shutdown::Abort).await;
         report

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use motet::config::{CacheConfig, EngineConfig, SchedulerConfig};
+use motet::config::{CacheConfig, EngineConfig};
 use motet::error::SubmitError;
 use motet::model::oracle::{OracleConfig, StepCost};
 use motet::{Engine, Request};
@@ -72,12 +72,12 @@ pub(crate) fn run(measure: Measure) -> Result<Report> {
             ..OracleConfig::default()
         };
         let config = EngineConfig {
-            scheduler: SchedulerConfig::default(),
             cache: CacheConfig {
                 // Full after a few seconds, so that its bookkeeping grows no more.
                 device_bytes_max: 1 << 20,
                 ..CacheConfig::default()
             },
+            ..EngineConfig::default()
         };
         let inside_max = config.scheduler.sequences_max + config.scheduler.queue_max;
         let engine = Arc::new(on_oracle(oracle, config).await?);

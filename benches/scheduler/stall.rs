@@ -73,6 +73,7 @@ async fn start(
             device_bytes_max: DEVICE_BYTES,
             ..CacheConfig::default()
         },
+        ..EngineConfig::default()
     };
     on_model(model, config).await
 }

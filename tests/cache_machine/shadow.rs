@@ -149,6 +149,9 @@ impl Shadow {
                 assert!(closed.is_some(), "a slot is closed once");
             }
             Edit::Drop { segment } => drop(self.take(*segment)),
+            Edit::Export { .. } | Edit::Import { .. } => {
+                unreachable!("this cache has no pager")
+            }
         }
     }
 

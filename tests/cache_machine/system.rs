@@ -379,6 +379,7 @@ impl System {
             keep: sequence.told_keep,
             restore_points: sequence.restore_points.clone(),
             priority: sequence.priority,
+            token_time: None,
         })
     }
 }
@@ -394,5 +395,7 @@ fn name_of(edit: &Edit) -> &'static str {
         Edit::Remove { .. } => "edit: remove",
         Edit::Close { .. } => "edit: close",
         Edit::Drop { .. } => "edit: drop",
+        Edit::Export { .. } => "edit: export",
+        Edit::Import { .. } => "edit: import",
     }
 }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use crate::house::{Caller, House, budget_bytes};
+use crate::house::{Caller, House};
+use crate::pages::{Folder, any_tiers};
 use motet::cache::{self, Salt};
 use motet::device::WORK_IN_FLIGHT_MAX;
+use motet::model::LayerKind;
 use motet::model::oracle::StepFault;
 use motet::model::sampling::Sampling;
-use motet::model::{LayerKind, Model};
 use motet::request::{ContextLimit, Priority};
 use motet::scheduler::Event;
 use motet::{PinId, SequenceId, TokenId};
@@ -48,11 +49,27 @@ pub(crate) fn sampling(rng: &mut impl Rng) -> Sampling {
     }
 }
 
+/// A prompt that goes on from what somebody said, and was told.
+fn go_on(house: &House, rng: &mut impl Rng) -> Option<(Salt, Vec<TokenId>)> {
+    let number = rng.random_range(0..house.callers.len().max(1)) as u64 + 1;
+    let before = house.callers.get(&SequenceId(number))?;
+    let known = before.prompt.iter().chain(&before.told).copied();
+    let new = (0..rng.random_range(1..4)).map(|_| rng.random_range(1..4));
+    let new: Vec<TokenId> = new.collect();
+    let prompt = known.take(50).chain(new).collect();
+    Some((before.salt.clone(), prompt))
+}
+
 /// A request of any kind: some go on when their context is full.
 pub(crate) fn submit_any(house: &mut House, rng: &mut impl Rng) {
     let shifts = rng.random_bool(0.3);
+    let again = house.pages.is_some() && rng.random_bool(0.5);
+    let (salt, prompt) = again
+        .then(|| go_on(house, rng))
+        .flatten()
+        .unwrap_or_else(|| (any_salt(rng), prompt(rng)));
     let caller = Caller {
-        prompt: prompt(rng),
+        prompt,
         output_tokens_max: rng.random_range(1..if shifts { 90 } else { 12 }),
         sampling: sampling(rng),
         at_limit: match shifts {
@@ -65,7 +82,7 @@ pub(crate) fn submit_any(house: &mut House, rng: &mut impl Rng) {
             },
             false => ContextLimit::Stop,
         },
-        salt: any_salt(rng),
+        salt,
         class: [Priority::Background, Priority::Normal, Priority::Urgent][rng.random_range(0..3)],
         start_by: any_deadline(house, rng),
         finish_by: any_deadline(house, rng),
@@ -139,11 +156,42 @@ pub(crate) fn history(seed: u64, faults: bool) -> House {
     let budget_tokens = [70, 150, 2_000][rng.random_range(0..3)];
     let kinds = KINDS[seed as usize % KINDS.len()];
     let mut house = House::with_context(kinds, budget_tokens, 66);
+    live(&mut house, &mut rng, faults);
+    house.check_peak(budget_tokens);
+    house
+}
+
+/// A history of a house with a pager, whose disk is found again by a second one.
+pub(crate) fn paged_history(seed: u64, faults: bool, seen: &mut Seen) {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let folder = Folder::new(&format!("{seed}-{faults}"));
+    let budget_tokens = [80, 150, 250][rng.random_range(0..3)];
+    let kinds = KINDS[seed as usize % KINDS.len()];
+    for _ in 0..2 {
+        let tiers = any_tiers(&mut rng, &folder.0);
+        let mut house = House::with_context(kinds, budget_tokens, 66).with_pager(&tiers);
+        live(&mut house, &mut rng, faults);
+        house.check_peak(budget_tokens);
+        house.check_empty();
+        // There was room for each alone: nobody is sent away for what the pager leases.
+        let ends = house
+            .callers
+            .values()
+            .filter_map(|caller| caller.end.as_ref());
+        let room = ends
+            .filter_map(|end| end.as_ref().err())
+            .find(|why| why.contains("memory"));
+        assert!(faults || room.is_none(), "{room:?}");
+        seen.add(&house);
+    }
+}
+
+fn live(house: &mut House, rng: &mut ChaCha8Rng, faults: bool) {
     for _ in 0..rng.random_range(50..400) {
         match rng.random_range(0..20) {
-            0 if house.callers.len() < 64 => submit_any(&mut house, &mut rng),
-            5 if house.callers.len() < 64 => fork_any(&mut house, &mut rng),
-            6 if rng.random_bool(0.2) => keep_any(&mut house, &mut rng),
+            0 if house.callers.len() < 64 => submit_any(house, rng),
+            5 if house.callers.len() < 64 => fork_any(house, rng),
+            6 if rng.random_bool(0.2) => keep_any(house, rng),
             1 if !house.callers.is_empty() && rng.random_bool(0.3) => {
                 let sequence = SequenceId(rng.random_range(1..=house.callers.len()) as u64);
                 house.feed(Event::Stop(sequence));
@@ -161,50 +209,69 @@ pub(crate) fn history(seed: u64, faults: bool) -> House {
             }
             4 if rng.random_bool(0.003) => house.abort(),
             3 if faults && rng.random_bool(0.05) => house.oracle.faults.refuse_memory(1),
+            8 if faults && rng.random_bool(0.1) => house.oracle.faults.refuse_hand_overs(2),
+            9 if faults && rng.random_bool(0.4) => {
+                if let Some(pages) = &mut house.pages {
+                    pages.disk_faults = rng.random_range(1..4);
+                }
+            }
             way => {
-                house.deliver(way % 3);
+                let ways = house.ways();
+                house.deliver(way % ways);
             }
         }
     }
     house.oracle.faults.clear();
+    if let Some(pages) = &mut house.pages {
+        pages.disk_faults = 0;
+    }
     for number in 1..=house.callers.len() {
         house.feed(Event::Resume(SequenceId(number as u64)));
     }
-    house.run_until_idle(&mut rng);
+    house.run_until_idle(rng);
     house.check_end();
     assert!(
         faults || house.failures.is_empty(),
         "the device fails only when told to: {:?}",
         house.failures
     );
-    let peak = house.oracle.counters.now().bytes_peak;
-    let budget = budget_bytes(house.model.spec(), budget_tokens);
-    assert!(
-        peak <= budget,
-        "{peak} bytes were alive on a device of {budget}"
-    );
-    house
 }
 
 /// What many histories have seen.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
+    pub(crate) histories: usize,
     pub(crate) told: usize,
     pub(crate) forks: usize,
     pub(crate) shifts: usize,
     pub(crate) failures: usize,
     pub(crate) preempted: usize,
     pub(crate) overlapped: usize,
+    /// Copies made, brought, read and written, and what failed, of the pager's.
+    pub(crate) packed: u64,
+    pub(crate) unpacked: u64,
+    pub(crate) read: u64,
+    pub(crate) written: u64,
+    pub(crate) moves_failed: u64,
 }
 
 impl Seen {
     pub(crate) fn add(&mut self, house: &House) {
         let told = house.callers.values().map(|caller| caller.told.len());
+        self.histories += 1;
         self.told += told.sum::<usize>();
         self.forks += house.forks;
         self.shifts += house.shifts;
         self.failures += house.failures.len();
         self.preempted += house.preempted;
+        if let Some(pages) = &house.pages {
+            let stats = pages.core.stats();
+            self.packed += stats.packed;
+            self.unpacked += stats.unpacked;
+            self.read += stats.read;
+            self.written += stats.written;
+            self.moves_failed += stats.failed;
+        }
         self.overlapped += usize::from(house.most_under_way == WORK_IN_FLIGHT_MAX);
     }
 }

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use crate::pages::{PAGER_WAYS, Pages};
 use motet::cache::{self, CacheCore, CacheError, Salt};
-use motet::config::{CacheConfig, SchedulerConfig};
+use motet::config::{CacheConfig, PagerConfig, SchedulerConfig};
 use motet::device::{Edit, Failure, Outcome, Table, WORK_IN_FLIGHT_MAX, Work};
 use motet::model::oracle::{Oracle, OracleConfig, ShiftRule};
 use motet::model::sampling::Sampling;
@@ -31,15 +32,22 @@ pub(crate) struct Caller {
     pub(crate) end: Option<Result<FinishReason, String>>,
 }
 
+/// What the cache says to the scheduler.
+pub(crate) enum Answer {
+    Asked(Result<Vec<cache::Effect>, CacheError>),
+    News(Vec<cache::Effect>),
+}
+
 pub(crate) struct House {
     pub(crate) oracle: OracleConfig,
     pub(crate) model: Oracle,
     pub(crate) table: Table<Oracle>,
     pub(crate) scheduler: SchedulerCore,
     pub(crate) cache: CacheCore,
+    pub(crate) pages: Option<Pages>,
     /// On the way to the cache, to the scheduler, to the device.
     pub(crate) messages: VecDeque<cache::Message>,
-    pub(crate) answers: VecDeque<Result<Vec<cache::Effect>, CacheError>>,
+    pub(crate) answers: VecDeque<Answer>,
     pub(crate) work: VecDeque<Work>,
     /// Whether the device takes new work before it lands what is under way.
     pub(crate) eager: bool,
@@ -102,6 +110,7 @@ impl House {
             table: Table::new(),
             scheduler: SchedulerCore::new(spec.clone(), scheduler_config),
             cache: CacheCore::new(spec, cache_config),
+            pages: None,
             messages: VecDeque::new(),
             answers: VecDeque::new(),
             work: VecDeque::new(),
@@ -117,6 +126,20 @@ impl House {
             shifts: 0,
             preempted: 0,
         }
+    }
+
+    /// The same house with a pager.
+    pub(crate) fn with_pager(mut self, config: &PagerConfig) -> Self {
+        let (pages, dock) = Pages::new(&self.model, config);
+        self.table = Table::with_dock(dock);
+        self.cache = self.cache.with_pager(config, pages.found);
+        self.pages = Some(pages);
+        self
+    }
+
+    /// Ways on which things may be under way.
+    pub(crate) fn ways(&self) -> u32 {
+        3 + self.pages.as_ref().map_or(0, |_| PAGER_WAYS)
     }
 
     pub(crate) fn submit(
@@ -230,23 +253,54 @@ impl House {
     pub(crate) fn deliver(&mut self, way: u32) -> bool {
         match way {
             0 => {
-                let Some(message) = self.messages.pop_front() else {
+                let Some(mut message) = self.messages.pop_front() else {
                     return false;
                 };
+                if let (Some(_), cache::Message::Begin(begin)) = (&self.pages, &mut message)
+                    && begin.sequence.0 % 4 > 0
+                {
+                    // Steps take no time here: as if they did, most often.
+                    begin.token_time = Some(Duration::from_millis(1));
+                }
                 self.now += Duration::from_millis(1);
-                let answer = self.cache.handle(self.now, message);
-                self.cache.check_integrity();
-                self.answers.push_back(answer);
+                let answer = self.tell_cache(message);
+                self.answers.push_back(Answer::Asked(answer));
             }
-            1 => {
-                let Some(answer) = self.answers.pop_front() else {
+            1 => match self.answers.pop_front() {
+                Some(Answer::Asked(answer)) => self.feed(Event::Cache(answer)),
+                Some(Answer::News(news)) => self.feed(Event::News(news)),
+                None => return false,
+            },
+            2 => return self.device(),
+            4 => {
+                let told = self.pages.as_mut().and_then(|pages| pages.told.pop_front());
+                let Some(told) = told else {
                     return false;
                 };
-                self.feed(Event::Cache(answer));
+                let news = self.tell_cache(cache::Message::Paged(told));
+                let news = news.expect("news of the pager make sense");
+                if !news.is_empty() {
+                    self.answers.push_back(Answer::News(news));
+                }
             }
-            _ => return self.device(),
+            way => {
+                let now = self.now;
+                let pages = self.pages.as_mut().expect("these ways are the pager's");
+                return pages.deliver(way - 3, now);
+            }
         }
         true
+    }
+
+    fn tell_cache(&mut self, message: cache::Message) -> Result<Vec<cache::Effect>, CacheError> {
+        let answer = self.cache.handle(self.now, message);
+        self.cache.check_integrity();
+        let for_pager = self.cache.take_outbox();
+        if let Some(pages) = &mut self.pages {
+            pages.messages.extend(for_pager);
+            pages.tick(self.now);
+        }
+        answer
     }
 
     /// The device does one thing, if there is one to do: launches, draws or lands.
@@ -285,15 +339,19 @@ impl House {
         while idle < 3 {
             delivered += 1;
             assert!(delivered < 100_000, "work ends: {:?}", self.scheduler);
-            let first = rng.random_range(0..3);
-            idle = match (0..3).any(|i| self.deliver((first + i) % 3)) {
+            let ways = self.ways();
+            let first = rng.random_range(0..ways);
+            idle = match (0..ways).any(|i| self.deliver((first + i) % ways)) {
                 true => 0,
                 false => idle + 1,
             };
             // Nothing else happens until a deadline.
-            if let (3, Some(at)) = (idle, self.scheduler.wakes_at()) {
+            if let (3, Some(at)) = (idle, self.wakes_at()) {
                 self.now = self.now.max(at);
                 self.feed(Event::Tick);
+                if let Some(pages) = &mut self.pages {
+                    pages.tick(self.now);
+                }
                 idle = 0;
             }
         }
@@ -302,6 +360,11 @@ impl House {
             "nothing is left to do: {:?}",
             self.scheduler
         );
+    }
+
+    fn wakes_at(&self) -> Option<Duration> {
+        let pages = self.pages.as_ref().and_then(|pages| pages.core.wakes_at());
+        self.scheduler.wakes_at().into_iter().chain(pages).min()
     }
 
     /// What a caller gets that has the device for itself.
@@ -354,6 +417,33 @@ impl House {
         );
         assert_eq!(stats.reserved_bytes, 0);
         assert_eq!(self.table.held(), (stats.segments, 0));
+        if let Some(pages) = &self.pages {
+            pages.check_end();
+        }
+    }
+
+    /// The device never held more than it has.
+    pub(crate) fn check_peak(&self, budget_tokens: usize) {
+        let peak = self.oracle.counters.now().bytes_peak;
+        let budget = budget_bytes(self.model.spec(), budget_tokens);
+        // What comes is there before the device has dropped what it takes the place of.
+        let parcels = self
+            .pages
+            .as_ref()
+            .map_or(0, |pages| pages.parcels_bytes_max);
+        let budget = budget + parcels;
+        assert!(
+            peak <= budget,
+            "{peak} bytes were alive on a device of {budget}"
+        );
+    }
+
+    /// Whatever is cached can go when nobody is there: nothing leases it any more.
+    pub(crate) fn check_empty(&mut self) {
+        let later = self.now + Duration::from_secs(60);
+        let clear = cache::Message::Clear { salt: None };
+        self.cache.handle(later, clear).expect("it can be cleared");
+        assert_eq!(self.cache.stats().segments, 0, "nobody leases a segment");
     }
 }
 

@@ -4,8 +4,9 @@
 
 mod histories;
 mod house;
+mod pages;
 
-use histories::{KINDS, Seen, history};
+use histories::{KINDS, Seen, history, paged_history};
 use house::{Caller, House};
 use motet::model::oracle::OracleConfig;
 use motet::model::sampling::Sampling;
@@ -31,15 +32,64 @@ fn any_order_of_messages_gives_every_caller_its_own_tokens() {
 }
 
 #[test]
-fn and_so_with_failing_steps_and_panics() {
-    let quiet = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        let thread = std::thread::current();
-        let message = info.to_string();
-        if !message.contains("oracle") {
-            eprintln!("{message} on {thread:?}");
+fn whatever_leaves_the_device_and_comes_back_is_what_it_was() {
+    let mut seen = Seen::default();
+    for seed in histories(600) {
+        paged_history(seed, false, &mut seen);
+    }
+    println!("{seen:?}");
+    assert!(
+        seen.histories < 500
+            || seen.told > 10_000
+                && seen.packed > 1_000
+                && seen.unpacked > 300
+                && seen.read > 30
+                && seen.written > 500,
+        "these histories prove little: {seen:?}"
+    );
+}
+
+#[test]
+fn and_so_with_failing_devices_and_disks() {
+    be_quiet_about_oracles();
+    let mut seen = Seen::default();
+    for seed in histories(600) {
+        paged_history(10_000 + seed, true, &mut seen);
+    }
+    println!("{seen:?}");
+    assert!(
+        seen.histories < 500
+            || seen.unpacked > 200 && seen.failures > 100 && seen.moves_failed > 20,
+        "these histories prove little: {seen:?}"
+    );
+}
+
+/// So many histories, or `MOTET_HISTORIES`, or only number `MOTET_HISTORY`.
+fn histories(many: u64) -> std::ops::Range<u64> {
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .and_then(|value| value.parse().ok())
+    };
+    match number("MOTET_HISTORY") {
+        Some(one) => one..one + 1,
+        None => 0..number("MOTET_HISTORIES").unwrap_or(many),
+    }
+}
+
+/// An oracle that panics was told to.
+fn be_quiet_about_oracles() {
+    std::panic::set_hook(Box::new(|info| {
+        let told = |at: &std::panic::Location<'_>| at.file().contains("oracle");
+        if !info.location().is_some_and(told) {
+            eprintln!("{info} on {:?}", std::thread::current());
         }
     }));
+}
+
+#[test]
+fn and_so_with_failing_steps_and_panics() {
+    be_quiet_about_oracles();
     let mut seen = Seen::default();
     for seed in 0..2_500 {
         seen.add(&history(10_000 + seed, true));
@@ -49,7 +99,6 @@ fn and_so_with_failing_steps_and_panics() {
         seen.told > 50_000 && seen.failures > 500,
         "these histories prove little: {seen:?}"
     );
-    std::panic::set_hook(quiet);
 }
 
 #[test]

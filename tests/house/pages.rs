@@ -1,0 +1,260 @@
+//! The pager's part of the house: its core, the copy threads' work, and all that is on its
+//! way between them. Each thing happens when a history says so.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+use motet::CopyId;
+use motet::config::{DiskConfig, PagerConfig};
+use motet::device::{Arrived, Dock, Leaving, dock};
+use motet::model::oracle::Oracle;
+use motet::model::{Extent, Model, ModelSpec, Packer, Parcel};
+use motet::pager::carrier::{DiskCarrier, Host, MemoryCarrier};
+use motet::pager::tiers::{BufferPool, DiskTier, Precision, TierError};
+use motet::pager::{Done, Effect, Job, JobError, Lane, Message, PagerCore, Task, Told};
+use rand::{Rng, RngExt};
+
+/// Ways on which something of the pager's is under way: to the core, to the cache, to
+/// either copy thread, and back from them.
+pub(crate) const PAGER_WAYS: u32 = 5;
+
+pub(crate) struct Pages {
+    pub(crate) core: PagerCore,
+    pub(crate) config: PagerConfig,
+    memory: MemoryCarrier<<Oracle as Model>::Packer>,
+    disk: Option<DiskCarrier>,
+    host: Host,
+    pool: BufferPool,
+    leaving: Receiver<Leaving<Parcel<Oracle>>>,
+    arrived: Arrived<Parcel<Oracle>>,
+    /// On the way to the pager, and to the cache.
+    pub(crate) messages: VecDeque<Message>,
+    pub(crate) told: VecDeque<Told>,
+    memory_jobs: VecDeque<Job>,
+    disk_jobs: VecDeque<Job>,
+    done: VecDeque<Done>,
+    /// Jobs that are to be lost to a disk that fails.
+    pub(crate) disk_faults: usize,
+    /// Whether copies were found on the disk.
+    pub(crate) found: bool,
+    spec: ModelSpec,
+    largest_bytes: usize,
+    /// The most that parcels at the dock can have taken of the device.
+    pub(crate) parcels_bytes_max: usize,
+}
+
+/// A folder that is removed with its content.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Self {
+        let folder = format!("motet-house-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        std::fs::remove_dir_all(&folder).ok();
+        Self(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// Tiers of a few pages, or of many, with a disk or without.
+pub(crate) fn any_tiers(rng: &mut impl Rng, folder: &Path) -> PagerConfig {
+    let pages = |rng: &mut dyn FnMut(usize) -> usize| [1, 3, 6, 1_000][rng(4)] * 4096;
+    let mut below = |most: usize| rng.random_range(0..most);
+    PagerConfig {
+        host_bytes_max: pages(&mut below),
+        disk: (below(3) > 0).then(|| DiskConfig {
+            folder: folder.to_owned(),
+            bytes_max: pages(&mut below),
+        }),
+        clean_part: [0.1, 0.5, 1.0][below(3)],
+        disk_patience: Duration::from_millis([5, 1_000_000][below(2)]),
+        ..PagerConfig::default()
+    }
+}
+
+impl Pages {
+    /// A pager for this model, and the device's end of the dock.
+    pub(crate) fn new(model: &Oracle, config: &PagerConfig) -> (Self, Dock<Parcel<Oracle>>) {
+        let (dock, quay) = dock();
+        // Memory that waits to be used again would hide what is taken.
+        let pool = BufferPool::new(0);
+        let opened = config.disk.as_ref().map(|disk| {
+            let (identity, pool) = (model.spec().identity, pool.clone());
+            DiskTier::open(&disk.folder, disk.bytes_max, identity, pool, CopyId(1)).expect("a disk")
+        });
+        let host = Host::new(config.host_bytes_max);
+        let (disk, found) = match opened {
+            Some((tier, found)) => {
+                // What was on a disk that failed for a while may be there a second time.
+                let whole = |error: &TierError| {
+                    matches!(error, TierError::NoRoom { .. } | TierError::Twice { .. })
+                };
+                let removed = found.removed.iter().chain(&found.left);
+                let damaged: Vec<_> = removed.filter(|(_, why)| !whole(why)).collect();
+                assert!(damaged.is_empty(), "{damaged:?}");
+                (Some(DiskCarrier::new(host.clone(), tier)), found.copies)
+            }
+            None => (None, Vec::new()),
+        };
+        let packer = model.packer();
+        let sizes = {
+            let packer = packer.clone();
+            move |extent: Extent| (packer.packed_bytes(extent), Precision::Full)
+        };
+        let any = !found.is_empty();
+        let core = PagerCore::new(model.spec().clone(), config.clone(), Box::new(sizes), found);
+        core.check_integrity();
+        let arrived = quay.arrived.clone();
+        let pages = Self {
+            core,
+            config: config.clone(),
+            memory: MemoryCarrier::new(packer, pool.clone(), host.clone(), arrived.clone()),
+            disk,
+            host,
+            pool,
+            leaving: quay.leaving,
+            arrived,
+            messages: VecDeque::new(),
+            told: VecDeque::new(),
+            memory_jobs: VecDeque::new(),
+            disk_jobs: VecDeque::new(),
+            done: VecDeque::new(),
+            disk_faults: 0,
+            found: any,
+            spec: model.spec().clone(),
+            largest_bytes: 0,
+            parcels_bytes_max: 0,
+        };
+        (pages, dock)
+    }
+
+    /// The oldest thing on one of the ways goes on, but for news to the cache. False when
+    /// there is none.
+    pub(crate) fn deliver(&mut self, way: u32, now: Duration) -> bool {
+        match way {
+            0 => match self.messages.pop_front() {
+                Some(message) => self.feed(now, message),
+                None => return false,
+            },
+            2 => return self.copy_memory(),
+            3 => return self.copy_disk(),
+            _ => match self.done.pop_front() {
+                Some(done) => self.feed(now, Message::Done(done)),
+                None => return false,
+            },
+        }
+        true
+    }
+
+    /// Tells the core the time, if it waits for it.
+    pub(crate) fn tick(&mut self, now: Duration) {
+        if self.core.wakes_at().is_some_and(|at| at <= now) {
+            self.feed(now, Message::Tick);
+        }
+    }
+
+    fn feed(&mut self, now: Duration, message: Message) {
+        for effect in self.core.handle(now, message) {
+            match effect {
+                Effect::Tell(told) => self.told.push_back(told),
+                Effect::Do(job) => match job.task.lane() {
+                    // What leaves is known at once, as it is to the copy threads.
+                    Lane::Memory if job.task == Task::Pack => drop(self.memory.carry(job)),
+                    Lane::Memory => self.memory_jobs.push_back(job),
+                    Lane::Disk => self.disk_jobs.push_back(job),
+                },
+                Effect::Forget(copy) => self.host.forget(copy),
+                Effect::Discard(copy) => drop(self.arrived.take(copy)),
+                Effect::DiscardAll => self.arrived.clear(),
+            }
+        }
+        self.check();
+    }
+
+    /// The thread between device and host: what was asked for goes before what leaves.
+    fn copy_memory(&mut self) -> bool {
+        if let Some(job) = self.memory_jobs.pop_front() {
+            let bytes = self.spec.segment_bytes(job.label.extent());
+            self.largest_bytes = self.largest_bytes.max(bytes);
+            let done = self.memory.carry(job);
+            self.end(done);
+            return true;
+        }
+        let Ok(parcel) = self.leaving.try_recv() else {
+            return false;
+        };
+        let done = self.memory.pack(parcel);
+        self.end(done);
+        true
+    }
+
+    fn copy_disk(&mut self) -> bool {
+        let Some(job) = self.disk_jobs.pop_front() else {
+            return false;
+        };
+        let mut done = None;
+        if self.disk_faults > 0 && job.task != Task::Remove {
+            self.disk_faults -= 1;
+            done = Some(Done {
+                copy: job.copy,
+                task: job.task,
+                result: Err(JobError {
+                    what: "a disk that fails".into(),
+                    is_lost: false,
+                }),
+                took: Duration::ZERO,
+                bytes: 0,
+            });
+        }
+        let disk = self.disk.as_mut().expect("a disk has jobs");
+        let done = done.unwrap_or_else(|| disk.carry(&job));
+        self.end(Some(done));
+        true
+    }
+
+    fn end(&mut self, done: Option<Done>) {
+        // So that what is worth bringing does not depend on this machine.
+        let took = Duration::from_micros(10);
+        self.done.extend(done.map(|done| Done { took, ..done }));
+        let parcels = self.arrived.len() + self.leaving.len();
+        let bytes = parcels * self.largest_bytes;
+        self.parcels_bytes_max = self.parcels_bytes_max.max(bytes);
+        self.check();
+    }
+
+    /// What must be true after each thing that happens.
+    fn check(&self) {
+        self.core.check_integrity();
+        let in_use = self.pool.stats().in_use_bytes;
+        assert!(
+            in_use <= self.config.host_bytes_max,
+            "{in_use} bytes of host memory, of {} at most",
+            self.config.host_bytes_max
+        );
+        if let Some(disk) = &self.config.disk {
+            let files = std::fs::read_dir(&disk.folder).expect("a folder");
+            let bytes = |file: std::fs::DirEntry| file.metadata().map_or(0, |file| file.len());
+            let used: u64 = files.map(|file| bytes(file.expect("a file"))).sum();
+            assert!(used <= disk.bytes_max as u64, "{used} bytes of files");
+        }
+    }
+
+    /// Nothing moves, nobody waits, and nothing was left lying about.
+    pub(crate) fn check_end(&self) {
+        assert!(self.core.is_idle(), "the pager has nothing to do");
+        assert!(
+            self.leaving.is_empty() && self.arrived.is_empty(),
+            "parcels at the dock"
+        );
+        let stats = self.core.stats();
+        let in_use = self.pool.stats().in_use_bytes;
+        assert_eq!(in_use, stats.host_bytes, "host memory is that of copies");
+    }
+}

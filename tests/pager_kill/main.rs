@@ -1,0 +1,176 @@
+//! An engine with a disk tier that is killed while it writes, and one whose files are
+//! damaged: it starts again, serves, and nothing that it says comes from a damaged file.
+//!
+//! The process that is killed is this test itself, run again. How often, and how many
+//! damages: `MOTET_KILLS` and `MOTET_DAMAGES`.
+
+mod served;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use served::{FOLDER, Folder, Served};
+
+fn number(name: &str, default: u64) -> u64 {
+    let value = std::env::var(name).ok();
+    value
+        .and_then(|value| value.parse().ok())
+        .unwrap_or(default)
+}
+
+/// What is run to be killed: it serves until then, and says so line by line.
+#[test]
+fn serves_until_it_is_killed() {
+    let Ok(folder) = std::env::var(FOLDER) else {
+        return;
+    };
+    served::run(async {
+        let mut served = Served::start(Path::new(&folder)).await;
+        // Where another left off, as far as anybody knows.
+        for turn in std::process::id() as usize % 100.. {
+            let cached = served.one(turn).await;
+            let stats = served.engine.stats().pager;
+            println!(
+                "served cached={cached} read={} written={}",
+                stats.read, stats.written
+            );
+        }
+    });
+}
+
+#[test]
+fn whoever_is_killed_while_writing_starts_again() {
+    let folder = Folder::new("kill");
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let kills = number("MOTET_KILLS", 100);
+    let (mut found, mut written, mut torn) = (0, 0, 0);
+    for kill in 0..kills {
+        let mut child = Running::start(&folder.0);
+        // It serves before it is killed, each time.
+        let mut line = child
+            .line()
+            .unwrap_or_else(|| panic!("it serves after {kill} kills"));
+        for _ in 0..rng.random_range(0..20) {
+            line = child.line().expect("it serves on");
+        }
+        std::thread::sleep(Duration::from_micros(rng.random_range(0..3_000)));
+        child.0.kill().expect("it runs");
+        let status = child.0.wait().expect("it ran");
+        torn += u64::from(!of_kind(&folder.0, "part").is_empty());
+        assert_eq!(
+            status.code(),
+            None,
+            "it was killed, and did not fail before: {status}"
+        );
+        let value = |name: &str| {
+            let word = line
+                .split(' ')
+                .find_map(|word| word.strip_prefix(name))
+                .expect("a line");
+            word.parse::<u64>().expect("a number")
+        };
+        found += u64::from(value("read=") > 0);
+        written += value("written=");
+    }
+    println!(
+        "{kills} kills, {torn} in the middle of a file: {written} files written, {found} \
+         starts that found and used some"
+    );
+    assert!(written > kills, "it was killed while it wrote");
+    assert!(found > kills / 4, "what was found was of use");
+}
+
+#[test]
+fn damaged_files_are_never_believed() {
+    let folder = Folder::new("damage");
+    let mut rng = ChaCha8Rng::seed_from_u64(2);
+    let damages = number("MOTET_DAMAGES", 1_000);
+    let (mut done, mut rounds, mut cached) = (0, 0, 0);
+    served::run(async {
+        while done < damages {
+            let mut served = Served::start(&folder.0).await;
+            for turn in 0..12 {
+                cached += served.one(12 * rounds + turn).await;
+            }
+            served.flush().await;
+            for _ in 0..25 {
+                done += u64::from(damage(&folder.0, &mut rng));
+            }
+            rounds += 1;
+            assert!((rounds as u64) < damages, "there are files to damage");
+        }
+    });
+    println!("{done} damages in {rounds} rounds: {cached} tokens were not computed again");
+    assert!(cached > 0);
+}
+
+fn of_kind(folder: &Path, kind: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("a folder");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let mut files: Vec<PathBuf> = paths
+        .filter(|path| path.extension().is_some_and(|end| end == kind))
+        .collect();
+    files.sort();
+    files
+}
+
+/// Turns a bit of a file over, or cuts it short. False where there is none.
+fn damage(folder: &Path, rng: &mut impl Rng) -> bool {
+    let files = of_kind(folder, "segment");
+    if files.is_empty() {
+        return false;
+    }
+    let path = &files[rng.random_range(0..files.len())];
+    let mut bytes = std::fs::read(path).expect("a file");
+    if bytes.is_empty() {
+        return false;
+    }
+    let at = rng.random_range(0..bytes.len());
+    match rng.random_bool(0.7) {
+        true => bytes[at] ^= 1 << rng.random_range(0..8),
+        false => bytes.truncate(at),
+    }
+    std::fs::write(path, bytes).expect("room");
+    true
+}
+
+/// A process that serves until it is killed.
+struct Running(Child, BufReader<std::process::ChildStdout>);
+
+impl Running {
+    fn start(folder: &Path) -> Self {
+        let mut child = Command::new(std::env::current_exe().expect("this test"))
+            .args(["serves_until_it_is_killed", "--exact", "--nocapture"])
+            .env(FOLDER, folder)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a process");
+        let lines = BufReader::new(child.stdout.take().expect("its output"));
+        Self(child, lines)
+    }
+
+    /// The next of its lines that says it served; none when it has ended.
+    fn line(&mut self) -> Option<String> {
+        loop {
+            let mut line = String::new();
+            if self.1.read_line(&mut line).expect("text") == 0 {
+                return None;
+            }
+            if let Some(at) = line.find("served ") {
+                return Some(line[at..].trim().to_string());
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may be over already.
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}

@@ -1,0 +1,135 @@
+//! Cold state leaves the device and comes back, on the oracle: whatever was moved where,
+//! each caller gets what it gets alone.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{engine, until};
+use motet::config::{DiskConfig, EngineConfig};
+use motet::model::oracle::{OracleConfig, StepCost};
+use motet::model::sampling::Sampling;
+use motet::model::{LayerKind, ModelSpec};
+use motet::{Engine, Request, Shutdown, TokenId};
+
+const TURNS: usize = 3;
+
+fn oracle(layers: &[LayerKind]) -> OracleConfig {
+    OracleConfig {
+        context_tokens_max: 512,
+        end_tokens: vec![0],
+        tail_block_tokens: 16,
+        // Computing takes longer than bringing, also on a busy machine.
+        cost: StepCost {
+            per_token: Duration::from_micros(50),
+            ..StepCost::default()
+        },
+        ..OracleConfig::with_layers(layers)
+    }
+}
+
+/// A device for a few conversations, and host memory for all.
+fn config(spec: &ModelSpec) -> EngineConfig {
+    let mut config = EngineConfig::default();
+    config.scheduler.sequences_max = 4;
+    config.scheduler.step_tokens_max = 64;
+    config.cache.device_bytes_max = spec.tail_bytes(512) * 3 / 2;
+    config.cache.restore_interval_tokens = 64;
+    config.pager.host_bytes_max = 64 << 20;
+    config
+}
+
+fn opening(user: u32) -> Vec<TokenId> {
+    (1..120).map(|i| 1 + (user * 37 + i) % 900).collect()
+}
+
+/// Several users, several turns each, one after another: by its next turn each one's
+/// state has had to go.
+async fn converse(engine: &Engine, oracle: &OracleConfig, users: u32) -> usize {
+    let mut talks: Vec<Vec<TokenId>> = (0..users).map(opening).collect();
+    let mut cached = 0;
+    for turn in 0..TURNS {
+        for (user, talk) in (0..).zip(&mut talks) {
+            let request = Request::tokens(talk.clone()).output_tokens_max(20);
+            let output = engine.submit(request).await.expect("room").collect();
+            let output = output.await.expect("an output");
+            let alone = oracle.solo(talk, 20, Sampling::GREEDY);
+            assert_eq!(output.tokens, alone, "user {user}, turn {turn}");
+            cached += output.finish.usage.cached_tokens;
+            talk.extend(&output.tokens);
+            talk.extend([901 + user, 950]);
+        }
+    }
+    cached
+}
+
+#[tokio::test]
+async fn what_has_left_comes_back_and_is_what_it_was() {
+    for layers in [
+        &[LayerKind::Full][..],
+        &[LayerKind::Full, LayerKind::Window { tokens: 32 }],
+        &[LayerKind::Full, LayerKind::Recurrent],
+    ] {
+        let oracle = oracle(layers);
+        let spec = oracle.spec();
+        let engine = engine(&oracle, config(&spec)).await;
+        let cached = converse(&engine, &oracle, 12).await;
+        let stats = engine.stats();
+        assert!(stats.cache.evicted_segments > 0, "the device was too small");
+        assert!(stats.pager.unpacked > 0, "{layers:?}: something came back");
+        assert!(
+            cached > 12 * 100,
+            "{layers:?}: {cached} tokens were not computed again"
+        );
+        until("nothing is moving", || engine.stats().running == 0).await;
+        assert!(stats.pager.host_bytes <= 64 << 20);
+        engine.shutdown(Shutdown::Finish).await;
+    }
+}
+
+/// A folder that is removed with its content.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = format!("motet-paging-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        std::fs::remove_dir_all(&folder).ok();
+        Self(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+#[tokio::test]
+async fn a_restart_finds_what_was_on_the_disk() {
+    let folder = Folder::new("restart");
+    let oracle = oracle(&[LayerKind::Full]);
+    let spec = oracle.spec();
+    let mut config = config(&spec);
+    config.pager.clean_part = 1.0;
+    config.pager.disk = Some(DiskConfig {
+        folder: folder.0.clone(),
+        bytes_max: 64 << 20,
+    });
+    let first = engine(&oracle, config.clone()).await;
+    converse(&first, &oracle, 4).await;
+    first.shutdown(Shutdown::Finish).await;
+    let second = engine(&oracle, config).await;
+    assert!(second.stats().pager.disk_copies > 0 || second.stats().pager.copies == 0);
+    let request = Request::tokens(opening(2)).output_tokens_max(5);
+    let output = second.submit(request).await.expect("room").collect().await;
+    let output = output.expect("an output");
+    assert_eq!(output.tokens, oracle.solo(&opening(2), 5, Sampling::GREEDY));
+    assert!(
+        output.finish.usage.cached_tokens > 100,
+        "{:?}",
+        output.finish.usage
+    );
+    assert!(second.stats().pager.read > 0, "it came from the disk");
+    second.shutdown(Shutdown::Finish).await;
+}

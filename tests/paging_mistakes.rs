@@ -1,0 +1,223 @@
+//! Bad folders, tiers that are too small, and disks that fail while they are needed: a
+//! clear error at the start, or an engine that serves on and says what it goes without.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use common::{engine, until};
+use motet::config::{DiskConfig, EngineConfig};
+use motet::error::StartError;
+use motet::model::LayerKind;
+use motet::model::oracle::{Oracle, OracleConfig, StepCost};
+use motet::model::sampling::Sampling;
+use motet::pager::tiers::TierError;
+use motet::{Engine, Request, Shutdown, TokenId};
+
+/// A folder that is removed with its content.
+struct Folder(PathBuf);
+
+impl Folder {
+    /// A path where nothing is.
+    fn new(name: &str) -> Self {
+        let folder = format!("motet-mistakes-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        std::fs::remove_dir_all(&folder).ok();
+        Self(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+        std::fs::remove_file(&self.0).ok();
+    }
+}
+
+fn oracle(seed: u64) -> OracleConfig {
+    OracleConfig {
+        context_tokens_max: 256,
+        end_tokens: vec![0],
+        tail_block_tokens: 16,
+        // Computing takes longer than bringing, so that what is there is asked for.
+        cost: StepCost {
+            per_token: Duration::from_micros(50),
+            ..StepCost::default()
+        },
+        seed,
+        ..OracleConfig::with_layers(&[LayerKind::Full])
+    }
+}
+
+/// A device for a few conversations.
+fn config(oracle: &OracleConfig, folder: &Path) -> EngineConfig {
+    let mut config = EngineConfig::default();
+    config.scheduler.sequences_max = 2;
+    config.cache.device_bytes_max = oracle.spec().tail_bytes(256) * 4;
+    config.pager.host_bytes_max = 1 << 20;
+    config.pager.clean_part = 1.0;
+    config.pager.disk = Some(DiskConfig {
+        folder: folder.to_owned(),
+        bytes_max: 1 << 20,
+    });
+    config
+}
+
+fn opening(user: u32) -> Vec<TokenId> {
+    (1..120).map(|i| 1 + (user * 37 + i) % 900).collect()
+}
+
+/// Serves so many users in turn; tokens that were not computed for them.
+async fn serve(engine: &Engine, oracle: &OracleConfig, users: std::ops::Range<u32>) -> usize {
+    let mut cached = 0;
+    for user in users {
+        let request = Request::tokens(opening(user)).output_tokens_max(4);
+        let output = engine.submit(request).await.expect("room").collect();
+        let output = tokio::time::timeout(Duration::from_secs(20), output);
+        let output = output.await.expect("it ends").expect("an output");
+        let alone = oracle.solo(&opening(user), 4, Sampling::GREEDY);
+        assert_eq!(output.tokens, alone, "user {user}");
+        cached += output.finish.usage.cached_tokens;
+    }
+    cached
+}
+
+async fn refused(oracle: &OracleConfig, config: EngineConfig) -> TierError {
+    let oracle = oracle.clone();
+    let built = Engine::builder(move || Ok(Oracle::new(oracle).expect("a valid oracle")));
+    match built.config(config).start().await {
+        Err(StartError::Disk(error)) => error,
+        Err(other) => panic!("another error: {other}"),
+        Ok(_) => panic!("it starts"),
+    }
+}
+
+#[tokio::test]
+async fn a_folder_that_cannot_be_one_is_refused_at_the_start() {
+    let oracle = oracle(0);
+    let folder = Folder::new("nowhere");
+    let inside = folder.0.join("a").join("b");
+    let error = refused(&oracle, config(&oracle, &inside)).await;
+    assert!(matches!(error, TierError::Missing { .. }), "{error}");
+    assert!(
+        error.to_string().contains("motet-mistakes-nowhere"),
+        "{error}"
+    );
+
+    let file = Folder::new("file");
+    std::fs::write(&file.0, "not a folder").expect("room");
+    let error = refused(&oracle, config(&oracle, &file.0)).await;
+    assert!(matches!(error, TierError::NotAFolder { .. }), "{error}");
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_folder_that_may_not_be_written_is_refused_at_the_start() {
+    use std::os::unix::fs::PermissionsExt;
+    let oracle = oracle(0);
+    let folder = Folder::new("read-only");
+    std::fs::create_dir(&folder.0).expect("a folder");
+    let permit = |mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&folder.0, mode).expect("ours");
+    };
+    permit(0o555);
+    // Who may do anything is not stopped by permissions.
+    let may_do_anything = std::fs::write(folder.0.join("probe"), "").is_ok();
+    if !may_do_anything {
+        let error = refused(&oracle, config(&oracle, &folder.0)).await;
+        assert!(matches!(error, TierError::Denied { .. }), "{error}");
+    }
+    permit(0o755);
+}
+
+#[tokio::test]
+async fn a_folder_serves_one_engine_at_a_time() {
+    let oracle = oracle(0);
+    let folder = Folder::new("shared");
+    let first = engine(&oracle, config(&oracle, &folder.0)).await;
+    let error = refused(&oracle, config(&oracle, &folder.0)).await;
+    assert!(matches!(error, TierError::Locked { .. }), "{error}");
+    serve(&first, &oracle, 0..3).await;
+    first.shutdown(Shutdown::Finish).await;
+    let second = engine(&oracle, config(&oracle, &folder.0)).await;
+    serve(&second, &oracle, 0..3).await;
+    second.shutdown(Shutdown::Finish).await;
+}
+
+#[tokio::test]
+async fn what_another_model_has_written_is_not_used() {
+    let folder = Folder::new("other");
+    let (ours, others) = (oracle(1), oracle(2));
+    let first = engine(&others, config(&others, &folder.0)).await;
+    serve(&first, &others, 0..6).await;
+    first.shutdown(Shutdown::Finish).await;
+    let second = engine(&ours, config(&ours, &folder.0)).await;
+    assert_eq!(second.stats().pager.disk_copies, 0);
+    let cached = serve(&second, &ours, 0..6).await;
+    assert_eq!(cached, 0, "nothing of it serves this model");
+    second.shutdown(Shutdown::Finish).await;
+}
+
+/// Neither what is to leave nor what a former engine has left fits into host memory.
+#[tokio::test]
+async fn host_memory_for_less_than_a_segment_is_gone_without() {
+    let folder = Folder::new("small");
+    let oracle = oracle(0);
+    let first = engine(&oracle, config(&oracle, &folder.0)).await;
+    // Each is larger than a page of memory.
+    let long =
+        |user: u32| -> Vec<TokenId> { (0..250).map(|i| 1 + (user * 37 + i) % 900).collect() };
+    for user in 0..9 {
+        let request = Request::tokens(long(user)).output_tokens_max(4);
+        first
+            .submit(request)
+            .await
+            .expect("room")
+            .collect()
+            .await
+            .expect("an output");
+    }
+    first.shutdown(Shutdown::Finish).await;
+    let mut config = config(&oracle, &folder.0);
+    config.pager.host_bytes_max = 1;
+    let second = engine(&oracle, config).await;
+    assert!(second.stats().pager.disk_copies > 0, "some were left");
+    for user in 0..9 {
+        let request = Request::tokens(long(user)).output_tokens_max(4);
+        let output = second.submit(request).await.expect("room").collect();
+        let output = tokio::time::timeout(Duration::from_secs(20), output);
+        let output = output.await.expect("it ends").expect("an output");
+        assert_eq!(output.tokens, oracle.solo(&long(user), 4, Sampling::GREEDY));
+    }
+    serve(&second, &oracle, 0..12).await;
+    let stats = second.stats().pager;
+    assert_eq!((stats.host_copies, stats.unpacked), (0, 0), "{stats:?}");
+    assert!(stats.refused > 0, "{stats:?}");
+    second.shutdown(Shutdown::Finish).await;
+}
+
+#[tokio::test]
+async fn a_disk_that_fails_while_it_is_needed_is_gone_without() {
+    let folder = Folder::new("fails");
+    let oracle = oracle(0);
+    let mut config = config(&oracle, &folder.0);
+    // So little that most comes from the disk.
+    config.pager.host_bytes_max = 3 * 4096;
+    let engine = engine(&oracle, config).await;
+    serve(&engine, &oracle, 0..20).await;
+    until("something is written", || engine.stats().pager.written > 0).await;
+    assert!(!engine.stats().pager.disk_degraded);
+    std::fs::remove_dir_all(&folder.0).expect("ours");
+    let before = engine.stats().pager.failed;
+    let mut degraded = false;
+    for _ in 0..4 {
+        serve(&engine, &oracle, 0..20).await;
+        degraded |= engine.stats().pager.disk_degraded;
+    }
+    let stats = engine.stats().pager;
+    assert!(degraded, "it says so: {stats:?}");
+    assert!(stats.failed > before, "{stats:?}");
+    engine.shutdown(Shutdown::Finish).await;
+}
