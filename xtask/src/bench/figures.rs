@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::statistics::Measured;
 use super::workbench::Workbench;
-use super::{cache_core, demo, model, scheduler, trace};
+use super::{cache_core, demo, model, pager, scheduler, trace};
 
 /// One number that the project wants to be good at.
 pub(super) struct Figure {
@@ -14,9 +14,18 @@ pub(super) struct Figure {
     pub(super) versus: &'static str,
     pub(super) goal: Option<f64>,
     pub(super) better: Better,
-    /// Whether it needs a real model on MLX.
-    pub(super) needs_mlx: bool,
+    pub(super) needs: Needs,
     pub(super) measure: fn(&mut Workbench) -> Result<Measured>,
+}
+
+/// What must be there for a figure to be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Needs {
+    Nothing,
+    /// A real model on MLX.
+    Mlx,
+    /// The same; `--quick` makes do with the oracle.
+    Model,
 }
 
 /// Which way is better.
@@ -52,7 +61,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "GFLOP/s of the same f32 product in mlx-lm's process; about 1 where both use one BLAS",
         goal: None,
         better: Better::Higher,
-        needs_mlx: true,
+        needs: Needs::Mlx,
         measure: model::matmul_sanity,
     },
     Figure {
@@ -61,7 +70,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: MLX_LM,
         goal: Some(1.2),
         better: Better::Higher,
-        needs_mlx: true,
+        needs: Needs::Mlx,
         measure: |workbench| model::decode(workbench, 1),
     },
     Figure {
@@ -70,7 +79,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: MLX_LM,
         goal: Some(1.2),
         better: Better::Higher,
-        needs_mlx: true,
+        needs: Needs::Mlx,
         measure: |workbench| model::decode(workbench, 8),
     },
     Figure {
@@ -79,7 +88,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: MLX_LM,
         goal: Some(1.2),
         better: Better::Higher,
-        needs_mlx: true,
+        needs: Needs::Mlx,
         measure: |workbench| model::decode(workbench, 16),
     },
     Figure {
@@ -88,7 +97,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: MLX_LM,
         goal: Some(1.2),
         better: Better::Higher,
-        needs_mlx: true,
+        needs: Needs::Mlx,
         measure: model::prefill,
     },
     Figure {
@@ -97,7 +106,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "16 private copies of the same 1,024-token prefix",
         goal: Some(1.3),
         better: Better::Higher,
-        needs_mlx: true,
+        needs: Needs::Mlx,
         measure: model::shared_prefix_gain,
     },
     Figure {
@@ -106,7 +115,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "growth of a decode step from 128 to 4,096 cached tokens by bytes of weights and state",
         goal: Some(1.3),
         better: Better::Lower,
-        needs_mlx: true,
+        needs: Needs::Mlx,
         measure: model::tail_growth,
     },
     Figure {
@@ -115,7 +124,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "keys or values of one layer at 4,096 tokens, the smallest copy that could hide",
         goal: Some(ONE_COPY_BYTES),
         better: Better::Lower,
-        needs_mlx: true,
+        needs: Needs::Mlx,
         measure: model::step_bytes_allocated,
     },
     Figure {
@@ -124,7 +133,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "token bytes of a 64 k-token path, in 1 node or 32, whichever is slower",
         goal: Some(2.0),
         better: Better::Higher,
-        needs_mlx: false,
+        needs: Needs::Nothing,
         measure: cache_core::matching,
     },
     Figure {
@@ -134,7 +143,7 @@ pub(super) const FIGURES: &[Figure] = &[
                  ours is match, begin and close",
         goal: Some(0.25),
         better: Better::Lower,
-        needs_mlx: false,
+        needs: Needs::Nothing,
         measure: cache_core::session,
     },
     Figure {
@@ -143,7 +152,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "insertion and eviction in a trie of 1,000 nodes; ours has 1,000,000",
         goal: Some(3.0),
         better: Better::Lower,
-        needs_mlx: false,
+        needs: Needs::Nothing,
         measure: cache_core::evict_growth,
     },
     Figure {
@@ -152,7 +161,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "cached tokens of 1,000 conversations of 100 tokens",
         goal: Some(12.0),
         better: Better::Lower,
-        needs_mlx: false,
+        needs: Needs::Nothing,
         measure: cache_core::host_bytes,
     },
     Figure {
@@ -161,7 +170,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: TRACE,
         goal: Some(14.0),
         better: Better::Higher,
-        needs_mlx: false,
+        needs: Needs::Nothing,
         measure: |workbench| trace::hit_rate(workbench, 2),
     },
     Figure {
@@ -170,7 +179,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: TRACE,
         goal: Some(22.0),
         better: Better::Higher,
-        needs_mlx: false,
+        needs: Needs::Nothing,
         measure: |workbench| trace::hit_rate(workbench, 5),
     },
     Figure {
@@ -179,7 +188,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: TRACE,
         goal: Some(29.5),
         better: Better::Higher,
-        needs_mlx: false,
+        needs: Needs::Nothing,
         measure: |workbench| trace::hit_rate(workbench, 10),
     },
     Figure {
@@ -188,7 +197,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: TRACE,
         goal: Some(34.4),
         better: Better::Higher,
-        needs_mlx: false,
+        needs: Needs::Nothing,
         measure: |workbench| trace::hit_rate(workbench, 20),
     },
     Figure {
@@ -197,7 +206,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "bytes that the distinct tokens need, after the load generator's load (oracle)",
         goal: Some(1.10),
         better: Better::Lower,
-        needs_mlx: false,
+        needs: Needs::Nothing,
         measure: demo::held_vs_needed,
     },
     Figure {
@@ -206,7 +215,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "median step of four decoding sequences before 8 prompts of 2,048 tokens come; the longest gap then",
         goal: Some(5.0),
         better: Better::Lower,
-        needs_mlx: true,
+        needs: Needs::Mlx,
         measure: |workbench| scheduler::stall(workbench, "stall"),
     },
     Figure {
@@ -215,7 +224,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "the same, one prompt of 2,048 tokens",
         goal: Some(5.0),
         better: Better::Lower,
-        needs_mlx: true,
+        needs: Needs::Mlx,
         measure: |workbench| scheduler::stall(workbench, "stall_one"),
     },
     Figure {
@@ -224,7 +233,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "the same, one prompt of 512 tokens",
         goal: Some(5.0),
         better: Better::Lower,
-        needs_mlx: true,
+        needs: Needs::Mlx,
         measure: |workbench| scheduler::stall(workbench, "stall_short"),
     },
     Figure {
@@ -233,7 +242,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "the same for 8 prompts of 2,048 tokens, in the virtual house",
         goal: Some(5.0),
         better: Better::Lower,
-        needs_mlx: false,
+        needs: Needs::Nothing,
         measure: scheduler::stall_virtual,
     },
     Figure {
@@ -242,7 +251,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "prefill of 8 prompts of 2,048 tokens beside the same four without a bound on a step, of up to 4,096 tokens",
         goal: Some(1.15),
         better: Better::Lower,
-        needs_mlx: true,
+        needs: Needs::Mlx,
         measure: |workbench| scheduler::stall(workbench, "prefill_cost"),
     },
     Figure {
@@ -251,7 +260,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "256 sequences on an oracle that costs nothing, for each sequence and step, submit to token in the caller's stream; two workers",
         goal: Some(2.0),
         better: Better::Lower,
-        needs_mlx: false,
+        needs: Needs::Nothing,
         measure: |workbench| scheduler::host(workbench, "cost"),
     },
     Figure {
@@ -260,7 +269,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "the same at 64 sequences; ours has 4,096",
         goal: Some(1.5),
         better: Better::Lower,
-        needs_mlx: false,
+        needs: Needs::Nothing,
         measure: |workbench| scheduler::host(workbench, "growth"),
     },
     Figure {
@@ -269,7 +278,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "time while there is work, 16 sequences that decode",
         goal: Some(0.02),
         better: Better::Lower,
-        needs_mlx: true,
+        needs: Needs::Mlx,
         measure: scheduler::device_idle,
     },
     Figure {
@@ -278,7 +287,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "VTC's bound on the service gap of two backlogged users (virtual house)",
         goal: Some(1.0),
         better: Better::Lower,
-        needs_mlx: false,
+        needs: Needs::Nothing,
         measure: |workbench| scheduler::fair(workbench, "gap"),
     },
     Figure {
@@ -287,7 +296,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "first come, first served, on the same load (virtual house)",
         goal: Some(0.97),
         better: Better::Higher,
-        needs_mlx: false,
+        needs: Needs::Nothing,
         measure: |workbench| scheduler::fair(workbench, "throughput"),
     },
     Figure {
@@ -296,7 +305,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "the polite user's p99 time to first token alone; a greedy one sends ten times its load (virtual house)",
         goal: Some(1.5),
         better: Better::Lower,
-        needs_mlx: false,
+        needs: Needs::Nothing,
         measure: |workbench| scheduler::fair(workbench, "ttft"),
     },
     Figure {
@@ -305,7 +314,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "the urgent class' p99 time to first token alone; all other places are taken by a background (virtual house)",
         goal: Some(1.5),
         better: Better::Lower,
-        needs_mlx: false,
+        needs: Needs::Nothing,
         measure: scheduler::priority,
     },
     Figure {
@@ -314,7 +323,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "tokens of whole answers at the best load; ours has ten times as many requests, for a minute (oracle)",
         goal: Some(0.95),
         better: Better::Higher,
-        needs_mlx: false,
+        needs: Needs::Nothing,
         measure: |workbench| scheduler::overload(workbench, "goodput"),
     },
     Figure {
@@ -323,7 +332,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "the longest time until a refusal, meanwhile",
         goal: Some(10.0),
         better: Better::Lower,
-        needs_mlx: false,
+        needs: Needs::Nothing,
         measure: |workbench| scheduler::overload(workbench, "reject_ms"),
     },
     Figure {
@@ -332,7 +341,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "resident bytes after the first sixth of it",
         goal: Some(1.05),
         better: Better::Lower,
-        needs_mlx: false,
+        needs: Needs::Nothing,
         measure: |workbench| scheduler::overload(workbench, "rss_growth"),
     },
     Figure {
@@ -341,7 +350,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "requests that were taken in and not served, meanwhile",
         goal: Some(0.0),
         better: Better::Lower,
-        needs_mlx: false,
+        needs: Needs::Nothing,
         measure: |workbench| scheduler::overload(workbench, "lost"),
     },
     Figure {
@@ -350,7 +359,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "throughput without a cache, no two prompts begin alike (both cores and the device, no actors)",
         goal: Some(0.99),
         better: Better::Higher,
-        needs_mlx: true,
+        needs: Needs::Mlx,
         measure: scheduler::cache_off_cost,
     },
     Figure {
@@ -359,8 +368,71 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "throughput with all the memory that the load wants; ours has two thirds (virtual house)",
         goal: Some(0.85),
         better: Better::Higher,
-        needs_mlx: false,
+        needs: Needs::Nothing,
         measure: scheduler::preemption,
+    },
+    Figure {
+        name: "pager.copy_vs_memcpy",
+        unit: RATIO,
+        versus: "a plain copy of as many bytes, one thread; a segment of 2,048 tokens out or in, whichever is slower",
+        goal: Some(0.7),
+        better: Better::Higher,
+        needs: Needs::Model,
+        measure: pager::copy,
+    },
+    Figure {
+        name: "pager.itl_beside_paging",
+        unit: RATIO,
+        versus: "p99 gap between tokens of four decoding sequences, the same short requests beside them, without a segment that moves",
+        goal: Some(1.1),
+        better: Better::Lower,
+        needs: Needs::Model,
+        measure: |workbench| pager::decode(workbench, "paging"),
+    },
+    Figure {
+        name: "pager.itl_beside_copying",
+        unit: RATIO,
+        versus: "the same alone; ours has a thread that copies without a pause beside it: what remains to be contended for",
+        goal: None,
+        better: Better::Lower,
+        needs: Needs::Model,
+        measure: |workbench| pager::decode(workbench, "copying"),
+    },
+    Figure {
+        name: "pager.ttft_host",
+        unit: RATIO,
+        versus: "time to first token of a prompt of 2,048 tokens that is computed; ours is in host memory, but for 8 more",
+        goal: Some(0.1),
+        better: Better::Lower,
+        needs: Needs::Model,
+        measure: |workbench| pager::first_token(workbench, "from_host"),
+    },
+    Figure {
+        name: "pager.ttft_disk",
+        unit: RATIO,
+        versus: "the same; ours is on the disk, after a restart",
+        goal: Some(0.25),
+        better: Better::Lower,
+        needs: Needs::Model,
+        measure: |workbench| pager::first_token(workbench, "from_disk"),
+    },
+    Figure {
+        name: "pager.oversubscribed_gain",
+        unit: RATIO,
+        versus: "requests/s without host memory; conversations take four times the device's bytes",
+        goal: Some(2.0),
+        better: Better::Higher,
+        needs: Needs::Model,
+        measure: |workbench| pager::crowd(workbench, "gain"),
+    },
+    Figure {
+        name: "pager.oversubscribed_changed",
+        unit: "requests",
+        versus: "requests whose tokens are not those without host memory, meanwhile",
+        goal: Some(0.0),
+        better: Better::Lower,
+        needs: Needs::Model,
+        measure: |workbench| pager::crowd(workbench, "changed"),
     },
     Figure {
         name: "demo.system_prompt_computed",
@@ -368,7 +440,7 @@ pub(super) const FIGURES: &[Figure] = &[
         versus: "length of a system prompt that 16 users share (engine on the oracle)",
         goal: Some(1.0),
         better: Better::Lower,
-        needs_mlx: false,
+        needs: Needs::Nothing,
         measure: demo::system_prompt_computed,
     },
 ];

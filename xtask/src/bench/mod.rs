@@ -9,6 +9,7 @@
 //!  (table)     (prepares) ├─ side: xtask/bench/mlx_lm_peer.py, mlx-lm
 //!     │                   ├─ side: benches/cache/, the cache core and kvbm-logical
 //!     │                   ├─ side: benches/scheduler/, a virtual house and whole engines
+//!     │                   ├─ side: benches/pager/, engines with little room
 //!     │                   └─ examples: load_generator, trace_replay
 //!     └─ turns, statistics ── report: table and target/motet/bench.json
 //! ```
@@ -22,6 +23,7 @@ mod demo;
 mod figures;
 mod mlx_lm;
 mod model;
+mod pager;
 mod programs;
 mod prompts;
 mod report;
@@ -34,7 +36,7 @@ mod workbench;
 
 use anyhow::{Result, bail};
 
-use self::figures::{FIGURES, Figure};
+use self::figures::{FIGURES, Figure, Needs};
 use self::report::{Outcome, Row};
 use self::workbench::{Unavailable, Workbench};
 use crate::ui;
@@ -63,7 +65,7 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
             names.join(", ")
         );
     }
-    let with_mlx = chosen.iter().any(|figure| figure.needs_mlx);
+    let with_mlx = chosen.iter().any(|figure| figure.needs != Needs::Nothing);
     let mut workbench = Workbench::open(arguments.quick, with_mlx)?;
     let rows: Vec<Row<'_>> = chosen
         .into_iter()

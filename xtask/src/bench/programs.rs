@@ -24,6 +24,11 @@ pub(super) fn scheduler(with_mlx: bool) -> Result<PathBuf> {
     build(&["--bench", "scheduler"], with_mlx)
 }
 
+/// Builds `benches/pager/` and says where the program is.
+pub(super) fn pager(with_mlx: bool) -> Result<PathBuf> {
+    build(&["--bench", "pager"], with_mlx)
+}
+
 /// Builds `benches/cache/` and says where the program is.
 ///
 /// # Errors

@@ -1,6 +1,5 @@
 //! What measurements need, made ready when the first one asks for it.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,7 +7,7 @@ use std::process::Command;
 use anyhow::Result;
 use serde_json::Value;
 
-use super::figures::Figure;
+use super::figures::{Figure, Needs};
 use super::side::{Answer, Side};
 use super::{mlx_lm, programs, report, trace};
 use crate::cache::Cache;
@@ -28,8 +27,7 @@ pub(super) struct Workbench {
     mlx_lm: Option<Side>,
     cache_core: Option<Side>,
     scheduler: Option<Side>,
-    /// What the scheduler's program has answered, by request: one run has several figures.
-    scheduled: BTreeMap<String, Answer>,
+    pager: Option<Side>,
     /// What the replay of the trace says, once it has been replayed.
     replayed_trace: Option<Value>,
     /// Why these are not to be had, once that is known.
@@ -69,7 +67,7 @@ impl Workbench {
             mlx_lm: None,
             cache_core: None,
             scheduler: None,
-            scheduled: BTreeMap::new(),
+            pager: None,
             replayed_trace: None,
             no_mlx_lm: None,
             no_cache_core: None,
@@ -89,8 +87,12 @@ impl Workbench {
     /// Fails when the figure cannot be measured on this machine.
     pub(super) fn check(&self, figure: &Figure) -> Result<()> {
         match &self.mlx {
-            Mlx::Missing(why) if figure.needs_mlx => Err(why.clone().into()),
-            _ => Ok(()),
+            Mlx::Missing(why) => match figure.needs {
+                Needs::Nothing => Ok(()),
+                Needs::Model if self.quick => Ok(()),
+                Needs::Mlx | Needs::Model => Err(why.clone().into()),
+            },
+            Mlx::NotAsked | Mlx::Ready(_) => Ok(()),
         }
     }
 
@@ -136,17 +138,24 @@ impl Workbench {
 
     /// What the scheduler's program answers; it is asked only once for the same.
     pub(super) fn scheduler(&mut self, request: &Value) -> Result<Answer> {
-        let name = request.to_string();
-        if let Some(answer) = self.scheduled.get(&name) {
-            return Ok(answer.clone());
-        }
         if self.scheduler.is_none() {
-            self.scheduler = Some(self.start_scheduler()?);
+            let program = programs::scheduler(self.with_mlx())?;
+            let side = self.start("the scheduler's program", program, "scheduler.log")?;
+            self.scheduler = Some(side);
         }
         let side = self.scheduler.as_mut().expect("it was just started");
-        let answer = side.ask(request)?;
-        self.scheduled.insert(name, answer.clone());
-        Ok(answer)
+        side.ask_once(request)
+    }
+
+    /// What the pager's program answers; it is asked only once for the same.
+    pub(super) fn pager(&mut self, request: &Value) -> Result<Answer> {
+        if self.pager.is_none() {
+            let program = programs::pager(self.with_mlx())?;
+            let side = self.start("the pager's program", program, "pager.log")?;
+            self.pager = Some(side);
+        }
+        let side = self.pager.as_mut().expect("it was just started");
+        side.ask_once(request)
     }
 
     /// What the load generator measures on the oracle.
@@ -174,29 +183,20 @@ impl Workbench {
 
     fn start_ours(&self) -> Result<Side> {
         let program = programs::figures(self.with_mlx())?;
+        let task = ui::Task::start("load our side");
+        let side = self.start("our side", program, "ours.log")?;
+        task.done();
+        Ok(side)
+    }
+
+    /// Starts a program of ours: with the model where MLX is set up.
+    fn start(&self, name: &'static str, program: PathBuf, log: &str) -> Result<Side> {
         let mut command = Command::new(program);
         command.arg("--serve");
         if let Mlx::Ready(ready) = &self.mlx {
             command.arg(&ready.model);
         }
-        let task = ui::Task::start("load our side");
-        let side = Side::start(
-            "our side",
-            &mut command,
-            &report::folder()?.join("ours.log"),
-        )?;
-        task.done();
-        Ok(side)
-    }
-
-    fn start_scheduler(&self) -> Result<Side> {
-        let mut command = Command::new(programs::scheduler(self.with_mlx())?);
-        command.arg("--serve");
-        if let Mlx::Ready(ready) = &self.mlx {
-            command.arg(&ready.model);
-        }
-        let log = report::folder()?.join("scheduler.log");
-        Side::start("the scheduler's program", &mut command, &log)
+        Side::start(name, &mut command, &report::folder()?.join(log))
     }
 
     fn start_mlx_lm(&self) -> Result<Side> {

@@ -1,0 +1,141 @@
+//! A segment's way out of the device and back in, beside a plain copy of as many bytes.
+//!
+//! One thread each, into memory that has been used before: the copy threads' own pool
+//! keeps some, and so does a packer that needs it. The segment was computed and sealed
+//! as any other. To hand it over and to take it in is not measured: that moves handles.
+
+use std::path::Path;
+use std::time::Instant;
+
+use motet::TokenId;
+use motet::model::oracle::Oracle;
+use motet::model::{Model, Packer, Parcel, Segment, Span, Want};
+use motet::pager::tiers::BufferPool;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde::Deserialize;
+
+use crate::Result;
+use crate::arrivals::prompt;
+use crate::engine::slow_oracle;
+use crate::report::{Report, median};
+
+/// Tokens of a step that computes the segment.
+const STEP_TOKENS: usize = 256;
+/// Copies of each kind in a round, of which the middle one counts.
+const REPEATS: usize = 7;
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Measure {
+    rounds: usize,
+    /// Tokens of the segment.
+    tokens: usize,
+}
+
+/// Seconds for as many bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
+    plain: f64,
+    out: f64,
+    back: f64,
+}
+
+pub(crate) fn run(measure: Measure, model: Option<&Path>) -> Result<Report> {
+    match model {
+        None => measure.take_turns(&mut Oracle::new(slow_oracle())?),
+        #[cfg(feature = "mlx")]
+        Some(path) => measure.take_turns(&mut crate::engine::mlx_model(path)?),
+        #[cfg(not(feature = "mlx"))]
+        Some(_) => Err(crate::engine::NO_MLX.into()),
+    }
+}
+
+impl Measure {
+    fn take_turns<M: Model>(self, model: &mut M) -> Result<Report> {
+        let tokens = prompt(&mut ChaCha8Rng::seed_from_u64(1), self.tokens);
+        let segment = compute(model, &tokens)?;
+        let parcel = model.hand_over(&segment)?;
+        let packer = model.packer();
+        let bytes = packer.packed_bytes(segment.extent());
+        let mut report = Report::default();
+        let mut all = Vec::new();
+        // The first round warms the memory.
+        for round in 0..=self.rounds {
+            let times = self.turn::<M>(&packer, &segment, &parcel, bytes)?;
+            if round > 0 {
+                report.sample("bandwidth", times.plain / times.out.max(times.back));
+                all.push(times);
+            }
+        }
+        let speed = |of: fn(&Times) -> f64| {
+            bytes as f64 / 1e9 / median(&all.iter().map(of).collect::<Vec<f64>>())
+        };
+        report.remark(
+            "bandwidth",
+            format!(
+                "{:.1} MB: plain {:.1} GB/s, out {:.1}, in {:.1}; one thread",
+                bytes as f64 / 1e6,
+                speed(|times| times.plain),
+                speed(|times| times.out),
+                speed(|times| times.back),
+            ),
+        );
+        Ok(report)
+    }
+
+    fn turn<M: Model>(
+        self,
+        packer: &M::Packer,
+        segment: &M::Segment,
+        parcel: &Parcel<M>,
+        bytes: usize,
+    ) -> Result<Times> {
+        let pool = BufferPool::new(2 * bytes);
+        let mut packed = pool.take(bytes)?;
+        packer.pack(parcel, &mut packed)?;
+        let mut beside = vec![1; bytes];
+        let [mut plain, mut out, mut back] = [(); 3].map(|()| Vec::with_capacity(REPEATS));
+        for _ in 0..REPEATS {
+            plain.push(seconds(|| {
+                beside.copy_from_slice(&packed);
+                Ok(())
+            })?);
+            out.push(seconds(|| {
+                let mut into = pool.take(bytes)?;
+                Ok(packer.pack(parcel, &mut into)?)
+            })?);
+            // Dropped untimed: the device does that, when it evicts.
+            let mut arrived = None;
+            back.push(seconds(|| {
+                arrived = Some(packer.unpack(segment.extent(), &packed)?);
+                Ok(())
+            })?);
+        }
+        Ok(Times {
+            plain: median(&plain),
+            out: median(&out),
+            back: median(&back),
+        })
+    }
+}
+
+fn seconds(work: impl FnOnce() -> Result<()>) -> Result<f64> {
+    let begun = Instant::now();
+    work()?;
+    Ok(begun.elapsed().as_secs_f64())
+}
+
+fn compute<M: Model>(model: &mut M, tokens: &[TokenId]) -> Result<M::Segment> {
+    let mut tail = model.tail(&[])?;
+    for chunk in tokens.chunks(STEP_TOKENS) {
+        let span = Span {
+            tokens: chunk.into(),
+            path: &[],
+            tail: &mut tail,
+            want: Want::Nothing,
+        };
+        model.step(&mut [span])?;
+    }
+    Ok(model.seal(&mut tail, tokens.len())?)
+}

@@ -1,0 +1,370 @@
+//! Those who decode while segments leave the device and come back, beside those who
+//! decode while none does.
+//!
+//! Two engines take turns with the same load: sequences that decode, and *visits*, which
+//! are prompts that begin with one of several prefixes, in turn, and get one token. One
+//! engine has room for all prefixes; in the other every visit has its prefix brought
+//! from the host, another one goes, and what was new leaves. So both compute the same,
+//! and only one moves bytes. No more can leave than is computed, which is slow beside a
+//! copy; what comes back has no such limit, so that is what moves here.
+//!
+//! Beside that, as a measure of what remains to be contended for: the same decoding
+//! without visits, while a thread copies out and in without a pause, faster than any
+//! pager has to.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use motet::config::EngineConfig;
+use motet::model::oracle::Oracle;
+use motet::model::{Extent, ModelError, ModelSpec, Packer};
+use motet::{Engine, Shutdown, TokenId};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde::Deserialize;
+
+use crate::Result;
+use crate::arrivals::prompt;
+use crate::engine::{all_have, on_model, request, runtime, slow_oracle, submit_all};
+use crate::house::{ask, config, rest, spec, start_with_packer};
+use crate::report::{Report, median, percentile};
+
+const DECODING: usize = 4;
+/// Tokens of a decoding sequence's prompt.
+const DECODING_PROMPT_TOKENS: usize = 64;
+/// Tokens that all decode before it counts.
+const WARM_TOKENS: usize = 8;
+/// Tokens by which one who decodes may be ahead of another.
+const AHEAD_TOKENS: usize = 32;
+/// Tokens of a visit after its prefix.
+const FRESH_TOKENS: usize = 16;
+const WATCH: Duration = Duration::from_millis(1);
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Measure {
+    /// Pairs of turns.
+    rounds: u64,
+    /// Tokens that each of those who decode gets in a turn.
+    tokens: usize,
+    /// Prefixes, and the tokens of each.
+    prefixes: usize,
+    prefix_tokens: usize,
+    /// A visit comes each time that so many tokens have been decoded.
+    visit_every_tokens: usize,
+}
+
+/// The gaps of those who decoded, in seconds.
+#[derive(Debug)]
+struct Turn {
+    gaps: Vec<f64>,
+    seconds: f64,
+    visits: usize,
+    brought: u64,
+    left: u64,
+    copied_bytes: usize,
+}
+
+/// An engine and what visits begin with.
+struct Side {
+    engine: Engine,
+    prefixes: Vec<Vec<TokenId>>,
+    visits: usize,
+    numbers: ChaCha8Rng,
+}
+
+/// Copies as many bytes as `prefix_tokens` out and in, again and again.
+type Copier = Box<dyn FnMut() -> std::result::Result<usize, ModelError> + Send>;
+
+pub(crate) fn run(measure: Measure, model: Option<&Path>) -> Result<Report> {
+    let spec = spec(model)?;
+    runtime(2)?.block_on(async {
+        let (roomy, copier) = measure.start_roomy(model, &spec).await?;
+        let mut roomy = Side::new(measure, roomy).await?;
+        let tight = on_model(model, measure.tight(&spec)).await?;
+        let mut tight = Side::new(measure, tight).await?;
+        let report = measure
+            .take_turns(&mut roomy, &mut tight, copier, &spec)
+            .await;
+        roomy.engine.shutdown(Shutdown::Abort).await;
+        tight.engine.shutdown(Shutdown::Abort).await;
+        report
+    })
+}
+
+impl Measure {
+    fn prefix_bytes(self, spec: &ModelSpec) -> usize {
+        spec.tail_bytes(self.prefix_tokens + 2 * FRESH_TOKENS)
+    }
+
+    fn decoding_bytes(self, spec: &ModelSpec) -> usize {
+        DECODING * spec.tail_bytes(DECODING_PROMPT_TOKENS + self.output_tokens())
+    }
+
+    fn output_tokens(self) -> usize {
+        WARM_TOKENS + AHEAD_TOKENS + self.tokens
+    }
+
+    /// Room for whatever comes, and no pager.
+    async fn start_roomy(self, model: Option<&Path>, spec: &ModelSpec) -> Result<(Engine, Copier)> {
+        let turns = 2 * (self.rounds as usize + 1);
+        let visits = turns * (self.tokens / self.visit_every_tokens + 1);
+        let bytes = 2 * self.prefixes * self.prefix_bytes(spec)
+            + turns * self.decoding_bytes(spec)
+            + visits * spec.tail_bytes(2 * FRESH_TOKENS);
+        let config = config(spec, bytes, 0);
+        match model {
+            None => {
+                let build = || {
+                    Oracle::new(slow_oracle())
+                        .map_err(|error| ModelError::Device(error.to_string()))
+                };
+                let (engine, packer) = start_with_packer(build, config).await?;
+                Ok((engine, self.copier(packer)?))
+            }
+            #[cfg(feature = "mlx")]
+            Some(path) => {
+                let path = path.to_path_buf();
+                let build = move || {
+                    crate::engine::mlx_model(&path)
+                        .map_err(|error| ModelError::Device(error.to_string()))
+                };
+                let (engine, packer) = start_with_packer(build, config).await?;
+                Ok((engine, self.copier(packer)?))
+            }
+            #[cfg(not(feature = "mlx"))]
+            Some(_) => Err(crate::engine::NO_MLX.into()),
+        }
+    }
+
+    /// Room for those who decode, and two prefixes; the rest is with the host.
+    fn tight(self, spec: &ModelSpec) -> EngineConfig {
+        let prefix_bytes = self.prefix_bytes(spec);
+        let device_bytes = self.decoding_bytes(spec) + 2 * prefix_bytes + prefix_bytes / 2;
+        let turns = self.rounds as usize + 2;
+        let host_bytes = 4 * (self.prefixes * prefix_bytes + turns * self.decoding_bytes(spec));
+        config(spec, device_bytes, host_bytes)
+    }
+
+    fn copier<K: Packer>(self, packer: K) -> Result<Copier> {
+        let extent = Extent::whole(self.prefix_tokens);
+        let mut bytes = vec![0; packer.packed_bytes(extent)];
+        // The copy thread makes and drops what it copies, as the pager's does.
+        Ok(Box::new(move || {
+            let parcel = packer.unpack(extent, &bytes)?;
+            packer.pack(&parcel, &mut bytes)?;
+            Ok(2 * bytes.len())
+        }))
+    }
+
+    async fn take_turns(
+        self,
+        roomy: &mut Side,
+        tight: &mut Side,
+        copier: Copier,
+        spec: &ModelSpec,
+    ) -> Result<Report> {
+        let mut report = Report::default();
+        let mut beside = Beside::new(copier);
+        let (mut still, mut paging, mut alone, mut copying) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for round in 0..self.rounds {
+            still.push(roomy.turn(self, round, true).await?);
+            paging.push(tight.turn(self, round, true).await?);
+            alone.push(roomy.turn(self, self.rounds + 2 * round, false).await?);
+            beside.start();
+            let busy = roomy.turn(self, self.rounds + 2 * round + 1, false).await;
+            let copied_bytes = beside.stop()?;
+            copying.push(Turn {
+                copied_bytes,
+                ..busy?
+            });
+            report.sample("paging", last(&paging).p99() / last(&still).p99());
+            report.sample("copying", last(&copying).p99() / last(&alone).p99());
+        }
+        let brought: u64 = paging.iter().map(|turn| turn.brought).sum();
+        let visits: usize = paging.iter().map(|turn| turn.visits).sum();
+        if brought == 0 || brought < visits as u64 / 2 {
+            return Err(format!("{visits} visits had only {brought} copies brought").into());
+        }
+        let left: u64 = paging.iter().map(|turn| turn.left).sum();
+        let bytes = brought as f64 * spec.segment_bytes(Extent::whole(self.prefix_tokens)) as f64;
+        report.remark("paging", format!("without: {}", summary(&still)));
+        report.remark("paging", format!("with: {}", summary(&paging)));
+        report.remark(
+            "paging",
+            format!(
+                "{visits} visits, {brought} copies brought, {left} taken out; about {:.0} MB/s",
+                bytes / 1e6 / seconds(&paging)
+            ),
+        );
+        let copied: usize = copying.iter().map(|turn| turn.copied_bytes).sum();
+        report.remark("copying", format!("alone: {}", summary(&alone)));
+        report.remark(
+            "copying",
+            format!(
+                "beside a thread that copies {:.1} GB/s: {}",
+                copied as f64 / 1e9 / seconds(&copying),
+                summary(&copying)
+            ),
+        );
+        Ok(report)
+    }
+}
+
+impl Side {
+    /// All prefixes have been computed, and are where there is room for them.
+    async fn new(measure: Measure, engine: Engine) -> Result<Self> {
+        let mut numbers = ChaCha8Rng::seed_from_u64(7);
+        let mut prefixes = Vec::new();
+        for _ in 0..measure.prefixes {
+            let prefix = prompt(&mut numbers, measure.prefix_tokens);
+            ask(&engine, prefix.clone()).await?;
+            prefixes.push(prefix);
+            rest(&engine, false).await?;
+        }
+        Ok(Self {
+            engine,
+            prefixes,
+            visits: 0,
+            numbers,
+        })
+    }
+
+    /// Lets sequences decode, with visits or without.
+    async fn turn(&mut self, measure: Measure, seed: u64, visited: bool) -> Result<Turn> {
+        rest(&self.engine, false).await?;
+        let mut numbers = ChaCha8Rng::seed_from_u64(1_000 + seed);
+        let requests = (0..DECODING).map(|_| {
+            let prompt = prompt(&mut numbers, DECODING_PROMPT_TOKENS);
+            request(prompt, measure.output_tokens())
+        });
+        let decoding = submit_all(&self.engine, requests.collect()).await?;
+        all_have(&decoding, WARM_TOKENS).await?;
+        let (begun, before) = (Instant::now(), self.engine.stats().pager);
+        let from: Vec<usize> = decoding.iter().map(|clerk| clerk.times().len()).collect();
+        let until = from[0] + measure.tokens;
+        let (mut visits, mut next) = (0, from[0]);
+        loop {
+            let so_far = decoding[0].times().len();
+            if so_far >= until {
+                break;
+            }
+            // Those that come late are made up for, so that both sides have as many.
+            if visited && so_far >= next {
+                self.visit(measure).await?;
+                visits += 1;
+                next += measure.visit_every_tokens;
+            } else {
+                tokio::time::sleep(WATCH).await;
+            }
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        let after = self.engine.stats().pager;
+        let mut gaps = Vec::new();
+        for (clerk, from) in decoding.into_iter().zip(from) {
+            let times = clerk.times();
+            let counted = times[from - 1..].windows(2).take(measure.tokens);
+            gaps.extend(counted.map(|pair| (pair[1] - pair[0]).as_secs_f64()));
+            clerk.leave().await;
+        }
+        Ok(Turn {
+            gaps,
+            seconds,
+            visits,
+            brought: after.unpacked - before.unpacked,
+            left: after.packed - before.packed,
+            copied_bytes: 0,
+        })
+    }
+
+    async fn visit(&mut self, measure: Measure) -> Result<()> {
+        let prefix = &self.prefixes[self.visits % self.prefixes.len()];
+        let tokens = [&prefix[..], &prompt(&mut self.numbers, FRESH_TOKENS)].concat();
+        self.visits += 1;
+        let asked = ask(&self.engine, tokens).await?;
+        match asked.cached_tokens >= measure.prefix_tokens {
+            true => Ok(()),
+            false => Err(format!(
+                "only {} of {} tokens were cached: {:?}",
+                asked.cached_tokens,
+                measure.prefix_tokens,
+                self.engine.stats().pager
+            )
+            .into()),
+        }
+    }
+}
+
+impl Turn {
+    fn p99(&self) -> f64 {
+        percentile(&self.gaps, 0.99)
+    }
+}
+
+/// A thread that copies when it is told to.
+struct Beside {
+    copier: Option<Copier>,
+    goes_on: Arc<AtomicBool>,
+    thread: Option<JoinHandle<(Copier, std::result::Result<usize, ModelError>)>>,
+}
+
+impl Beside {
+    fn new(copier: Copier) -> Self {
+        Self {
+            copier: Some(copier),
+            goes_on: Arc::default(),
+            thread: None,
+        }
+    }
+
+    fn start(&mut self) {
+        self.goes_on.store(true, Ordering::Relaxed);
+        let goes_on = Arc::clone(&self.goes_on);
+        let mut copier = self.copier.take().expect("it was given back");
+        self.thread = Some(std::thread::spawn(move || {
+            let mut bytes = 0;
+            while goes_on.load(Ordering::Relaxed) {
+                match copier() {
+                    Ok(copied) => bytes += copied,
+                    Err(error) => return (copier, Err(error)),
+                }
+            }
+            (copier, Ok(bytes))
+        }));
+    }
+
+    /// Says how many bytes it has copied.
+    fn stop(&mut self) -> Result<usize> {
+        self.goes_on.store(false, Ordering::Relaxed);
+        let thread = self.thread.take().expect("it was started");
+        let (copier, copied) = thread.join().map_err(|_| "the copying thread panicked")?;
+        self.copier = Some(copier);
+        Ok(copied?)
+    }
+}
+
+fn last(turns: &[Turn]) -> &Turn {
+    turns.last().expect("there was a turn")
+}
+
+fn seconds(turns: &[Turn]) -> f64 {
+    turns.iter().map(|turn| turn.seconds).sum()
+}
+
+fn summary(turns: &[Turn]) -> String {
+    let of = |part: f64| {
+        let each = turns.iter().map(|turn| percentile(&turn.gaps, part));
+        1e3 * median(&each.collect::<Vec<f64>>())
+    };
+    format!(
+        "gaps have p50 {:.1}, p90 {:.1}, p99 {:.1}, most {:.1} ms",
+        of(0.5),
+        of(0.9),
+        of(0.99),
+        of(1.0)
+    )
+}

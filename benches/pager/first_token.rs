@@ -1,0 +1,174 @@
+//! The time to the first token of a prompt that begins with what only the host, or only
+//! the disk, has; beside that of a prompt as long that is computed.
+//!
+//! The device has room for two such prompts and a half. While one is computed and then
+//! sealed it takes twice its bytes, so that each pushes all others out; they have been
+//! copied before. What is asked for again is the whole former prompt and a few tokens
+//! more, as in a conversation.
+
+use std::path::Path;
+
+use motet::config::{DiskConfig, EngineConfig};
+use motet::model::{Extent, ModelSpec};
+use motet::{Engine, Shutdown, TokenId};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde::Deserialize;
+
+use crate::Result;
+use crate::arrivals::prompt;
+use crate::engine::{on_model, runtime};
+use crate::folder::Folder;
+use crate::house::{Asked, ask, config, is_on_device, rest, spec};
+use crate::report::{Report, median};
+
+/// Tokens after what was there before.
+const FRESH_TOKENS: usize = 8;
+/// Tokens of a prompt that wakes a new engine up.
+const WAKING_TOKENS: usize = 64;
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Measure {
+    rounds: usize,
+    prompt_tokens: usize,
+}
+
+/// Pairs of a prompt that was computed and one that was brought.
+#[derive(Debug, Default)]
+struct Pairs(Vec<(Asked, Asked)>);
+
+/// The prompt again, from the host.
+pub(crate) fn from_host(measure: Measure, model: Option<&Path>) -> Result<Report> {
+    let spec = spec(model)?;
+    let mut numbers = ChaCha8Rng::seed_from_u64(1);
+    runtime(2)?.block_on(async {
+        let engine = on_model(model, measure.config(&spec)).await?;
+        let mut pairs = Pairs::default();
+        let mut former = measure.prompt(&mut numbers);
+        ask(&engine, former.clone()).await?;
+        for _ in 0..measure.rounds {
+            rest(&engine, false).await?;
+            let next = measure.prompt(&mut numbers);
+            let computed = ask(&engine, next.clone()).await?;
+            rest(&engine, false).await?;
+            let brought = measure.again(&engine, &former, &mut numbers).await?;
+            pairs.0.push((computed, brought));
+            former = next;
+        }
+        let brought = engine.stats().pager.unpacked;
+        engine.shutdown(Shutdown::Abort).await;
+        let how = format!("from host memory, {brought} copies brought");
+        Ok(pairs.report(measure, &spec, &how))
+    })
+}
+
+/// The prompt again after a restart, from the disk.
+pub(crate) fn from_disk(measure: Measure, model: Option<&Path>) -> Result<Report> {
+    let spec = spec(model)?;
+    let folder = Folder::new()?;
+    let mut numbers = ChaCha8Rng::seed_from_u64(2);
+    let mut config = measure.config(&spec);
+    config.pager.disk = Some(DiskConfig {
+        folder: folder.path().to_path_buf(),
+        bytes_max: 2 * config.pager.host_bytes_max,
+    });
+    runtime(2)?.block_on(async {
+        let engine = on_model(model, config.clone()).await?;
+        let mut former = Vec::new();
+        for _ in 0..measure.rounds {
+            former.push(measure.prompt(&mut numbers));
+            ask(&engine, former[former.len() - 1].clone()).await?;
+            rest(&engine, true).await?;
+        }
+        engine.shutdown(Shutdown::Finish).await;
+
+        let engine = on_model(model, config).await?;
+        ask(&engine, prompt(&mut numbers, WAKING_TOKENS)).await?;
+        let mut pairs = Pairs::default();
+        let mut forgets = true;
+        for former in &former {
+            rest(&engine, true).await?;
+            let computed = ask(&engine, measure.prompt(&mut numbers)).await?;
+            rest(&engine, true).await?;
+            forgets &= folder.forget_cached()?;
+            let brought = measure.again(&engine, former, &mut numbers).await?;
+            pairs.0.push((computed, brought));
+        }
+        let read = engine.stats().pager.read;
+        engine.shutdown(Shutdown::Abort).await;
+        if read < measure.rounds as u64 {
+            return Err(format!("only {read} copies came from the disk").into());
+        }
+        let from = match forgets {
+            true => "which the system was told to forget before",
+            false => "of which the system may hold some in memory: it cannot be told to forget",
+        };
+        let how = format!("after a restart, {read} copies read from files, {from}");
+        Ok(pairs.report(measure, &spec, &how))
+    })
+}
+
+impl Measure {
+    fn config(self, spec: &ModelSpec) -> EngineConfig {
+        let each = spec.tail_bytes(self.prompt_tokens + 2 * FRESH_TOKENS);
+        // Twice as many prompts as rounds, with what was appended to them.
+        let copies = each * (2 * self.rounds + 2) * 2;
+        let mut config = config(spec, 2 * each + each / 2, copies);
+        // Whatever is there is copied before the next prompt comes.
+        config.pager.clean_part = 1.0;
+        // What is written at the end is not what is measured.
+        config.pager.flush_time = std::time::Duration::from_secs(60);
+        config
+    }
+
+    fn prompt(self, numbers: &mut ChaCha8Rng) -> Vec<TokenId> {
+        prompt(numbers, self.prompt_tokens)
+    }
+
+    /// A prompt that begins with a former one, which the device does not hold.
+    async fn again(
+        self,
+        engine: &Engine,
+        former: &[TokenId],
+        numbers: &mut ChaCha8Rng,
+    ) -> Result<Asked> {
+        if is_on_device(engine, former).await? {
+            return Err("the device still holds what is to come from elsewhere".into());
+        }
+        let tokens = [former, &prompt(numbers, FRESH_TOKENS)].concat();
+        let asked = ask(engine, tokens).await?;
+        match asked.cached_tokens >= self.prompt_tokens {
+            true => Ok(asked),
+            false => Err(format!(
+                "only {} of {} tokens were brought: {:?}",
+                asked.cached_tokens,
+                self.prompt_tokens,
+                engine.stats().pager
+            )
+            .into()),
+        }
+    }
+}
+
+impl Pairs {
+    fn report(&self, measure: Measure, spec: &ModelSpec, how: &str) -> Report {
+        let mut report = Report::default();
+        for (computed, brought) in &self.0 {
+            report.sample("ttft", brought.seconds / computed.seconds);
+        }
+        let middle = |of: fn(&(Asked, Asked)) -> f64| {
+            1e3 * median(&self.0.iter().map(of).collect::<Vec<f64>>())
+        };
+        let bytes = spec.segment_bytes(Extent::whole(measure.prompt_tokens));
+        let remark = format!(
+            "{} tokens of {:.1} MB: {:.1} ms computed, {:.1} ms {how}",
+            measure.prompt_tokens,
+            bytes as f64 / 1e6,
+            middle(|(computed, _)| computed.seconds),
+            middle(|(_, brought)| brought.seconds),
+        );
+        report.remark("ttft", remark);
+        report
+    }
+}
