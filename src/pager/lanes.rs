@@ -323,10 +323,10 @@ impl PagerCore {
     fn start_read(&mut self, name: CopyId, effects: &mut Vec<Effect>) -> bool {
         let there = self.copies.get(name);
         let there = there.filter(|copy| copy.host == Place::Away && copy.disk == Place::Here);
-        let Some(bytes) = there.map(|copy| copy.bytes) else {
+        let Some((bytes, priority)) = there.map(|copy| (copy.bytes, copy.priority)) else {
             return false;
         };
-        if !self.make_host_room(bytes, effects) {
+        if !self.make_host_room(bytes, priority, effects) {
             return false;
         }
         self.copies.change(name, |copy| copy.host = Place::Coming);

@@ -22,7 +22,7 @@ impl PagerCore {
         }
         let (payload_bytes, precision) = (self.sizes)(offer.extent);
         let bytes = HostTier::bytes_taken(payload_bytes);
-        if !self.make_host_room(bytes, effects) {
+        if !self.make_host_room(bytes, offer.priority, effects) {
             self.stats.refused += 1;
             effects.push(Effect::Tell(Told::Refused { segment }));
             return;

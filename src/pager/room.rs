@@ -6,11 +6,22 @@ use super::message::{Effect, Task, Told};
 use crate::CopyId;
 
 impl PagerCore {
-    /// Gives host memory back until `bytes` more fit. False, and nothing is given up,
-    /// where that is not enough. What is not on the disk is lost with it: the disk is
-    /// written ahead of need, coldest first.
-    pub(super) fn make_host_room(&mut self, bytes: usize, effects: &mut Vec<Effect>) -> bool {
-        let Some(victims) = self.copies.host_victims(bytes) else {
+    /// Gives host memory back until `bytes` more fit, but none of copies that are kept more
+    /// dearly than `priority`. False, and nothing is given up, where that is not enough.
+    /// What is not on the disk is lost with it: the disk is written ahead of need, coldest
+    /// first.
+    pub(super) fn make_host_room(
+        &mut self,
+        bytes: usize,
+        priority: u8,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        let dearer = |name: &CopyId| {
+            let copy = self.copies.get(*name);
+            copy.is_some_and(|copy| copy.priority > priority)
+        };
+        let victims = self.copies.host_victims(bytes);
+        let Some(victims) = victims.filter(|victims| !victims.iter().any(dearer)) else {
             return false;
         };
         for victim in victims {
