@@ -125,32 +125,22 @@ impl CacheCore {
             self.tell_pager(pager::Message::Spare { sequence, copies });
             return;
         };
-        let (mut spare, mut spare_bytes) = (Vec::new(), 0);
         for (piece, bytes) in std::mem::take(&mut fetching.pieces) {
             // What comes later has its room until its turn.
             let paging = self.paging.as_mut().expect("there is a pager");
             paging.arriving_bytes -= bytes;
-            let whole = self.spec.segment_bytes(piece.extent);
+            let (copy, whole) = (piece.copy, self.spec.segment_bytes(piece.extent));
             match self.import(&fetching.newcomer, piece, effects) {
                 Some(node) => {
                     self.trie.move_hold(fetching.end, node);
                     fetching.end = node;
                 }
                 None => {
-                    spare.push(piece.copy);
-                    spare_bytes += whole;
-                    // Counted at once, told together.
-                    let paging = self.paging.as_mut().expect("there is a pager");
-                    paging.arriving_bytes += whole;
+                    let copies = vec![copy];
+                    self.ebbs(sequence, whole);
+                    self.tell_pager(pager::Message::Spare { sequence, copies });
                 }
             }
-        }
-        if !spare.is_empty() {
-            let paging = self.paging.as_mut().expect("there is a pager");
-            paging.arriving_bytes -= spare_bytes;
-            self.ebbs(sequence, spare_bytes);
-            let copies = spare;
-            self.tell_pager(pager::Message::Spare { sequence, copies });
         }
         self.trie.release(fetching.end);
         let patience = Patience {

@@ -70,7 +70,6 @@ use trie::{NodeKey, Trie};
 pub use error::CacheError;
 pub use inspect::{NodeView, TreeView};
 pub use message::{Begin, Effect, LOOKS_MAX, Look, Message, Pin};
-pub use page::OFFERS_MAX;
 pub use salt::{Salt, SaltDigest};
 
 /// Sums that anyone may look at.

@@ -19,7 +19,7 @@ use crate::pager::{self, Offer, Told};
 use crate::{CopyId, SegmentId, SequenceId, TokenId};
 
 /// Segments that are offered to the pager at once.
-pub const OFFERS_MAX: usize = 8;
+const OFFERS_MAX: usize = 8;
 /// Of the device's bytes, what is offered at once is no more than one in so many, but for
 /// a single segment.
 const OFFERED_PART: usize = 4;
@@ -271,7 +271,10 @@ impl CacheCore {
     pub(super) fn note_copy(&mut self, node: NodeKey, copy: CopyId) {
         self.trie.set_keeping(node, Keeping::Kept(copy));
         if let Some(paging) = &mut self.paging {
-            paging.nodes_of.entry(copy).or_default().push(node);
+            let nodes = paging.nodes_of.entry(copy).or_default();
+            // Those that were evicted, and brought back as others.
+            nodes.retain(|node| self.trie.contains(*node));
+            nodes.push(node);
         }
     }
 

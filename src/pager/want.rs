@@ -95,19 +95,22 @@ impl PagerCore {
             self.copies
                 .change(name, |copy| copy.fetched_by = Some(sequence));
             let copy = self.copies.get(name).expect("it is within reach");
-            let copy_is_there = copy.host != Place::Away;
+            let is_made = copy.moves.contains(&Task::Unpack);
             match copy.host {
                 Place::Away => {
                     self.stats.disk_hits += 1;
                     self.to_read.push_back(name);
                 }
                 // It is unpacked when it has been read.
-                Place::Coming => {}
-                // It is being made for somebody who has left.
-                Place::Here if copy.moves.contains(&Task::Unpack) => {}
-                Place::Here => self.to_unpack.push_back(name),
+                Place::Coming => self.stats.host_hits += 1,
+                Place::Here => {
+                    self.stats.host_hits += 1;
+                    // Unless it is being made for somebody who has left.
+                    if !is_made {
+                        self.to_unpack.push_back(name);
+                    }
+                }
             }
-            self.stats.host_hits += u64::from(copy_is_there);
         }
     }
 
@@ -247,7 +250,7 @@ impl PagerCore {
             return true;
         }
         let mut extents = want.resident.clone();
-        let mut at: usize = extents.iter().map(|extent| extent.tokens).sum();
+        let mut at = want.resident_tokens();
         for piece in pieces {
             extents.push(Extent {
                 tokens: piece.end - at,
