@@ -5,6 +5,7 @@ mod common;
 
 use std::time::Duration;
 
+use common::folder::Folder;
 use common::{engine, until};
 use motet::config::{DiskConfig, EngineConfig};
 use motet::model::oracle::{OracleConfig, StepCost};
@@ -87,27 +88,9 @@ async fn what_has_left_comes_back_and_is_what_it_was() {
     }
 }
 
-/// A folder that is removed with its content.
-struct Folder(std::path::PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let folder = format!("motet-paging-{name}-{}", std::process::id());
-        let folder = std::env::temp_dir().join(folder);
-        std::fs::remove_dir_all(&folder).ok();
-        Self(folder)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
-}
-
 #[tokio::test]
 async fn a_restart_finds_what_was_on_the_disk() {
-    let folder = Folder::new("restart");
+    let folder = Folder::new("paging-restart");
     let oracle = oracle(&[LayerKind::Full]);
     let spec = oracle.spec();
     let mut config = config(&spec);

@@ -3,9 +3,10 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
+use common::folder::Folder;
 use common::{engine, until};
 use motet::config::{DiskConfig, EngineConfig};
 use motet::error::StartError;
@@ -14,26 +15,6 @@ use motet::model::oracle::{Oracle, OracleConfig, StepCost};
 use motet::model::sampling::Sampling;
 use motet::pager::tiers::TierError;
 use motet::{Engine, Request, Shutdown, TokenId};
-
-/// A folder that is removed with its content.
-struct Folder(PathBuf);
-
-impl Folder {
-    /// A path where nothing is.
-    fn new(name: &str) -> Self {
-        let folder = format!("motet-mistakes-{name}-{}", std::process::id());
-        let folder = std::env::temp_dir().join(folder);
-        std::fs::remove_dir_all(&folder).ok();
-        Self(folder)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-        std::fs::remove_file(&self.0).ok();
-    }
-}
 
 fn oracle(seed: u64) -> OracleConfig {
     OracleConfig {
@@ -96,7 +77,7 @@ async fn refused(oracle: &OracleConfig, config: EngineConfig) -> TierError {
 #[tokio::test]
 async fn a_folder_that_cannot_be_one_is_refused_at_the_start() {
     let oracle = oracle(0);
-    let folder = Folder::new("nowhere");
+    let folder = Folder::new("mistakes-nowhere");
     let inside = folder.0.join("a").join("b");
     let error = refused(&oracle, config(&oracle, &inside)).await;
     assert!(matches!(error, TierError::Missing { .. }), "{error}");
@@ -105,7 +86,7 @@ async fn a_folder_that_cannot_be_one_is_refused_at_the_start() {
         "{error}"
     );
 
-    let file = Folder::new("file");
+    let file = Folder::new("mistakes-file");
     std::fs::write(&file.0, "not a folder").expect("room");
     let error = refused(&oracle, config(&oracle, &file.0)).await;
     assert!(matches!(error, TierError::NotAFolder { .. }), "{error}");
@@ -116,7 +97,7 @@ async fn a_folder_that_cannot_be_one_is_refused_at_the_start() {
 async fn a_folder_that_may_not_be_written_is_refused_at_the_start() {
     use std::os::unix::fs::PermissionsExt;
     let oracle = oracle(0);
-    let folder = Folder::new("read-only");
+    let folder = Folder::new("mistakes-read-only");
     std::fs::create_dir(&folder.0).expect("a folder");
     let permit = |mode| {
         let mode = std::fs::Permissions::from_mode(mode);
@@ -135,7 +116,7 @@ async fn a_folder_that_may_not_be_written_is_refused_at_the_start() {
 #[tokio::test]
 async fn a_folder_serves_one_engine_at_a_time() {
     let oracle = oracle(0);
-    let folder = Folder::new("shared");
+    let folder = Folder::new("mistakes-shared");
     let first = engine(&oracle, config(&oracle, &folder.0)).await;
     let error = refused(&oracle, config(&oracle, &folder.0)).await;
     assert!(matches!(error, TierError::Locked { .. }), "{error}");
@@ -148,7 +129,7 @@ async fn a_folder_serves_one_engine_at_a_time() {
 
 #[tokio::test]
 async fn what_another_model_has_written_is_not_used() {
-    let folder = Folder::new("other");
+    let folder = Folder::new("mistakes-other");
     let (ours, others) = (oracle(1), oracle(2));
     let first = engine(&others, config(&others, &folder.0)).await;
     serve(&first, &others, 0..6).await;
@@ -163,7 +144,7 @@ async fn what_another_model_has_written_is_not_used() {
 /// Neither what is to leave nor what a former engine has left fits into host memory.
 #[tokio::test]
 async fn host_memory_for_less_than_a_segment_is_gone_without() {
-    let folder = Folder::new("small");
+    let folder = Folder::new("mistakes-small");
     let oracle = oracle(0);
     let first = engine(&oracle, config(&oracle, &folder.0)).await;
     // Each is larger than a page of memory.
@@ -200,7 +181,7 @@ async fn host_memory_for_less_than_a_segment_is_gone_without() {
 
 #[tokio::test]
 async fn a_disk_that_fails_while_it_is_needed_is_gone_without() {
-    let folder = Folder::new("fails");
+    let folder = Folder::new("mistakes-fails");
     let oracle = oracle(0);
     let mut config = config(&oracle, &folder.0);
     // So little that most comes from the disk.

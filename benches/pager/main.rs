@@ -8,7 +8,7 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `protocol.rs` | the requests, and the loop that answers them |
+//! | `protocol.rs` | what can be asked for |
 //! | `house.rs` | engines with so many bytes, and the moment when nothing moves in them |
 //! | `copy.rs` | a segment's way out and in, beside a plain copy of as many bytes |
 //! | `decode.rs` | those who decode while segments leave and come back |
@@ -35,9 +35,10 @@ mod engine;
 #[path = "../scheduler/report.rs"]
 #[allow(dead_code, reason = "the scheduler's program uses the rest")]
 mod report;
+#[path = "../scheduler/wire.rs"]
+mod wire;
 
 use std::error::Error;
-use std::path::Path;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -46,15 +47,5 @@ What `cargo xtask bench pager` measures; run that instead, or
     pager --serve [MODEL]    answer requests on this model, on MLX; without one on an oracle";
 
 fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match words[..] {
-        ["--serve"] => protocol::serve(None),
-        ["--serve", model] => protocol::serve(Some(Path::new(model))),
-        // `cargo bench` and `cargo test --benches` come here with words of their own.
-        _ => {
-            println!("{USAGE}");
-            Ok(())
-        }
-    }
+    wire::run(USAGE, protocol::answer)
 }

@@ -1,18 +1,17 @@
-//! Requests and answers, one JSON object a line.
+//! What can be asked for, and who measures it.
 
-use std::io::{BufRead, Write};
 use std::path::Path;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::report::Report;
-use crate::{Result, copy, crowd, decode, first_token};
+use crate::{Result, copy, crowd, decode, first_token, wire};
 
 /// What can be asked for.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
-enum Request {
+pub(crate) enum Request {
     /// What is measured.
     Hello,
     /// A segment's way out and in.
@@ -27,29 +26,10 @@ enum Request {
     Crowd(crowd::Measure),
 }
 
-/// Answers requests until standard input ends.
-pub(crate) fn serve(model: Option<&Path>) -> Result<()> {
-    let mut answers = std::io::stdout().lock();
-    for line in std::io::stdin().lock().lines() {
-        let answer = match serde_json::from_str(&line?) {
-            Ok(request) => answer(request, model),
-            Err(error) => Err(error.into()),
-        };
-        let answer = match answer {
-            Ok(ok) => json!({ "ok": ok }),
-            Err(error) => json!({ "error": error.to_string() }),
-        };
-        writeln!(answers, "{answer}")?;
-        answers.flush()?;
-    }
-    Ok(())
-}
-
-fn answer(request: Request, model: Option<&Path>) -> Result<Value> {
+/// Measures what is asked for.
+pub(crate) fn answer(request: Request, model: Option<&Path>) -> Result<Value> {
     let report: Report = match request {
-        Request::Hello => {
-            return Ok(json!({ "name": format!("motet {}", env!("CARGO_PKG_VERSION")) }));
-        }
+        Request::Hello => return Ok(wire::hello()),
         Request::Copy(measure) => copy::run(measure, model)?,
         Request::Decode(measure) => decode::run(measure, model)?,
         Request::FromHost(measure) => first_token::from_host(measure, model)?,

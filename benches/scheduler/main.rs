@@ -11,7 +11,7 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `protocol.rs` | the requests, and the loop that answers them |
+//! | `protocol.rs` | what can be asked for |
 //! | `report.rs` | what an answer consists of |
 //! | `arrivals.rs` | who asks for what, and when |
 //! | `house/` | the virtual house |
@@ -40,9 +40,9 @@ mod protocol;
 mod report;
 mod stall;
 mod stall_virtual;
+mod wire;
 
 use std::error::Error;
-use std::path::Path;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -51,15 +51,5 @@ What `cargo xtask bench scheduler` measures; run that instead, or
     scheduler --serve [MODEL]    answer requests; those that need a model use this one, on MLX";
 
 fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match words[..] {
-        ["--serve"] => protocol::serve(None),
-        ["--serve", model] => protocol::serve(Some(Path::new(model))),
-        // `cargo bench` and `cargo test --benches` come here with words of their own.
-        _ => {
-            println!("{USAGE}");
-            Ok(())
-        }
-    }
+    wire::run(USAGE, protocol::answer)
 }

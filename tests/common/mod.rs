@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test takes what it needs")]
 
+pub(crate) mod folder;
+
 use std::time::Duration;
 
 use motet::Engine;

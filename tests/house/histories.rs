@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use crate::folder::Folder;
 use crate::house::{Caller, House};
-use crate::pages::{Folder, any_tiers};
+use crate::pages::any_tiers;
 use motet::cache::{self, Salt};
 use motet::device::WORK_IN_FLIGHT_MAX;
 use motet::model::LayerKind;
@@ -164,7 +165,7 @@ pub(crate) fn history(seed: u64, faults: bool) -> House {
 /// A history of a house with a pager, whose disk is found again by a second one.
 pub(crate) fn paged_history(seed: u64, faults: bool, seen: &mut Seen) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let folder = Folder::new(&format!("{seed}-{faults}"));
+    let folder = Folder::new(&format!("house-{seed}-{faults}"));
     let budget_tokens = [80, 150, 250][rng.random_range(0..3)];
     let kinds = KINDS[seed as usize % KINDS.len()];
     for _ in 0..2 {

@@ -2,7 +2,7 @@
 //! way between them. Each thing happens when a history says so.
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
@@ -43,24 +43,6 @@ pub(crate) struct Pages {
     largest_bytes: usize,
     /// The most that parcels at the dock can have taken of the device.
     pub(crate) parcels_bytes_max: usize,
-}
-
-/// A folder that is removed with its content.
-pub(crate) struct Folder(pub(crate) PathBuf);
-
-impl Folder {
-    pub(crate) fn new(name: &str) -> Self {
-        let folder = format!("motet-house-{name}-{}", std::process::id());
-        let folder = std::env::temp_dir().join(folder);
-        std::fs::remove_dir_all(&folder).ok();
-        Self(folder)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
 }
 
 /// Tiers of a few pages, or of many, with a disk or without.

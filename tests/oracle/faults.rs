@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use motet::TokenId;
-use motet::model::oracle::{Oracle, OracleConfig, StepCost, StepFault};
+use motet::model::oracle::{Oracle, OracleConfig, OracleSegment, StepCost, StepFault};
 use motet::model::{Feed, Model, ModelError, Packer, Readout, Segment, Span, Tail, Want};
 
 fn oracle(config: &OracleConfig) -> Oracle {
@@ -60,10 +60,8 @@ fn poison_fails_every_step_that_evaluates_it() {
     assert!(step(&mut oracle, &[66]).is_ok());
 }
 
-#[test]
-fn a_panic_leaves_segments_whole() {
-    let config = OracleConfig::default();
-    let mut oracle = oracle(&config);
+/// Two tokens' state.
+fn sealed(oracle: &mut Oracle) -> OracleSegment {
     let mut tail = oracle.tail(&[]).expect("memory");
     let mut spans = [Span {
         tokens: Feed::Known(&[8, 9]),
@@ -72,7 +70,14 @@ fn a_panic_leaves_segments_whole() {
         want: Want::Nothing,
     }];
     oracle.step(&mut spans).expect("a step");
-    let path = [Rc::new(oracle.seal(&mut tail, 2).expect("a legal offset"))];
+    oracle.seal(&mut tail, 2).expect("a legal offset")
+}
+
+#[test]
+fn a_panic_leaves_segments_whole() {
+    let config = OracleConfig::default();
+    let mut oracle = oracle(&config);
+    let path = [Rc::new(sealed(&mut oracle))];
     config.faults.next_steps(1, StepFault::Panic);
     let caught = catch_unwind(AssertUnwindSafe(|| step(&mut oracle, &[1])));
     let message = caught.expect_err("an injected panic");
@@ -132,15 +137,7 @@ fn refused_memory_changes_nothing() {
 fn hand_overs_fail_when_told_to() {
     let config = OracleConfig::default();
     let mut oracle = oracle(&config);
-    let mut tail = oracle.tail(&[]).expect("memory");
-    let mut spans = [Span {
-        tokens: Feed::Known(&[8, 9]),
-        path: &[],
-        tail: &mut tail,
-        want: Want::Nothing,
-    }];
-    oracle.step(&mut spans).expect("a step");
-    let segment = oracle.seal(&mut tail, 2).expect("a legal offset");
+    let segment = sealed(&mut oracle);
     config.faults.refuse_hand_overs(1);
     assert!(is_device_error(oracle.hand_over(&segment)));
     let parcel = oracle.hand_over(&segment).expect("one was refused");

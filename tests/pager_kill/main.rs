@@ -4,6 +4,8 @@
 //! The process that is killed is this test itself, run again. How often, and how many
 //! damages: `MOTET_KILLS` and `MOTET_DAMAGES`.
 
+#[path = "../common/folder.rs"]
+mod folder;
 mod served;
 
 use std::io::{BufRead, BufReader};
@@ -11,9 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use folder::Folder;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use served::{FOLDER, Folder, Served};
+use served::{FOLDER, Served};
 
 fn number(name: &str, default: u64) -> u64 {
     let value = std::env::var(name).ok();

@@ -1,6 +1,6 @@
 //! A small engine on the oracle that pages to a disk all the time.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use motet::config::{DiskConfig, EngineConfig};
@@ -14,24 +14,6 @@ pub(crate) const FOLDER: &str = "MOTET_KILL_FOLDER";
 
 const USERS: usize = 23;
 const OUTPUT_TOKENS: usize = 4;
-
-/// A folder that is removed with its content.
-pub(crate) struct Folder(pub(crate) PathBuf);
-
-impl Folder {
-    pub(crate) fn new(name: &str) -> Self {
-        let folder = format!("motet-{name}-{}", std::process::id());
-        let folder = std::env::temp_dir().join(folder);
-        std::fs::remove_dir_all(&folder).ok();
-        Self(folder)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
-}
 
 pub(crate) fn run(what: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
