@@ -8,12 +8,16 @@
 mod admission;
 mod cancel;
 mod credits;
+mod dock;
+mod heartbeat;
+mod host;
 mod lease;
 
 #[cfg(not(motet_loom))]
 mod world {
     pub(crate) use std::sync::Arc;
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    pub(crate) use std::sync::mpsc;
     pub(crate) use std::thread;
 
     pub(crate) fn model(_name: &str, check: impl Fn() + Send + Sync + 'static) {
@@ -25,6 +29,7 @@ mod world {
 mod world {
     pub(crate) use loom::sync::Arc;
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    pub(crate) use loom::sync::mpsc;
     pub(crate) use loom::thread;
 
     /// Checks every interleaving, and that there was more than one.

@@ -30,6 +30,24 @@ pub struct EngineConfig {
     pub cache: CacheConfig,
     /// What is kept beside it.
     pub pager: PagerConfig,
+    /// What is done when a part of it fails.
+    pub recovery: RecoveryConfig,
+}
+
+/// Settings of what happens when the device thread or an actor fails: it is made anew, and
+/// live sequences go on from their histories.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecoveryConfig {
+    /// Rebuilds within `rebuilds_window` that are tried. With the next failure the engine is
+    /// broken: all that is inside ends, and nothing more is taken in. 0 gives up at once.
+    /// Leave room for a request that no device survives: it fails alone at the third try.
+    pub rebuilds_max: usize,
+    /// How long a rebuild counts. Longer than `rebuilds_max` times
+    /// `scheduler.device_timeout`, or a device that is stuck each time never counts enough.
+    pub rebuilds_window: Duration,
+    /// After a model that could not be loaded again it is tried again after so long, then
+    /// after twice as long, and so on.
+    pub reload_delay: Duration,
 }
 
 /// Settings of the scheduler.
@@ -78,8 +96,9 @@ pub struct SchedulerConfig {
     /// A sequence whose caller has read nothing for so long while it paused is ended.
     /// `None` never.
     pub unread_timeout: Option<Duration>,
-    /// Work that has been on the device for so long is taken for stuck; see
-    /// [`Engine::health`](crate::Engine::health).
+    /// When work has been on the device for so long, the device thread is left behind,
+    /// with all the memory that it holds, and the model loaded again on another. Longer
+    /// than any step can take.
     pub device_timeout: Duration,
     /// Failed steps in a row, without a new token between, that a sequence may be
     /// part of before it fails itself. After the first it is tried alone.
@@ -209,6 +228,16 @@ impl Default for SchedulerConfig {
     }
 }
 
+impl Default for RecoveryConfig {
+    fn default() -> Self {
+        Self {
+            rebuilds_max: 5,
+            rebuilds_window: Duration::from_secs(600),
+            reload_delay: Duration::from_millis(500),
+        }
+    }
+}
+
 impl Default for CacheConfig {
     fn default() -> Self {
         Self {
@@ -322,6 +351,10 @@ impl SchedulerConfig {
             found,
             expected: expected.into(),
         };
+        if self.device_timeout.is_zero() {
+            let expected = "longer than any step can take";
+            return Err(error("scheduler.device_timeout", "0".into(), expected));
+        }
         if self.prefill_wait_steps_max == 0 {
             let field = "scheduler.prefill_wait_steps_max";
             return Err(error(field, "0".into(), "at least 1"));
@@ -431,5 +464,9 @@ mod tests {
         let mut config = EngineConfig::default();
         config.scheduler.queue_max = usize::MAX;
         assert_eq!(config.validate().unwrap_err().field, "scheduler.queue_max");
+        let mut config = EngineConfig::default();
+        config.scheduler.device_timeout = Duration::ZERO;
+        let error = config.validate().unwrap_err();
+        assert_eq!(error.field, "scheduler.device_timeout");
     }
 }

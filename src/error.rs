@@ -77,6 +77,12 @@ pub enum SubmitError {
     /// The engine takes no new requests: it is draining or has stopped.
     #[error("the engine is draining or has stopped, and takes no new requests")]
     Draining,
+    /// The engine has failed too often, and was given up: start another.
+    #[error("the engine is broken: {reason}")]
+    Broken {
+        /// What failed last.
+        reason: String,
+    },
 }
 
 /// What a queue is full of.
@@ -102,7 +108,7 @@ pub enum KeepError {
     /// The cache refused.
     #[error(transparent)]
     Cache(#[from] CacheError),
-    /// The engine has stopped.
+    /// The engine has stopped, or is broken.
     #[error("the engine has stopped")]
     Stopped,
 }
@@ -169,6 +175,12 @@ pub enum GenerateError {
     /// The engine was shut down before the sequence was done.
     #[error("the engine was shut down")]
     Shutdown,
+    /// The engine has failed too often, and was given up: start another.
+    #[error("the engine is broken: {reason}")]
+    Broken {
+        /// What failed last.
+        reason: String,
+    },
     /// The sequence's actor is gone.
     #[error("the sequence was lost inside the engine")]
     Lost,
@@ -203,16 +215,18 @@ impl SubmitError {
             Self::QueueFull { what, .. } => what.label(),
             Self::TooLarge { .. } => "too_large",
             Self::Draining => "draining",
+            Self::Broken { .. } => "broken",
             Self::Field { .. } | Self::Text(_) | Self::NoTokenizer { .. } => "invalid",
         }
     }
 
     /// All names of refusals in metrics.
-    pub(crate) const LABELS: [&str; 5] = [
+    pub(crate) const LABELS: [&str; 6] = [
         "queue_requests",
         "queue_tokens",
         "too_large",
         "draining",
+        "broken",
         "invalid",
     ];
 }
@@ -238,12 +252,13 @@ impl GenerateError {
             Self::Grammar(_) => "grammar",
             Self::Text(_) => "text",
             Self::Shutdown => "shutdown",
+            Self::Broken { .. } => "broken",
             Self::Lost => "lost",
         }
     }
 
     /// All names of failures in metrics.
-    pub(crate) const LABELS: [&str; 9] = [
+    pub(crate) const LABELS: [&str; 10] = [
         "device",
         "memory",
         "fork",
@@ -252,6 +267,7 @@ impl GenerateError {
         "grammar",
         "text",
         "shutdown",
+        "broken",
         "lost",
     ];
 }

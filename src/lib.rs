@@ -38,7 +38,7 @@
 //! | [`scheduler`] | who runs in the next step: a pure core, and its policy [`plan`](mod@scheduler::plan) |
 //! | [`cache`] | which tokens are cached where: the prefix trie and the slots |
 //! | [`pager`] | what is kept outside the device, in memory and on disk |
-//! | [`pager`] | what leaves the device, and how it comes back: host memory and disk |
+//! | [`recovery`] | what has failed is made anew, or given up |
 //! | [`device`] | the thread that owns the model and every array |
 //! | [`model`] | the trait that models implement; oracle, weights, MLX |
 //! | [`grammar`] | output that follows a JSON schema or a regular expression |
@@ -58,9 +58,14 @@ mod ids;
 pub mod model;
 mod open;
 pub mod pager;
+#[doc(hidden)]
+pub mod planted;
+pub mod recovery;
 pub mod request;
 pub mod scheduler;
 pub mod shared;
+#[doc(hidden)]
+pub mod simulation;
 mod stream;
 mod sync;
 mod telemetry;

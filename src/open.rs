@@ -42,7 +42,7 @@ impl crate::Engine {
         path: impl AsRef<Path>,
     ) -> Result<
         crate::EngineBuilder<
-            impl FnOnce() -> Result<crate::model::mlx::MlxModel, ModelError> + Send + 'static,
+            impl Fn() -> Result<crate::model::mlx::MlxModel, ModelError> + Send + Sync + 'static,
         >,
         StartError,
     > {

@@ -7,12 +7,12 @@
 
 #[cfg(not(motet_loom))]
 pub(crate) use std::sync::{
-    Arc,
+    Arc, Mutex, MutexGuard,
     atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering},
 };
 
 #[cfg(motet_loom)]
 pub(crate) use loom::sync::{
-    Arc,
+    Arc, Mutex, MutexGuard,
     atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering},
 };

@@ -303,6 +303,6 @@ async fn an_engine_that_cannot_start_says_why() {
     let mut config = EngineConfig::default();
     config.scheduler.step_tokens_max = 0;
     let oracle = oracle();
-    let failing = Engine::builder(move || Ok(Oracle::new(oracle).unwrap())).config(config);
+    let failing = Engine::builder(move || Ok(Oracle::new(oracle.clone()).unwrap())).config(config);
     assert!(matches!(failing.start().await, Err(StartError::Config(_))));
 }

@@ -34,7 +34,7 @@ fn oracle(layers: &[LayerKind]) -> OracleConfig {
 
 async fn start(oracle: &OracleConfig, config: EngineConfig) -> Result<Engine, StartError> {
     let oracle = oracle.clone();
-    let build = move || Ok(Oracle::new(oracle).expect("a valid oracle"));
+    let build = move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle"));
     Engine::builder(build).config(config).start().await
 }
 

@@ -2,8 +2,10 @@
 //! once, and the same answers together as alone.
 #![cfg(feature = "mlx")]
 
-use std::path::PathBuf;
+#[path = "common/model.rs"]
+mod model;
 
+use model::model;
 use motet::model::weights::ModelFiles;
 use motet::request::Completion;
 use motet::text::{Message, TextCodec};
@@ -38,16 +40,6 @@ enum Prompt {
 
 /// The margin between the two best logits above which greedy tokens must agree.
 const MARGIN: f32 = 0.01;
-
-fn model() -> PathBuf {
-    let named = std::env::var_os("MOTET_MODEL").map(PathBuf::from);
-    let fetched = || {
-        let folder = std::env::var_os("MOTET_MODEL_DIR")?;
-        Some(PathBuf::from(folder).join("smollm2-135m-instruct.gguf"))
-    };
-    let path = named.or_else(fetched).filter(|path| path.exists());
-    path.expect("the model: run `cargo xtask setup --model smollm2-135m-instruct` first")
-}
 
 fn references() -> Vec<Reference> {
     let text = include_str!("data/reference_generations.json");

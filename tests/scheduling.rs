@@ -201,7 +201,7 @@ async fn what_draws_want_is_heeded_in_every_step() {
     oracle.end_tokens = vec![256];
     oracle.end_one_in = 10;
     let shared = oracle.clone();
-    let engine = Engine::builder(move || Ok(Oracle::new(shared).expect("valid")))
+    let engine = Engine::builder(move || Ok(Oracle::new(shared.clone()).expect("valid")))
         .text(bytes())
         .config(config(8))
         .start()

@@ -1,5 +1,8 @@
 //! The text part on tokenizers small enough to write down.
 
+#[path = "common/sentence_piece.rs"]
+mod sentence_piece;
+
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -8,6 +11,7 @@ use motet::text::{
     Tokenizer,
 };
 use proptest::prelude::*;
+use sentence_piece::sentence_piece;
 use serde_json::{Value, json};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
@@ -65,30 +69,6 @@ fn spell(byte: u8) -> char {
     }
     let before = (0..byte).filter(|byte| !printable(*byte)).count();
     char::from_u32(0x100 + before as u32).expect("a letter of Latin Extended-A")
-}
-
-/// Pieces of a SentencePiece vocabulary with byte fallback.
-fn sentence_piece() -> GgufVocabulary {
-    let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(str::to_owned).to_vec();
-    tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
-    let mut token_types = vec![2, 3, 3];
-    token_types.resize(tokens.len(), 6);
-    let mut scores = vec![0.0; tokens.len()];
-    for (rank, text) in ["▁a", "▁b", "ab", "▁ab", "▁", "a", "b"].iter().enumerate() {
-        tokens.push((*text).into());
-        token_types.push(1);
-        scores.push(-(rank as f32));
-    }
-    GgufVocabulary {
-        model: "llama".into(),
-        tokens,
-        scores,
-        token_types,
-        begin: Some(1),
-        end: Some(2),
-        unknown: Some(0),
-        ..GgufVocabulary::default()
-    }
 }
 
 fn tokenizer() -> Tokenizer {
@@ -349,6 +329,14 @@ fn a_broken_folder_is_refused_by_name() {
     check(
         "torn",
         &[("tokenizer.json", "{".into())],
+        &["tokenizer.json is damaged"],
+    );
+    // Found by fuzzing: cut off inside of its decoder.
+    let cut = tokenizer_json().to_string();
+    let decoder = cut.find("\"decoder\"").expect("it has one") + 30;
+    check(
+        "cut",
+        &[("tokenizer.json", cut[..decoder].into())],
         &["tokenizer.json is damaged"],
     );
     let mut decoder = tokenizer_json();

@@ -93,7 +93,7 @@ impl<M: Model> Batch<M> {
 
 impl<M: Model> Slot<M> {
     fn open(model: &mut M, path: Vec<Rc<M::Segment>>) -> Result<Self> {
-        let tail = model.tail(&path)?;
+        let tail = model.tail(&path, 0)?;
         Ok(Self::with_tail(path, tail))
     }
 
@@ -153,7 +153,7 @@ fn open_on_prefix<M: Model>(model: &mut M, prefix: &Prefix, count: usize) -> Res
             .collect();
     }
     let copy = |_| {
-        let mut tail = model.tail(&path)?;
+        let mut tail = model.tail(&path, 0)?;
         // Removes nothing: what was sealed is copied into the tail.
         model.remove(&path, 0, &mut tail, tokens..tokens)?;
         Ok(Slot::with_tail(Vec::new(), tail))

@@ -110,7 +110,11 @@ fn draw<M: Model>(run: &mut Run, table: &mut Table<M>, model: &mut M) {
 
 fn begin() -> Work {
     let slots = || (0..SEQUENCES).map(SlotId);
-    let edits = slots().map(|slot| Edit::Open { slot, path: vec![] });
+    let edits = slots().map(|slot| Edit::Open {
+        slot,
+        path: vec![],
+        room: 0,
+    });
     let spans = slots().map(|slot| PlannedSpan {
         slot,
         input: Input::Known(

@@ -53,7 +53,8 @@ pub(crate) fn run(load: Load) -> Result<u64> {
 }
 
 async fn serve_users(load: Load, config: OracleConfig) -> Result<()> {
-    let build = move || Oracle::new(config).map_err(|error| ModelError::Device(error.to_string()));
+    let build =
+        move || Oracle::new(config.clone()).map_err(|error| ModelError::Device(error.to_string()));
     let engine = Engine::builder(build).start().await?;
     let mut answers = JoinSet::new();
     for user in 0..load.users {

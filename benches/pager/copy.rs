@@ -127,7 +127,7 @@ fn seconds(work: impl FnOnce() -> Result<()>) -> Result<f64> {
 }
 
 fn compute<M: Model>(model: &mut M, tokens: &[TokenId]) -> Result<M::Segment> {
-    let mut tail = model.tail(&[])?;
+    let mut tail = model.tail(&[], 0)?;
     for chunk in tokens.chunks(STEP_TOKENS) {
         let span = Span {
             tokens: chunk.into(),

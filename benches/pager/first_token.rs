@@ -1,10 +1,9 @@
 //! The time to the first token of a prompt that begins with what only the host, or only
 //! the disk, has; beside that of a prompt as long that is computed.
 //!
-//! The device has room for two such prompts and a half. While one is computed and then
-//! sealed it takes twice its bytes, so that each pushes all others out; they have been
-//! copied before. What is asked for again is the whole former prompt and a few tokens
-//! more, as in a conversation.
+//! The device has room for one such prompt and a half, so that each pushes the one before
+//! out; it has been copied by then. What is asked for again is the whole former prompt and
+//! a few tokens more, as in a conversation.
 
 use std::path::Path;
 
@@ -114,7 +113,7 @@ impl Measure {
         let each = spec.tail_bytes(self.prompt_tokens + 2 * FRESH_TOKENS);
         // Twice as many prompts as rounds, with what was appended to them.
         let copies = each * (2 * self.rounds + 2) * 2;
-        let mut config = config(spec, 2 * each + each / 2, copies);
+        let mut config = config(spec, each + each / 2, copies);
         // Whatever is there is copied before the next prompt comes.
         config.pager.clean_part = 1.0;
         // What is written at the end is not what is measured.

@@ -60,12 +60,13 @@ pub(crate) async fn start_with_packer<M, B>(
 ) -> Result<(Engine, M::Packer)>
 where
     M: Model,
-    B: FnOnce() -> std::result::Result<M, ModelError> + Send + 'static,
+    B: Fn() -> std::result::Result<M, ModelError> + Send + Sync + 'static,
 {
     let (sender, packer) = std::sync::mpsc::channel();
     let build = move || {
         let model = build()?;
-        sender.send(model.packer()).expect("somebody waits for it");
+        // Somebody waits for the first.
+        sender.send(model.packer()).ok();
         Ok(model)
     };
     let engine = Engine::builder(build).config(config).start().await?;

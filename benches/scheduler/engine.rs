@@ -34,7 +34,8 @@ pub(crate) fn runtime(workers: usize) -> Result<Runtime> {
 
 /// An engine on the oracle.
 pub(crate) async fn on_oracle(oracle: OracleConfig, config: EngineConfig) -> Result<Engine> {
-    let build = move || Oracle::new(oracle).map_err(|error| ModelError::Device(error.to_string()));
+    let build =
+        move || Oracle::new(oracle.clone()).map_err(|error| ModelError::Device(error.to_string()));
     Ok(Engine::builder(build).config(config).start().await?)
 }
 

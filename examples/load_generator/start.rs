@@ -38,7 +38,11 @@ pub(crate) struct Started {
 pub(crate) async fn engine(arguments: &Arguments, progress: &Progress) -> Result<Started> {
     let begun = Instant::now();
     let loading = progress.spinner("loading the model");
-    let config = arguments.engine.config();
+    let mut config = arguments.engine.config();
+    if cfg!(test) {
+        // A test's clock is paused, and runs ahead of a device that is a thread.
+        config.scheduler.device_timeout = Duration::MAX;
+    }
     let engine = match arguments.oracle {
         true => oracle(config, ORACLE_COST).await?,
         false => model(arguments.model.as_deref(), config).await?,
@@ -62,7 +66,7 @@ pub(crate) async fn oracle(config: EngineConfig, cost: StepCost) -> Result<Engin
         verify: false,
         ..OracleConfig::default()
     };
-    let build = move || Oracle::new(oracle).map_err(|e| ModelError::Device(e.to_string()));
+    let build = move || Oracle::new(oracle.clone()).map_err(|e| ModelError::Device(e.to_string()));
     Ok(Engine::builder(build).config(config).start().await?)
 }
 

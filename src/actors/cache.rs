@@ -2,15 +2,21 @@
 //!
 //! What can wake it: a [`Message`] from the scheduler, each answered by exactly one
 //! [`Answer`], in order; a [`Message::Paged`] from the pager, which is news for the
-//! scheduler if anything follows from it; and an [`Inspect`] from the engine, which
-//! awaits the reply.
+//! scheduler if anything follows from it; an [`Inspect`] from the engine, which
+//! awaits the reply; and the clock, while the pager's mailbox was full.
+//!
+//! A core that panics begins anew, empty, and the scheduler hears [`CacheError::Lost`]: all
+//! sequences go on from their histories. The pager stays, and hears of a reset.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use kameo::Actor;
 use kameo::actor::{ActorRef, WeakActorRef};
-use kameo::error::SendError;
+use kameo::error::{ActorStopReason, PanicError, SendError};
 use kameo::mailbox::{MailboxReceiver, Signal};
 use kameo::message::Context;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
@@ -19,6 +25,11 @@ use tokio::time::Instant;
 use super::pager::PagerActor;
 use crate::cache::{CacheCore, CacheError, CacheStats, Effect, Message, Salt, TreeView};
 use crate::pager;
+use crate::recovery::Fuse;
+use crate::simulation::Simulation;
+
+/// After so long a pager whose mailbox was full is told again.
+const RETRY: Duration = Duration::from_millis(1);
 
 /// What the cache says to one message.
 #[derive(Debug)]
@@ -38,7 +49,18 @@ pub(crate) struct CacheActor {
     pager: Option<ActorRef<PagerActor>>,
     /// Messages that found the pager's mailbox full; as many as sequences can cause.
     untold: VecDeque<pager::Message>,
+    simulation: Option<Simulation>,
+    fuse: Fuse,
     born: Instant,
+}
+
+/// What the cache starts with.
+pub(crate) struct CacheArgs {
+    pub(crate) core: CacheCore,
+    pub(crate) answers: mpsc::Sender<Answer>,
+    /// What it is part of, if that is a simulation: then the core checks itself.
+    pub(crate) simulation: Option<Simulation>,
+    pub(crate) fuse: Fuse,
 }
 
 /// From now on there is a pager.
@@ -52,16 +74,15 @@ pub(crate) struct Inspect {
 }
 
 impl Actor for CacheActor {
-    type Args = (CacheCore, mpsc::Sender<Answer>);
+    type Args = CacheArgs;
     type Error = Infallible;
 
-    async fn on_start(
-        (core, answers): Self::Args,
-        _actor_ref: ActorRef<Self>,
-    ) -> Result<Self, Self::Error> {
+    async fn on_start(args: Self::Args, _actor_ref: ActorRef<Self>) -> Result<Self, Self::Error> {
         Ok(Self {
-            core,
-            answers,
+            core: args.core,
+            answers: args.answers,
+            simulation: args.simulation,
+            fuse: args.fuse,
             unsent: VecDeque::new(),
             pager: None,
             untold: VecDeque::new(),
@@ -69,22 +90,48 @@ impl Actor for CacheActor {
         })
     }
 
-    /// Sends what did not fit until a mailbox signal is due.
+    /// Sends what did not fit until a mailbox signal is due. What the pager's mailbox had no
+    /// room for is tried again: the pager may have nothing to say that would wake us.
     async fn next(
         &mut self,
         _actor_ref: WeakActorRef<Self>,
         mailbox: &mut MailboxReceiver<Self>,
     ) -> Result<Option<Signal<Self>>, Self::Error> {
         loop {
+            let is_full = self.pager.is_some() && !self.untold.is_empty();
             tokio::select! {
                 biased;
-                permit = self.answers.reserve(), if !self.unsent.is_empty() => match permit {
-                    Ok(permit) => permit.send(self.unsent.pop_front().expect("some are unsent")),
-                    Err(_) => return Ok(None),
-                },
+                permit = self.answers.reserve(), if !self.unsent.is_empty() => {
+                    match permit {
+                        Ok(permit) => permit.send(self.unsent.pop_front().expect("some are unsent")),
+                        Err(_) => return Ok(None),
+                    }
+                    continue;
+                }
                 signal = mailbox.recv() => return Ok(signal),
+                () = tokio::time::sleep(RETRY), if is_full => {}
+            }
+            if !self.tell_pager() && !self.lose_pager() {
+                return Ok(None);
             }
         }
+    }
+
+    /// A panic beside a message to the core costs the core as well.
+    async fn on_panic(
+        &mut self,
+        _actor_ref: WeakActorRef<Self>,
+        _panic: PanicError,
+    ) -> Result<ControlFlow<ActorStopReason>, Self::Error> {
+        let lost = self.begin_anew();
+        let stats = self.core.stats();
+        // Where nobody is there, the next message says so.
+        let _is_heard = self.send(Answer {
+            result: Err(lost),
+            stats,
+            asked: false,
+        });
+        Ok(ControlFlow::Continue(()))
     }
 }
 
@@ -93,9 +140,24 @@ impl kameo::message::Message<Message> for CacheActor {
 
     async fn handle(&mut self, message: Message, ctx: &mut Context<Self, Self::Reply>) {
         let asked = !matches!(message, Message::Paged(_));
-        let result = self.core.handle(self.born.elapsed(), message);
-        let stats = self.core.stats();
-        let is_news = asked || result.as_ref().is_ok_and(|effects| !effects.is_empty());
+        if let Some(simulation) = &self.simulation {
+            simulation.fate.message("cache", &message);
+        }
+        let handled = catch_unwind(AssertUnwindSafe(|| {
+            let result = self.core.handle(self.born.elapsed(), message);
+            if self.simulation.is_some() {
+                self.core.check_integrity();
+            }
+            self.fuse.burn();
+            (result, self.core.stats())
+        }));
+        let (result, stats) = handled.unwrap_or_else(|_| {
+            let lost = self.begin_anew();
+            (Err(lost), self.core.stats())
+        });
+        let is_lost = matches!(result, Err(CacheError::Lost));
+        let says = result.as_ref().is_ok_and(|effects| !effects.is_empty());
+        let is_news = asked || is_lost || says;
         let answer = Answer {
             result,
             stats,
@@ -134,6 +196,13 @@ impl kameo::message::Message<Inspect> for CacheActor {
 }
 
 impl CacheActor {
+    /// Throws the core's state away, and says what everybody is to know.
+    fn begin_anew(&mut self) -> CacheError {
+        tracing::warn!("the cache has panicked: it begins anew");
+        self.core.reset();
+        CacheError::Lost
+    }
+
     /// Sends an answer after those that are still to be sent. False when nobody is there.
     fn send(&mut self, answer: Answer) -> bool {
         if !self.unsent.is_empty() {
@@ -172,7 +241,7 @@ impl CacheActor {
         while let Some(message) = self.untold.pop_front() {
             match pager.tell(message).try_send() {
                 Ok(()) => {}
-                // It has much to tell, and is heard when it does.
+                // Tried again with the next message, or after a while.
                 Err(SendError::MailboxFull(message)) => {
                     self.untold.push_front(message);
                     return true;

@@ -7,15 +7,19 @@
 //! | `Done` | copy threads | [`DONE_MAX`]; a thread waits, which holds up nobody else |
 //! | `Message` | cache | the mailbox, [`PAGER_MAILBOX_MAX`]; the cache keeps what does not fit |
 //! | the clock | a disk that does not answer; a cache whose mailbox was full | one |
+//!
+//! A pager that panics ends: nobody waits for it any more, all goes on without, and what
+//! is on the disk is found at the next start.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kameo::Actor;
 use kameo::actor::{ActorRef, WeakActorRef};
-use kameo::error::{ActorStopReason, SendError};
+use kameo::error::{ActorStopReason, PanicError, SendError};
 use kameo::mailbox::{MailboxReceiver, Signal};
 use kameo::message::Context;
 use tokio::runtime::Handle;
@@ -26,6 +30,8 @@ use super::cache::CacheActor;
 use crate::cache;
 use crate::pager::carrier::Carriers;
 use crate::pager::{Done, Effect, Message, PagerCore, Told};
+use crate::recovery::Fuse;
+use crate::simulation::Simulation;
 use crate::telemetry::Telemetry;
 
 /// Jobs that may be done and not heard of.
@@ -46,6 +52,8 @@ pub(crate) struct PagerActor {
     untold: VecDeque<Told>,
     telemetry: Arc<Telemetry>,
     flush_time: Duration,
+    simulation: Option<Simulation>,
+    fuse: Fuse,
     born: Instant,
 }
 
@@ -58,6 +66,9 @@ pub(crate) struct PagerArgs {
     pub(crate) telemetry: Arc<Telemetry>,
     /// For so long what is in host memory is written to the disk at the end.
     pub(crate) flush_time: Duration,
+    /// What it is part of, if that is a simulation: then the core checks itself.
+    pub(crate) simulation: Option<Simulation>,
+    pub(crate) fuse: Fuse,
 }
 
 impl Actor for PagerActor {
@@ -73,6 +84,8 @@ impl Actor for PagerActor {
             untold: VecDeque::new(),
             telemetry: args.telemetry,
             flush_time: args.flush_time,
+            simulation: args.simulation,
+            fuse: args.fuse,
             born: Instant::now(),
         })
     }
@@ -92,7 +105,10 @@ impl Actor for PagerActor {
                 done = self.done.recv() => match done {
                     Some(done) => self.feed(Message::Done(done)),
                     // The copy threads are gone: nothing can be kept or brought.
-                    None => return Ok(None),
+                    None => {
+                        self.telemetry.pager_lost();
+                        return Ok(None);
+                    }
                 },
                 signal = mailbox.recv() => return Ok(signal),
                 () = tokio::time::sleep_until(wakes_at.unwrap_or(self.born)),
@@ -101,12 +117,26 @@ impl Actor for PagerActor {
         }
     }
 
-    /// Writes what the disk does not have yet, for a while: the next start finds it.
+    async fn on_panic(
+        &mut self,
+        _actor_ref: WeakActorRef<Self>,
+        panic: PanicError,
+    ) -> Result<ControlFlow<ActorStopReason>, Self::Error> {
+        tracing::warn!("the pager has panicked: all goes on without it");
+        self.telemetry.pager_lost();
+        Ok(ControlFlow::Break(ActorStopReason::Panicked(panic)))
+    }
+
+    /// Writes what the disk does not have yet, for a while: the next start finds it. Not
+    /// after a panic, since nothing is known of what is where then.
     async fn on_stop(
         &mut self,
         _actor_ref: WeakActorRef<Self>,
-        _reason: ActorStopReason,
+        reason: ActorStopReason,
     ) -> Result<(), Self::Error> {
+        if matches!(reason, ActorStopReason::Panicked(_)) {
+            return Ok(());
+        }
         let until = Instant::now() + self.flush_time;
         while self.core.is_writing()
             && let Ok(Some(done)) = tokio::time::timeout_at(until, self.done.recv()).await
@@ -142,7 +172,12 @@ impl PagerActor {
         if let Message::Done(done) = &message {
             self.telemetry.moved(done);
         }
-        for effect in self.core.handle(self.born.elapsed(), message) {
+        if let Some(simulation) = &self.simulation {
+            simulation.fate.message("pager", &message);
+        }
+        let effects = self.core.handle(self.born.elapsed(), message);
+        self.fuse.burn();
+        for effect in effects {
             match effect {
                 Effect::Tell(told) => self.untold.push_back(told),
                 // Without the thread there is soon no pager.
@@ -151,6 +186,9 @@ impl PagerActor {
                 Effect::Discard(copy) => self.carriers.discard(copy),
                 Effect::DiscardAll => self.carriers.discard_all(),
             }
+        }
+        if self.simulation.is_some() {
+            self.core.check_integrity();
         }
         self.telemetry.pager(self.core.stats());
         self.tell_cache();

@@ -87,7 +87,7 @@ impl CacheCore {
             return;
         }
         let newcomer = match patience.pager {
-            true => self.ask_pager(newcomer, &usable, most, effects),
+            true => self.ask_pager(newcomer, &usable, most, patience.leader, effects),
             false => Some(newcomer),
         };
         if let Some(newcomer) = newcomer {

@@ -80,4 +80,7 @@ pub enum CacheError {
         /// What was needed.
         bytes: usize,
     },
+    /// The cache has failed, and is empty.
+    #[error("the cache has failed, and begins anew")]
+    Lost,
 }

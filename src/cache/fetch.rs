@@ -7,7 +7,7 @@
 use super::begin::Usable;
 use super::eviction::Class;
 use super::page::Patience;
-use super::trie::NodeKey;
+use super::trie::{NodeKey, Trie};
 use super::{Begin, CacheCore, Effect};
 use crate::device::Edit;
 use crate::model::Extent;
@@ -23,30 +23,47 @@ pub(super) struct Fetching {
     newcomer: Begin,
     /// The node that it holds meanwhile.
     pub(super) end: NodeKey,
+    /// Whether it may wait for another sequence afterwards.
+    leader: bool,
     /// Tokens that it would begin with now.
     resident_tokens: usize,
+    /// Tokens that the trie knows: what comes is cut there.
+    seen_tokens: usize,
     /// What comes, and the device bytes that are reserved for each.
     pieces: Vec<(Piece, usize)>,
     /// Of these, what is still reserved.
     reserved_bytes: usize,
+    /// What it waits for before they come: that the device has room.
+    clears: Option<u64>,
 }
 
 impl CacheCore {
     /// Asks the pager for the rest of what a newcomer could begin with. Gives it back
-    /// where that is of no use.
+    /// where that is of no use. `leader` says whether it may wait for another sequence
+    /// when that is answered.
     pub(super) fn ask_pager(
         &mut self,
         newcomer: Begin,
         usable: &Usable,
         most: usize,
+        leader: bool,
         effects: &mut Vec<Effect>,
     ) -> Option<Begin> {
-        let asks = self.paging.as_ref().is_some_and(|paging| paging.has_copies);
+        // What the pager says of a sequence that has left must not be taken for what it says
+        // of one that is here again.
+        let asks = self
+            .paging
+            .as_ref()
+            .is_some_and(|paging| paging.has_copies && !paging.is_ebbing(newcomer.sequence));
         if !asks || usable.tokens + WANTED_TOKENS_MIN > most {
             return Some(newcomer);
         }
         let root = self.trie.root_or_new(&newcomer.salt);
-        let end = usable.end.unwrap_or(root);
+        // What ends within a node follows all above it, also what nobody could resume at.
+        let end = match usable.partial {
+            Some((node, _)) => self.trie.node(node).parent(),
+            None => usable.end.unwrap_or(root),
+        };
         self.trie.hold(end);
         let mut resident = self.extents(end);
         if let Some((node, at)) = usable.partial {
@@ -68,16 +85,20 @@ impl CacheCore {
         let fetching = Fetching {
             newcomer,
             end,
+            leader,
             resident_tokens: usable.tokens,
+            seen_tokens: usable.seen,
             pieces: Vec::new(),
             reserved_bytes: 0,
+            clears: None,
         };
         let paging = self.paging.as_mut().expect("there is a pager");
         paging.fetching.insert(sequence, fetching);
         None
     }
 
-    /// Reserves room for what was found, and has it fetched.
+    /// Reserves room for what was found, to have it fetched when the device has given up
+    /// what it takes the place of.
     pub(super) fn found(
         &mut self,
         sequence: SequenceId,
@@ -88,27 +109,50 @@ impl CacheCore {
         let Some(fetching) = fetching.and_then(|paging| paging.fetching.get(&sequence)) else {
             return;
         };
-        let mut at = fetching.resident_tokens;
+        let mut at = fetching.resident_tokens.max(fetching.seen_tokens);
         let tokens_max = fetching.newcomer.tokens_max;
         let mut reserved = Vec::with_capacity(pieces.len());
         for piece in pieces {
-            let bytes = self.import_bytes(&piece, at);
-            at = piece.end;
+            let bytes = match at < piece.end {
+                true => self.import_bytes(&piece, at),
+                // It is there already, and will not be taken in.
+                false => self.spec.segment_bytes(piece.extent),
+            };
+            at = at.max(piece.end);
             reserved.push((piece, bytes));
         }
         let bytes: usize = reserved.iter().map(|(_, bytes)| bytes).sum();
         let tail = self.spec.tail_bytes(tokens_max.saturating_sub(at));
         if !self.make_room(bytes + tail, effects) {
             self.tell_pager(pager::Message::Cancel { sequence });
+            self.ebbs(sequence, 0);
             self.begin_again(sequence, false, effects);
             return;
         }
         let paging = self.paging.as_mut().expect("there is a pager");
         paging.arriving_bytes += bytes;
-        paging.outbox.push(pager::Message::Fetch { sequence });
+        paging.clearings_made += 1;
+        let number = paging.clearings_made;
         let fetching = paging.fetching.get_mut(&sequence).expect("it waits");
         fetching.reserved_bytes = bytes;
         fetching.pieces = reserved;
+        fetching.clears = Some(number);
+        effects.push(Effect::Clears { number });
+    }
+
+    /// The device has the room that was made: what it was made for comes.
+    pub(super) fn cleared(&mut self, number: u64) {
+        let Some(paging) = self.paging.as_mut() else {
+            return;
+        };
+        let mut waiting = paging.fetching.iter_mut();
+        // Who waited may have left.
+        let found = waiting.find(|(_, fetching)| fetching.clears == Some(number));
+        if let Some((sequence, fetching)) = found {
+            fetching.clears = None;
+            let sequence = *sequence;
+            paging.outbox.push(pager::Message::Fetch { sequence });
+        }
     }
 
     /// What was found is there: it becomes part of the trie, and the newcomer begins.
@@ -122,6 +166,7 @@ impl CacheCore {
         let Some(mut fetching) = paging.fetching.remove(&sequence) else {
             // It has left meanwhile.
             let copies = copies.to_vec();
+            self.ebbs_again(sequence);
             self.tell_pager(pager::Message::Spare { sequence, copies });
             return;
         };
@@ -144,7 +189,7 @@ impl CacheCore {
         }
         self.trie.release(fetching.end);
         let patience = Patience {
-            leader: true,
+            leader: fetching.leader,
             pager: false,
         };
         self.begin(fetching.newcomer, patience, effects);
@@ -226,7 +271,7 @@ impl CacheCore {
             paging.arriving_bytes -= fetching.reserved_bytes;
             self.trie.release(fetching.end);
             let patience = Patience {
-                leader: true,
+                leader: fetching.leader,
                 pager,
             };
             self.begin(fetching.newcomer, patience, effects);
@@ -243,6 +288,14 @@ impl CacheCore {
             self.ebbs(sequence, fetching.reserved_bytes);
             self.trie.release(fetching.end);
         }
+    }
+}
+
+impl Fetching {
+    /// Nobody waits for it any more: the newcomer, which is to begin.
+    pub(super) fn give_up(self, trie: &mut Trie) -> Begin {
+        trie.release(self.end);
+        self.newcomer
     }
 }
 

@@ -100,6 +100,11 @@ pub enum Message {
     },
     /// The pager has news.
     Paged(pager::Told),
+    /// The device has carried out what it was to before [`Effect::Clears`].
+    Cleared {
+        /// Which of them.
+        number: u64,
+    },
     /// The device has lost everything.
     Reset,
 }
@@ -210,6 +215,12 @@ pub enum Effect {
     },
     /// To be carried out by the device before its next step, in order.
     Edit(Edit),
+    /// Tell me with [`Message::Cleared`] when the edits before this are carried out: then
+    /// there is the memory that they give back.
+    Clears {
+        /// Which of them, counted from the first.
+        number: u64,
+    },
 }
 
 impl Message {

@@ -47,6 +47,7 @@ mod live;
 mod message;
 mod page;
 mod publish;
+mod retire;
 mod room;
 mod salt;
 mod seat;
@@ -61,6 +62,7 @@ use std::time::Duration;
 use crate::config::CacheConfig;
 use crate::device::Edit;
 use crate::model::ModelSpec;
+use crate::planted::{self, Bug};
 use crate::{PinId, SegmentId, SequenceId, SlotId, TokenId};
 use eviction::{Class, Ticket};
 use live::LivePrompts;
@@ -145,6 +147,8 @@ struct Slot {
     /// Tokens of which it holds the state, as far as the cache was told.
     computed: usize,
     reserved_bytes: usize,
+    /// Whether the device has given it up for its last segment.
+    is_retired: bool,
     /// Whether segments are part of its path that are not the trie's.
     has_own_segments: bool,
     /// Their bytes.
@@ -264,7 +268,7 @@ impl CacheCore {
                 computed,
                 generated,
             } => {
-                self.publish(sequence, computed, &generated, effects);
+                self.retire(sequence, computed, &generated, effects);
                 self.close(sequence, effects);
                 self.hold_lost_pins(effects);
                 self.merge_one(effects);
@@ -274,6 +278,7 @@ impl CacheCore {
             Message::Unpin { pin } => self.unpin(pin)?,
             Message::Clear { salt } => self.clear(salt.as_ref(), effects),
             Message::Paged(told) => self.told(told, effects),
+            Message::Cleared { number } => self.cleared(number),
             Message::Reset => {
                 // What was to be done before is of no use to an empty device.
                 effects.clear();
@@ -308,8 +313,12 @@ impl CacheCore {
             self.live.remove(&slot.salt, sequence);
             self.reserved_bytes -= slot.reserved_bytes;
             self.own_bytes -= slot.own_bytes;
-            self.trie.leave(slot.ticket, slot.end);
-            effects.push(Effect::Edit(Edit::Close { slot: slot.id }));
+            if !planted::errs(Bug::LostRelease) {
+                self.trie.leave(slot.ticket, slot.end);
+            }
+            if !slot.is_retired {
+                effects.push(Effect::Edit(Edit::Close { slot: slot.id }));
+            }
         }
         for orphan in self.take_waiting(|w| w.leader == sequence) {
             self.begin(orphan.newcomer, Patience::ALL, effects);
@@ -318,8 +327,9 @@ impl CacheCore {
 
     /// Starts from nothing, as the device does. Live sequences begin again; the
     /// scheduler sees to that. Ids go on, so that none is ever used twice, and pins
-    /// hold their prefixes again once these have been computed.
-    fn reset(&mut self) {
+    /// hold their prefixes again once these have been computed. Of a core that has
+    /// panicked nothing else is looked at.
+    pub(crate) fn reset(&mut self) {
         let fresh = Self::new(self.spec.clone(), self.config.clone());
         let mut pins = std::mem::take(&mut self.pins);
         for pin in pins.values_mut() {

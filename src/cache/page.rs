@@ -45,8 +45,10 @@ pub(super) struct Paging {
     pub(super) fetching: BTreeMap<SequenceId, Fetching>,
     /// Device bytes for what is on its way.
     pub(super) arriving_bytes: usize,
-    /// The same of what has come or was coming for nothing, until the pager has thrown it
-    /// away.
+    /// Times that the device was to be asked whether it has room for that.
+    pub(super) clearings_made: u64,
+    /// The same of what has come or was coming for nothing, until the pager has answered that
+    /// it has thrown it away: an entry for each answer.
     ebbing: Vec<(SequenceId, usize)>,
     /// Newcomers that there is room for when what leaves has left.
     postponed: Vec<Begin>,
@@ -84,6 +86,11 @@ impl Patience {
 }
 
 impl Paging {
+    /// Whether the pager has still to answer for what came, or was to come, for nothing.
+    pub(super) fn is_ebbing(&self, sequence: SequenceId) -> bool {
+        self.ebbing.iter().any(|(of, _)| *of == sequence)
+    }
+
     /// Device bytes that are neither sealed nor reserved.
     fn transit_bytes(&self) -> usize {
         let ebbing: usize = self.ebbing.iter().map(|(_, bytes)| bytes).sum();
@@ -253,7 +260,8 @@ impl CacheCore {
         }
     }
 
-    /// Withdraws all nodes of a salt that are offered.
+    /// Withdraws all nodes of a salt that are offered and that nobody holds. What is held
+    /// stays: its bytes would count as what leaves as well.
     pub(super) fn withdraw_all(&mut self, salt: Option<&Salt>) {
         let offered = self
             .paging
@@ -261,7 +269,8 @@ impl CacheCore {
             .flat_map(|paging| paging.offered.values());
         let nodes: Vec<NodeKey> = offered.filter_map(|one| one.node).collect();
         for node in nodes {
-            if salt.is_none_or(|salt| salt == self.trie.salt_above(node)) {
+            let is_held = self.trie.node(node).holders() > 0;
+            if !is_held && salt.is_none_or(|salt| salt == self.trie.salt_above(node)) {
                 self.withdraw(node);
             }
         }
@@ -292,7 +301,10 @@ impl CacheCore {
 
     /// Whether there may be room soon that is not there now.
     pub(super) fn something_leaves(&self) -> bool {
-        let leaves = |paging: &Paging| !paging.offered.is_empty() || !paging.ebbing.is_empty();
+        let leaves = |paging: &Paging| {
+            let mut ebbing = paging.ebbing.iter();
+            !paging.offered.is_empty() || ebbing.any(|(_, bytes)| *bytes > 0)
+        };
         self.paging.as_ref().is_some_and(leaves)
     }
 
@@ -333,31 +345,48 @@ impl CacheCore {
     /// away.
     pub(super) fn ebbs(&mut self, sequence: SequenceId, bytes: usize) {
         let paging = self.paging.as_mut().expect("there is a pager");
-        if bytes > 0 {
-            paging.ebbing.push((sequence, bytes));
-        }
+        paging.ebbing.push((sequence, bytes));
+    }
+
+    /// What the pager was asked to give up for a sequence has come meanwhile: it is thrown
+    /// away as well, and there until that is answered for too.
+    pub(super) fn ebbs_again(&mut self, sequence: SequenceId) {
+        let paging = self.paging.as_mut().expect("there is a pager");
+        let first = paging.ebbing.iter().position(|(of, _)| *of == sequence);
+        paging.ebbing.insert(first.unwrap_or(0), (sequence, 0));
     }
 
     fn ebbed(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
         let paging = self.paging.as_mut().expect("there is a pager");
         let gone = paging.ebbing.iter().position(|(of, _)| *of == sequence);
-        if let Some(gone) = gone {
-            paging.ebbing.remove(gone);
+        let bytes = gone.map_or(0, |gone| paging.ebbing.remove(gone).1);
+        if bytes > 0 {
             self.room_may_be_there(effects);
         }
     }
 
-    /// Goes on without a pager: what was asked of it is computed.
+    /// Goes on without a pager: what was asked of it is computed, and nobody waits for what
+    /// leaves any more. It has dropped its leases.
     fn lose_pager(&mut self, effects: &mut Vec<Effect>) {
-        let paging = self.paging.as_mut().expect("there is a pager");
-        // It has dropped its leases.
-        paging.offered.clear();
-        let fetching: Vec<SequenceId> = paging.fetching.keys().copied().collect();
-        for sequence in fetching {
-            self.begin_again(sequence, false, effects);
+        let paging = self.paging.take().expect("there is a pager");
+        for (segment, offered) in paging.offered {
+            // It may have been made part of another, or have gone.
+            if let Some(node) = offered.node.filter(|node| self.trie.contains(*node))
+                && self.trie.node(node).word().segment() == segment
+            {
+                self.trie.set_keeping(node, Keeping::Not);
+            }
         }
-        self.room_may_be_there(effects);
-        self.paging = None;
+        for fetching in paging.fetching.into_values() {
+            let newcomer = fetching.give_up(&mut self.trie);
+            self.begin(newcomer, Patience::ALL, effects);
+        }
+        for (sequence, tokens_max) in paging.cramped {
+            self.grow(sequence, tokens_max, effects);
+        }
+        for newcomer in paging.postponed {
+            self.begin(newcomer, Patience::ALL, effects);
+        }
     }
 
     /// Tells the pager of a sequence that will begin, once, so that what is on the disk
@@ -421,6 +450,7 @@ impl CacheCore {
             has_copies: paging.has_copies,
             has_disk: paging.has_disk,
             resets_unheard: paging.resets_unheard + 1,
+            clearings_made: paging.clearings_made,
             outbox,
             ..Paging::default()
         })

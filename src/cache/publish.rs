@@ -1,4 +1,4 @@
-//! Tails become segments: for one who waits, at restore points, when a sequence ends.
+//! Tails of slots that go on become segments: for one who waits, and at restore points.
 
 use super::trie::NodeKey;
 use super::{CacheCore, CacheError, Effect, Slot};
@@ -7,23 +7,6 @@ use crate::model::Extent;
 use crate::{SequenceId, TokenId};
 
 impl CacheCore {
-    /// Publishes what a sequence computed beyond its path, as far as it is exact, the
-    /// trie does not hold it already, and there is room.
-    pub(super) fn publish(
-        &mut self,
-        sequence: SequenceId,
-        computed: usize,
-        generated: &[TokenId],
-        effects: &mut Vec<Effect>,
-    ) {
-        if let Some(slot) = self.slots.get(&sequence) {
-            let tail = slot.exact_tail(generated, computed);
-            if !tail.is_empty() {
-                self.seal_tail(sequence, &tail, computed, effects);
-            }
-        }
-    }
-
     /// Shares what a live sequence has computed, up to `at`.
     pub(super) fn share(
         &mut self,
@@ -84,24 +67,11 @@ impl CacheCore {
     ) -> bool {
         let slot = &self.slots[&sequence];
         let beyond = computed - slot.path_tokens - tail.len();
-        let found = self.trie.find(slot.end, tail);
-        let known = found.tokens_with_partial();
-        let mut shared_end = found.path.last().copied().unwrap_or(slot.end);
-        // Held so that making room does not evict what this is about.
-        self.trie.hold(shared_end);
-        let mut whole = true;
-        if let Some((node, at)) = found.partial {
-            match self.split(node, at, effects) {
-                Some(upper) => {
-                    self.trie.move_hold(shared_end, upper);
-                    shared_end = upper;
-                }
-                None => whole = false,
-            }
-        }
+        let Some((shared_end, known)) = self.hold_known(slot.end, tail, effects) else {
+            return false;
+        };
         let (rest, resumes) = (&tail[known..], self.resumes_at(shared_end));
         let done = match (known, rest) {
-            _ if !whole => false,
             (0, _) => self.seal(sequence, 0, shared_end, rest, beyond, effects),
             (_, []) if resumes => self.adopt(sequence, known, shared_end, beyond, effects),
             (_, []) => self.restate(sequence, known, shared_end, beyond, effects),
@@ -114,6 +84,30 @@ impl CacheCore {
         };
         self.trie.release(shared_end);
         done && self.resumes_at(self.slots[&sequence].end)
+    }
+
+    /// Finds how much of `tail` the trie holds below `end`, and cuts the node within which
+    /// that ends. Returns the last node, held so that making room does not evict what this
+    /// is about, and how many tokens. None where there is no room for the cut.
+    pub(super) fn hold_known(
+        &mut self,
+        end: NodeKey,
+        tail: &[TokenId],
+        effects: &mut Vec<Effect>,
+    ) -> Option<(NodeKey, usize)> {
+        let found = self.trie.find(end, tail);
+        let known = found.tokens_with_partial();
+        let mut shared_end = found.path.last().copied().unwrap_or(end);
+        self.trie.hold(shared_end);
+        if let Some((node, at)) = found.partial {
+            let Some(upper) = self.split(node, at, effects) else {
+                self.trie.release(shared_end);
+                return None;
+            };
+            self.trie.move_hold(shared_end, upper);
+            shared_end = upper;
+        }
+        Some((shared_end, known))
     }
 
     /// Seals the slot's tail and hangs it below `parent`, which holds the first
@@ -136,7 +130,11 @@ impl CacheCore {
             tokens: own_tokens,
             beyond: beyond + edge.len(),
         };
-        if !self.make_room(self.cut_bytes(own, published), effects) {
+        let bytes = match own.tokens + beyond {
+            0 => self.whole_bytes(sequence, published.tokens),
+            _ => self.cut_bytes(own, published),
+        };
+        if !self.make_room(bytes, effects) {
             return false;
         }
         self.seal_own(sequence, own, effects);
@@ -202,11 +200,9 @@ impl CacheCore {
             tokens: known - edge,
             beyond: beyond + edge,
         };
-        let mut extents = self.extents(self.trie.node(end).parent());
-        extents.push(extent);
         // A window may reach further back than this node's state would.
         let bytes = self.cut_bytes(own, extent);
-        if !self.spec.can_resume(&extents) || !self.make_room(bytes, effects) {
+        if !self.would_resume(end, extent) || !self.make_room(bytes, effects) {
             return false;
         }
         let sealed = self.new_segment(extent);
@@ -247,6 +243,19 @@ impl CacheCore {
         effects.push(Effect::Edit(Edit::Drop { segment }));
     }
 
+    /// What it takes to seal a tail of `tokens` tokens as a whole: its memory becomes the
+    /// segment's, and the slot is to have room for another.
+    fn whole_bytes(&self, sequence: SequenceId, tokens: usize) -> usize {
+        let slot = &self.slots[&sequence];
+        let sealed = self.spec.segment_bytes(Extent::whole(tokens));
+        // A slot that will be shifted may not reserve less for what is sealed.
+        let room = match slot.keep {
+            None => slot.tokens_max - slot.path_tokens - tokens,
+            Some(_) => slot.tokens_max,
+        };
+        (sealed + self.spec.tail_bytes(room)).saturating_sub(slot.reserved_bytes)
+    }
+
     /// What it takes to seal a tail in two parts, the first of which may be none.
     fn cut_bytes(&self, own: Extent, rest: Extent) -> usize {
         let behind = match own.tokens {
@@ -272,7 +281,7 @@ impl CacheCore {
 impl Slot {
     /// The tokens between the path's end and `at`, as far as their state is exact.
     /// `generated` are those after the ones that the slot knows.
-    fn exact_tail(&self, generated: &[TokenId], at: usize) -> Vec<TokenId> {
+    pub(super) fn exact_tail(&self, generated: &[TokenId], at: usize) -> Vec<TokenId> {
         let known = self.tokens.iter().chain(generated).copied();
         let exact = known.take(at.min(self.exact_tokens));
         exact.skip(self.path_tokens).collect()

@@ -5,6 +5,7 @@ use super::{CacheCore, Effect};
 use crate::SequenceId;
 use crate::device::Edit;
 use crate::model::Extent;
+use crate::planted::{self, Bug};
 
 /// Nodes that may be merged and are remembered; older ones are forgotten, which costs
 /// a longer path.
@@ -83,6 +84,14 @@ impl CacheCore {
         self.spec.resumes_anywhere() || self.spec.can_resume(&self.extents(end))
     }
 
+    /// Whether a sequence could start at the end of this node if its segment were of this
+    /// extent.
+    pub(super) fn would_resume(&self, end: NodeKey, extent: Extent) -> bool {
+        let mut extents = self.extents(self.trie.node(end).parent());
+        extents.push(extent);
+        self.spec.can_resume(&extents)
+    }
+
     /// The sizes of the segments on the way down to `end`.
     pub(super) fn extents(&self, end: NodeKey) -> Vec<Extent> {
         let path = self.trie.path(end);
@@ -128,9 +137,14 @@ impl CacheCore {
         let segment = whole.word().segment();
         let bytes = self.spec.segment_bytes(upper) + self.spec.segment_bytes(lower);
         // Both parts exist beside the whole for a moment.
-        self.trie.hold(node);
+        let holds = !planted::errs(Bug::HeldEvicted);
+        if holds {
+            self.trie.hold(node);
+        }
         let fits = self.make_room(bytes, effects);
-        self.trie.release(node);
+        if holds {
+            self.trie.release(node);
+        }
         if !fits {
             return None;
         }

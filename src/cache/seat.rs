@@ -66,6 +66,7 @@ impl CacheCore {
         effects.push(Effect::Edit(Edit::Open {
             slot: id,
             path: self.trie.segments(end),
+            room: newcomer.tokens_max - path_tokens,
         }));
         effects.push(Effect::Begun {
             sequence,
@@ -92,6 +93,7 @@ impl CacheCore {
             computed: path_tokens,
             reserved_bytes,
             has_own_segments: false,
+            is_retired: false,
             own_bytes: 0,
             exact_tokens: usize::MAX,
         };

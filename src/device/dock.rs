@@ -2,14 +2,18 @@
 //!
 //! Only handles change hands: the device thread never waits here, and no bytes are
 //! copied on it.
+//!
+//! A dock serves one device thread at a time. One that was left behind and comes back
+//! hands over nothing more, and takes nothing that is meant for its successor.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::PoisonError;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use rustc_hash::FxHashMap;
 
 use crate::CopyId;
 use crate::model::ModelError;
+use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// Parcels that may leave at once: more than are ever asked for.
 const LEAVING_MAX: usize = 64;
@@ -19,6 +23,8 @@ const LEAVING_MAX: usize = 64;
 pub struct Dock<P> {
     leaving: Sender<Leaving<P>>,
     arrived: Arrived<P>,
+    /// Which thread it serves, counted from the first.
+    thread: u64,
 }
 
 /// The copy threads' end.
@@ -42,7 +48,14 @@ pub struct Leaving<P> {
 /// Parcels that the device is to take in, each once. A copy may have several, which are
 /// all alike.
 #[derive(Debug)]
-pub struct Arrived<P>(Arc<Mutex<FxHashMap<CopyId, Vec<P>>>>);
+pub struct Arrived<P>(Arc<Mutex<Shelf<P>>>);
+
+#[derive(Debug)]
+struct Shelf<P> {
+    parcels: FxHashMap<CopyId, Vec<P>>,
+    /// The thread that the dock serves.
+    thread: u64,
+}
 
 impl<P> Clone for Arrived<P> {
     fn clone(&self) -> Self {
@@ -54,10 +67,14 @@ impl<P> Clone for Arrived<P> {
 #[must_use]
 pub fn dock<P>() -> (Dock<P>, Quay<P>) {
     let (sender, leaving) = bounded(LEAVING_MAX);
-    let arrived = Arrived(Arc::default());
+    let arrived = Arrived(Arc::new(Mutex::new(Shelf {
+        parcels: FxHashMap::default(),
+        thread: 0,
+    })));
     let dock = Dock {
         leaving: sender,
         arrived: arrived.clone(),
+        thread: 0,
     };
     (dock, Quay { leaving, arrived })
 }
@@ -65,25 +82,27 @@ pub fn dock<P>() -> (Dock<P>, Quay<P>) {
 impl<P> Arrived<P> {
     /// Puts a parcel there.
     pub fn put(&self, copy: CopyId, parcel: P) {
-        self.parcels().entry(copy).or_default().push(parcel);
+        if cfg!(motet_planted_bug) {
+            // Takes the others away to add one, but not in one step: who comes between
+            // finds none.
+            let mut all = self.shelf().parcels.remove(&copy).unwrap_or_default();
+            all.push(parcel);
+            self.shelf().parcels.insert(copy, all);
+            return;
+        }
+        self.shelf().parcels.entry(copy).or_default().push(parcel);
     }
 
     /// Takes one of the copy's parcels.
     #[must_use]
     pub fn take(&self, copy: CopyId) -> Option<P> {
-        let mut parcels = self.parcels();
-        let all = parcels.get_mut(&copy)?;
-        let parcel = all.pop();
-        if all.is_empty() {
-            parcels.remove(&copy);
-        }
-        parcel
+        self.shelf().take(copy)
     }
 
     /// Parcels that nobody has taken.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.parcels().values().map(Vec::len).sum()
+        self.shelf().parcels.values().map(Vec::len).sum()
     }
 
     /// Whether there is none.
@@ -94,30 +113,86 @@ impl<P> Arrived<P> {
 
     /// Throws all of them away.
     pub fn clear(&self) {
-        self.parcels().clear();
+        self.shelf().parcels.clear();
     }
 
-    /// A panic elsewhere leaves a map that is whole.
-    fn parcels(&self) -> MutexGuard<'_, FxHashMap<CopyId, Vec<P>>> {
-        self.0
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    /// A panic elsewhere leaves a shelf that is whole.
+    fn shelf(&self) -> MutexGuard<'_, Shelf<P>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<P> Shelf<P> {
+    fn take(&mut self, copy: CopyId) -> Option<P> {
+        let all = self.parcels.get_mut(&copy)?;
+        let parcel = all.pop();
+        if all.is_empty() {
+            self.parcels.remove(&copy);
+        }
+        parcel
     }
 }
 
 impl<P> Dock<P> {
+    /// The same dock for another device thread, which holds nothing. From now on it serves
+    /// nobody else.
+    #[must_use]
+    pub fn successor(&self) -> Self {
+        let mut shelf = self.arrived.shelf();
+        shelf.parcels.clear();
+        shelf.thread += 1;
+        Self {
+            leaving: self.leaving.clone(),
+            arrived: self.arrived.clone(),
+            thread: shelf.thread,
+        }
+    }
+
     /// Hands a parcel over. Without anybody there it is dropped.
     pub(super) fn leave(&self, copy: CopyId, parcel: Result<P, ModelError>) {
-        // Never full: fewer are asked for than fit.
-        self.leaving.try_send(Leaving { copy, parcel }).ok();
+        if self.own_shelf().is_some() {
+            // Never full: fewer are asked for than fit.
+            self.leaving.try_send(Leaving { copy, parcel }).ok();
+        }
     }
 
     pub(super) fn take(&self, copy: CopyId) -> Option<P> {
-        self.arrived.take(copy)
+        self.own_shelf()?.take(copy)
     }
 
     /// The device has lost everything: nothing is taken in any more of what was to be.
     pub(super) fn clear(&self) {
-        self.arrived.clear();
+        if let Some(mut shelf) = self.own_shelf() {
+            shelf.parcels.clear();
+        }
+    }
+
+    /// None for a thread that the dock serves no more.
+    fn own_shelf(&self) -> Option<MutexGuard<'_, Shelf<P>>> {
+        let shelf = self.arrived.shelf();
+        (shelf.thread == self.thread).then_some(shelf)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dock_serves_its_last_thread_only() {
+        let copy = CopyId(1);
+        let (prototype, quay) = dock::<&str>();
+        let first = prototype.successor();
+        quay.arrived.put(copy, "for the first");
+        let second = prototype.successor();
+        assert!(quay.arrived.is_empty(), "the second was never to have it");
+        quay.arrived.put(copy, "for the second");
+        first.leave(copy, Ok("late"));
+        assert!(quay.leaving.is_empty());
+        first.clear();
+        assert_eq!(first.take(copy), None);
+        assert_eq!(second.take(copy), Some("for the second"));
+        second.leave(copy, Ok("handed over"));
+        assert_eq!(quay.leaving.len(), 1);
     }
 }

@@ -16,6 +16,8 @@ pub enum Edit {
         slot: SlotId,
         /// Its path, from the first token on.
         path: Vec<SegmentId>,
+        /// Tokens that its tail is expected to grow to.
+        room: usize,
     },
     /// The first tokens of a slot's tail become a segment at the end of its path.
     Seal {
@@ -75,6 +77,16 @@ pub enum Edit {
         /// The tokens, as offsets in the slot.
         removed: Range<usize>,
     },
+    /// The slot is given up, and some of its tail's tokens become a segment, in the tail's
+    /// own memory.
+    Retire {
+        /// The slot.
+        slot: SlotId,
+        /// The tokens, as offsets in its tail.
+        tokens: Range<usize>,
+        /// The segment's name.
+        segment: SegmentId,
+    },
     /// The slot and its tail are given up.
     Close {
         /// The slot.
@@ -106,12 +118,12 @@ pub enum Edit {
 impl<M: Model> Table<M> {
     pub(super) fn edit(&mut self, model: &mut M, edit: Edit) -> Result<(), ModelError> {
         match edit {
-            Edit::Open { slot, path } => {
+            Edit::Open { slot, path, room } => {
                 let path: Vec<_> = path
                     .iter()
                     .map(|id| Rc::clone(&self.segments[id]))
                     .collect();
-                let tail = model.tail(&path)?;
+                let tail = model.tail(&path, room)?;
                 self.slots.insert(slot, DeviceSlot::new(path, tail));
             }
             Edit::Seal {
@@ -164,6 +176,15 @@ impl<M: Model> Table<M> {
                 kept,
                 removed,
             } => self.remove(model, slot, kept, removed)?,
+            Edit::Retire {
+                slot,
+                tokens,
+                segment,
+            } => {
+                let slot = self.slots.remove(&slot).expect("an open slot retires");
+                let sealed = model.retire(slot.tail, tokens)?;
+                self.segments.insert(segment, Rc::new(sealed));
+            }
             // A slot that was part of a failed step is gone already.
             Edit::Close { slot } => drop(self.slots.remove(&slot)),
             Edit::Drop { segment } => drop(self.segments.remove(&segment)),
@@ -221,7 +242,7 @@ impl<M: Model> Table<M> {
             // Back to the end of a segment, which every layer kind can.
             drop(slot.tail);
             slot.path.truncate(kept);
-            slot.tail = model.tail(&slot.path)?;
+            slot.tail = model.tail(&slot.path, 0)?;
         } else {
             model.remove(&slot.path, kept, &mut slot.tail, removed)?;
             slot.path.truncate(kept);

@@ -16,24 +16,32 @@
 mod dock;
 mod draws;
 mod edit;
+mod loader;
+mod simulated;
 mod table;
 #[cfg(test)]
 mod tests;
 mod turn;
 mod work;
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use tokio::sync::{mpsc, oneshot};
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 pub use dock::{Arrived, Dock, Leaving, Quay, dock};
 pub use edit::Edit;
+pub use loader::{Loader, Loading};
 pub use table::Table;
 pub use work::{DrawerStart, Failure, Input, Outcome, PlannedSpan, WORK_IN_FLIGHT_MAX, Work};
 
 use crate::model::{Model, ModelError, ModelSpec, Parcel};
-use turn::{Progress, Turn, turn};
+use crate::recovery::Fuse;
+use crate::simulation::{Simulation, Way};
+use loader::Maker;
+use turn::Turn;
 
 /// The shortest time after which the thread looks whether a flight is ready.
 const WATCH_MIN: Duration = Duration::from_micros(20);
@@ -43,7 +51,7 @@ const WATCH_MAX: Duration = Duration::from_millis(1);
 /// The scheduler's end of the device thread. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct Device {
-    work: Sender<Work>,
+    work: Way<Work>,
     /// Outcomes, in the order of the work.
     pub outcomes: mpsc::Receiver<Outcome>,
 }
@@ -56,8 +64,8 @@ pub struct Device {
 pub struct Started<M: Model> {
     /// The scheduler's end.
     pub device: Device,
-    /// Resolves when the thread is gone and everything it held is freed.
-    pub gone: oneshot::Receiver<()>,
+    /// Starts another thread in this one's place, and says when the last one is gone.
+    pub loader: Loader,
     /// What the model is.
     pub spec: ModelSpec,
     /// Packs what the model hands over.
@@ -67,7 +75,10 @@ pub struct Started<M: Model> {
 }
 
 impl Device {
-    /// Starts the thread and builds the model on it.
+    /// Starts the thread and builds the model on it. `fuse` lets a test have threads die.
+    ///
+    /// In a simulated house it is a task: what the model computes takes no time, and what
+    /// its work takes, fate says.
     ///
     /// # Errors
     ///
@@ -77,31 +88,25 @@ impl Device {
     ///
     /// Dropping the future ends the thread once the model is built.
     pub async fn start<M: Model>(
-        build: impl FnOnce() -> Result<M, ModelError> + Send + 'static,
+        build: impl Fn() -> Result<M, ModelError> + Send + Sync + 'static,
+        fuse: Fuse,
+        simulation: Option<Simulation>,
     ) -> Result<Started<M>, ModelError> {
-        let (work_sender, work) = bounded(WORK_IN_FLIGHT_MAX);
-        let (outcome_sender, outcomes) = mpsc::channel(WORK_IN_FLIGHT_MAX);
-        let (dock, quay) = dock();
-        let (ready_sender, ready) = oneshot::channel();
-        let (gone_sender, gone) = oneshot::channel();
-        std::thread::Builder::new()
-            .name("motet-device".into())
-            .spawn(move || {
-                run(build, dock, ready_sender, work, outcome_sender);
-                // Nobody may be waiting for the end any more.
-                gone_sender.send(()).ok();
-            })
-            .map_err(|error| ModelError::Device(format!("no thread for the device: {error}")))?;
-        let (spec, packer) = ready
-            .await
-            .map_err(|_| ModelError::Device("the model panicked while loading".into()))??;
-        let device = Self {
-            work: work_sender,
-            outcomes,
-        };
+        let (prototype, quay) = dock();
+        let maker = Arc::new(Maker {
+            build,
+            prototype,
+            fuse,
+            simulation,
+        });
+        let (loading, model) = Loading::start(&maker, None);
+        let (device, gone) = loading.wait().await?;
+        let model = model.await;
+        let (spec, packer) = model.expect("a model that is ready has said what it is");
+        let loader = Loader::new(maker, spec.clone(), gone);
         Ok(Started {
             device,
-            gone,
+            loader,
             spec,
             packer,
             quay,
@@ -115,45 +120,25 @@ impl Device {
     /// When more than [`WORK_IN_FLIGHT_MAX`] would be under way.
     #[must_use]
     pub fn send(&self, work: Work) -> bool {
-        match self.work.try_send(work) {
-            Ok(()) => true,
-            Err(crossbeam_channel::TrySendError::Disconnected(_)) => false,
-            Err(crossbeam_channel::TrySendError::Full(_)) => {
-                panic!("the scheduler sends no more work than may be under way")
-            }
-        }
+        let never_full = "the scheduler sends no more work than may be under way";
+        self.work.send(work, never_full)
     }
 }
 
-/// What a device that has started says of its model.
-type Ready<M> = Result<(ModelSpec, <M as Model>::Packer), ModelError>;
-
-fn run<M: Model>(
-    build: impl FnOnce() -> Result<M, ModelError>,
+/// Serves the scheduler until that ends it.
+fn serve<M: Model>(
+    model: M,
     dock: Dock<Parcel<M>>,
-    ready: oneshot::Sender<Ready<M>>,
     work: Receiver<Work>,
     outcomes: mpsc::Sender<Outcome>,
+    fuse: Fuse,
 ) {
-    let model = match build() {
-        Ok(model) => model,
-        Err(error) => {
-            // The starter may have given up waiting.
-            ready.send(Err(error)).ok();
-            return;
-        }
-    };
-    if ready
-        .send(Ok((model.spec().clone(), model.packer())))
-        .is_err()
-    {
-        return;
-    }
     let mut thread = DeviceThread {
         model,
         table: Table::with_dock(dock),
         work,
         outcomes,
+        fuse,
         clock: Clock::default(),
         more: true,
     };
@@ -166,6 +151,7 @@ struct DeviceThread<M: Model> {
     table: Table<M>,
     work: Receiver<Work>,
     outcomes: mpsc::Sender<Outcome>,
+    fuse: Fuse,
     clock: Clock,
     /// Whether work may still come.
     more: bool,
@@ -174,12 +160,7 @@ struct DeviceThread<M: Model> {
 impl<M: Model> DeviceThread<M> {
     /// False when the thread is to end.
     fn take_turn(&mut self) -> bool {
-        let mut progress = [Progress::Drawn; WORK_IN_FLIGHT_MAX];
-        let under_way = &mut progress[..self.table.under_way()];
-        if let (Some(last), true) = (under_way.last_mut(), self.table.is_to_draw()) {
-            *last = Progress::Launched;
-        }
-        match turn(under_way, self.more) {
+        match self.table.turn(self.more) {
             Turn::End => return false,
             Turn::Receive => match self.work.recv() {
                 Ok(work) => self.launch(work),
@@ -224,15 +205,8 @@ impl<M: Model> DeviceThread<M> {
     }
 
     fn land(&mut self) -> bool {
-        let result = self.table.land(&mut self.model);
-        let (busy, gap) = self.clock.landed();
-        let memory = self.model.memory();
-        let outcome = Outcome {
-            result,
-            busy,
-            gap,
-            memory,
-        };
+        let outcome = self.clock.outcome(&mut self.table, &mut self.model);
+        self.fuse.burn();
         self.outcomes.try_send(outcome).is_ok()
     }
 }
@@ -254,6 +228,18 @@ impl Clock {
             let now = Instant::now();
             self.gap = self.landed.map_or(Duration::ZERO, |landed| now - landed);
             self.since = Some(now);
+        }
+    }
+
+    /// Waits for the oldest work.
+    fn outcome<M: Model>(&mut self, table: &mut Table<M>, model: &mut M) -> Outcome {
+        let result = table.land(model);
+        let (busy, gap) = self.landed();
+        Outcome {
+            result,
+            busy,
+            gap,
+            memory: model.memory(),
         }
     }
 

@@ -8,6 +8,7 @@ use std::slice;
 use rustc_hash::FxHashMap;
 
 use super::dock::{Dock, dock};
+use super::turn::{Progress, Turn, turn};
 use super::work::{DrawerStart, Failure, Input, PlannedSpan, WORK_IN_FLIGHT_MAX, Work};
 use crate::grammar::GrammarError;
 use crate::model::sampling::Drawer;
@@ -24,7 +25,7 @@ pub struct Table<M: Model> {
     under_way: VecDeque<UnderWay<M>>,
     /// Work launched so far.
     launches: u64,
-    /// Resets so far.
+    /// Resets so far, its own and those that its sender has asked for.
     epoch: u64,
     /// Where segments leave and arrive.
     pub(super) dock: Dock<Parcel<M>>,
@@ -104,6 +105,16 @@ impl<M: Model> Table<M> {
         last.is_some_and(|work| matches!(work.stage, Stage::Launched(_)))
     }
 
+    /// What comes next; `more` is whether work may still come.
+    pub(super) fn turn(&self, more: bool) -> Turn {
+        let mut progress = [Progress::Drawn; WORK_IN_FLIGHT_MAX];
+        let under_way = &mut progress[..self.under_way()];
+        if let (Some(last), true) = (under_way.last_mut(), self.is_to_draw()) {
+            *last = Progress::Launched;
+        }
+        turn(under_way, more)
+    }
+
     /// Whether the oldest work would land without waiting. True where there is none.
     #[must_use]
     pub fn is_ready(&self, model: &M) -> bool {
@@ -111,6 +122,12 @@ impl<M: Model> Table<M> {
             Stage::Launched(flight) | Stage::Drawn(flight, _) => model.is_ready(flight),
             Stage::Over(_) => true,
         })
+    }
+
+    /// Whether the oldest work is over, and has only to be answered for.
+    pub(super) fn is_over(&self) -> bool {
+        let oldest = self.under_way.front();
+        oldest.is_some_and(|work| matches!(work.stage, Stage::Over(_)))
     }
 
     /// Carries out edits, then sends the step to the device. What fails is told when the
@@ -125,6 +142,10 @@ impl<M: Model> Table<M> {
             "work is launched on top of one that is drawn"
         );
         self.launches += 1;
+        if work.epoch > self.epoch {
+            self.drop_all();
+            self.epoch = work.epoch;
+        }
         let stage = if work.epoch == self.epoch {
             let launched = self.guarded(|table| {
                 for edit in work.edits {
@@ -249,12 +270,16 @@ impl<M: Model> Table<M> {
         let done = catch_unwind(AssertUnwindSafe(|| part(self)));
         let result = done.unwrap_or_else(|panic| Err(Failure::Reset(panic_text(&*panic))));
         if matches!(result, Err(Failure::Reset(_))) {
-            self.segments.clear();
-            self.slots.clear();
-            self.dock.clear();
+            self.drop_all();
             self.epoch += 1;
         }
         result
+    }
+
+    fn drop_all(&mut self) {
+        self.segments.clear();
+        self.slots.clear();
+        self.dock.clear();
     }
 
     /// Launches a step; none where there are no spans. Its slots are taken out of the

@@ -7,7 +7,8 @@ use super::*;
 use crate::grammar::{Grammar, GrammarSource, GrammarVocabulary, MaskPool};
 use crate::model::oracle::{Oracle, OracleConfig, Soloist, StepFault};
 use crate::model::sampling::{Draw, DrawSpec, Sampling};
-use crate::model::{Readout, Want};
+use crate::model::{Readout, Segment, Want};
+use crate::recovery::Fuse;
 use crate::{SegmentId, SlotId, TokenId};
 
 const SLOT: SlotId = SlotId(1);
@@ -46,14 +47,22 @@ fn work(edits: Vec<Edit>, spans: Vec<PlannedSpan>) -> Work {
 }
 
 fn open(slot: SlotId) -> Edit {
-    Edit::Open { slot, path: vec![] }
+    Edit::Open {
+        slot,
+        path: vec![],
+        room: 0,
+    }
 }
 
 /// A table with two slots on segments 1 and 2, of two tokens each; the first has
 /// a tail of two more.
 fn table(oracle: &mut Oracle) -> Table<Oracle> {
     let mut table = Table::new();
-    let open = |slot, path| Edit::Open { slot, path };
+    let open = |slot, path| Edit::Open {
+        slot,
+        path,
+        room: 0,
+    };
     let seal = |segment| Edit::Seal {
         slot: SLOT,
         tokens: 2,
@@ -112,6 +121,23 @@ fn merged_segments_are_one_in_every_path() {
     assert_eq!(found.expect("done"), expected);
     assert_eq!(table.held(), (1, 2));
     assert_eq!(config.counters.now().segments_alive, 1);
+}
+
+#[test]
+fn a_slot_that_retires_leaves_a_segment() {
+    let (config, mut oracle) = oracle();
+    let mut table = table(&mut oracle);
+    let retire = Edit::Retire {
+        slot: SLOT,
+        tokens: 1..2,
+        segment: SegmentId(3),
+    };
+    let found = table.carry_out(&mut oracle, work(vec![retire], vec![]));
+    assert_eq!(found.expect("done"), []);
+    assert_eq!(table.held(), (3, 1));
+    assert_eq!(table.segments[&SegmentId(3)].tokens(), 1);
+    let counted = config.counters.now();
+    assert_eq!((counted.segments_alive, counted.tails_alive), (3, 1));
 }
 
 #[test]
@@ -269,9 +295,10 @@ async fn two_works_at_once() {
     };
     let truth = config.solo(&[3, 1], 4, Sampling::GREEDY);
     let model = config.clone();
-    let build = move || Ok(Oracle::new(model).expect("a valid configuration"));
-    let started = Device::start(build).await.expect("a device");
-    let (mut device, gone) = (started.device, started.gone);
+    let build = move || Ok(Oracle::new(model.clone()).expect("a valid configuration"));
+    let started = Device::start(build, Fuse::default(), None).await;
+    let started = started.expect("a device");
+    let (mut device, loader) = (started.device, started.loader);
     let begun = Instant::now();
     assert!(device.send(work(vec![open(SLOT)], vec![drawing(SLOT, &[3, 1])])));
     for (index, truth) in truth.iter().enumerate() {
@@ -289,8 +316,66 @@ async fn two_works_at_once() {
     }
     assert!(begun.elapsed() >= Duration::from_millis(80));
     drop(device);
-    gone.await.expect("the thread ends");
+    loader.gone().await;
     assert_eq!(config.counters.now().tails_alive, 0);
+}
+
+/// Work of a newer epoch finds a device that is empty, also while older work is under way.
+#[test]
+fn a_newer_epoch_drops_everything_first() {
+    let (config, mut oracle) = oracle();
+    let truth = config.solo(&[3, 1], 2, Sampling::GREEDY);
+    let mut table = Table::new();
+    table.launch(
+        &mut oracle,
+        work(vec![open(SLOT)], vec![drawing(SLOT, &[3, 1])]),
+    );
+    table.draw(&mut oracle);
+    // The same slot again: it would be an error to open it twice, were it still there.
+    let mut anew = work(vec![open(TWIN)], vec![drawing(TWIN, &[3, 1, truth[0]])]);
+    anew.epoch = 3;
+    table.launch(&mut oracle, anew);
+    assert_eq!(table.held(), (0, 1), "the newcomer's slot only");
+    let late = table.land(&mut oracle).expect("a step");
+    assert_eq!(late, [Readout::Token(truth[0])]);
+    table.draw(&mut oracle);
+    let landed = table.land(&mut oracle).expect("a step");
+    assert_eq!(landed, [Readout::Token(truth[1])]);
+    let old = table.carry_out(&mut oracle, work(vec![open(SLOT)], vec![]));
+    assert!(matches!(old, Err(Failure::Dropped)), "{old:?}");
+}
+
+/// A thread that has died, then one that hangs: each is followed by another.
+#[tokio::test]
+async fn one_thread_follows_another() {
+    let config = OracleConfig::default();
+    let truth = config.solo(&[3, 1], 1, Sampling::GREEDY);
+    let model = config.clone();
+    let build = move || Ok(Oracle::new(model.clone()).expect("a valid configuration"));
+    let fuse = Fuse::default();
+    let started = Device::start(build, fuse.clone(), None).await;
+    let started = started.expect("a device");
+    let (mut device, loader) = (started.device, started.loader);
+    let first = || work(vec![open(SLOT)], vec![drawing(SLOT, &[3, 1])]);
+    fuse.light(1);
+    assert!(device.send(first()));
+    assert!(device.outcomes.recv().await.is_none(), "it has died");
+    loader.gone().await;
+
+    let mut loading = Some(loader.load());
+    let mut device = loader.loaded(&mut loading).await.expect("another");
+    let hang = Duration::from_millis(50);
+    config.faults.next_steps(1, StepFault::Hang(hang));
+    assert!(device.send(first()));
+    assert!(device.outcomes.try_recv().is_err(), "it hangs");
+    drop(device);
+    let mut loading = Some(loader.load());
+    device = loader.loaded(&mut loading).await.expect("a third");
+    assert!(device.send(first()));
+    let outcome = device.outcomes.recv().await.expect("an outcome");
+    assert_eq!(outcome.result.expect("a step"), [Readout::Token(truth[0])]);
+    drop(device);
+    loader.gone().await;
 }
 
 /// What two slots draw in four steps, two at a time; `spec` is the first one's.

@@ -18,8 +18,10 @@ pub const WORK_IN_FLIGHT_MAX: usize = 2;
 /// step under way; all others may come at any time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Work {
-    /// How many [`Failure::Reset`] the sender has heard of. Work that was sent before
-    /// it heard of the last is not carried out, since it names what is gone.
+    /// How often the sender has begun anew: for each [`Failure::Reset`] that it heard of,
+    /// and when it has lost track of what the device holds. Work of an older epoch than
+    /// the device's is not carried out, since it names what is gone. Before work of a newer
+    /// one the device drops every slot and every segment.
     pub epoch: u64,
     /// Changes to carry out first.
     pub edits: Vec<Edit>,

@@ -9,16 +9,17 @@ use tokio::time::Instant;
 
 use super::Engine;
 use super::pages::PagerParts;
-use crate::actors::cache::CacheActor;
+use crate::actors::cache::{CacheActor, CacheArgs};
 use crate::actors::scheduler::{ASKED_MAX, MAILBOX_MAX, Scheduler, SchedulerArgs};
 use crate::cache::CacheCore;
 use crate::config::EngineConfig;
 use crate::device::{Device, Started};
 use crate::error::StartError;
 use crate::model::{Model, ModelError};
-use crate::scheduler::SchedulerCore;
+use crate::recovery::{Breakdown, Breaker, Fuses};
 use crate::shared::admission::Admission;
 use crate::shared::heartbeat::Heartbeat;
+use crate::simulation::Simulation;
 use crate::sync::AtomicUsize;
 use crate::telemetry::Telemetry;
 use crate::text::TextCodec;
@@ -34,18 +35,22 @@ pub struct EngineBuilder<B> {
     build: B,
     text: Option<TextCodec>,
     config: EngineConfig,
+    simulation: Option<Simulation>,
+    fuses: Fuses,
 }
 
 impl<M, B> EngineBuilder<B>
 where
     M: Model,
-    B: FnOnce() -> Result<M, ModelError> + Send + 'static,
+    B: Fn() -> Result<M, ModelError> + Send + Sync + 'static,
 {
     pub(super) fn new(build: B) -> Self {
         Self {
             build,
             text: None,
             config: EngineConfig::default(),
+            simulation: None,
+            fuses: Fuses::default(),
         }
     }
 
@@ -63,6 +68,22 @@ where
         self
     }
 
+    /// Starts tasks instead of threads: see [`simulation`](crate::simulation).
+    #[doc(hidden)]
+    #[must_use]
+    pub fn simulated(mut self, simulation: Simulation) -> Self {
+        self.simulation = Some(simulation);
+        self
+    }
+
+    /// Lets a test make the actors and the device threads panic.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn fuses(mut self, fuses: Fuses) -> Self {
+        self.fuses = fuses;
+        self
+    }
+
     /// Loads the model and starts all actors.
     ///
     /// # Errors
@@ -76,11 +97,11 @@ where
         self.config.validate()?;
         let Started {
             device,
-            gone: device_gone,
+            loader,
             spec,
             packer,
             quay,
-        } = Device::start(self.build).await?;
+        } = Device::start(self.build, self.fuses.device, self.simulation.clone()).await?;
         self.config.validate_for(&spec)?;
         let mut config = self.config;
         // What a step needs beside its cached state is not there for the cache.
@@ -92,33 +113,53 @@ where
         let doorbell = Arc::new(Notify::new());
         let born = Instant::now();
         let (answer_sender, answers) = mpsc::channel(ASKED_MAX);
-        let pager = PagerParts::new::<M>(&spec, &config.pager, packer, quay)?;
+        let pager =
+            PagerParts::new::<M>(&spec, &config.pager, packer, quay, self.simulation.as_ref())?;
         let mut core = CacheCore::new(spec.clone(), config.cache.clone());
         if let Some(pager) = &pager {
             core = core.with_pager(&config.pager, pager.found());
         }
         let cache = CacheActor::spawn_with_mailbox(
-            (core, answer_sender),
+            CacheArgs {
+                core,
+                answers: answer_sender,
+                simulation: self.simulation.clone(),
+                fuse: self.fuses.cache,
+            },
             // Never full: what is asked, those who look, and kameo's own signals.
             mailbox::bounded(ASKED_MAX + UPKEEP_MAX + PAGED_MAX + 16),
         );
         let weak_cache = cache.downgrade();
         let pager_gone = match pager {
-            Some(pager) => Some(pager.attach(&cache, weak_cache.clone(), &telemetry).await),
+            Some(pager) => {
+                let fuse = self.fuses.pager;
+                let attached = pager.attach(&cache, weak_cache.clone(), &telemetry, fuse);
+                Some(attached.await)
+            }
             None => None,
         };
+        let breakdown = Breakdown::default();
         let scheduler = Scheduler::spawn_with_mailbox(
             SchedulerArgs {
-                core: SchedulerCore::new(spec.clone(), config.scheduler.clone()),
+                spec: spec.clone(),
+                config: config.scheduler.clone(),
                 device,
+                loader: loader.clone(),
+                breaker: Breaker::new(config.recovery.clone()),
+                breakdown: breakdown.clone(),
+                fuse: self.fuses.scheduler,
                 cache,
                 answers,
                 telemetry: Arc::clone(&telemetry),
                 heartbeat: heartbeat.clone(),
                 doorbell: doorbell.clone(),
+                simulation: self.simulation.clone(),
                 born,
             },
-            mailbox::bounded(MAILBOX_MAX),
+            mailbox::bounded(Simulation::mailbox_max(
+                self.simulation.as_ref(),
+                MAILBOX_MAX,
+            )),
         );
         let inside_max = config.scheduler.sequences_max + config.scheduler.queue_max;
         Ok(Engine {
@@ -137,7 +178,8 @@ where
             sequences_made: AtomicUsize::new(0),
             pins_made: AtomicUsize::new(0),
             upkeep_turns: Arc::new(Semaphore::new(UPKEEP_MAX)),
-            device_gone,
+            loader,
+            breakdown,
             pager_gone,
         })
     }

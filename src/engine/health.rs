@@ -6,7 +6,7 @@ use super::Engine;
 use crate::shared::heartbeat::Pulse;
 
 /// How an engine is, at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
     /// What may be expected of it.
     pub state: HealthState,
@@ -16,13 +16,15 @@ pub struct Health {
     pub waiting: usize,
     /// Sequences that wait for their reader.
     pub paused: usize,
-    /// The pager's disk fails or does not answer. All else goes on: what is there is
-    /// computed again.
+    /// The pager's disk does not answer, or has failed and not worked since. All else goes
+    /// on: what is there is computed again.
     pub disk_degraded: bool,
+    /// The pager has failed. All else goes on: what it kept is computed again.
+    pub pager_lost: bool,
 }
 
 /// What may be expected of an engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HealthState {
     /// It has nothing to do.
@@ -31,13 +33,20 @@ pub enum HealthState {
     Busy,
     /// It lets those inside finish, and takes no new requests.
     Draining,
-    /// The device has been at one piece of work for longer than
-    /// `scheduler.device_timeout`. It may yet come back: then it goes on.
-    Stuck {
-        /// When it came to that work.
+    /// The device thread has died, or been at one piece of work for longer than
+    /// `scheduler.device_timeout`: the model is loaded again on another. Those inside wait,
+    /// and go on then; new requests are taken in.
+    Recovering {
+        /// When it failed; of one that does not answer, when it came to that work.
         since: Instant,
     },
-    /// The device thread or an actor is gone: start another engine.
+    /// Too much has failed: all that was inside has ended, and nothing is taken in. Start
+    /// another engine.
+    Broken {
+        /// What failed last.
+        reason: String,
+    },
+    /// An actor is gone: start another engine.
     Dead,
 }
 
@@ -52,24 +61,38 @@ impl Engine {
             waiting,
             paused,
             disk_degraded: self.telemetry.disk_degraded(),
+            pager_lost: self.telemetry.is_pager_lost(),
         }
     }
 
     fn health_state(&self) -> HealthState {
+        if let Some(reason) = self.breakdown.reason() {
+            let reason = reason.to_owned();
+            return HealthState::Broken { reason };
+        }
         if !self.scheduler.is_alive() {
             return HealthState::Dead;
         }
-        let worked_since = match self.heartbeat.pulse() {
-            Pulse::Gone => return HealthState::Dead,
-            Pulse::Idle => None,
-            Pulse::Working { since } => Some(self.born + since),
-        };
         let timeout = self.config.scheduler.device_timeout;
-        match worked_since {
-            Some(since) if since.elapsed() > timeout => HealthState::Stuck { since },
+        let is_idle = match self.heartbeat.pulse() {
+            Pulse::Gone => return HealthState::Dead,
+            Pulse::Recovering { since } => {
+                let since = self.born + since;
+                return HealthState::Recovering { since };
+            }
+            Pulse::Working { since } => {
+                let since = self.born + since;
+                if since.elapsed() > timeout {
+                    return HealthState::Recovering { since };
+                }
+                false
+            }
+            Pulse::Idle => self.admission.inside() == 0,
+        };
+        match is_idle {
             _ if self.admission.is_shut() => HealthState::Draining,
-            None if self.admission.inside() == 0 => HealthState::Ready,
-            _ => HealthState::Busy,
+            true => HealthState::Ready,
+            false => HealthState::Busy,
         }
     }
 }

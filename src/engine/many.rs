@@ -58,6 +58,7 @@ impl Engine {
     }
 
     async fn take_many_in(&self, request: Request) -> Result<Vec<TokenStream>, SubmitError> {
+        self.check_whole()?;
         // How many there are must make sense before places are asked for.
         self.judge(&request)?;
         let outputs = request.outputs();

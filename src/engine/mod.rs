@@ -28,8 +28,10 @@ use tokio::time::Instant;
 use crate::actors::cache::CacheActor;
 use crate::actors::scheduler::{Abort, Fork, Scheduler};
 use crate::config::EngineConfig;
+use crate::device::Loader;
 use crate::error::SubmitError;
 use crate::model::{Model, ModelError, ModelSpec};
+use crate::recovery::Breakdown;
 use crate::request::{Request, field_error};
 use crate::scheduler;
 use crate::shared::admission::Admission;
@@ -68,7 +70,9 @@ pub struct Engine {
     pins_made: AtomicUsize,
     /// Who may ask the cache something at once; the others wait for their turn.
     upkeep_turns: Arc<Semaphore>,
-    device_gone: oneshot::Receiver<()>,
+    /// Says when the device thread is gone.
+    loader: Loader,
+    breakdown: Breakdown,
     pager_gone: Option<oneshot::Receiver<()>>,
 }
 
@@ -86,11 +90,12 @@ pub enum Shutdown {
 
 impl Engine {
     /// Sets up an engine for the model that `build` makes. `build` runs on the
-    /// device thread, where the model will live.
+    /// device thread, where the model will live, and again on another should that one fail:
+    /// it must make the same model each time.
     pub fn builder<M, B>(build: B) -> EngineBuilder<B>
     where
         M: Model,
-        B: FnOnce() -> Result<M, ModelError> + Send + 'static,
+        B: Fn() -> Result<M, ModelError> + Send + Sync + 'static,
     {
         EngineBuilder::new(build)
     }
@@ -179,7 +184,7 @@ impl Engine {
     }
 
     /// Takes no new requests, ends or finishes those inside, and waits until the device
-    /// has freed everything.
+    /// has freed everything, for `scheduler.device_timeout` at most.
     ///
     /// # Cancel safety
     ///
@@ -193,8 +198,11 @@ impl Engine {
         // A scheduler that is gone has nothing left to end.
         self.scheduler.tell(Abort).send().await.ok();
         drop(self.scheduler);
-        // The thread says it is gone, or is gone without a word.
-        self.device_gone.await.ok();
+        // A device that does not answer is not waited for.
+        let patience = self.config.scheduler.device_timeout;
+        tokio::time::timeout(patience, self.loader.gone())
+            .await
+            .ok();
         // Where there is a disk it writes what is not there yet.
         if let Some(gone) = self.pager_gone {
             let pager = &self.config.pager;
@@ -204,7 +212,18 @@ impl Engine {
         }
     }
 
+    /// Whether anything can be taken in at all.
+    fn check_whole(&self) -> Result<(), SubmitError> {
+        match self.breakdown.reason() {
+            None => Ok(()),
+            Some(reason) => Err(SubmitError::Broken {
+                reason: reason.to_owned(),
+            }),
+        }
+    }
+
     async fn take_in(&self, request: Request) -> Result<TokenStream, SubmitError> {
+        self.check_whole()?;
         let mut guest = match self.guest() {
             Ok(guest) => guest,
             Err(refusal) => return Err(self.refused(refusal, request)),
@@ -229,6 +248,7 @@ impl Engine {
         at: Option<usize>,
         request: Request,
     ) -> Result<TokenStream, SubmitError> {
+        self.check_whole()?;
         let mut guest = match self.guest() {
             Ok(guest) => guest,
             Err(refusal) => return Err(self.refused(refusal, request)),

@@ -2,11 +2,12 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kameo::actor::{ActorRef, Spawn};
 use kameo::mailbox;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::Engine;
 use super::admit::Admitted;
@@ -71,7 +72,7 @@ impl Engine {
 
     /// Checks what needs no tokens: it costs next to nothing.
     pub(super) fn judge(&self, request: &Request) -> Result<(), SubmitError> {
-        request.validate(tokio::time::Instant::now())?;
+        request.validate(Instant::now())?;
         request.validate_tokens(self.spec.vocab_size)
     }
 
@@ -184,7 +185,7 @@ impl Engine {
         admitted: Admitted,
         draw_spec: Option<Arc<DrawSpec>>,
     ) -> Submission {
-        let since_birth = |at: tokio::time::Instant| at.saturating_duration_since(self.born);
+        let since_birth = |at: Instant| at.saturating_duration_since(self.born);
         Submission {
             sequence,
             prompt: admitted.tokens,

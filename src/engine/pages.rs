@@ -14,9 +14,11 @@ use crate::config::{ConfigError, PagerConfig, Precision};
 use crate::device::Quay;
 use crate::error::StartError;
 use crate::model::{Extent, Model, ModelSpec, Packer, Parcel};
-use crate::pager::carrier::{Carriers, Host};
+use crate::pager::carrier::{Carriers, Host, Stores};
 use crate::pager::tiers::{BufferPool, DiskTier};
 use crate::pager::{Done, PagerCore, Sizes};
+use crate::recovery::Fuse;
+use crate::simulation::Simulation;
 use crate::telemetry::Telemetry;
 
 /// Host memory that waits for the next copy, at most, as a part of all.
@@ -30,6 +32,7 @@ pub(super) struct PagerParts {
     found: bool,
     flush_time: Duration,
     gone: oneshot::Receiver<()>,
+    simulation: Option<Simulation>,
 }
 
 impl PagerParts {
@@ -39,6 +42,7 @@ impl PagerParts {
         config: &PagerConfig,
         packer: M::Packer,
         quay: Quay<Parcel<M>>,
+        simulation: Option<&Simulation>,
     ) -> Result<Option<Self>, StartError> {
         if config.host_bytes_max == 0 {
             return Ok(None);
@@ -72,13 +76,26 @@ impl PagerParts {
         let any = !found.is_empty();
         let sizes = sizes(packer.clone(), config.precision)?;
         let core = PagerCore::new(spec.clone(), config.clone(), sizes, found);
-        let host = Host::new(config.host_bytes_max);
+        let stores = Stores {
+            pool,
+            host: Host::new(config.host_bytes_max),
+            disk,
+        };
         let (sender, done) = mpsc::channel(DONE_MAX);
         let (alive, gone) = oneshot::channel();
-        let carriers = Carriers::start(packer, quay, pool, host, disk, sender, &Arc::new(alive));
+        let alive = Arc::new(alive);
+        let carriers = match simulation {
+            None => {
+                Carriers::start(packer, quay, stores, sender, &alive).map_err(StartError::Pager)?
+            }
+            Some(simulation) => {
+                Carriers::simulate(packer, quay, stores, sender, &alive, simulation)
+            }
+        };
         Ok(Some(Self {
             core,
-            carriers: carriers.map_err(StartError::Pager)?,
+            carriers,
+            simulation: simulation.cloned(),
             done,
             found: any,
             flush_time: config.flush_time,
@@ -98,9 +115,11 @@ impl PagerParts {
         cache: &ActorRef<CacheActor>,
         weak: WeakActorRef<CacheActor>,
         telemetry: &Arc<Telemetry>,
+        fuse: Fuse,
     ) -> oneshot::Receiver<()> {
         // What a former run has left is there from the beginning.
         telemetry.pager(self.core.stats());
+        let mailbox_max = Simulation::mailbox_max(self.simulation.as_ref(), PAGER_MAILBOX_MAX);
         let args = PagerArgs {
             core: self.core,
             carriers: self.carriers,
@@ -108,8 +127,10 @@ impl PagerParts {
             cache: weak,
             telemetry: Arc::clone(telemetry),
             flush_time: self.flush_time,
+            simulation: self.simulation,
+            fuse,
         };
-        let pager = PagerActor::spawn_with_mailbox(args, mailbox::bounded(PAGER_MAILBOX_MAX));
+        let pager = PagerActor::spawn_with_mailbox(args, mailbox::bounded(mailbox_max));
         // A cache that has just been started is there.
         cache.tell(Attach(pager)).send().await.ok();
         self.gone

@@ -159,7 +159,20 @@ impl Engine {
         turns.acquire_owned().await.expect("turns are never closed")
     }
 
+    /// Has the cache do something. Where that fails meanwhile, it is asked again.
     async fn upkeep(&self, message: Message) -> Result<(), KeepError> {
+        match self.ask_upkeep(message.clone()).await {
+            Err(KeepError::Cache(CacheError::Lost)) => {}
+            answered => return answered,
+        }
+        match self.ask_upkeep(message).await {
+            // It had done so before it failed.
+            Err(KeepError::Cache(CacheError::PinnedTwice(_) | CacheError::UnknownPin(_))) => Ok(()),
+            answered => answered,
+        }
+    }
+
+    async fn ask_upkeep(&self, message: Message) -> Result<(), KeepError> {
         let turn = Some(self.upkeep_turn().await);
         let (reply, answer) = oneshot::channel();
         let upkeep = Upkeep {

@@ -60,6 +60,7 @@ pub fn check<M: Model>(
     checker.run("any chunking gives the same", Checker::chunked);
     checker.run("warm = cold", Checker::warm);
     checker.run("seal at any offset", Checker::sealed);
+    checker.run("retire with any part of a tail", Checker::retired);
     checker.run("split at any offset", Checker::split);
     checker.run("merge of what follows each other", Checker::merged);
     checker.run("removal of the end", Checker::truncated);

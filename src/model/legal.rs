@@ -21,6 +21,23 @@ pub fn seal(tokens: usize, at: usize) -> Result<(), ModelError> {
     Err(ModelError::Cut { tokens, at, why })
 }
 
+/// Whether a segment can be made of `part` of a tail of `tokens` tokens that is given up.
+///
+/// # Errors
+///
+/// [`ModelError::Cut`] unless `part` is a range within them and not empty.
+pub fn retire(tokens: usize, part: &Range<usize>) -> Result<(), ModelError> {
+    seal(tokens, part.end)?;
+    if part.start < part.end {
+        return Ok(());
+    }
+    Err(ModelError::Cut {
+        tokens,
+        at: part.start,
+        why: "a segment holds at least one token",
+    })
+}
+
 /// Whether a segment of `tokens` tokens can be split after `at`.
 ///
 /// # Errors
@@ -132,6 +149,8 @@ mod tests {
         ] {
             assert_eq!(seal(5, at).is_ok(), sealed, "seal {at} of 5");
             assert_eq!(split(5, at).is_ok(), cut, "split after {at} of 5");
+            assert_eq!(retire(5, &(0..at)).is_ok(), sealed, "retire {at} of 5");
+            assert!(retire(5, &(at..at)).is_err(), "retire none of 5");
         }
     }
 

@@ -59,12 +59,12 @@ use sampling::Drawing;
 ///   fails, the tails of that flight are unusable and will be dropped; sealed segments
 ///   are untouched. So are flights that were launched before it; one that was launched
 ///   after it will be dropped, its tails too. The same holds of
-///   [`remove`](Model::remove) when the device fails.
+///   [`seal`](Model::seal) and [`remove`](Model::remove) when the device fails.
 /// * Up to two flights are under way at once. They land in the order in which they
 ///   were launched, or are dropped without. Until a flight has landed, its tails only
 ///   go into the next flight, or are dropped; segments may be cut, merged and dropped
 ///   at any time.
-/// * Every other method leaves its inputs as they were when it fails.
+/// * Every other method leaves what it borrows as it was when it fails.
 /// * Cached state of every layer kind can be cut at any offset and put together
 ///   again, but not every part can be gone on from: a path is *resumable* when
 ///   [`ModelSpec::can_resume`] says so of its segments' extents. To begin a tail
@@ -86,10 +86,13 @@ pub trait Model: 'static {
     /// An empty tail that continues `path`, which must be resumable (see above).
     /// Recurrent layers start from the state at the path's end.
     ///
+    /// It is expected to grow to `room` tokens, and may be given the memory for them at
+    /// once, so that it need not be moved on its way. It may grow beyond.
+    ///
     /// # Errors
     ///
     /// [`ModelError::Device`] when the device refuses the memory.
-    fn tail(&mut self, path: &[Rc<Self::Segment>]) -> Result<Self::Tail, ModelError>;
+    fn tail(&mut self, path: &[Rc<Self::Segment>], room: usize) -> Result<Self::Tail, ModelError>;
 
     /// Sends one forward pass over all spans to the device, and returns without
     /// waiting for it where the device can work on its own. From now on the tails
@@ -155,10 +158,33 @@ pub trait Model: 'static {
     /// ([`Extent::cut`]): the tail keeps the state of its recurrent layers, and of
     /// its windows what lies in its own range.
     ///
+    /// Where these are all that the tail holds, there is never more than one layer's
+    /// state beside its memory.
+    ///
     /// # Errors
     ///
     /// [`ModelError::Cut`] unless `0 < tokens <= tail.tokens()`.
+    ///
+    /// [`ModelError::Device`] when the device fails, after which the tail is unusable.
     fn seal(&mut self, tail: &mut Self::Tail, tokens: usize) -> Result<Self::Segment, ModelError>;
+
+    /// Makes a segment of some of a tail's `tokens`, as offsets in it, and gives up the
+    /// others: the last segment of a slot that ends.
+    ///
+    /// It holds what [`seal`](Model::seal) would have put into it. There is never more
+    /// than one layer's state beside the tail's memory, so that a slot can end where
+    /// there is no room.
+    ///
+    /// # Errors
+    ///
+    /// [`ModelError::Cut`] unless `tokens` is a range within the tail's and not empty.
+    ///
+    /// [`ModelError::Device`] when the device fails.
+    fn retire(
+        &mut self,
+        tail: Self::Tail,
+        tokens: Range<usize>,
+    ) -> Result<Self::Segment, ModelError>;
 
     /// Two segments that together hold what `segment` holds, cut after `at`
     /// tokens as [`Extent::cut`] says.

@@ -6,7 +6,8 @@
 //! hands over when it can, and no more than was asked for.
 //!
 //! A disk that fails is left alone for a while, and so is one that does not answer: who
-//! waits for it computes instead.
+//! waits for it computes instead. Reading and writing rest each by itself, so that a folder
+//! that has become read-only is still read from.
 
 use std::time::Duration;
 
@@ -33,10 +34,18 @@ pub(super) struct DiskState {
     is_there: bool,
     /// It does not answer.
     stalled: bool,
-    /// It has failed to read, and is left alone until then.
-    reads_rest_until: Option<Duration>,
-    /// It has failed to write, and nothing is written until then.
-    writes_rest_until: Option<Duration>,
+    /// Where this does not work, the disk is left alone.
+    reads: Ability,
+    /// Where this does not work, nothing is written.
+    writes: Ability,
+}
+
+/// Whether the disk can do one thing, by how it went when that was last tried.
+#[derive(Debug, Default)]
+struct Ability {
+    failed: bool,
+    /// It is not tried before.
+    rests_until: Option<Duration>,
 }
 
 /// How fast copies move.
@@ -64,22 +73,40 @@ impl DiskState {
         Self {
             is_there,
             stalled: false,
-            reads_rest_until: None,
-            writes_rest_until: None,
+            reads: Ability::default(),
+            writes: Ability::default(),
         }
     }
 
     pub(super) fn works(&self) -> bool {
-        self.is_there && !self.stalled && self.reads_rest_until.is_none()
+        self.is_there && !self.stalled && !self.reads.rests()
     }
 
+    /// Whether it does less than it should, as far as is known: what has failed counts
+    /// until it works.
     pub(super) fn is_degraded(&self) -> bool {
-        self.is_there && (!self.works() || self.writes_rest_until.is_some())
+        self.is_there && (self.stalled || self.reads.failed || self.writes.failed)
     }
 
     fn look(&mut self, now: Duration) {
-        self.reads_rest_until = self.reads_rest_until.filter(|at| *at > now);
-        self.writes_rest_until = self.writes_rest_until.filter(|at| *at > now);
+        for ability in [&mut self.reads, &mut self.writes] {
+            ability.rests_until = ability.rests_until.filter(|at| *at > now);
+        }
+    }
+}
+
+impl Ability {
+    fn rests(&self) -> bool {
+        self.rests_until.is_some()
+    }
+
+    fn worked(&mut self) {
+        *self = Self::default();
+    }
+
+    fn failed(&mut self, now: Duration) {
+        self.failed = true;
+        self.rests_until = Some(now.saturating_add(DISK_REST));
     }
 }
 
@@ -131,6 +158,10 @@ impl PagerCore {
         }
         if done.result.is_err() {
             self.stats.failed += 1;
+            if done.task == Task::Remove {
+                // Its room is not free, whatever is believed.
+                self.disk_state.writes.failed(self.now);
+            }
         }
         if self.copies.get(done.copy).is_none() {
             return;
@@ -208,6 +239,7 @@ impl PagerCore {
         match &done.result {
             Ok(()) => {
                 self.rates.disk.observe(bytes.unwrap_or(0), done.took);
+                self.disk_state.reads.worked();
                 self.stats.read += 1;
                 // It will be asked for, or is.
                 self.copies.touch(done.copy);
@@ -220,7 +252,7 @@ impl PagerCore {
             }
             Err(_) => {
                 self.disappoint(done.copy, Told::nothing, effects);
-                self.disk_state.reads_rest_until = Some(self.now.saturating_add(DISK_REST));
+                self.disk_state.reads.failed(self.now);
             }
         }
     }
@@ -237,10 +269,11 @@ impl PagerCore {
             self.lose(done.copy, effects);
         }
         match written {
-            true => self.stats.written += 1,
-            false => {
-                self.disk_state.writes_rest_until = Some(self.now.saturating_add(DISK_REST));
+            true => {
+                self.disk_state.writes.worked();
+                self.stats.written += 1;
             }
+            false => self.disk_state.writes.failed(self.now),
         }
     }
 
@@ -264,10 +297,8 @@ impl PagerCore {
 
     pub(super) fn disk_wakes_at(&self) -> Option<Duration> {
         let stalls = self.disk_stalls_at().filter(|_| !self.disk_state.stalled);
-        let rests = [
-            self.disk_state.reads_rest_until,
-            self.disk_state.writes_rest_until,
-        ];
+        let DiskState { reads, writes, .. } = &self.disk_state;
+        let rests = [reads.rests_until, writes.rests_until];
         stalls.into_iter().chain(rests.into_iter().flatten()).min()
     }
 
@@ -307,7 +338,7 @@ impl PagerCore {
                 return true;
             }
         }
-        if self.disk_state.writes_rest_until.is_some() {
+        if self.disk_state.writes.rests() {
             return false;
         }
         if let Some(name) = self.room_made_for.take()
@@ -359,5 +390,26 @@ impl PagerCore {
         };
         lane.busy = Some((name, task, self.now));
         effects.push(Effect::Do(self.copies.job(name, task)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It may be tried again long before anybody has a reason to.
+    #[test]
+    fn a_disk_that_has_failed_is_degraded_until_it_works() {
+        let mut disk = DiskState::new(true);
+        assert!(disk.works() && !disk.is_degraded());
+        disk.reads.failed(Duration::ZERO);
+        assert!(!disk.works() && disk.is_degraded());
+        disk.look(DISK_REST);
+        assert!(disk.works() && disk.is_degraded());
+        disk.writes.failed(DISK_REST);
+        disk.reads.worked();
+        assert!(disk.works() && disk.is_degraded());
+        disk.writes.worked();
+        assert!(disk.works() && !disk.is_degraded());
     }
 }

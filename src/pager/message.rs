@@ -23,8 +23,8 @@ pub enum Message {
         /// The sequence.
         sequence: SequenceId,
     },
-    /// What was found for the sequence is of no use any more. Answered with
-    /// [`Told::Cancelled`], unless it has [arrived](Told::Arrived) before.
+    /// What was found for the sequence is of no use any more. Always answered with
+    /// [`Told::Cancelled`], also where it has [arrived](Told::Arrived) before.
     Cancel {
         /// The sequence.
         sequence: SequenceId,

@@ -17,6 +17,7 @@
 //! | `index.rs` | which copies hold the state of which tokens |
 //! | [`tiers`] | host memory and disk |
 //! | [`carrier`] | the copy threads |
+//! | `simulated.rs` | tasks in their place, where there are to be no threads |
 //!
 //! **Nothing waits for a copy but who wants it.** The device hands over and takes in
 //! handles only; a segment that leaves stays on the device, and of use there, until its
@@ -29,6 +30,7 @@ mod lanes;
 mod message;
 mod offer;
 mod room;
+mod simulated;
 pub mod tiers;
 mod want;
 
@@ -39,6 +41,7 @@ use std::time::Duration;
 
 use crate::config::PagerConfig;
 use crate::model::{Extent, ModelSpec};
+use crate::planted::{self, Bug};
 use crate::{CopyId, SequenceId};
 use copies::{Copies, Copy, Place};
 use index::Index;
@@ -81,7 +84,7 @@ pub struct PagerStats {
     pub computed_instead: u64,
     /// Jobs that failed so far.
     pub failed: u64,
-    /// Whether the disk is out of use: it fails, or does not answer.
+    /// Whether the disk does not answer, or has failed and not worked since.
     pub disk_degraded: bool,
 }
 
@@ -121,7 +124,22 @@ pub type Sizes = Box<dyn Fn(Extent) -> (usize, Precision) + Send>;
 impl fmt::Debug for PagerCore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PagerCore")
+            .field("now", &self.now)
             .field("stats", &self.stats())
+            .field("copies", &self.copies)
+            .field("index", &self.index)
+            .field("wants", &self.wants)
+            .field("to_unpack", &self.to_unpack)
+            .field("to_read", &self.to_read)
+            .field("to_remove", &self.to_remove)
+            .field("cancelled", &self.cancelled)
+            .field("room_made_for", &self.room_made_for)
+            .field("foretold", &self.foretold)
+            .field("doomed", &self.doomed)
+            .field("memory", &self.memory)
+            .field("disk", &self.disk)
+            .field("disk_state", &self.disk_state)
+            .field("rates", &self.rates)
             .finish_non_exhaustive()
     }
 }
@@ -277,7 +295,9 @@ impl PagerCore {
         // What has arrived and was not taken in will not be, and what is being made may
         // lie there already, or come after this.
         effects.push(Effect::DiscardAll);
-        self.void_unpack();
+        if !planted::errs(Bug::StaleParcel) {
+            self.void_unpack();
+        }
         self.cancelled.clear();
         effects.push(Effect::Tell(Told::Reset));
     }

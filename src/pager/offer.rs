@@ -8,6 +8,7 @@ use super::copies::{Copy, Place};
 use super::message::{Done, Effect, Offer, Task, Told};
 use super::tiers::{HostTier, Label, SaltDigest};
 use crate::CopyId;
+use crate::planted::{self, Bug};
 
 impl PagerCore {
     /// The cache's segment is cold: it is copied out, unless there is a copy or no room.
@@ -79,7 +80,10 @@ impl PagerCore {
             .expect("what is packed is leased")
             .segment();
         if done.result.is_err() {
-            self.copies.take_out(done.copy);
+            let given_up = self.copies.take_out(done.copy);
+            if planted::errs(Bug::LostLease) {
+                std::mem::forget(given_up);
+            }
             self.stats.refused += 1;
             effects.push(Effect::Tell(Told::Refused { segment }));
             return;

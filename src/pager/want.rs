@@ -10,6 +10,7 @@ use super::copies::{Copy, Place};
 use super::message::{Effect, Piece, Task, Told, Want};
 use super::tiers::SaltDigest;
 use crate::model::Extent;
+use crate::planted::{self, Bug};
 use crate::{CopyId, SequenceId, TokenId};
 
 /// Copies that are to be read because somebody will want them, at most.
@@ -117,9 +118,12 @@ impl PagerCore {
     /// The sequence does not want anything any more.
     pub(super) fn cancel(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
         let Some(wanted) = self.wants.get(&sequence) else {
+            // It has been answered already, and the two have crossed.
+            effects.push(Effect::Tell(Told::Cancelled { sequence }));
             return;
         };
         if let Stage::Joined(copy) = wanted.stage {
+            effects.push(Effect::Tell(Told::Cancelled { sequence }));
             self.wants.remove(&sequence);
             self.copies
                 .change(copy, |copy| copy.joined.retain(|other| *other != sequence));
@@ -133,6 +137,7 @@ impl PagerCore {
         self.throw_parcels_away(sequence, effects);
         self.part(sequence, effects);
         match making {
+            Some(_) if planted::errs(Bug::LostCancel) => {}
             Some(name) => self.cancelled.push((name, sequence)),
             None => effects.push(Effect::Tell(Told::Cancelled { sequence })),
         }

@@ -26,6 +26,8 @@ impl SchedulerCore {
                 effects.push(Effect::Upkept(ticket, told));
                 answer.unwrap_or_default()
             }
+            // Of a cache that has begun anew and knows nothing of it.
+            None if self.stale_answers > 0 => Vec::new(),
             None => answer.expect("the scheduler asks only for what the cache can do"),
         };
         if self.stale_answers > 0 {
@@ -58,7 +60,8 @@ impl SchedulerCore {
         match &message {
             cache::Message::Begin(_)
             | cache::Message::Grow { .. }
-            | cache::Message::Look { .. } => {}
+            | cache::Message::Look { .. }
+            | cache::Message::Cleared { .. } => {}
             cache::Message::Reached { sequence, .. }
             | cache::Message::Share { sequence, .. }
             | cache::Message::Remove { sequence, .. } => self.raise_barrier(*sequence),
@@ -92,11 +95,23 @@ impl SchedulerCore {
         }
     }
 
+    /// The cache wants to hear when all edits so far are carried out.
+    fn clears(&mut self, number: u64, effects: &mut Vec<Effect>) {
+        if !self.edits.is_empty() {
+            self.clearings.push(number);
+        } else if let Some(last) = self.flights.back_mut() {
+            last.clearings.push(number);
+        } else {
+            self.ask(cache::Message::Cleared { number }, effects);
+        }
+    }
+
     fn cached(&mut self, answer: cache::Effect, effects: &mut Vec<Effect>) {
         // A sequence that ended meanwhile has told the cache so.
         let key = |core: &Self, sequence| core.names.get(&sequence).copied();
         match answer {
             cache::Effect::Edit(edit) => self.edits.push(edit),
+            cache::Effect::Clears { number } => self.clears(number, effects),
             cache::Effect::Begun {
                 sequence,
                 slot,
@@ -159,6 +174,7 @@ impl SchedulerCore {
             panic!("only a starting sequence begins")
         };
         self.leave_phase(key);
+        self.may_start |= self.starts_when_answered;
         let place = self.running.len();
         self.running.push(key);
         let entry = &mut self.entries[key];

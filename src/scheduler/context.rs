@@ -61,6 +61,21 @@ impl SchedulerCore {
         }
         submission.at_limit = source.at_limit;
         submission.salt = source.salt;
+        let left = match submission.at_limit {
+            ContextLimit::Shift { .. } => usize::MAX,
+            ContextLimit::Stop => {
+                let context = self.spec.context_tokens_max;
+                context.saturating_sub(submission.prompt.len())
+            }
+        };
+        submission.output_tokens_max = submission.output_tokens_max.min(left);
+        if submission.output_tokens_max == 0 || submission.prompt.is_empty() {
+            let error = GenerateError::ForkFull {
+                tokens: submission.prompt.len(),
+            };
+            effects.push(Effect::Failed(submission.sequence, error));
+            return;
+        }
         let fork = DueFork {
             source: fork.source,
             at,
@@ -145,23 +160,7 @@ impl SchedulerCore {
             };
             self.ask(share, effects);
         }
-        let mut submission = fork.submission;
-        let left = match submission.at_limit {
-            ContextLimit::Shift { .. } => usize::MAX,
-            ContextLimit::Stop => {
-                let context = self.spec.context_tokens_max;
-                context.saturating_sub(submission.prompt.len())
-            }
-        };
-        submission.output_tokens_max = submission.output_tokens_max.min(left);
-        if submission.output_tokens_max == 0 || submission.prompt.is_empty() {
-            let error = GenerateError::ForkFull {
-                tokens: submission.prompt.len(),
-            };
-            effects.push(Effect::Failed(submission.sequence, error));
-            return;
-        }
-        self.submit(submission, effects);
+        self.submit(fork.submission);
     }
 
     /// Makes room in a sequence's slot, if that is full and there is more to come.

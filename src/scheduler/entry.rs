@@ -11,6 +11,7 @@ use super::plan::Candidate;
 use crate::cache::{Begin, Salt, shift};
 use crate::device::Input;
 use crate::model::sampling::{DrawSpec, Sampling};
+use crate::planted::{self, Bug};
 use crate::request::{ContextLimit, Priority};
 use crate::{SequenceId, SlotId, TokenId, UserId};
 
@@ -188,6 +189,27 @@ impl Entry {
         }
     }
 
+    /// What it was submitted as.
+    pub(super) fn submission(&self) -> Submission {
+        Submission {
+            sequence: self.sequence,
+            prompt: Arc::clone(&self.prompt),
+            output_tokens_max: self.output_tokens_max,
+            sampling: self.sampling,
+            draw_spec: self.draw_spec.clone(),
+            end_tokens: Arc::clone(&self.end_tokens),
+            user: self.user,
+            weight: self.weight,
+            class: self.class,
+            start_by: self.start_by,
+            finish_by: self.finish_by,
+            at_limit: self.at_limit,
+            salt: self.salt.clone(),
+            restore_points: self.restore_points.clone(),
+            retention: self.retention,
+        }
+    }
+
     /// Tokens that its slot will hold at most.
     pub(super) fn tokens_max(&self) -> usize {
         let output_left = self.output_tokens_max - self.restarted_at;
@@ -267,6 +289,9 @@ impl Entry {
     /// Without a slot, to begin anew: what was generated becomes part of what it
     /// begins with.
     pub(super) fn restart(&mut self) {
+        if planted::errs(Bug::TokenTwice) {
+            self.generated.pop();
+        }
         self.tokens = self.known_tokens().collect();
         self.restarted_at = self.generated.len();
         self.phase = Phase::Queued;

@@ -25,6 +25,7 @@
 //! | `outcome.rs` | what a step has brought, or cost |
 //! | `room.rs` | slots grow, and when there is no room, somebody gives way |
 //! | `context.rs` | forks, and contexts that are full |
+//! | `recover.rs` | the device, the cache or the scheduler is lost |
 
 mod answers;
 mod context;
@@ -34,6 +35,7 @@ pub mod fair;
 mod outcome;
 pub mod plan;
 pub mod queue;
+mod recover;
 mod room;
 mod start;
 mod steps;
@@ -56,6 +58,7 @@ use context::DueFork;
 use cost::CostModel;
 use entry::{Entry, EntryKey, Over, Phase};
 use fair::Service;
+pub use recover::{History, Leftover};
 use room::HeadRoom;
 use start::Timer;
 use steps::Flight;
@@ -88,8 +91,17 @@ pub enum Event {
     Outcome(Outcome),
     /// Time has passed: see [`SchedulerCore::wakes_at`].
     Tick,
-    /// The device thread is gone.
-    DeviceGone,
+    /// The device thread is gone, or was left behind, for this reason. No outcome of work
+    /// that was sent to it comes any more.
+    DeviceLost(String),
+    /// There is another device, which is empty.
+    DeviceFound,
+    /// The cache has failed, and is empty.
+    CacheLost,
+    /// This scheduler takes the place of one that has failed: its first event.
+    TakeOver(Leftover),
+    /// A sequence that the one before it had goes on.
+    GoOn(History),
     /// All sequences end now.
     Abort,
 }
@@ -235,11 +247,16 @@ pub struct SchedulerCore {
     cramped: Vec<EntryKey>,
     /// Edits for the next work, in the cache's order.
     edits: Vec<Edit>,
+    /// Of what the cache wants to hear when they are carried out.
+    clearings: Vec<u64>,
     /// What the device must know to draw for sequences of the next work.
     drawers: Vec<DrawerStart>,
     /// The work under way, oldest first.
     flights: VecDeque<Flight>,
-    /// How often the device has lost everything, and said so.
+    /// A step has failed that one under way was launched on top of.
+    is_in_doubt: bool,
+    /// How often everything was lost: the device has said so, or the device or the cache
+    /// was lost itself.
     epoch: u64,
     /// There was something to do when the last work landed.
     had_work: bool,
@@ -263,7 +280,10 @@ pub struct SchedulerCore {
     forks_due: Vec<DueFork>,
     /// The next answers that speak of what a reset has wiped out.
     stale_answers: usize,
-    device_gone: bool,
+    /// There is no device now; there may be one later.
+    device_away: bool,
+    /// The device holds what nobody knows any more: work is sent for that alone.
+    clears_device: bool,
     preempted: u64,
     device_idle: Duration,
 }
@@ -300,8 +320,10 @@ impl SchedulerCore {
             giving_way: 0,
             cramped: Vec::new(),
             edits: Vec::new(),
+            clearings: Vec::new(),
             drawers: Vec::new(),
             flights: VecDeque::new(),
+            is_in_doubt: false,
             epoch: 0,
             had_work: false,
             asked: 0,
@@ -314,7 +336,8 @@ impl SchedulerCore {
             tickets: VecDeque::new(),
             forks_due: Vec::new(),
             stale_answers: 0,
-            device_gone: false,
+            device_away: false,
+            clears_device: false,
             preempted: 0,
             device_idle: Duration::ZERO,
         }
@@ -326,7 +349,7 @@ impl SchedulerCore {
         self.now = self.now.max(now);
         let mut effects = Vec::new();
         match event {
-            Event::Submit(submission) => self.submit(submission, &mut effects),
+            Event::Submit(submission) => self.submit(submission),
             Event::Fork(fork) => self.fork(fork, &mut effects),
             Event::Upkeep { ticket, message } => {
                 assert!(message.is_upkeep(), "callers only keep and clear");
@@ -340,11 +363,11 @@ impl SchedulerCore {
             Event::News(news) => self.heard(news, &mut effects),
             Event::Outcome(outcome) => self.outcome(outcome, &mut effects),
             Event::Tick => {}
-            Event::DeviceGone => {
-                self.device_gone = true;
-                self.flights.clear();
-                self.fail_all(&GenerateError::Lost, &mut effects);
-            }
+            Event::DeviceLost(reason) => self.lose_device(&reason, &mut effects),
+            Event::DeviceFound => self.find_device(&mut effects),
+            Event::CacheLost => self.lose_cache(&mut effects),
+            Event::TakeOver(left) => self.take_over(left, &mut effects),
+            Event::GoOn(history) => self.go_on(history, &mut effects),
             Event::Abort => self.fail_all(&GenerateError::Shutdown, &mut effects),
         }
         self.expire(&mut effects);
@@ -443,12 +466,8 @@ impl SchedulerCore {
         }
     }
 
-    fn submit(&mut self, submission: Submission, effects: &mut Vec<Effect>) {
+    fn submit(&mut self, submission: Submission) {
         let sequence = submission.sequence;
-        if self.device_gone {
-            effects.push(Effect::Failed(sequence, GenerateError::Lost));
-            return;
-        }
         for (at, timer) in [
             (submission.start_by, Timer::Start),
             (submission.finish_by, Timer::Finish),
@@ -487,8 +506,9 @@ impl SchedulerCore {
             }
             if self.refused == Some(*key) {
                 self.refused = None;
-                self.may_start = true;
             }
+            // Whoever waits may take its slot.
+            self.may_start = true;
         }
     }
 
@@ -622,13 +642,6 @@ impl SchedulerCore {
         let all: Vec<EntryKey> = self.names.values().copied().collect();
         for key in all {
             self.fail(key, error.clone(), Over::Discard, effects);
-        }
-        if self.device_gone {
-            // Nothing lands any more.
-            let landing: Vec<EntryKey> = self.entries.keys().collect();
-            for key in landing {
-                self.vacate(key, Over::Discard, effects);
-            }
         }
     }
 }

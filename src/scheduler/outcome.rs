@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::entry::{EntryKey, Over, Phase};
+use super::entry::{EntryKey, Over};
 use super::steps::Member;
 use super::{Effect, SchedulerCore};
 use crate::TokenId;
@@ -16,21 +16,51 @@ use crate::error::GenerateError;
 use crate::grammar::GrammarError;
 use crate::model::Readout;
 use crate::model::sampling::TokenLogprobs;
+use crate::planted::{self, Bug};
 use crate::request::FinishReason;
+
+/// Sequences whose state is lost.
+pub(super) struct Loss<'a> {
+    pub(super) lost: &'a [EntryKey],
+    /// Of these, and others, who was part of what failed.
+    pub(super) blamed: &'a [EntryKey],
+    pub(super) reason: &'a str,
+    /// Who has failed so often in a row runs alone.
+    pub(super) alone_after: u32,
+    /// Whether the cache still holds their slots.
+    pub(super) discards: bool,
+}
+
+impl<'a> Loss<'a> {
+    fn step(lost: &'a [EntryKey], blamed: &'a [EntryKey], reason: &'a str) -> Self {
+        Self {
+            lost,
+            blamed,
+            reason,
+            alone_after: 1,
+            discards: true,
+        }
+    }
+}
 
 impl SchedulerCore {
     pub(super) fn outcome(&mut self, outcome: Outcome, effects: &mut Vec<Effect>) {
-        if self.device_gone {
-            return;
-        }
         let flight = self.flights.pop_front();
         let flight = flight.expect("an outcome answers work under way");
+        // Edits come before what may fail; a device that was lost has more than enough room.
+        for number in flight.clearings {
+            self.ask(cache::Message::Cleared { number }, effects);
+        }
         if let Some(next) = self.flights.front_mut() {
             next.ends_at = self.now + next.takes;
         }
         if self.had_work {
             self.device_idle += outcome.gap;
         }
+        // What was launched on top of a failed step may be dropped with it, and then what
+        // would be launched on top of that: nothing is, until it has landed.
+        self.is_in_doubt |= outcome.result.is_err();
+        self.is_in_doubt &= !self.flights.is_empty();
         match outcome.result {
             Ok(readouts) => {
                 self.cost.observe(flight.load, outcome.busy);
@@ -41,15 +71,19 @@ impl SchedulerCore {
             }
             Err(Failure::Step(error)) => {
                 let lost = self.still_there(&flight.members);
-                self.lose(&lost, &lost, &error.to_string(), true, effects);
+                self.lose(&Loss::step(&lost, &lost, &error.to_string()), effects);
             }
             Err(Failure::Dropped) => {
                 let lost = self.still_there(&flight.members);
-                self.lose(&lost, &[], "", true, effects);
+                self.lose(&Loss::step(&lost, &[], ""), effects);
             }
             Err(Failure::Reset(reason)) => {
-                let blamed = self.still_there(&flight.members);
-                self.reset(blamed, &reason, effects);
+                let mut blamed = self.still_there(&flight.members);
+                if blamed.is_empty() {
+                    // Without a step, nobody in particular is to blame.
+                    blamed = self.entries.keys().collect();
+                }
+                self.reset(&blamed, &reason, 1, effects);
             }
         }
         self.had_work = self.entries.len() > self.paused;
@@ -57,7 +91,7 @@ impl SchedulerCore {
     }
 
     /// Those members of a step that still have the slot that they had then.
-    fn still_there(&self, members: &[Member]) -> Vec<EntryKey> {
+    pub(super) fn still_there(&self, members: &[Member]) -> Vec<EntryKey> {
         let slot = |key| {
             self.entries
                 .get(key)
@@ -68,27 +102,6 @@ impl SchedulerCore {
             .iter()
             .filter(|member| slot(member.key) == Some(member.slot));
         there.map(|member| member.key).collect()
-    }
-
-    /// The device has lost everything.
-    fn reset(&mut self, blamed: Vec<EntryKey>, reason: &str, effects: &mut Vec<Effect>) {
-        let has_state = |key: &EntryKey| !matches!(self.entries[*key].phase, Phase::Queued);
-        let mut lost: Vec<EntryKey> = self.entries.keys().filter(has_state).collect();
-        lost.sort_by_key(|key| self.entries[*key].sequence);
-        // Without a step, nobody in particular is to blame.
-        let blamed = if blamed.is_empty() {
-            lost.clone()
-        } else {
-            blamed
-        };
-        self.epoch += 1;
-        self.edits.clear();
-        self.drawers.clear();
-        self.looking = None;
-        self.stale_answers = self.unanswered;
-        self.ask(cache::Message::Reset, effects);
-        self.reset_asked = self.asked;
-        self.lose(&lost, &blamed, reason, false, effects);
     }
 
     /// A sequence's part of a step is done.
@@ -145,7 +158,9 @@ impl SchedulerCore {
         if running.forks_due > 0 {
             self.start_forks_of(sequence, effects);
         }
-        self.report_checkpoints(key, effects);
+        if !planted::errs(Bug::LostCheckpoint) {
+            self.report_checkpoints(key, effects);
+        }
         self.shift_if_full(key, effects);
     }
 
@@ -182,27 +197,26 @@ impl SchedulerCore {
 
     /// Sends sequences whose state is lost back to their places in the queue; those to
     /// blame only as often as the configuration allows.
-    fn lose(
-        &mut self,
-        lost: &[EntryKey],
-        blamed: &[EntryKey],
-        reason: &str,
-        discard: bool,
-        effects: &mut Vec<Effect>,
-    ) {
-        for key in lost {
+    pub(super) fn lose(&mut self, loss: &Loss<'_>, effects: &mut Vec<Effect>) {
+        for key in loss.lost {
             self.leave_phase(*key);
             let entry = &mut self.entries[*key];
             let sequence = entry.sequence;
-            if discard {
+            if loss.discards {
                 self.ask(cache::Message::Discard { sequence }, effects);
             }
             let entry = &mut self.entries[*key];
-            if blamed.contains(key) {
+            if loss.blamed.contains(key) {
                 entry.failures += 1;
-                entry.suspect = true;
+                entry.suspect |= entry.failures >= loss.alone_after;
             }
             entry.restart();
+            if planted::errs(Bug::TokenAgain)
+                && entry.over.is_none()
+                && let Some(token) = entry.generated.last()
+            {
+                effects.push(Effect::Token(sequence, *token, None));
+            }
             let (over, failures) = (entry.over, entry.failures);
             self.enqueue(*key);
             if let Some(over) = over {
@@ -210,7 +224,7 @@ impl SchedulerCore {
             } else if failures > self.config.step_retries_max {
                 let error = GenerateError::Device {
                     attempts: failures,
-                    reason: reason.to_string(),
+                    reason: loss.reason.to_string(),
                 };
                 self.fail(*key, error, Over::Discard, effects);
             } else {

@@ -79,8 +79,9 @@ impl SchedulerCore {
             self.room_tight = false;
         }
         self.may_start |= self.now >= self.looked_at + LOOK_INTERVAL;
-        while self.may_start && !self.queue.is_empty() && !self.device_gone {
-            if self.room_tight && self.unanswered > 0 {
+        while self.may_start && !self.queue.is_empty() && !self.device_away {
+            // One who waits for what the pager brings may yet be refused.
+            if self.room_tight && (self.unanswered > 0 || !self.starting.is_empty()) {
                 self.starts_when_answered = true;
                 return;
             }

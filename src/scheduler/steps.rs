@@ -34,6 +34,8 @@ pub(super) struct Flight {
     pub(super) takes: Duration,
     /// When it will be over, as far as can be told.
     pub(super) ends_at: Duration,
+    /// What the cache wants to hear when the edits that it was sent with are carried out.
+    pub(super) clearings: Vec<u64>,
 }
 
 /// One sequence's part in a step under way.
@@ -49,7 +51,8 @@ pub(super) struct Member {
 impl SchedulerCore {
     /// Sends work while the device can take more, and there is something to do.
     pub(super) fn plan_steps(&mut self, effects: &mut Vec<Effect>) {
-        while !self.device_gone
+        while !self.device_away
+            && !self.is_in_doubt
             && self.flights.len() < WORK_IN_FLIGHT_MAX
             && self.next_launch_at().is_none_or(|at| at <= self.now)
             && self.plan_step(effects)
@@ -77,9 +80,11 @@ impl SchedulerCore {
         let shares = plan::plan(&candidates, &self.budget());
         let tokens: usize = shares.iter().map(|share| share.tokens).sum();
         let overlaps = self.flights.is_empty() || tokens <= self.spec.overlap_tokens_max;
-        if !overlaps || shares.is_empty() && self.edits.is_empty() {
+        let has_work = !shares.is_empty() || !self.edits.is_empty() || self.clears_device;
+        if !overlaps || !has_work {
             return false;
         }
+        self.clears_device = false;
         for key in &keys {
             let running = self.entries[*key].running_mut();
             running.expect("candidates run").waited_steps += 1;
@@ -89,6 +94,7 @@ impl SchedulerCore {
             load: StepLoad::default(),
             takes: Duration::ZERO,
             ends_at: self.now,
+            clearings: std::mem::take(&mut self.clearings),
         };
         let mut spans = Vec::with_capacity(shares.len());
         for share in shares {

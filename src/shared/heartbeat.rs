@@ -2,8 +2,9 @@
 //! asking anyone who might be stuck.
 //!
 //! The scheduler writes it when it sends work and when an outcome comes; anyone reads
-//! it. One writer and one word: there is no order to check. Time is the engine's, since
-//! it was started.
+//! it. One writer and one word, each change of which is one store: who reads finds what
+//! was true at some moment, and never an earlier one than before. Time is the engine's,
+//! since it was started.
 
 use std::time::Duration;
 
@@ -11,8 +12,10 @@ use crate::sync::{Arc, AtomicU64, Ordering};
 
 /// Nothing is under way.
 const IDLE: u64 = 0;
-/// The device thread is gone.
+/// The device thread is gone, for good.
 const GONE: u64 = u64::MAX;
+/// Set while there is no device, but will be; the rest of the word is since when.
+const RECOVERING: u64 = 1 << 63;
 
 /// The word. Clones are the same word.
 #[derive(Clone, Debug)]
@@ -28,7 +31,12 @@ pub enum Pulse {
         /// The engine's time.
         since: Duration,
     },
-    /// Its thread is gone.
+    /// It is being replaced, since then.
+    Recovering {
+        /// The engine's time.
+        since: Duration,
+    },
+    /// Its thread is gone, for good.
     Gone,
 }
 
@@ -52,10 +60,19 @@ impl Heartbeat {
             0 => IDLE,
             _ => stamp(now),
         };
+        if cfg!(motet_planted_bug) {
+            // Idle for a moment, whatever is still under way.
+            self.0.store(IDLE, Ordering::Release);
+        }
         self.0.store(word, Ordering::Release);
     }
 
-    /// The device thread is gone.
+    /// The device is being replaced.
+    pub fn recovering(&self, now: Duration) {
+        self.0.store(RECOVERING | stamp(now), Ordering::Release);
+    }
+
+    /// The device thread is gone, for good.
     pub fn gone(&self) {
         self.0.store(GONE, Ordering::Release);
     }
@@ -66,11 +83,19 @@ impl Heartbeat {
         match self.0.load(Ordering::Acquire) {
             IDLE => Pulse::Idle,
             GONE => Pulse::Gone,
+            stamp if stamp & RECOVERING != 0 => Pulse::Recovering {
+                since: since(stamp & !RECOVERING),
+            },
             stamp => Pulse::Working {
-                since: Duration::from_millis(stamp - 1),
+                since: since(stamp),
             },
         }
     }
+}
+
+/// The time of a stamp.
+fn since(stamp: u64) -> Duration {
+    Duration::from_millis(stamp - 1)
 }
 
 impl Default for Heartbeat {
@@ -79,9 +104,10 @@ impl Default for Heartbeat {
     }
 }
 
-/// A time as the word holds it: never [`IDLE`], and [`GONE`] after 500 million years.
+/// A time as the word holds it: never [`IDLE`], and right for 250 million years.
 fn stamp(now: Duration) -> u64 {
-    u64::try_from(now.as_millis()).map_or(GONE - 1, |millis| millis.saturating_add(1))
+    let millis = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+    millis.saturating_add(1).min(RECOVERING - 2)
 }
 
 #[cfg(test)]
@@ -102,6 +128,8 @@ mod tests {
         assert_eq!(heartbeat.pulse(), working(7));
         heartbeat.work_landed(at(9), 0);
         assert_eq!(heartbeat.pulse(), Pulse::Idle);
+        heartbeat.recovering(at(10));
+        assert_eq!(heartbeat.pulse(), Pulse::Recovering { since: at(10) });
         heartbeat.gone();
         assert_eq!(heartbeat.pulse(), Pulse::Gone);
     }

@@ -7,6 +7,7 @@
 use std::fmt;
 
 use crate::SegmentId;
+use crate::planted::{self, Bug};
 use crate::sync::{Arc, AtomicUsize, Ordering};
 
 const EVICTED: usize = usize::MAX;
@@ -81,6 +82,9 @@ impl LeaseWord {
                 self.0.leases.store(EVICTED, Ordering::Release);
             }
             return free;
+        }
+        if planted::errs(Bug::LeasedEvicted) {
+            return self.0.leases.swap(EVICTED, Ordering::AcqRel) != EVICTED;
         }
         self.0
             .leases

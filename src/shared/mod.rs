@@ -1,17 +1,18 @@
 //! The few words that several threads share, one primitive a file.
 //!
 //! Everything else in Motet has one owner and hears of the world by messages.
-//! Each file here that two sides write is model-checked by the module of the same name in
-//! `loom_tests/`, which also proves that the check can fail: with
-//! `--cfg motet_planted_bug` every primitive is wrong in one way, and loom must
-//! find it.
+//! Each file here is model-checked by the module of the same name in `loom_tests/`, which
+//! also proves that the check can fail: with `--cfg motet_planted_bug` every primitive is
+//! wrong in one way, and loom must find it. So are the two shelves on which the pager's
+//! bytes change hands, each behind a lock: the [dock](crate::device::Arrived), and
+//! [host memory](crate::pager::carrier::Host).
 //!
 //! | primitive | shared by | settles |
 //! |---|---|---|
 //! | [`admission`] | callers, sequences | how many requests and waiting prompt tokens are in the house |
 //! | [`cancel`] | a caller's stream, the scheduler | who ended a sequence first |
 //! | [`credits`] | the scheduler, a caller's stream | how far a sequence is ahead of its reader, and who ends its pause |
-//! | [`heartbeat`] | the scheduler, who asks for health | since when the device has been at its work; one writer, so nothing to check |
+//! | [`heartbeat`] | the scheduler, who asks for health | since when the device has been at its work |
 //! | [`lease`] | slots, later the pager | whether a segment may be evicted |
 
 pub mod admission;

@@ -11,6 +11,7 @@ use metrics::{
 
 use crate::error::{GenerateError, SubmitError};
 use crate::pager::{Done, Task};
+use crate::recovery::Fault;
 use crate::request::FinishReason;
 
 /// The handles.
@@ -49,6 +50,10 @@ pub(super) struct Metrics {
     pub(super) step_seconds: Histogram,
     pub(super) device_idle_seconds: Histogram,
     pub(super) device_alive: Gauge,
+    /// By [`Fault::ALL`].
+    rebuilds: [Counter; Fault::ALL.len()],
+    pub(super) broken: Gauge,
+    pub(super) pager_lost: Gauge,
     pub(super) queue_seconds: Histogram,
     pub(super) prefill_seconds: Histogram,
     pub(super) decode_seconds: Histogram,
@@ -110,12 +115,16 @@ impl Metrics {
             foretold: count("motet_pager_foretold_total", "copies read from the disk before anybody waited for them"),
             offers_refused: count("motet_pager_refused_total", "segments that there was no room to keep"),
             computed_instead: count("motet_pager_computed_instead_total", "sequences that were faster to compute than to bring"),
-            disk_degraded: level("motet_pager_disk_degraded", Unit::Count, "1 while the disk fails or does not answer"),
+            disk_degraded: level("motet_pager_disk_degraded", Unit::Count, "1 while the disk does not answer, or has failed and not worked since"),
             decode_tokens: step_tokens("decode"),
             prefill_tokens: step_tokens("prefill"),
             step_seconds: seconds("motet_step_seconds", "time that the device worked on a step"),
             device_idle_seconds: seconds("motet_device_idle_seconds", "time between two steps while there was work"),
-            device_alive: level("motet_device_alive", Unit::Count, "1 while the device thread lives"),
+            device_alive: level("motet_device_alive", Unit::Count, "1 while there is a device thread"),
+            rebuilds: counts("motet_rebuilds_total", "parts that failed and were made anew",
+                "reason", Fault::ALL.map(Fault::label)),
+            broken: level("motet_broken", Unit::Count, "1 once too much has failed"),
+            pager_lost: level("motet_pager_lost", Unit::Count, "1 once the pager is gone"),
             queue_seconds: seconds("motet_request_queue_time_seconds", "from submit to the slot"),
             prefill_seconds: seconds("motet_request_prefill_time_seconds", "from the slot to the first token"),
             decode_seconds: seconds("motet_request_decode_time_seconds", "from the first token to the last"),
@@ -139,6 +148,11 @@ impl Metrics {
         if done.bytes > 0 {
             moves.bytes.record(done.bytes as f64);
         }
+    }
+
+    pub(super) fn rebuilt(&self, fault: Fault) {
+        let index = Fault::ALL.iter().position(|known| *known == fault);
+        self.rebuilds[index.expect("every fault is listed")].increment(1);
     }
 
     pub(super) fn finished(&self, reason: FinishReason) {

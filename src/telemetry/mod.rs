@@ -13,13 +13,16 @@ mod prefill;
 mod tests;
 
 use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::cache::CacheStats;
 use crate::device::{Outcome, Work};
 use crate::error::{GenerateError, SubmitError};
 use crate::model::DeviceMemory;
 use crate::pager::{Done, PagerStats};
+use crate::recovery::Fault;
 use crate::request::{FinishReason, Usage};
 use crate::scheduler::SchedulerStats;
 use crate::sync::{AtomicUsize, Ordering};
@@ -63,8 +66,10 @@ pub struct EngineStats {
     pub device_idle: Duration,
     /// The device's own count of bytes.
     pub device_memory: DeviceMemory,
-    /// Whether the device thread is alive.
+    /// Whether there is a device thread.
     pub device_alive: bool,
+    /// Times that the device thread, the scheduler or the cache was made anew.
+    pub rebuilds: u64,
     /// What is cached.
     pub cache: CacheStats,
     /// What is kept beside the device.
@@ -96,6 +101,7 @@ pub(crate) struct Telemetry {
     paused: AtomicUsize,
     output_tokens: AtomicUsize,
     disk_degraded: AtomicUsize,
+    pager_lost: AtomicUsize,
     sums: Mutex<Sums>,
 }
 
@@ -121,6 +127,7 @@ impl Telemetry {
             paused: count(),
             output_tokens: count(),
             disk_degraded: count(),
+            pager_lost: count(),
             sums: Mutex::new(Sums {
                 stats: EngineStats {
                     device_alive: true,
@@ -266,9 +273,34 @@ impl Telemetry {
         self.sums().stats.device_idle += gap;
     }
 
-    pub(crate) fn device_gone(&self) {
-        self.metrics.device_alive.set(0.0);
-        self.sums().stats.device_alive = false;
+    /// There is a device thread, or none. Either way nothing is under way.
+    pub(crate) fn device_alive(&self, is_alive: bool) {
+        self.metrics.device_alive.set(f64::from(u8::from(is_alive)));
+        let mut sums = self.sums();
+        sums.stats.device_alive = is_alive;
+        sums.prefill.lost();
+    }
+
+    /// Something has failed and is made anew.
+    pub(crate) fn rebuilt(&self, fault: Fault) {
+        self.metrics.rebuilt(fault);
+        self.sums().stats.rebuilds += 1;
+    }
+
+    /// Too much has failed.
+    pub(crate) fn broken(&self) {
+        self.metrics.broken.set(1.0);
+    }
+
+    /// The pager is gone: the engine goes on without.
+    pub(crate) fn pager_lost(&self) {
+        self.metrics.pager_lost.set(1.0);
+        self.pager_lost.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether the pager is gone.
+    pub(crate) fn is_pager_lost(&self) -> bool {
+        self.pager_lost.load(Ordering::Relaxed) > 0
     }
 
     pub(crate) fn rejected(&self, error: &SubmitError) {

@@ -30,6 +30,11 @@ impl PrefillRate {
         }
     }
 
+    /// Nothing that is under way lands any more.
+    pub(super) fn lost(&mut self) {
+        self.under_way.clear();
+    }
+
     /// How long so many tokens would take; none while nothing is known.
     pub(super) fn time(&self, tokens: usize) -> Option<Duration> {
         let seconds = self.seconds / self.tokens * tokens as f64;

@@ -184,6 +184,10 @@ fn what_happens_is_counted_once_and_by_its_reason() {
     assert_eq!((stats.finished, stats.failed, stats.rejected), (6, 3, 1));
     assert_eq!((stats.preempted, stats.output_tokens), (2, 5));
     assert_eq!(stats.device_idle_share(), 1.0);
-    telemetry.device_gone();
+    telemetry.device_alive(false);
     assert!(!telemetry.stats().device_alive);
+    telemetry.rebuilt(Fault::Cache);
+    let rebuilt = |reason| notebook.value("motet_rebuilds_total", Some(reason));
+    assert_eq!((rebuilt("cache"), rebuilt("scheduler")), (1, 0));
+    assert_eq!(telemetry.stats().rebuilds, 1);
 }

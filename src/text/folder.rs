@@ -73,7 +73,7 @@ pub(super) fn read_tokenizer(folder: &Path) -> Result<Parts, TextError> {
         what: error.to_string(),
         expected: "a tokenizer of the `tokenizers` library",
     };
-    let mut encoder = tokenizers::Tokenizer::from_bytes(bytes).map_err(damaged)?;
+    let mut encoder = parsed(&bytes).map_err(damaged)?;
     encoder.with_truncation(None).map_err(damaged)?;
     encoder.with_padding(None);
 
@@ -109,6 +109,14 @@ pub(super) fn read_tokenizer(folder: &Path) -> Result<Parts, TextError> {
         add_begin: false,
         add_end: false,
     })
+}
+
+/// What `tokenizers` makes of the file. Where it is no JSON, or not what is expected, that
+/// panics at times.
+fn parsed(bytes: &[u8]) -> tokenizers::Result<tokenizers::Tokenizer> {
+    serde_json::from_slice::<serde::de::IgnoredAny>(bytes)?;
+    let parse = || tokenizers::Tokenizer::from_bytes(bytes);
+    std::panic::catch_unwind(parse).unwrap_or_else(|_| Err("it makes no sense".into()))
 }
 
 /// The decoder's table over all tokens of `encoder`.

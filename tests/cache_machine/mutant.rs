@@ -272,7 +272,7 @@ impl Mutant {
     fn distort(&mut self, bug: Bug, edits: &mut Vec<Edit>) {
         edits.iter().for_each(|edit| self.remember(edit));
         let drops = |edit: &Edit| match edit {
-            Edit::Seal { .. } => bug == Bug::LostSeal,
+            Edit::Seal { .. } | Edit::Retire { .. } => bug == Bug::LostSeal,
             Edit::Split { .. } => bug == Bug::LostSplit,
             Edit::Close { .. } => bug == Bug::SlotLeak,
             Edit::Drop { .. } => bug == Bug::SegmentLeak,
@@ -290,7 +290,7 @@ impl Mutant {
     /// Keeps account of the segments that have a name.
     fn remember(&mut self, edit: &Edit) {
         let (gone, new): (Vec<SegmentId>, Vec<SegmentId>) = match edit {
-            Edit::Seal { segment, .. } => (vec![], vec![*segment]),
+            Edit::Seal { segment, .. } | Edit::Retire { segment, .. } => (vec![], vec![*segment]),
             Edit::Split {
                 segment,
                 upper,
@@ -327,6 +327,9 @@ impl Mutant {
             }
             (Bug::OffByOne, Edit::Seal { tokens, .. }) if *tokens > 1 && self.occasion() => {
                 *tokens -= 1;
+            }
+            (Bug::OffByOne, Edit::Retire { tokens, .. }) if tokens.len() > 1 && self.occasion() => {
+                tokens.end -= 1;
             }
             (Bug::RemovedOffByOne, Edit::Remove { removed, .. })
                 if removed.len() > 1 && self.occasion() =>

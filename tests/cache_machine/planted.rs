@@ -28,7 +28,7 @@ const ALL: &[(Planted, &str)] = &[
     (Core(RemovedOffByOne), "a slot holds what its sequence has computed"),
     (Core(SlotLeak), "each slot belongs to a running sequence"),
     (Core(SegmentLeak), "the trie holds what the device holds"),
-    (Core(EditsSwapped), "an open slot is sealed"),
+    (Core(EditsSwapped), "is named while it is held"),
     (Core(Overcounted), "cached tokens are those of the path"),
     (Core(LostBegun), "belongs to a sequence that begins"),
     (Core(ShiftPublished), "only what is exact is sealed"),

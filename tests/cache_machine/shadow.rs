@@ -97,7 +97,7 @@ impl Shadow {
     /// Carries out an edit. `salt` is that of the sequence whose slot is opened.
     pub(crate) fn edit(&mut self, edit: &Edit, salt: Option<usize>) {
         match edit {
-            Edit::Open { slot, path } => {
+            Edit::Open { slot, path, .. } => {
                 let mut opened = ShadowSlot {
                     salt: salt.expect("a slot that is opened belongs to a sequence that begins"),
                     path: Vec::new(),
@@ -144,6 +144,11 @@ impl Shadow {
                 kept,
                 removed,
             } => self.remove(*slot, *kept, removed),
+            Edit::Retire {
+                slot,
+                tokens,
+                segment,
+            } => self.retire(*slot, tokens, *segment),
             Edit::Close { slot } => {
                 let closed = self.slots.remove(slot);
                 assert!(closed.is_some(), "a slot is closed once");
@@ -218,6 +223,27 @@ impl Shadow {
         });
         slot.extend(Rc::clone(&part));
         self.name(segment, part);
+    }
+
+    fn retire(&mut self, slot: SlotId, tokens: &Range<usize>, segment: SegmentId) {
+        let retired = self.slots.remove(&slot).expect("an open slot retires");
+        assert!(
+            tokens.start < tokens.end && tokens.end <= retired.tail.len(),
+            "a slot seals what it has"
+        );
+        let mut before = retired.spelled();
+        before.extend(&retired.tail[..tokens.start]);
+        assert!(
+            before.len() + tokens.len() <= retired.exact_tokens,
+            "only what is exact is sealed"
+        );
+        let part = Part {
+            salt: retired.salt,
+            before,
+            tokens: retired.tail[tokens.clone()].to_vec(),
+            beyond: retired.tail.len() - tokens.end,
+        };
+        self.name(segment, Rc::new(part));
     }
 
     fn split(&mut self, segment: SegmentId, at: usize, upper: SegmentId, lower: SegmentId) {

@@ -225,6 +225,7 @@ impl System {
                     self.note_consequence("a newcomer waits");
                 }
                 Effect::NoRoom { sequence } => self.no_room(sequence),
+                Effect::Clears { .. } => unreachable!("this cache has no pager"),
                 Effect::Grown { .. } | Effect::NoGrowth { .. } | Effect::Resident { .. } => {
                     self.answers.push(effect);
                 }
@@ -393,6 +394,7 @@ fn name_of(edit: &Edit) -> &'static str {
         Edit::Merge { .. } => "edit: merge",
         Edit::Replace { .. } => "edit: replace",
         Edit::Remove { .. } => "edit: remove",
+        Edit::Retire { .. } => "edit: retire",
         Edit::Close { .. } => "edit: close",
         Edit::Drop { .. } => "edit: drop",
         Edit::Export { .. } => "edit: export",

@@ -15,7 +15,7 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 /// An engine on this oracle.
 pub(crate) async fn engine(oracle: &OracleConfig, config: EngineConfig) -> Engine {
     let oracle = oracle.clone();
-    Engine::builder(move || Ok(Oracle::new(oracle).expect("a valid oracle")))
+    Engine::builder(move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle")))
         .config(config)
         .start()
         .await

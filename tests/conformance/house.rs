@@ -334,7 +334,10 @@ impl House {
                     live.checkpoints.insert(*at);
                 }
                 Effect::Waits { .. } | Effect::NoRoom { .. } => {}
-                Effect::Grown { .. } | Effect::NoGrowth { .. } | Effect::Resident { .. } => {
+                Effect::Grown { .. }
+                | Effect::NoGrowth { .. }
+                | Effect::Resident { .. }
+                | Effect::Clears { .. } => {
                     panic!("nobody has asked: {effect:?}")
                 }
             }

@@ -40,7 +40,7 @@ pub(crate) fn sealed(
     tokens: &[TokenId],
     range: Range<usize>,
 ) -> Rc<OracleSegment> {
-    let mut tail = oracle.tail(&[]).expect("memory");
+    let mut tail = oracle.tail(&[], 0).expect("memory");
     rows(oracle, &[], &mut tail, tokens);
     if range.start > 0 {
         drop(oracle.seal(&mut tail, range.start).expect("inside"));
@@ -66,7 +66,7 @@ pub(crate) fn goes_on(
     past: &[TokenId],
     next: &[TokenId],
 ) -> bool {
-    let mut tail = oracle.tail(path).expect("memory");
+    let mut tail = oracle.tail(path, 0).expect("memory");
     let all = [past, next].concat();
     let truth = config.solo_logits(&all);
     rows(oracle, path, &mut tail, next) == truth[past.len() * config.vocab_size..]

@@ -143,11 +143,12 @@ fn generate(
         .enable_time()
         .build();
     runtime.expect("a runtime").block_on(async {
-        let engine = Engine::builder(move || Ok(Oracle::new(oracle).expect("a valid oracle")))
-            .config(EngineConfig::default())
-            .start()
-            .await
-            .expect("the engine starts");
+        let engine =
+            Engine::builder(move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle")))
+                .config(EngineConfig::default())
+                .start()
+                .await
+                .expect("the engine starts");
         let stream = engine.submit(request).await;
         let completion = match stream {
             Ok(stream) => Ok(stream.collect().await.expect("the device works")),

@@ -157,9 +157,25 @@ pub(crate) fn history(seed: u64, faults: bool) -> House {
     let budget_tokens = [70, 150, 2_000][rng.random_range(0..3)];
     let kinds = KINDS[seed as usize % KINDS.len()];
     let mut house = House::with_context(kinds, budget_tokens, 66);
-    live(&mut house, &mut rng, faults);
+    live(&mut house, &mut rng, faults, false);
     house.check_peak(budget_tokens);
     house
+}
+
+/// One in which the device, the cache and the scheduler are lost as well, with a pager or
+/// without.
+pub(crate) fn history_of_losses(seed: u64, seen: &mut Seen) {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let folder = Folder::new(&format!("house-losses-{seed}"));
+    let budget_tokens = [80, 150, 2_000][rng.random_range(0..3)];
+    let kinds = KINDS[seed as usize % KINDS.len()];
+    let mut house = House::with_context(kinds, budget_tokens, 66);
+    if rng.random_bool(0.5) {
+        house = house.with_pager(&any_tiers(&mut rng, &folder.0));
+    }
+    let faults = rng.random_bool(0.5);
+    live(&mut house, &mut rng, faults, true);
+    seen.add(&house);
 }
 
 /// A history of a house with a pager, whose disk is found again by a second one.
@@ -171,7 +187,7 @@ pub(crate) fn paged_history(seed: u64, faults: bool, seen: &mut Seen) {
     for _ in 0..2 {
         let tiers = any_tiers(&mut rng, &folder.0);
         let mut house = House::with_context(kinds, budget_tokens, 66).with_pager(&tiers);
-        live(&mut house, &mut rng, faults);
+        live(&mut house, &mut rng, faults, false);
         house.check_peak(budget_tokens);
         house.check_empty();
         // There was room for each alone: nobody is sent away for what the pager leases.
@@ -187,7 +203,7 @@ pub(crate) fn paged_history(seed: u64, faults: bool, seen: &mut Seen) {
     }
 }
 
-fn live(house: &mut House, rng: &mut ChaCha8Rng, faults: bool) {
+fn live(house: &mut House, rng: &mut ChaCha8Rng, faults: bool, losses: bool) {
     for _ in 0..rng.random_range(50..400) {
         match rng.random_range(0..20) {
             0 if house.callers.len() < 64 => submit_any(house, rng),
@@ -216,6 +232,13 @@ fn live(house: &mut House, rng: &mut ChaCha8Rng, faults: bool) {
                     pages.disk_faults = rng.random_range(1..4);
                 }
             }
+            10 if losses && rng.random_bool(0.2) => match rng.random_range(0..3) {
+                0 => house.lose_device(),
+                1 => house.losses.cache_fails = true,
+                _ => house.losses.scheduler_fails = true,
+            },
+            11 if losses => house.find_device(),
+            12 if losses && rng.random_bool(0.02) => house.lose_pager(),
             way => {
                 let ways = house.ways();
                 house.deliver(way % ways);
@@ -223,6 +246,8 @@ fn live(house: &mut House, rng: &mut ChaCha8Rng, faults: bool) {
         }
     }
     house.oracle.faults.clear();
+    house.losses.cache_fails = false;
+    house.losses.scheduler_fails = false;
     if let Some(pages) = &mut house.pages {
         pages.disk_faults = 0;
     }
@@ -248,6 +273,8 @@ pub(crate) struct Seen {
     pub(crate) failures: usize,
     pub(crate) preempted: usize,
     pub(crate) overlapped: usize,
+    /// Devices, caches, schedulers and pagers that were lost.
+    pub(crate) lost: [usize; 4],
     /// Copies made, brought, read and written, and what failed, of the pager's.
     pub(crate) packed: u64,
     pub(crate) unpacked: u64,
@@ -265,6 +292,14 @@ impl Seen {
         self.shifts += house.shifts;
         self.failures += house.failures.len();
         self.preempted += house.preempted;
+        let losses = &house.losses;
+        let lost = [
+            losses.devices,
+            losses.caches,
+            losses.schedulers,
+            losses.pagers,
+        ];
+        self.lost = std::array::from_fn(|one| self.lost[one] + lost[one]);
         if let Some(pages) = &house.pages {
             let stats = pages.core.stats();
             self.packed += stats.packed;

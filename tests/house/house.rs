@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use crate::losses::Losses;
 use crate::pages::{PAGER_WAYS, Pages};
 use motet::cache::{self, CacheCore, CacheError, Salt};
 use motet::config::{CacheConfig, PagerConfig, SchedulerConfig};
-use motet::device::{Edit, Failure, Outcome, Table, WORK_IN_FLIGHT_MAX, Work};
+use motet::device::{Dock, Edit, Failure, Outcome, Table, WORK_IN_FLIGHT_MAX, Work};
 use motet::model::oracle::{Oracle, OracleConfig, ShiftRule};
 use motet::model::sampling::Sampling;
-use motet::model::{DeviceMemory, LayerKind, Model, ModelSpec};
+use motet::model::{DeviceMemory, LayerKind, Model, ModelSpec, Parcel};
 use motet::request::{ContextLimit, FinishReason, Priority};
 use motet::scheduler::{Effect, Event, Fork, SchedulerCore, Submission};
 use motet::{SequenceId, TokenId, UserId};
@@ -65,6 +66,10 @@ pub(crate) struct House {
     pub(crate) forks: usize,
     pub(crate) shifts: usize,
     pub(crate) preempted: usize,
+    pub(crate) scheduler_config: SchedulerConfig,
+    /// Where devices, one after another, hand over and take in.
+    pub(crate) dock: Option<Dock<Parcel<Oracle>>>,
+    pub(crate) losses: Losses,
 }
 
 impl House {
@@ -108,7 +113,7 @@ impl House {
             oracle,
             model,
             table: Table::new(),
-            scheduler: SchedulerCore::new(spec.clone(), scheduler_config),
+            scheduler: SchedulerCore::new(spec.clone(), scheduler_config.clone()),
             cache: CacheCore::new(spec, cache_config),
             pages: None,
             messages: VecDeque::new(),
@@ -125,13 +130,17 @@ impl House {
             forks: 0,
             shifts: 0,
             preempted: 0,
+            scheduler_config,
+            dock: None,
+            losses: Losses::default(),
         }
     }
 
     /// The same house with a pager.
     pub(crate) fn with_pager(mut self, config: &PagerConfig) -> Self {
         let (pages, dock) = Pages::new(&self.model, config);
-        self.table = Table::with_dock(dock);
+        self.table = Self::empty_table(Some(&dock));
+        self.dock = Some(dock);
         self.cache = self.cache.with_pager(config, pages.found);
         self.pages = Some(pages);
         self
@@ -211,10 +220,24 @@ impl House {
     }
 
     pub(crate) fn feed(&mut self, event: Event) {
+        match &event {
+            Event::Pause(sequence) if self.callers[sequence].end.is_none() => {
+                self.losses.paused.insert(*sequence);
+            }
+            Event::Resume(sequence) => drop(self.losses.paused.remove(sequence)),
+            Event::Outcome(_) | Event::Cache(_) | Event::News(_)
+                if std::mem::take(&mut self.losses.scheduler_fails) =>
+            {
+                return self.lose_scheduler(event);
+            }
+            _ => {}
+        }
         for effect in self.scheduler.handle(self.now, event) {
             match effect {
                 Effect::Cache(message) => self.messages.push_back(message),
                 Effect::Work(work) => {
+                    assert!(!self.losses.device_away, "no work without a device");
+                    self.losses.epoch = work.epoch;
                     let removes = |edit: &&Edit| matches!(edit, Edit::Remove { .. });
                     self.shifts += work.edits.iter().filter(removes).count();
                     self.work.push_back(work);
@@ -229,6 +252,7 @@ impl House {
                     cached_tokens,
                     ..
                 } => {
+                    assert!(self.losses.started.insert(sequence), "it starts once");
                     assert!(cached_tokens < self.callers[&sequence].prompt.len());
                 }
                 Effect::Token(sequence, token, _) => {
@@ -245,6 +269,7 @@ impl House {
     }
 
     pub(crate) fn end(&mut self, sequence: SequenceId, end: Result<FinishReason, String>) {
+        self.losses.paused.remove(&sequence);
         let before = self.callers.get_mut(&sequence).unwrap().end.replace(end);
         assert!(before.is_none(), "a sequence ends once");
     }
@@ -263,10 +288,17 @@ impl House {
                     begin.token_time = Some(Duration::from_millis(1));
                 }
                 self.now += Duration::from_millis(1);
-                let answer = self.tell_cache(message);
-                self.answers.push_back(Answer::Asked(answer));
+                let answer = match std::mem::take(&mut self.losses.cache_fails) {
+                    true => self.lose_cache(message),
+                    false => Answer::Asked(self.tell_cache(message)),
+                };
+                self.answers.push_back(answer);
             }
             1 => match self.answers.pop_front() {
+                Some(Answer::Asked(Err(CacheError::Lost))) => {
+                    self.feed(Event::CacheLost);
+                    self.feed(Event::Cache(Err(CacheError::Lost)));
+                }
                 Some(Answer::Asked(answer)) => self.feed(Event::Cache(answer)),
                 Some(Answer::News(news)) => self.feed(Event::News(news)),
                 None => return false,
@@ -292,7 +324,10 @@ impl House {
         true
     }
 
-    fn tell_cache(&mut self, message: cache::Message) -> Result<Vec<cache::Effect>, CacheError> {
+    pub(crate) fn tell_cache(
+        &mut self,
+        message: cache::Message,
+    ) -> Result<Vec<cache::Effect>, CacheError> {
         let answer = self.cache.handle(self.now, message);
         self.cache.check_integrity();
         let for_pager = self.cache.take_outbox();
@@ -354,6 +389,10 @@ impl House {
                 }
                 idle = 0;
             }
+            if idle == 3 && self.losses.device_away {
+                self.find_device();
+                idle = 0;
+            }
         }
         assert!(
             self.scheduler.is_idle(),
@@ -408,6 +447,9 @@ impl House {
                 }
             }
         }
+        if let Some(stranded) = &self.losses.stranded {
+            stranded.clear();
+        }
         let counts = self.oracle.counters.now();
         let stats = self.cache.stats();
         assert_eq!(counts.tails_alive, 0, "no tail outlives its sequence");
@@ -426,12 +468,6 @@ impl House {
     pub(crate) fn check_peak(&self, budget_tokens: usize) {
         let peak = self.oracle.counters.now().bytes_peak;
         let budget = budget_bytes(self.model.spec(), budget_tokens);
-        // What comes is there before the device has dropped what it takes the place of.
-        let parcels = self
-            .pages
-            .as_ref()
-            .map_or(0, |pages| pages.parcels_bytes_max);
-        let budget = budget + parcels;
         assert!(
             peak <= budget,
             "{peak} bytes were alive on a device of {budget}"

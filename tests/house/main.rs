@@ -6,9 +6,10 @@
 mod folder;
 mod histories;
 mod house;
+mod losses;
 mod pages;
 
-use histories::{KINDS, Seen, history, paged_history};
+use histories::{KINDS, Seen, history, history_of_losses, paged_history};
 use house::{Caller, House};
 use motet::model::oracle::OracleConfig;
 use motet::model::sampling::Sampling;
@@ -99,6 +100,20 @@ fn and_so_with_failing_steps_and_panics() {
     println!("{seen:?}");
     assert!(
         seen.told > 50_000 && seen.failures > 500,
+        "these histories prove little: {seen:?}"
+    );
+}
+
+#[test]
+fn and_so_when_the_device_the_cache_and_the_scheduler_are_lost() {
+    be_quiet_about_oracles();
+    let mut seen = Seen::default();
+    for seed in histories(1_500) {
+        history_of_losses(20_000 + seed, &mut seen);
+    }
+    println!("{seen:?}");
+    assert!(
+        seen.histories < 1_000 || seen.told > 20_000 && seen.lost.iter().all(|lost| *lost > 150),
         "these histories prove little: {seen:?}"
     );
 }

@@ -10,7 +10,7 @@ use motet::CopyId;
 use motet::config::{DiskConfig, PagerConfig};
 use motet::device::{Arrived, Dock, Leaving, dock};
 use motet::model::oracle::Oracle;
-use motet::model::{Extent, Model, ModelSpec, Packer, Parcel};
+use motet::model::{Extent, Model, Packer, Parcel};
 use motet::pager::carrier::{DiskCarrier, Host, MemoryCarrier};
 use motet::pager::tiers::{BufferPool, DiskTier, Precision, TierError};
 use motet::pager::{Done, Effect, Job, JobError, Lane, Message, PagerCore, Task, Told};
@@ -28,7 +28,7 @@ pub(crate) struct Pages {
     host: Host,
     pool: BufferPool,
     leaving: Receiver<Leaving<Parcel<Oracle>>>,
-    arrived: Arrived<Parcel<Oracle>>,
+    pub(crate) arrived: Arrived<Parcel<Oracle>>,
     /// On the way to the pager, and to the cache.
     pub(crate) messages: VecDeque<Message>,
     pub(crate) told: VecDeque<Told>,
@@ -39,10 +39,6 @@ pub(crate) struct Pages {
     pub(crate) disk_faults: usize,
     /// Whether copies were found on the disk.
     pub(crate) found: bool,
-    spec: ModelSpec,
-    largest_bytes: usize,
-    /// The most that parcels at the dock can have taken of the device.
-    pub(crate) parcels_bytes_max: usize,
 }
 
 /// Tiers of a few pages, or of many, with a disk or without.
@@ -110,9 +106,6 @@ impl Pages {
             done: VecDeque::new(),
             disk_faults: 0,
             found: any,
-            spec: model.spec().clone(),
-            largest_bytes: 0,
-            parcels_bytes_max: 0,
         };
         (pages, dock)
     }
@@ -163,8 +156,6 @@ impl Pages {
     /// The thread between device and host: what was asked for goes before what leaves.
     fn copy_memory(&mut self) -> bool {
         if let Some(job) = self.memory_jobs.pop_front() {
-            let bytes = self.spec.segment_bytes(job.label.extent());
-            self.largest_bytes = self.largest_bytes.max(bytes);
             let done = self.memory.carry(job);
             self.end(done);
             return true;
@@ -205,9 +196,6 @@ impl Pages {
         // So that what is worth bringing does not depend on this machine.
         let took = Duration::from_micros(10);
         self.done.extend(done.map(|done| Done { took, ..done }));
-        let parcels = self.arrived.len() + self.leaving.len();
-        let bytes = parcels * self.largest_bytes;
-        self.parcels_bytes_max = self.parcels_bytes_max.max(bytes);
         self.check();
     }
 

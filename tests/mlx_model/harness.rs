@@ -25,7 +25,7 @@ impl Slot {
     pub(crate) fn new(model: &mut MlxModel, path: &[Rc<MlxSegment>]) -> Self {
         Self {
             path: path.to_vec(),
-            tail: model.tail(path).expect("an empty tail"),
+            tail: model.tail(path, 0).expect("an empty tail"),
         }
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use motet::TokenId;
-use motet::model::mlx::{MlxModel, MlxOptions};
+use motet::model::mlx::{MlxModel, MlxOptions, MlxSegment};
 use motet::model::weights::ModelFiles;
 use motet::model::{Model, Packer, Segment, Want};
 use serde_json::Value;
@@ -79,6 +79,7 @@ fn smollm2() {
     batched_is_solo_and_warm_is_cold(&mut model, &cases);
     state_that_was_moved_is_the_same(&mut model, &cases[4].ids);
     a_shift_is_hardly_noticed(&mut model, &cases);
+    eight_bits_are_hardly_noticed(&mut model, &cases);
 }
 
 fn logits_are_the_reference(model: &mut MlxModel, case: &Case) {
@@ -277,4 +278,103 @@ fn a_shift_is_hardly_noticed(model: &mut MlxModel, cases: &[Case]) {
         shifted < cold + 0.1,
         "{shifted} shifted, {cold} computed anew"
     );
+}
+
+/// How logits after a prefix that was kept in eight bits differ from those after the
+/// prefix as it was, row by row.
+#[derive(Debug, Default)]
+struct Difference {
+    prefix_tokens: usize,
+    rows: usize,
+    logits: usize,
+    largest: f32,
+    sum: f64,
+    /// Rows with another best token, and the most that it was ahead in one of them.
+    other_best: usize,
+    margin_lost: f32,
+    /// Negative log-likelihoods of the tokens that follow, after either prefix.
+    exact_loss: f64,
+    eight_loss: f64,
+}
+
+/// Prefixes of some hundred tokens, handed over, kept in eight bits and taken in again:
+/// the rest of the text is expected as before, and what is clearly ahead stays ahead.
+fn eight_bits_are_hardly_noticed(model: &mut MlxModel, cases: &[Case]) {
+    const LAST: usize = 64;
+    let mut all = Difference::default();
+    for first in 0..cases.len() {
+        let texts = cases[first..].iter().chain(&cases[..first]);
+        let text = |case: &Case| [&case.ids[..], &case.greedy].concat();
+        let ids: Vec<TokenId> = texts.flat_map(text).collect();
+        let (before, after) = ids.split_at(ids.len() - LAST);
+        let mut exact = Slot::new(model, &[]);
+        exact.step(model, before, Want::Nothing);
+        exact.seal(model, before.len());
+        let kept = in_eight_bits(model, &exact.path[0]);
+        let mut eight = Slot::new(model, &[Rc::new(kept)]);
+        let exact = exact.logits(model, after);
+        let eight = eight.logits(model, after);
+        for (at, (exact, eight)) in exact.iter().zip(&eight).enumerate() {
+            all.add(exact, eight, after.get(at + 1).copied());
+        }
+        all.prefix_tokens = before.len();
+    }
+    println!("{all}");
+    assert!(all.largest < 1.0, "{all}");
+    assert!(all.margin_lost < 0.25, "{all}");
+    assert!(
+        (all.eight_loss - all.exact_loss).abs() < 0.01 * all.exact_loss,
+        "{all}"
+    );
+    assert!(all.largest > 0.01, "nothing was kept in eight bits: {all}");
+}
+
+impl Difference {
+    fn add(&mut self, exact: &[f32], eight: &[f32], next: Option<TokenId>) {
+        let differences = exact.iter().zip(eight).map(|(a, b)| (a - b).abs());
+        self.rows += 1;
+        self.logits += exact.len();
+        self.largest = differences.clone().fold(self.largest, f32::max);
+        self.sum += differences.map(f64::from).sum::<f64>();
+        assert!(self.sum.is_finite(), "logits are numbers");
+        if argmax(eight) != argmax(exact) {
+            self.other_best += 1;
+            self.margin_lost = self.margin_lost.max(margin(exact));
+        }
+        if let Some(next) = next {
+            self.exact_loss += negative_log(exact, next);
+            self.eight_loss += negative_log(eight, next);
+        }
+    }
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (prefix_tokens, rows) = (self.prefix_tokens, self.rows);
+        let mean = self.sum / self.logits as f64;
+        let [eight, exact] = [self.eight_loss, self.exact_loss].map(|loss| loss / rows as f64);
+        write!(
+            f,
+            "{prefix_tokens} tokens in eight bits: the {rows} rows of logits after them differ by \
+             {:.3} at most and {mean:.4} in the mean; {} have another best token, and the best \
+             was {:.3} ahead at most; loss {eight:.4}, exactly {exact:.4}",
+            self.largest, self.other_best, self.margin_lost
+        )
+    }
+}
+
+/// The segment as it comes back from where eight bits are kept of each number.
+fn in_eight_bits(model: &mut MlxModel, segment: &MlxSegment) -> MlxSegment {
+    let (packer, extent) = (model.packer(), segment.extent());
+    let parcel = model.hand_over(segment).expect("a parcel");
+    let mut full = vec![0; packer.packed_bytes(extent)];
+    packer.pack(&parcel, &mut full).expect("room");
+    let floats = packer.floats(extent).expect("keys and values");
+    let eight_bytes = floats.eight_bytes(full.len()).expect("whole planes");
+    let mut eight = vec![0; eight_bytes];
+    floats.encode(&full, &mut eight).expect("finite numbers");
+    full.fill(0);
+    floats.decode(&eight, &mut full).expect("as many bytes");
+    let parcel = packer.unpack(extent, &full).expect("as many bytes");
+    model.take_in(parcel).expect("a segment")
 }

@@ -309,7 +309,7 @@ fn bad_spans_are_errors() {
     let _serial = one_at_a_time();
     let mut model = load(&Tiny::new(PLAIN, 10), true);
     for tokens in [&[][..], &[VOCAB as u32], &[1, u32::MAX]] {
-        let mut tail = model.tail(&[]).expect("a tail");
+        let mut tail = model.tail(&[], 0).expect("a tail");
         let result = model.step(&mut [Span {
             tokens: Feed::Known(tokens),
             path: &[],

@@ -62,6 +62,8 @@ enum Bug {
     ForgetsOldestSegment,
     SealKeepsState,
     SealTakesAll,
+    RetiresTheFront,
+    RetiresAnything,
     SwapsHalves,
     SplitMovesCut,
     MergeForgetsLower,
@@ -158,8 +160,8 @@ impl Model for Broken {
         self.oracle.spec()
     }
 
-    fn tail(&mut self, path: &[Rc<OracleSegment>]) -> Result<OracleTail, ModelError> {
-        self.oracle.tail(path)
+    fn tail(&mut self, path: &[Rc<OracleSegment>], room: usize) -> Result<OracleTail, ModelError> {
+        self.oracle.tail(path, room)
     }
 
     fn launch(&mut self, spans: &mut [Span<'_, Broken>]) -> Result<BrokenFlight, ModelError> {
@@ -237,7 +239,7 @@ impl Model for Broken {
                 let sealed = self.oracle.seal(tail, tokens)?;
                 let copy = self.oracle.hand_over(&sealed)?;
                 let path = [Rc::new(sealed)];
-                *tail = self.oracle.tail(&path)?;
+                *tail = self.oracle.tail(&path, 0)?;
                 self.oracle.remove(&path, 0, tail, tokens..tokens)?;
                 self.oracle.take_in(copy)
             }
@@ -245,6 +247,22 @@ impl Model for Broken {
             Bug::SealsNothing => self.oracle.seal(tail, tokens.max(1)),
             _ => self.oracle.seal(tail, tokens),
         }
+    }
+
+    fn retire(
+        &mut self,
+        tail: OracleTail,
+        tokens: Range<usize>,
+    ) -> Result<OracleSegment, ModelError> {
+        let tokens = match self.bug {
+            Bug::RetiresTheFront => 0..tokens.len(),
+            Bug::RetiresAnything => {
+                let end = tokens.end.clamp(1, tail.tokens());
+                tokens.start.min(end - 1)..end
+            }
+            _ => tokens,
+        };
+        self.oracle.retire(tail, tokens)
     }
 
     fn split(
@@ -348,7 +366,7 @@ impl Model for Broken {
 
 /// A segment of `tokens` zeroes.
 fn other_segment(oracle: &mut Oracle, tokens: usize) -> Result<OracleSegment, ModelError> {
-    let mut tail = oracle.tail(&[])?;
+    let mut tail = oracle.tail(&[], 0)?;
     oracle.step(&mut [Span {
         tokens: Feed::Known(&vec![0; tokens]),
         path: &[],
@@ -369,6 +387,8 @@ fn each_planted_bug_fails_the_check_that_looks_for_it() {
         (full, Bug::SealKeepsState, "warm = cold"),
         (full, Bug::SealTakesAll, "seal at any offset"),
         (windowed, Bug::SealTakesAll, "seal at any offset"),
+        (full, Bug::RetiresTheFront, "retire with any part of a tail"),
+        (full, Bug::RetiresAnything, "illegal cuts change nothing"),
         (full, Bug::SwapsHalves, "split at any offset"),
         (windowed, Bug::SplitMovesCut, "split at any offset"),
         (
@@ -440,7 +460,7 @@ fn sampled_tokens_are_those_of_the_logits() {
         seed: 5,
         ..Sampling::GREEDY
     };
-    let mut tail = oracle.tail(&[]).expect("memory");
+    let mut tail = oracle.tail(&[], 0).expect("memory");
     let mut token = 7;
     let truth = config.solo(&[token], 20, sampling);
     for (index, expected) in (0..).zip(truth) {

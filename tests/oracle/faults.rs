@@ -14,7 +14,7 @@ fn oracle(config: &OracleConfig) -> Oracle {
 
 /// One step of one fresh slot.
 fn step(oracle: &mut Oracle, tokens: &[TokenId]) -> Result<Vec<Readout>, ModelError> {
-    let mut tail = oracle.tail(&[]).expect("memory");
+    let mut tail = oracle.tail(&[], 0).expect("memory");
     oracle.step(&mut [Span {
         tokens: Feed::Known(tokens),
         path: &[],
@@ -62,7 +62,7 @@ fn poison_fails_every_step_that_evaluates_it() {
 
 /// Two tokens' state.
 fn sealed(oracle: &mut Oracle) -> OracleSegment {
-    let mut tail = oracle.tail(&[]).expect("memory");
+    let mut tail = oracle.tail(&[], 0).expect("memory");
     let mut spans = [Span {
         tokens: Feed::Known(&[8, 9]),
         path: &[],
@@ -85,7 +85,7 @@ fn a_panic_leaves_segments_whole() {
         message.downcast_ref::<String>().map(String::as_str),
         Some("step 1 (injected)")
     );
-    let mut tail = oracle.tail(&path).expect("memory");
+    let mut tail = oracle.tail(&path, 0).expect("memory");
     let mut spans = [Span {
         tokens: Feed::Known(&[7]),
         path: &path,
@@ -101,7 +101,7 @@ fn a_panic_leaves_segments_whole() {
 fn refused_memory_changes_nothing() {
     let config = OracleConfig::default();
     let mut oracle = oracle(&config);
-    let mut tail = oracle.tail(&[]).expect("memory");
+    let mut tail = oracle.tail(&[], 0).expect("memory");
     let mut spans = [Span {
         tokens: Feed::Known(&[8, 9, 10]),
         path: &[],
@@ -123,7 +123,7 @@ fn refused_memory_changes_nothing() {
     drop((parcel, unpacked()));
     let before = config.counters.now();
     config.faults.refuse_memory(5);
-    assert!(is_device_error(oracle.tail(&[])));
+    assert!(is_device_error(oracle.tail(&[], 0)));
     assert!(is_device_error(oracle.seal(&mut tail, 1)));
     assert!(is_device_error(oracle.split(&segment, 1)));
     assert!(is_device_error(oracle.merge(&segment, &segment)));
@@ -152,7 +152,7 @@ fn hand_overs_fail_when_told_to() {
 fn a_failed_removal_leaves_segments_whole_and_no_tail() {
     let config = OracleConfig::default();
     let mut oracle = oracle(&config);
-    let mut tail = oracle.tail(&[]).expect("memory");
+    let mut tail = oracle.tail(&[], 0).expect("memory");
     let logits_after_nine = |oracle: &mut Oracle, path: &[_], tail: &mut _| {
         let mut spans = [Span {
             tokens: Feed::Known(&[9]),
@@ -168,7 +168,7 @@ fn a_failed_removal_leaves_segments_whole_and_no_tail() {
     assert!(is_device_error(oracle.remove(&path, 0, &mut tail, 1..1)));
     let truth = config.solo_logits(&[9, 9])[config.vocab_size..].to_vec();
     let truth = Readout::Logits(truth);
-    let mut fresh = oracle.tail(&path).expect("memory");
+    let mut fresh = oracle.tail(&path, 0).expect("memory");
     assert_eq!(logits_after_nine(&mut oracle, &path, &mut fresh), truth);
     assert_ne!(logits_after_nine(&mut oracle, &path, &mut tail), truth);
 }
@@ -206,7 +206,7 @@ fn counts_follow_what_lives() {
             counts.bytes_alive,
         )
     };
-    let mut tail = oracle.tail(&[]).expect("memory");
+    let mut tail = oracle.tail(&[], 0).expect("memory");
     assert_eq!(alive(), (0, 1, 0));
     let mut spans = [Span {
         tokens: Feed::Known(&[1, 2, 3, 4, 5]),

@@ -52,7 +52,7 @@ impl Scene {
 
     /// A tail on `path` that holds `tokens`.
     fn tail(&mut self, path: &[Rc<OracleSegment>], tokens: &[TokenId]) -> OracleTail {
-        let mut tail = self.oracle.tail(path).expect("memory");
+        let mut tail = self.oracle.tail(path, 0).expect("memory");
         if !tokens.is_empty() {
             self.step(path, &mut tail, tokens, 0);
         }

@@ -75,7 +75,7 @@ impl House {
 
     fn admit(&mut self, truth: Soloist, path: Vec<Rc<OracleSegment>>) {
         if self.slots.len() < SLOTS_MAX {
-            let tail = self.oracle.tail(&path).expect("memory");
+            let tail = self.oracle.tail(&path, 0).expect("memory");
             self.slots.push(Slot { truth, path, tail });
         }
     }

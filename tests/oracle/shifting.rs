@@ -26,7 +26,7 @@ impl Runner {
     fn new(config: &OracleConfig, rule: ShiftRule) -> Runner {
         let mut oracle = Oracle::new(config.clone()).expect("a valid configuration");
         Runner {
-            tail: oracle.tail(&[]).expect("memory"),
+            tail: oracle.tail(&[], 0).expect("memory"),
             oracle,
             rule,
             tokens: Vec::new(),
@@ -84,7 +84,7 @@ impl Runner {
             return;
         }
         self.path.clear();
-        self.tail = self.oracle.tail(&[]).expect("memory");
+        self.tail = self.oracle.tail(&[], 0).expect("memory");
         let tokens = std::mem::take(&mut self.tokens);
         for span in tokens.chunks(3) {
             self.step(span, 0);

@@ -53,7 +53,8 @@ impl Served {
             bytes_max: 40 * 4096,
         });
         let built = oracle.clone();
-        let engine = Engine::builder(move || Ok(Oracle::new(built).expect("a valid oracle")));
+        let engine =
+            Engine::builder(move || Ok(Oracle::new(built.clone()).expect("a valid oracle")));
         let engine = engine.config(config).start().await.expect("it starts");
         Self { engine, oracle }
     }

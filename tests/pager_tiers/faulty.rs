@@ -18,6 +18,8 @@ pub(crate) enum Fault {
     DiesAfter,
     /// The disk is full from then on, and half is written. Files can be removed.
     Fills,
+    /// Nothing may be changed from then on.
+    ReadOnly,
     /// This one operation fails, and nothing else.
     FailsOnce,
     /// This and all that comes after fails, though the process lives.
@@ -39,6 +41,14 @@ struct State {
     operations: usize,
     /// What a process that is just being started would have open.
     locks: Vec<File>,
+}
+
+/// What an operation does to the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Does {
+    Read,
+    Write,
+    Remove,
 }
 
 /// What is to become of an operation.
@@ -85,7 +95,7 @@ impl FaultyFiles {
         self.state.lock().expect("no panic").fault = None;
     }
 
-    fn verdict(&self, writes: bool) -> Verdict {
+    fn verdict(&self, does: Does) -> Verdict {
         let mut state = self.state.lock().expect("no panic");
         let now = state.operations;
         state.operations += 1;
@@ -100,15 +110,17 @@ impl FaultyFiles {
             Fault::ReadsWrong => Verdict::Wrong,
             Fault::DiesWithin if now == at => Verdict::Half(broken),
             Fault::DiesAfter if now == at => Verdict::WorksAndFails,
-            Fault::Fills if !writes => Verdict::Works,
+            Fault::Fills if does != Does::Write => Verdict::Works,
+            Fault::ReadOnly if does == Does::Read => Verdict::Works,
+            Fault::ReadOnly => Verdict::Fails(io::ErrorKind::ReadOnlyFilesystem),
             Fault::Fills if now == at => Verdict::Half(full),
             Fault::Fills => Verdict::Fails(full),
             _ => Verdict::Fails(broken),
         }
     }
 
-    fn run<T>(&self, writes: bool, operation: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        match self.verdict(writes) {
+    fn run<T>(&self, does: Does, operation: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        match self.verdict(does) {
             Verdict::Works | Verdict::Wrong => operation(),
             Verdict::Fails(kind) | Verdict::Half(kind) => Err(kind.into()),
             Verdict::WorksAndFails => {
@@ -126,7 +138,7 @@ impl FaultyFiles {
 
 impl OpenFile for FaultyFile {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match self.files.verdict(true) {
+        match self.files.verdict(Does::Write) {
             Verdict::Works | Verdict::Wrong => self.file.append(bytes),
             Verdict::Fails(kind) => Err(kind.into()),
             Verdict::Half(kind) => {
@@ -141,7 +153,7 @@ impl OpenFile for FaultyFile {
     }
 
     fn read(&mut self, into: &mut [u8]) -> io::Result<()> {
-        match self.files.verdict(false) {
+        match self.files.verdict(Does::Read) {
             Verdict::Fails(kind) | Verdict::Half(kind) => Err(kind.into()),
             Verdict::WorksAndFails => Err(io::ErrorKind::Other.into()),
             Verdict::Works => self.file.read(into),
@@ -157,11 +169,11 @@ impl OpenFile for FaultyFile {
 
 impl Files for FaultyFiles {
     fn create_folder(&mut self, folder: &Path) -> io::Result<()> {
-        self.run(true, || SystemFiles.create_folder(folder))
+        self.run(Does::Write, || SystemFiles.create_folder(folder))
     }
 
     fn lock(&mut self, path: &Path) -> Result<File, TryLockError> {
-        match self.verdict(false) {
+        match self.verdict(Does::Read) {
             Verdict::Works | Verdict::Wrong => {
                 let lock = SystemFiles.lock(path)?;
                 let same = lock.try_clone().map_err(TryLockError::Error)?;
@@ -173,24 +185,24 @@ impl Files for FaultyFiles {
     }
 
     fn list(&mut self, folder: &Path) -> io::Result<Vec<PathBuf>> {
-        self.run(false, || SystemFiles.list(folder))
+        self.run(Does::Read, || SystemFiles.list(folder))
     }
 
     fn create(&mut self, path: &Path) -> io::Result<Box<dyn OpenFile>> {
-        let file = self.run(true, || SystemFiles.create(path))?;
+        let file = self.run(Does::Write, || SystemFiles.create(path))?;
         Ok(self.wrap(file))
     }
 
     fn open(&mut self, path: &Path) -> io::Result<(Box<dyn OpenFile>, u64)> {
-        let (file, bytes) = self.run(false, || SystemFiles.open(path))?;
+        let (file, bytes) = self.run(Does::Read, || SystemFiles.open(path))?;
         Ok((self.wrap(file), bytes))
     }
 
     fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
-        self.run(true, || SystemFiles.rename(from, to))
+        self.run(Does::Write, || SystemFiles.rename(from, to))
     }
 
     fn remove(&mut self, path: &Path) -> io::Result<()> {
-        self.run(false, || SystemFiles.remove(path))
+        self.run(Does::Remove, || SystemFiles.remove(path))
     }
 }

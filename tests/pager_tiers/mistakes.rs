@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 
+use motet::CopyId;
 use motet::pager::tiers::{Tier, TierError};
 
 use super::faulty::{Fault, FaultyFiles};
@@ -31,7 +32,6 @@ fn a_file_is_no_folder() {
 }
 
 fn open(path: &std::path::Path) -> TierError {
-    use motet::CopyId;
     use motet::pager::tiers::{BufferPool, DiskTier};
     let opened = DiskTier::open(path, PLENTY_BYTES, IDENTITY, BufferPool::new(0), CopyId(0));
     opened.expect_err("it cannot be opened")
@@ -137,4 +137,55 @@ fn a_disk_that_fails_to_read_loses_nothing() {
         files.heal();
         load(&mut tier, 0, &copy(1, 9_000)).expect("it is there");
     }
+}
+
+#[test]
+fn a_disk_that_has_become_read_only_is_read_from() {
+    let (folder, files) = (Folder::new(), FaultyFiles::new(None));
+    let (mut tier, _) = folder
+        .open_with(files.clone(), PLENTY_BYTES)
+        .expect("it opens");
+    for id in 0..2 {
+        store(&mut tier, id, &copy(id as u32, 9_000)).expect("there is room");
+    }
+    let each = tier.used_bytes() / 2;
+    files.plan(0, Fault::ReadOnly);
+    let denied = |error: TierError| assert!(matches!(error, TierError::Denied { .. }), "{error}");
+    denied(store(&mut tier, 2, &copy(2, 9_000)).expect_err("nothing can be written"));
+    denied(tier.remove(CopyId(0)).expect_err("nothing can be removed"));
+    load(&mut tier, 1, &copy(1, 9_000)).expect("it can be read");
+    assert!(
+        tier.used_bytes() >= 2 * each,
+        "what is there goes on counting"
+    );
+    files.heal();
+    store(&mut tier, 3, &copy(2, 9_000)).expect("there is room again");
+    assert_eq!((tier.used_bytes(), folder.files().len()), (2 * each, 2));
+}
+
+/// The folder goes away with all that is in it, and comes back.
+#[test]
+fn what_is_in_a_folder_that_is_gone_is_neither_damaged_nor_free() {
+    let (folder, elsewhere) = (Folder::new(), Folder::new());
+    let (mut tier, _) = folder.open();
+    for id in 0..2 {
+        store(&mut tier, id, &copy(id as u32, 9_000)).expect("there is room");
+    }
+    let each = tier.used_bytes() / 2;
+    fs::rename(folder.path(), elsewhere.path()).expect("ours");
+    let missing = |error: TierError| {
+        assert!(matches!(error, TierError::Missing { .. }), "{error}");
+        assert!(!error.is_lost(), "it may come back");
+    };
+    missing(load(&mut tier, 0, &copy(0, 9_000)).expect_err("it is not there"));
+    missing(store(&mut tier, 2, &copy(2, 9_000)).expect_err("there is no folder"));
+    missing(tier.remove(CopyId(1)).expect_err("it is not there"));
+    assert!(
+        tier.used_bytes() >= 2 * each,
+        "what is there goes on counting"
+    );
+    fs::rename(elsewhere.path(), folder.path()).expect("ours");
+    load(&mut tier, 0, &copy(0, 9_000)).expect("it is there again");
+    store(&mut tier, 3, &copy(2, 9_000)).expect("there is room again");
+    assert_eq!((tier.used_bytes(), folder.files().len()), (2 * each, 2));
 }

@@ -229,7 +229,7 @@ fn oracle(seed: u64) -> OracleConfig {
 
 async fn engine(config: &OracleConfig) -> Engine {
     let config = config.clone();
-    let oracle = move || Ok(Oracle::new(config).expect("a valid oracle"));
+    let oracle = move || Ok(Oracle::new(config.clone()).expect("a valid oracle"));
     Engine::builder(oracle)
         .start()
         .await

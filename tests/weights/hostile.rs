@@ -2,50 +2,26 @@
 //! never a panic, and no more memory than the file's size accounts for.
 
 use std::fs::{File, OpenOptions};
-use std::hint::black_box;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
 use motet::model::ModelError;
-use motet::model::weights::{Format, ModelFiles, TokenizerSource};
+use motet::model::weights::Format;
 use proptest::prelude::*;
 use serde_json::json;
 
 use crate::allocation::largest_during;
 use crate::folder;
 use crate::gguf::{GgufFile, Value, array};
+use crate::read_whole;
 use crate::tiny::{Scratch, Tiny};
 
 /// The tiny files have less than 64 KiB; nothing needs more than this of them.
 const ALLOCATION_BYTES_MAX: usize = 1 << 20;
 
-/// Opens the model and, if that works, uses all of it.
+/// Opens the model and, if that works, uses all of it, within little memory.
 fn use_all(path: &Path) -> Result<(), ModelError> {
-    let (result, largest) = largest_during(|| {
-        let files = ModelFiles::open(path)?;
-        assert_eq!(files.identity(), files.identity());
-        for name in files.tensor_names() {
-            let tensor = files.tensor(name).expect("checked when it was opened");
-            if tensor.shape.len() == 1 {
-                assert_eq!(tensor.to_f32().len(), tensor.elements());
-            }
-        }
-        if let TokenizerSource::Gguf(metadata) = files.tokenizer_source() {
-            for key in metadata.keys() {
-                // Most are errors; none may panic.
-                black_box([
-                    metadata.get_str(key).is_ok(),
-                    metadata.get_u64(key).is_ok(),
-                    metadata.get_f32(key).is_ok(),
-                    metadata.get_bool(key).is_ok(),
-                    metadata.get_strings(key).is_ok(),
-                    metadata.get_f32s(key).is_ok(),
-                    metadata.get_i32s(key).is_ok(),
-                ]);
-            }
-        }
-        Ok(())
-    });
+    let (result, largest) = largest_during(|| read_whole::use_all(path).map(drop));
     assert!(largest < ALLOCATION_BYTES_MAX, "{largest} bytes at once");
     result
 }

@@ -10,5 +10,9 @@ mod folder;
 mod gguf;
 mod hostile;
 mod metadata;
+#[path = "../common/read_whole.rs"]
+mod read_whole;
 mod real;
+#[path = "../common/scratch.rs"]
+mod scratch;
 mod tiny;

@@ -1,12 +1,11 @@
 //! A tiny Llama with random weights, and the naive reading of every format.
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use half::{bf16, f16};
 use motet::model::weights::Format;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+
+pub(crate) use crate::scratch::Scratch;
 
 pub(crate) const VOCAB: usize = 40;
 pub(crate) const HIDDEN: usize = 32;
@@ -16,39 +15,6 @@ pub(crate) const HEADS: usize = 4;
 pub(crate) const KV_HEADS: usize = 2;
 /// `HEADS * HEAD_DIM` is not `HIDDEN`, on purpose.
 pub(crate) const HEAD_DIM: usize = 16;
-
-/// A folder that is gone when this is dropped.
-pub(crate) struct Scratch(PathBuf);
-
-impl Scratch {
-    pub(crate) fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!(
-            "motet-weights-{}-{}",
-            std::process::id(),
-            COUNT.fetch_add(1, Ordering::Relaxed)
-        );
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).expect("the temporary folder is writable");
-        Self(folder)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-
-    pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::write(&path, bytes).expect("the temporary folder is writable");
-        path
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
-}
 
 /// A tensor as it is stored, with rows in Hugging Face's order.
 #[derive(Clone)]

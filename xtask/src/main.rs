@@ -5,7 +5,8 @@
 //! | `setup/` | MLX for this machine: wheels, mlx-c, bindings, the generated cargo config |
 //! | `model.rs` | the models that tests and examples run |
 //! | `bench/` | the figures, side by side with mlx-lm |
-//! | `demo.rs`, `test.rs` | commands put together from set-up and cargo |
+//! | `fuzz.rs` | libFuzzer on the targets in `fuzz/`, with a stable compiler |
+//! | `demo.rs`, `test.rs`, `simulate.rs` | commands put together from set-up and cargo |
 //! | `cache.rs` | the per-user folder that all of it lives in, and its lock |
 //! | `component.rs` | a folder that is there whole and undamaged, or is built again |
 //! | `checksum.rs`, `process.rs`, `ui.rs` | SHA-256, other programs, the terminal |
@@ -15,9 +16,11 @@ mod cache;
 mod checksum;
 mod component;
 mod demo;
+mod fuzz;
 mod model;
 mod process;
 mod setup;
+mod simulate;
 mod test;
 mod ui;
 mod workspace;
@@ -48,6 +51,10 @@ enum Command {
     Test(test::Arguments),
     /// Measure the figures and write them to target/motet/bench.json
     Bench(bench::Arguments),
+    /// Run the whole house on a paused clock, with faults drawn from seeds
+    Simulate(simulate::Arguments),
+    /// Fuzz what reads files and messages of others
+    Fuzz(fuzz::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -56,6 +63,8 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => demo::command(&arguments),
         Command::Test(arguments) => test::command(&arguments),
         Command::Bench(arguments) => bench::command(&arguments),
+        Command::Simulate(arguments) => simulate::command(&arguments),
+        Command::Fuzz(arguments) => fuzz::command(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use motet::cache;
-use motet::device::{Outcome, Table, Work};
+use motet::device::{Edit, Outcome, Table, Work};
 use motet::model::Model;
 use motet::scheduler::cost::{StepCost, StepLoad};
 use motet::{SlotId, UserId};
@@ -200,7 +200,7 @@ impl<M: Model> VirtualDevice<M> {
 
     fn survey(&mut self, work: &Work, callers: &Callers) -> (Step, StepLoad) {
         for edit in &work.edits {
-            if let motet::device::Edit::Close { slot } = edit {
+            if let Edit::Close { slot } | Edit::Retire { slot, .. } = edit {
                 self.slots.remove(slot);
             }
         }

@@ -8,13 +8,14 @@ mod held;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kameo::Actor;
 use kameo::actor::ActorRef;
 use kameo::message::{Context, Message};
 use smallvec::SmallVec;
 use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
 
 use super::scheduler::{Scheduler, Stop};
 use crate::error::GenerateError;

@@ -67,7 +67,16 @@ impl<'a, M: Model> Checker<'a, M> {
     }
 
     pub(super) fn on(&mut self, prompt: usize, path: Vec<Rc<M::Segment>>) -> Slot<M> {
-        let tail = self.model.tail(&path);
+        self.with_room(prompt, path, 0)
+    }
+
+    pub(super) fn with_room(
+        &mut self,
+        prompt: usize,
+        path: Vec<Rc<M::Segment>>,
+        room: usize,
+    ) -> Slot<M> {
+        let tail = self.model.tail(&path, room);
         let tail = self.done(tail);
         self.expect(tail.tokens() == 0, "a new tail is empty");
         Slot { prompt, path, tail }

@@ -42,6 +42,44 @@ impl<M: Model> Checker<'_, M> {
         self.finish(&mut slot);
     }
 
+    /// A slot that ends leaves the same segments as one that goes on, whatever of its tail
+    /// was sealed before.
+    pub(super) fn retired(&mut self) {
+        for prompt in 0..self.given {
+            let cached = self.prompts[prompt].len() - 1;
+            for to in cuts(cached).into_iter().chain([cached]) {
+                for from in [0, 1, to / 2, to - 1].into_iter().filter(|from| *from < to) {
+                    self.retired_between(prompt, from, to);
+                }
+            }
+        }
+    }
+
+    fn retired_between(&mut self, prompt: usize, from: usize, to: usize) {
+        let cached = self.prompts[prompt].len() - 1;
+        let mut before = self.cold(prompt);
+        self.advance(&mut before, cached);
+        if from > 0 {
+            self.seal(&mut before, from);
+        }
+        for room in [0, cached, 3 * cached] {
+            let mut slot = self.with_room(prompt, Vec::new(), room);
+            self.advance(&mut slot, to);
+            if to < cached {
+                self.advance(&mut slot, cached - to);
+            }
+            let last = self.model.retire(slot.tail, from..to);
+            let last = self.done(last);
+            let extent = Extent {
+                tokens: to - from,
+                beyond: cached - to,
+            };
+            self.expect_extent(&last, extent);
+            let path = [&before.path[..], &[Rc::new(last)]].concat();
+            self.resume(prompt, &path);
+        }
+    }
+
     pub(super) fn split(&mut self) {
         for prompt in 0..self.given {
             let cached = self.prompts[prompt].len() - 1;
@@ -117,6 +155,14 @@ impl<M: Model> Checker<'_, M> {
         for at in [0, cached + 1] {
             let sealed = self.model.seal(&mut slot.tail, at);
             self.expect_cut(sealed, "seal", at);
+        }
+        let backwards = std::ops::Range { start: 2, end: 1 };
+        for part in [0..0, 1..1, backwards, 0..4] {
+            let mut short = self.cold(0);
+            self.advance(&mut short, 3);
+            let retired = self.model.retire(short.tail, part);
+            let refused = matches!(retired, Err(ModelError::Cut { .. }));
+            self.expect(refused, "what a tail does not hold is refused");
         }
         for at in [0, cached, cached + 1] {
             let parts = self.model.split(&segment, at);

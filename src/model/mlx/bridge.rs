@@ -158,6 +158,17 @@ pub fn available() -> bool {
     entries().is_some()
 }
 
+/// That this process' libmlxc carries a bridge of another version, in words that say what
+/// to do.
+#[must_use]
+pub fn outdated() -> Option<String> {
+    let found = found_version().filter(|found| *found != VERSION)?;
+    Some(format!(
+        "this MLX was set up for another version of Motet (its bridge is version {found}; \
+         expected {VERSION}): run `cargo xtask setup` and build again"
+    ))
+}
+
 /// An operation that runs `kernel` on `inputs`; `outputs` are the shapes of the
 /// arrays that it fills.
 ///
@@ -340,21 +351,37 @@ fn entries() -> Option<Entries> {
     *ENTRIES.get_or_init(find_entries)
 }
 
+/// The bridge that this crate goes with.
+const VERSION: c_int = 3;
+
+/// What the program has loaded under this name, or null.
 #[cfg(target_os = "linux")]
-fn find_entries() -> Option<Entries> {
-    const VERSION: c_int = 3;
+fn find(name: &CStr) -> *mut c_void {
     unsafe extern "C" {
         fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *mut c_void;
     }
     // SAFETY: a null handle (RTLD_DEFAULT) searches what the program has loaded.
-    let find = |name: &CStr| unsafe { dlsym(std::ptr::null_mut(), name.as_ptr()) };
+    unsafe { dlsym(std::ptr::null_mut(), name.as_ptr()) }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn find(_name: &CStr) -> *mut c_void {
+    std::ptr::null_mut()
+}
+
+/// The version of this process' bridge, if it has one.
+fn found_version() -> Option<c_int> {
     let version = find(c"motet_bridge_version");
     if version.is_null() {
         return None;
     }
     // SAFETY: every version of the bridge has this function with this signature.
     let version: extern "C" fn() -> c_int = unsafe { std::mem::transmute(version) };
-    if version() != VERSION {
+    Some(version())
+}
+
+fn find_entries() -> Option<Entries> {
+    if found_version() != Some(VERSION) {
         return None;
     }
     let found = [
@@ -376,11 +403,6 @@ fn find_entries() -> Option<Entries> {
             adopt: std::mem::transmute::<*mut c_void, Adopt>(adopt),
         }
     })
-}
-
-#[cfg(not(target_os = "linux"))]
-fn find_entries() -> Option<Entries> {
-    None
 }
 
 /// Runs the kernel; called by the C++ half.

@@ -24,6 +24,7 @@ mod error;
 mod flight;
 mod forward;
 pub mod kernels;
+mod kv_block;
 mod ops;
 mod parcel;
 mod pool;
@@ -55,8 +56,7 @@ use self::pool::Pool;
 use self::removal::Removal;
 use self::rotary::Rotary;
 use self::shape::Shape;
-use self::state::State;
-use self::tail::Appends;
+use self::tail::{Appends, OwnMemory};
 use self::weights::Weights;
 use super::sampling::Drawing;
 use super::weights::ModelFiles;
@@ -74,7 +74,7 @@ pub struct MlxModel {
     network: Network,
     dtype: Dtype,
     stream: Stream,
-    /// Where state that comes in lies; none for memory of MLX's own.
+    /// Where cached state lies; none for memory of MLX's own.
     pool: Option<Pool>,
     /// Held by each flight too.
     in_air: Rc<()>,
@@ -90,10 +90,10 @@ pub struct MlxOptions {
     /// next step asks for again; beyond that it would sit on the memory of freed
     /// segments, which the byte budgets count as free.
     pub cache_bytes_max: usize,
-    /// Most bytes of memory that this model keeps when segments that came in from the
-    /// host are freed, for the next ones that come in; beside the byte budgets, too.
-    /// It needs about what comes in at a time, which would otherwise wait for the system
-    /// to clear fresh memory. Without `kernels` it is MLX that keeps it, as above.
+    /// Most bytes of memory that this model keeps when segments and tails are freed, for
+    /// the next ones; beside the byte budgets, too. It needs about what begins or comes in
+    /// at a time, which would otherwise wait for the system to clear fresh memory. Without
+    /// `kernels` it is MLX that keeps it, as above.
     pub spare_bytes_max: usize,
     /// Whether to use this crate's own CPU kernels where they are to be had, rather
     /// than compose the same of MLX's operations.
@@ -125,8 +125,9 @@ impl MlxModel {
     ///
     /// # Errors
     ///
-    /// [`ModelError::Device`] when the device is not there or out of memory, and
-    /// what [`ModelFiles::tensor`] answers.
+    /// [`ModelError::Device`] when the device is not there or out of memory, or when MLX
+    /// was set up for kernels of another version of this crate, and what
+    /// [`ModelFiles::tensor`] answers.
     pub fn load(files: &ModelFiles, options: MlxOptions) -> Result<Self, ModelError> {
         memory::set_cache_limit(options.cache_bytes_max)?;
         let device = match options.device {
@@ -138,7 +139,11 @@ impl MlxModel {
             MlxDevice::Cpu => (Stream::new_with_device(&Device::cpu()), Dtype::Float32),
             MlxDevice::Gpu => (Stream::new_with_device(&Device::gpu()), Dtype::Bfloat16),
         };
-        let kernels = (options.kernels && !gpu && bridge::available()).then(|| stream.clone());
+        let wants_kernels = options.kernels && !gpu;
+        if let Some(why) = bridge::outdated().filter(|_| wants_kernels) {
+            return Err(ModelError::Device(why));
+        }
+        let kernels = (wants_kernels && bridge::available()).then(|| stream.clone());
         if let Some(stream) = &kernels {
             bridge::queue_more(stream);
         }
@@ -172,6 +177,14 @@ impl MlxModel {
         })
     }
 
+    /// What tails have their buffers from; none where they are MLX's.
+    fn own_memory(&self) -> Option<OwnMemory<'_>> {
+        match (&self.network.attention.means, &self.pool) {
+            (Means::Kernel(stream), Some(pool)) => Some(OwnMemory { pool, stream }),
+            _ => None,
+        }
+    }
+
     fn batch(&self, spans: &[Span<'_, Self>]) -> Result<Batch, ModelError> {
         let vocab = self.shape.vocab;
         for (index, span) in spans.iter().enumerate() {
@@ -199,7 +212,7 @@ impl MlxModel {
         let appending = spans
             .iter_mut()
             .map(|span| (&mut *span.tail, span.tokens.count()));
-        let mut tails = Appends::begin(&self.shape, appending);
+        let mut tails = Appends::begin(&self.shape, appending, self.own_memory())?;
         let logits = match spans.is_empty() {
             true => None,
             false => self.network.forward(batch, &mut tails, eager)?,
@@ -224,8 +237,8 @@ impl Model for MlxModel {
         &self.spec
     }
 
-    fn tail(&mut self, _path: &[Rc<MlxSegment>]) -> Result<MlxTail, ModelError> {
-        Ok(MlxTail::new(&self.shape, self.dtype))
+    fn tail(&mut self, _path: &[Rc<MlxSegment>], room: usize) -> Result<MlxTail, ModelError> {
+        Ok(MlxTail::new(&self.shape, self.dtype, room))
     }
 
     fn launch(&mut self, spans: &mut [Span<'_, Self>]) -> Result<MlxFlight, ModelError> {
@@ -252,22 +265,29 @@ impl Model for MlxModel {
 
     fn seal(&mut self, tail: &mut MlxTail, tokens: usize) -> Result<MlxSegment, ModelError> {
         legal::seal(tail.tokens(), tokens)?;
-        let shape = &self.shape;
         let left = tail.tokens() - tokens;
         let extent = Extent {
             tokens,
             beyond: left,
         };
-        with_stream(&self.stream, || {
-            // Held tokens are the last ones, so those before the cut end at `cut`.
-            let cut = tail.held().saturating_sub(left);
-            let layers = tail.compact(cut - shape.kept(extent), cut)?;
-            let segment = MlxSegment::new(shape, extent, layers);
-            let rest = tail.roomy(cut, tail.held())?;
-            transforms::async_eval(segment.arrays().chain(rest.iter().flat_map(State::arrays)))?;
-            *tail = tail.with_layers(left, tail.held() - cut, rest);
-            Ok(segment)
-        })
+        let kept = self.shape.kept(extent);
+        let layers = with_stream(&self.stream, || match self.own_memory() {
+            _ if left == 0 => tail.take(kept),
+            Some(memory) => tail.seal_apart(&self.shape, kept, left, memory.pool),
+            None => tail.seal_by_graph(kept, left),
+        })?;
+        Ok(MlxSegment::new(&self.shape, extent, layers))
+    }
+
+    fn retire(&mut self, tail: MlxTail, tokens: Range<usize>) -> Result<MlxSegment, ModelError> {
+        legal::retire(tail.tokens(), &tokens)?;
+        let extent = Extent {
+            tokens: tokens.len(),
+            beyond: tail.tokens() - tokens.end,
+        };
+        let kept = self.shape.kept(extent);
+        let layers = with_stream(&self.stream, || tail.into_last(kept, extent.beyond))?;
+        Ok(MlxSegment::new(&self.shape, extent, layers))
     }
 
     fn split(

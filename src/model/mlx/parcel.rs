@@ -13,7 +13,6 @@
 //! On the CPU, state that comes in lies in memory of a [`Pool`]; MLX is handed arrays
 //! over that. Elsewhere, and without the bridge, it is copied to MLX's own memory.
 
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -21,7 +20,8 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, transforms};
 
 use super::bridge::{self, memory};
-use super::pool::Pool;
+use super::kv_block::KvBlock;
+use super::pool::{Pages, Pool};
 use super::segment::MlxSegment;
 use super::shape::Shape;
 use super::state::State;
@@ -29,8 +29,6 @@ use crate::model::{Extent, FloatKind, Floats, ModelError, Packer, Segment, legal
 
 /// How often it is looked whether a parcel is computed.
 const WATCH: Duration = Duration::from_micros(50);
-/// Arrays begin on a cache line, which is the widest vector too.
-const ALIGNMENT: usize = 64;
 /// Raise it when the order of packed numbers changes.
 const LAYOUT: u64 = 1;
 
@@ -64,42 +62,23 @@ impl MlxPacker {
     }
 
     /// The arrays in `bytes`, over one block of the pool's.
-    fn adopted(&self, pool: &Pool, bytes: &[u8], kept: usize) -> Result<Vec<Array>, ModelError> {
-        let shape = self.array_shape(kept);
-        let array_bytes = bytes.len() / (2 * self.shape.layers);
-        // A line before each, the end of which MLX uses.
-        let place_bytes = ALIGNMENT + array_bytes.next_multiple_of(ALIGNMENT);
-        let no_memory = |error| ModelError::Device(format!("no memory for what comes in: {error}"));
-        let mut block = pool
-            .take(2 * self.shape.layers * place_bytes)
-            .map_err(no_memory)?;
-        let arrays = bytes.chunks_exact(array_bytes);
-        let places = block.bytes_mut().chunks_exact_mut(place_bytes);
-        for (place, numbers) in places.zip(arrays) {
-            place[ALIGNMENT..][..array_bytes].copy_from_slice(numbers);
-        }
-        let start = block.start();
-        let block = Arc::new(block);
-        let array = |index: usize| {
-            // SAFETY: the place is inside the block, which each array's owner keeps, and
-            // which nobody else uses; it holds a line and then as many numbers as the
-            // shape has. Pools are for where arrays can be adopted.
-            unsafe {
-                let data = start.add(index * place_bytes + ALIGNMENT).cast();
-                memory::adopt(data, &shape, Arc::clone(&block))
-            }
-        };
-        let arrays: Result<Vec<Array>, Exception> = (0..2 * self.shape.layers).map(array).collect();
-        Ok(arrays?)
+    fn adopted(&self, pool: &Pool, bytes: &[u8], kept: usize) -> Result<Vec<State>, Exception> {
+        let mut block = KvBlock::new(pool, &self.shape, kept, Pages::Large)?;
+        block.fill(bytes);
+        block.states()
     }
 
     /// The arrays in `bytes`, in MLX's memory.
-    fn copied(&self, bytes: &[u8], kept: usize) -> Vec<Array> {
+    fn copied(&self, bytes: &[u8], kept: usize) -> Vec<State> {
         let shape = self.array_shape(kept);
-        let arrays = bytes.chunks_exact(bytes.len() / (2 * self.shape.layers));
-        arrays
-            .map(|bytes| memory::copied(bytes, &shape, self.dtype))
-            .collect()
+        let array_bytes = bytes.len() / (2 * self.shape.layers);
+        let copied = |bytes: &[u8]| memory::copied(bytes, &shape, self.dtype);
+        let layers = bytes.chunks_exact(2 * array_bytes);
+        let state = |bytes: &[u8]| State {
+            keys: copied(&bytes[..array_bytes]),
+            values: copied(&bytes[array_bytes..]),
+        };
+        layers.map(state).collect()
     }
 }
 
@@ -130,21 +109,14 @@ impl Packer for MlxPacker {
     fn unpack(&self, extent: Extent, bytes: &[u8]) -> Result<MlxParcel, ModelError> {
         legal::unpack(extent, self.packed_bytes(extent), bytes.len())?;
         let kept = self.shape.kept(extent);
-        let arrays = match &self.pool {
+        let layers = match &self.pool {
             _ if kept == 0 => Vec::new(),
             Some(pool) => self.adopted(pool, bytes, kept)?,
             None => self.copied(bytes, kept),
         };
-        let mut arrays = arrays.into_iter();
-        let layers = std::iter::from_fn(|| {
-            Some(State {
-                keys: arrays.next()?,
-                values: arrays.next()?,
-            })
-        });
         Ok(MlxParcel {
             extent,
-            layers: layers.collect(),
+            layers,
             computed: None,
         })
     }

@@ -1,12 +1,13 @@
-//! Memory for state that comes in from the host, kept warm.
+//! Memory for cached state, kept warm.
 //!
 //! A page that a process touches for the first time costs it several times what a copy
-//! into it does. So the memory that a segment leaves is kept for the next one that comes
-//! in, up to a bound; the rest goes back to the system at once.
+//! into it does. So the memory that a segment or a tail leaves is kept for the next one,
+//! up to a bound; the rest goes back to the system at once.
 
 use std::collections::VecDeque;
 use std::io;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memmap2::MmapMut;
@@ -15,6 +16,8 @@ use memmap2::MmapMut;
 const SPARE_BLOCKS_MAX: usize = 256;
 /// A spare block serves what it is larger than by at most one part in so many.
 const SLACK_PARTS: usize = 8;
+/// The system's pages are no larger, or a multiple of this.
+const PAGE_BYTES: usize = 64 << 10;
 
 /// A handle to the pool. Any thread may use it.
 #[derive(Clone, Debug)]
@@ -25,7 +28,19 @@ pub(super) struct Pool(Arc<Mutex<Inner>>);
 pub(super) struct Block {
     /// Some until it is dropped.
     memory: Option<MmapMut>,
+    /// Bytes of it that were not given back.
+    used_bytes: AtomicUsize,
     pool: Pool,
+}
+
+/// How the system is to give fresh memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pages {
+    /// In large pages, where it has them: for what is filled at once.
+    Large,
+    /// In small ones, each when it is first written to: for what is filled bit by bit, or
+    /// perhaps never.
+    Small,
 }
 
 #[derive(Debug, Default)]
@@ -53,14 +68,15 @@ impl Pool {
     /// # Errors
     ///
     /// What the system says, where it has no memory.
-    pub(super) fn take(&self, bytes: usize) -> io::Result<Block> {
+    pub(super) fn take(&self, bytes: usize, pages: Pages) -> io::Result<Block> {
         let spare = self.inner().take(bytes);
         let memory = match spare {
             Some(memory) => memory,
-            None => fresh(bytes)?,
+            None => fresh(bytes, pages)?,
         };
         self.inner().in_use_bytes += memory.len();
         Ok(Block {
+            used_bytes: AtomicUsize::new(memory.len()),
             memory: Some(memory),
             pool: self.clone(),
         })
@@ -100,7 +116,6 @@ impl Inner {
 
     /// Keeps a block, and returns those that there is no room for any more.
     fn put(&mut self, memory: MmapMut) -> Vec<MmapMut> {
-        self.in_use_bytes -= memory.len();
         if memory.len() > self.spare_bytes_max {
             return vec![memory];
         }
@@ -121,6 +136,26 @@ impl Block {
         self.memory.as_mut().expect("not dropped yet")
     }
 
+    /// Gives what comes after the first `bytes` bytes back to the system.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses that any more.
+    pub(super) unsafe fn give_back_after(&self, bytes: usize) {
+        let memory = self.memory.as_ref().expect("not dropped yet");
+        let from = bytes.next_multiple_of(PAGE_BYTES);
+        #[cfg(unix)]
+        if from < memory.len() {
+            let advice = memmap2::UncheckedAdvice::DontNeed;
+            // SAFETY: the caller's promise; what is read there later is the system's
+            // zeros, until it is written. Where the system does not take it, it stays.
+            unsafe { memory.unchecked_advise_range(advice, from, memory.len() - from) }.ok();
+        }
+        let left = from.min(memory.len());
+        let before = self.used_bytes.fetch_min(left, Ordering::Relaxed);
+        self.pool.inner().in_use_bytes -= before.saturating_sub(left);
+    }
+
     /// Where it begins.
     pub(super) fn start(&mut self) -> NonNull<u8> {
         NonNull::from(self.bytes_mut()).cast()
@@ -130,17 +165,28 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         let memory = self.memory.take().expect("dropped once");
-        let surplus = self.pool.inner().put(memory);
+        let mut inner = self.pool.inner();
+        inner.in_use_bytes -= *self.used_bytes.get_mut();
+        let surplus = inner.put(memory);
+        drop(inner);
         // The system takes its time, so not while the pool is locked.
         drop(surplus);
     }
 }
 
-fn fresh(bytes: usize) -> io::Result<MmapMut> {
+fn fresh(bytes: usize, pages: Pages) -> io::Result<MmapMut> {
     let memory = MmapMut::map_anon(bytes.max(1))?;
-    // A hint, where the system has larger pages: without them it only takes longer.
+    // Hints: where the system does not take them, it only takes longer.
     #[cfg(target_os = "linux")]
-    memory.advise(memmap2::Advice::HugePage).ok();
+    {
+        let advice = match pages {
+            Pages::Large => memmap2::Advice::HugePage,
+            Pages::Small => memmap2::Advice::NoHugePage,
+        };
+        memory.advise(advice).ok();
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = pages;
     Ok(memory)
 }
 
@@ -153,14 +199,14 @@ mod tests {
     #[test]
     fn what_is_dropped_serves_again_where_it_fits() {
         let pool = Pool::new(64 * MIB);
-        let mut block = pool.take(8 * MIB).expect("memory");
+        let mut block = pool.take(8 * MIB, Pages::Large).expect("memory");
         block.bytes_mut()[5] = 77;
         let start = block.start();
         assert_eq!(pool.in_use_bytes(), 8 * MIB);
         drop(block);
         assert_eq!(pool.in_use_bytes(), 0);
         let check = |bytes, serves| {
-            let mut block = pool.take(bytes).expect("memory");
+            let mut block = pool.take(bytes, Pages::Large).expect("memory");
             assert_eq!(block.start() == start, serves, "{bytes} bytes");
             assert!(block.bytes_mut().len() >= bytes);
             assert_eq!(block.bytes_mut()[5] == 77, serves, "{bytes} bytes");
@@ -173,20 +219,44 @@ mod tests {
     }
 
     #[test]
+    fn what_is_given_back_is_not_in_use() {
+        let pool = Pool::new(64 * MIB);
+        let mut block = pool.take(8 * MIB, Pages::Large).expect("memory");
+        block.bytes_mut().fill(77);
+        // SAFETY: nothing there is used.
+        unsafe { block.give_back_after(3 * MIB - 5) };
+        assert_eq!(pool.in_use_bytes(), 3 * MIB);
+        assert_eq!(block.bytes_mut()[3 * MIB - 6], 77);
+        assert_eq!(block.bytes_mut()[3 * MIB], 0, "the system's again");
+        // SAFETY: as above.
+        unsafe { block.give_back_after(9 * MIB) };
+        assert_eq!(pool.in_use_bytes(), 3 * MIB);
+        drop(block);
+        assert_eq!(pool.in_use_bytes(), 0);
+        let whole = pool.take(8 * MIB, Pages::Large).expect("memory");
+        assert_eq!(pool.in_use_bytes(), 8 * MIB);
+        drop(whole);
+    }
+
+    #[test]
     fn no_more_is_kept_than_may_be() {
         let pool = Pool::new(4 * MIB);
         let spare = || {
             let inner = pool.inner();
             (inner.spare.len(), inner.spare_bytes)
         };
-        drop(pool.take(5 * MIB).expect("memory"));
+        drop(pool.take(5 * MIB, Pages::Large).expect("memory"));
         assert_eq!(spare(), (0, 0));
-        let blocks: Vec<Block> = (0..6).map(|_| pool.take(MIB).expect("memory")).collect();
+        let blocks: Vec<Block> = (0..6)
+            .map(|_| pool.take(MIB, Pages::Large).expect("memory"))
+            .collect();
         drop(blocks);
         assert_eq!(spare(), (4, 4 * MIB));
-        drop(pool.take(3 * MIB).expect("memory"));
+        drop(pool.take(3 * MIB, Pages::Large).expect("memory"));
         assert_eq!(spare(), (2, 4 * MIB));
-        let small: Vec<Block> = (0..300).map(|_| pool.take(1).expect("memory")).collect();
+        let small: Vec<Block> = (0..300)
+            .map(|_| pool.take(1, Pages::Large).expect("memory"))
+            .collect();
         drop(small);
         assert_eq!(spare().0, SPARE_BLOCKS_MAX);
         assert_eq!(pool.in_use_bytes(), 0);
@@ -196,7 +266,7 @@ mod tests {
     fn the_peak_is_of_both_together() {
         let pool = Pool::new(0);
         assert_eq!(pool.peak_bytes_beside(1000), 0);
-        let block = pool.take(100).expect("memory");
+        let block = pool.take(100, Pages::Large).expect("memory");
         assert_eq!(pool.peak_bytes_beside(50), 150);
         drop(block);
         assert_eq!(pool.peak_bytes_beside(1000), 150);

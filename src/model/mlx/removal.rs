@@ -30,7 +30,7 @@ impl Removal<'_> {
         let held = sealed.sum::<usize>() + tail.tokens();
         let left = held - self.removed.len();
         let at_end = self.removed.end == held;
-        if at_end && self.unsealed.is_empty() && tail.truncate(left) {
+        if at_end && self.unsealed.is_empty() && tail.truncate(left)? {
             return Ok(());
         }
         let tail_tokens = tail.held();

@@ -1,4 +1,7 @@
-//! Tails: buffers that grow by blocks and are written in place.
+//! Tails: buffers that are written in place.
+//!
+//! They have room for what a tail is expected to grow to, from the first token on, and
+//! beyond that grow by blocks.
 //!
 //! A step takes the buffers out of its tails, puts them through the graph, and
 //! gives back what the graph makes of them. This crate's kernels write into them when
@@ -7,12 +10,16 @@
 //! before it has landed: a buffer that is held is copied as a whole, layer by layer, in
 //! every step.
 
+use std::ops::Range;
+
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype, ops::zeros_dtype};
+use mlx_rs::{Array, Dtype, Stream, ops::zeros_dtype, transforms};
 
 use super::batch::Batch;
 use super::bridge::Buffer;
+use super::kv_block::{self, KvBlock};
 use super::ops;
+use super::pool::{Pages, Pool};
 use super::shape::Shape;
 use super::state::State;
 use crate::model::{Extent, Tail, tail_capacity};
@@ -26,12 +33,24 @@ pub struct MlxTail {
     /// Keys and values of each layer, with room to grow. None before the first
     /// token.
     layers: Vec<State>,
+    /// What they lie in; none where that is memory of MLX's own.
+    block: Option<KvBlock>,
     /// Tokens since the path's end.
     tokens: usize,
     /// Tokens whose state the buffers hold, from their start: the last ones.
     held: usize,
     capacity: usize,
+    /// Tokens that it is expected to grow to.
+    room: usize,
     bytes_per_token: usize,
+}
+
+/// Where tails have their buffers from when this crate's kernels write to them, and the
+/// stream that those run on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OwnMemory<'a> {
+    pub(super) pool: &'a Pool,
+    pub(super) stream: &'a Stream,
 }
 
 /// The buffers of a step's tails, on their way through it.
@@ -59,23 +78,29 @@ struct Append {
 }
 
 impl MlxTail {
-    pub(super) fn new(shape: &Shape, dtype: Dtype) -> Self {
+    pub(super) fn new(shape: &Shape, dtype: Dtype, room: usize) -> Self {
         Self {
             layers: Vec::new(),
+            block: None,
             tokens: 0,
             held: 0,
             capacity: 0,
+            // What is beyond a window goes when the buffers are full.
+            room: shape.window.map_or(room, |_| 0),
             bytes_per_token: shape.bytes_per_token(dtype),
         }
     }
 
-    /// A tail of `tokens` tokens, the last `held` of which are in `layers`.
+    /// A tail of `tokens` tokens in the place of this one, the last `held` of which are in
+    /// `layers`.
     pub(super) fn with_layers(&self, tokens: usize, held: usize, layers: Vec<State>) -> Self {
         Self {
             capacity: layers.first().map_or(0, State::capacity),
             layers,
+            block: None,
             tokens,
             held,
+            room: self.room,
             bytes_per_token: self.bytes_per_token,
         }
     }
@@ -93,36 +118,108 @@ impl MlxTail {
         }
     }
 
-    /// Each layer's state of held tokens `from..to`, compact; none of no tokens.
-    pub(super) fn compact(&self, from: usize, to: usize) -> Result<Vec<State>, Exception> {
-        if from == to {
+    /// The state of the last `kept` of its tokens but `after`, compact: what remains of
+    /// it. A layer's old and new buffers exist at once, no more.
+    pub(super) fn into_last(mut self, kept: usize, after: usize) -> Result<Vec<State>, Exception> {
+        let last = self.before(kept, after);
+        if kept == 0 {
             return Ok(Vec::new());
         }
-        let layers = self.layers.iter();
-        layers.map(|layer| layer.compact(from, to)).collect()
+        if let Some(mut block) = self.block.take() {
+            self.layers.clear();
+            // SAFETY: no step with this tail is under way, and its arrays are gone.
+            unsafe { block.repack(last, kept) };
+            return block.states();
+        }
+        let compact = self.layers.into_iter().map(|layer| {
+            let compact = layer.compact(last.start, last.end)?;
+            transforms::eval(compact.arrays())?;
+            Ok(compact)
+        });
+        compact.collect()
     }
 
-    /// Copies of held tokens `from..to` in buffers with room for at least one more.
-    pub(super) fn roomy(&self, from: usize, to: usize) -> Result<Vec<State>, Exception> {
-        if from == to {
-            return Ok(Vec::new());
-        }
-        let capacity = capacity_beyond(to - from);
-        let layers = self.layers.iter();
-        layers
-            .map(|layer| layer.moved(from, to, capacity))
-            .collect()
+    /// The same of the last of all its tokens; it is empty then, and goes on.
+    pub(super) fn take(&mut self, kept: usize) -> Result<Vec<State>, Exception> {
+        let mut rest = self.with_layers(0, 0, Vec::new());
+        rest.room = self.room.saturating_sub(self.tokens);
+        std::mem::replace(self, rest).into_last(kept, 0)
+    }
+
+    /// Copies the state of `kept` tokens before the last `left`, which stay, by hand.
+    pub(super) fn seal_apart(
+        &mut self,
+        shape: &Shape,
+        kept: usize,
+        left: usize,
+        pool: &Pool,
+    ) -> Result<Vec<State>, Exception> {
+        let Some(block) = &mut self.block else {
+            return self.seal_by_graph(kept, left);
+        };
+        let mut apart = KvBlock::new(pool, shape, kept, Pages::Large)?;
+        let cut = self.held.saturating_sub(left);
+        // SAFETY: no step with this tail is under way; the other block is new.
+        unsafe { block.copy(cut - kept..cut, &mut apart) };
+        let sealed = match kept {
+            0 => Vec::new(),
+            _ => apart.states()?,
+        };
+        self.room = self.room.saturating_sub(self.tokens - left);
+        let rest = cut..self.held;
+        let capacity = capacity_for((rest.len() + 1).max(self.room));
+        self.capacity = capacity.min(block.capacity());
+        self.layers.clear();
+        // SAFETY: as above, and its arrays are gone.
+        unsafe { block.repack(rest.clone(), self.capacity) };
+        self.layers = block.states()?;
+        (self.tokens, self.held) = (left, rest.len());
+        Ok(sealed)
+    }
+
+    /// The same on the device.
+    pub(super) fn seal_by_graph(
+        &mut self,
+        kept: usize,
+        left: usize,
+    ) -> Result<Vec<State>, Exception> {
+        let sealed = self.before(kept, left);
+        let rest = sealed.end..self.held;
+        let compact = |layer: &State| layer.compact(sealed.start, sealed.end);
+        let layers = self.layers.iter().filter(|_| kept > 0);
+        let compact: Vec<State> = layers.map(compact).collect::<Result<_, _>>()?;
+        let room = self.room.saturating_sub(self.tokens - left);
+        let capacity = capacity_for((rest.len() + 1).max(room));
+        let moved = |layer: &State| layer.moved(rest.start, rest.end, capacity);
+        let layers = self.layers.iter().filter(|_| !rest.is_empty());
+        let moved: Vec<State> = layers.map(moved).collect::<Result<_, _>>()?;
+        transforms::async_eval(compact.iter().chain(&moved).flat_map(State::arrays))?;
+        *self = Self {
+            room,
+            ..self.with_layers(left, rest.len(), moved)
+        };
+        Ok(compact)
     }
 
     /// Lets go of all but the first `tokens` tokens, all of which are held. False,
     /// and nothing done, where their buffers would be larger than they need be.
-    pub(super) fn truncate(&mut self, tokens: usize) -> bool {
-        let fits = capacity_beyond(tokens) == self.capacity && tokens > 0;
-        if fits {
-            self.tokens = tokens;
-            self.held = tokens;
+    pub(super) fn truncate(&mut self, tokens: usize) -> Result<bool, Exception> {
+        let capacity = capacity_for((tokens + 1).max(self.room));
+        if tokens == 0 || capacity > self.capacity {
+            return Ok(false);
         }
-        fits
+        if capacity < self.capacity {
+            let Some(block) = &mut self.block else {
+                return Ok(false);
+            };
+            self.layers.clear();
+            // SAFETY: no step with this tail is under way, and its arrays are gone.
+            unsafe { block.repack(0..tokens, capacity) };
+            self.layers = block.states()?;
+            self.capacity = capacity;
+        }
+        (self.tokens, self.held) = (tokens, tokens);
+        Ok(true)
     }
 
     /// Layers that there are buffers of: none before the first token.
@@ -132,7 +229,41 @@ impl MlxTail {
 
     /// Takes the buffers out, layer after layer. The tail is unusable from now on.
     pub(super) fn take_layers(&mut self) -> std::vec::IntoIter<State> {
+        self.block = None;
         std::mem::take(&mut self.layers).into_iter()
+    }
+
+    /// Where the state of the last `kept` tokens but `after` lies.
+    fn before(&self, kept: usize, after: usize) -> Range<usize> {
+        // Held tokens are the last ones.
+        let end = self.held.saturating_sub(after);
+        end - kept..end
+    }
+
+    /// Makes sure that there is room for `added` more tokens, in memory of this crate's
+    /// own. Those that stay are moved when what is under way has run.
+    fn make_room(
+        &mut self,
+        shape: &Shape,
+        added: usize,
+        memory: OwnMemory<'_>,
+    ) -> Result<(), Exception> {
+        if !self.layers.is_empty() && self.held + added <= self.capacity {
+            return Ok(());
+        }
+        let stay = self.staying(shape, added);
+        let capacity = capacity_for((stay + added).max(self.room));
+        let block = KvBlock::new(memory.pool, shape, capacity, Pages::Small)?;
+        let layers = block.states()?;
+        if stay > 0 {
+            let rows = self.held - stay..self.held;
+            // SAFETY: the new block's arrays are used by steps on this stream only, and by
+            // the host when they have landed.
+            unsafe { kv_block::move_rows(&self.layers, rows, &layers, memory.stream)? };
+        }
+        (self.layers, self.block) = (layers, Some(block));
+        (self.held, self.capacity) = (stay, capacity);
+        Ok(())
     }
 
     fn begin(&mut self, shape: &Shape, added: usize) -> Append {
@@ -140,7 +271,7 @@ impl MlxTail {
         let layers = std::mem::take(&mut self.layers);
         let capacity = match stay + added <= self.capacity {
             true => self.capacity,
-            false => capacity_for(stay + added),
+            false => capacity_for((stay + added).max(self.room)),
         };
         self.capacity = 0;
         Append {
@@ -159,15 +290,20 @@ impl Appends {
     pub(super) fn begin<'a>(
         shape: &Shape,
         tails: impl Iterator<Item = (&'a mut MlxTail, usize)>,
-    ) -> Self {
-        Self {
+        memory: Option<OwnMemory<'_>>,
+    ) -> Result<Self, Exception> {
+        let spans = tails.map(|(tail, added)| {
+            if let Some(memory) = memory {
+                tail.make_room(shape, added, memory)?;
+            }
+            Ok(tail.begin(shape, added))
+        });
+        Ok(Self {
             shape: *shape,
-            spans: tails
-                .map(|(tail, added)| tail.begin(shape, added))
-                .collect(),
+            spans: spans.collect::<Result<_, Exception>>()?,
             written: Vec::with_capacity(shape.layers),
             pending: Vec::new(),
-        }
+        })
     }
 
     /// The next layer's buffers, with room for what is to be written.

@@ -32,6 +32,7 @@ struct Plan {
     at_steps: Vec<(u64, StepFault)>,
     next_steps: Vec<(u64, StepFault)>,
     poison: Vec<TokenId>,
+    hangs: Vec<(TokenId, Duration)>,
     memory_refusals: u64,
     hand_over_refusals: u64,
 }
@@ -50,6 +51,11 @@ impl Faults {
     /// Fails every step in which some span evaluates `token`.
     pub fn poison(&self, token: TokenId) {
         self.plan().poison.push(token);
+    }
+
+    /// Makes every step in which some span evaluates `token` take so much longer.
+    pub fn hang_on(&self, token: TokenId, longer: Duration) {
+        self.plan().hangs.push((token, longer));
     }
 
     /// Refuses the memory for the next `times` new segments and tails, and segments
@@ -72,7 +78,7 @@ impl Faults {
     pub(super) fn strike(
         &self,
         step: u64,
-        mut tokens: impl Iterator<Item = TokenId>,
+        tokens: impl Iterator<Item = TokenId>,
     ) -> Vec<StepFault> {
         let mut plan = self.plan();
         let mut struck = Vec::new();
@@ -89,8 +95,16 @@ impl Faults {
             }
         }
         plan.next_steps.retain(|(steps, _)| *steps > 0);
-        if !plan.poison.is_empty() && tokens.any(|token| plan.poison.contains(&token)) {
-            struck.push(StepFault::Fail);
+        if !plan.poison.is_empty() || !plan.hangs.is_empty() {
+            let tokens: Vec<TokenId> = tokens.collect();
+            if plan.poison.iter().any(|poison| tokens.contains(poison)) {
+                struck.push(StepFault::Fail);
+            }
+            let hangs = plan
+                .hangs
+                .iter()
+                .filter(|(token, _)| tokens.contains(token));
+            struck.extend(hangs.map(|(_, longer)| StepFault::Hang(*longer)));
         }
         // A step may hang and then fail; it cannot fail and then hang.
         struck.sort_by_key(|fault| !matches!(fault, StepFault::Hang(_)));

@@ -23,7 +23,7 @@
 //!
 //! let config = OracleConfig::default();
 //! let mut oracle = Oracle::new(config.clone())?;
-//! let mut tail = oracle.tail(&[])?;
+//! let mut tail = oracle.tail(&[], 0)?;
 //! let mut spans = [Span {
 //!     tokens: (&[3, 1, 4]).into(),
 //!     path: &[],
@@ -184,7 +184,7 @@ impl Model for Oracle {
         &self.spec
     }
 
-    fn tail(&mut self, path: &[Rc<OracleSegment>]) -> Result<OracleTail, ModelError> {
+    fn tail(&mut self, path: &[Rc<OracleSegment>], _room: usize) -> Result<OracleTail, ModelError> {
         self.allocate()?;
         Ok(self.new_tail(RangeState::following(path, self.config.layers.len())))
     }
@@ -253,6 +253,23 @@ impl Model for Oracle {
         let front = tail.range.take_front(tokens, &self.config.layers);
         tail.resize(&self.spec);
         Ok(self.new_segment(front))
+    }
+
+    fn retire(
+        &mut self,
+        mut tail: OracleTail,
+        tokens: Range<usize>,
+    ) -> Result<OracleSegment, ModelError> {
+        legal::retire(tail.tokens(), &tokens)?;
+        self.allocate()?;
+        let kinds = &self.config.layers;
+        if tokens.start > 0 {
+            tail.range.take_front(tokens.start, kinds);
+        }
+        let sealed = tail.range.take_front(tokens.len(), kinds);
+        // Its memory becomes the segment's.
+        drop(tail);
+        Ok(self.new_segment(sealed))
     }
 
     fn split(
@@ -348,7 +365,7 @@ mod tests {
             ..OracleConfig::default()
         };
         let mut oracle = Oracle::new(config).expect("a valid configuration");
-        let mut tail = oracle.tail(&[]).expect("memory");
+        let mut tail = oracle.tail(&[], 0).expect("memory");
         for tokens in [&[1, 2, 3][..], &[4]] {
             let mut spans = [Span {
                 tokens: tokens.into(),

@@ -10,9 +10,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use memmap2::MmapMut;
+use tokio::time::Instant;
 
 use super::TierError;
 

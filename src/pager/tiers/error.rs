@@ -9,7 +9,8 @@ use crate::CopyId;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TierError {
-    /// There is no such folder, nor the one that it would be in.
+    /// There is no such folder, nor the one that it would be in; or it was there, and is
+    /// not any more.
     #[error("{path} does not exist: expected a folder, or a place to make one", path = path.display())]
     Missing {
         /// The folder.

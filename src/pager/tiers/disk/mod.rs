@@ -17,8 +17,12 @@
 //! 1.2 and 3.2 ms for 4 MiB on a virtual disk), for a promise that nobody needs.
 //!
 //! **Budget.** A file counts as the blocks that it takes, header and all, before it is
-//! begun. A file that cannot be removed goes on counting, and is tried again. What the
-//! system keeps for the folder itself and the lock is not counted.
+//! begun. A file that cannot be removed goes on counting, and is tried again; so does one
+//! that is not there because the folder is not. What the system keeps for the folder itself
+//! and the lock is not counted.
+//!
+//! **A folder that is lost** is no damage to what is in it: it may come back, as when a
+//! disk that other machines serve does. Until then nothing is read or written.
 //!
 //! **One engine a folder.** The folder is locked (advisory, `flock` on Unix) for as long
 //! as the tier lives. The files of another model or format are removed: give each model a
@@ -176,7 +180,7 @@ impl DiskTier {
     }
 
     /// The payload of a file, if all of the file is as it was written.
-    fn read(&mut self, number: u64, label: &Label) -> Result<Arc<Buffer>, TierError> {
+    fn read_payload(&mut self, number: u64, label: &Label) -> Result<Arc<Buffer>, TierError> {
         let path = self.path(number);
         let (header, mut file) = self.open_file(&path, number)?;
         if header.label != *label {
@@ -201,17 +205,35 @@ impl DiskTier {
     /// done. If that fails, the file goes on counting.
     fn discard(&mut self, file: Kept) -> Result<(), TierError> {
         let path = self.path(file.number);
+        let mut was_there = false;
         for path in [path.with_extension(PART), path] {
             match self.files.remove(&path) {
-                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Ok(()) => was_there = true,
+                Err(source) if source.kind() == io::ErrorKind::NotFound => {}
+                Err(source) => {
                     self.strays.push(file);
                     return Err(TierError::of_system(&path, source));
                 }
-                _ => {}
             }
+        }
+        if !was_there && let Err(lost) = self.find_folder() {
+            self.strays.push(file);
+            return Err(lost);
         }
         self.used_bytes -= file.bytes;
         Ok(())
+    }
+
+    /// An error where the folder itself is not there any more.
+    fn find_folder(&mut self) -> Result<(), TierError> {
+        let path = self.folder.clone();
+        match self.files.list(&path) {
+            Err(source) if source.kind() == io::ErrorKind::NotFound => {
+                Err(TierError::Missing { path })
+            }
+            // What else there may be is the matter of whatever is tried next.
+            _ => Ok(()),
+        }
     }
 
     fn no_room(&self, bytes: usize) -> TierError {
@@ -260,6 +282,7 @@ impl Tier for DiskTier {
         if let Err(source) = self.write(&path, &header.encode(), bytes) {
             // What cannot be removed either is in `strays`.
             self.discard(kept).ok();
+            self.find_folder()?;
             return Err(TierError::of_system(&path, source));
         }
         self.copies.insert(copy, kept);
@@ -269,10 +292,11 @@ impl Tier for DiskTier {
     fn load(&mut self, copy: CopyId, label: &Label) -> Result<Arc<Buffer>, TierError> {
         let kept = self.copies.get(&copy).copied();
         let kept = kept.ok_or(TierError::Unknown(copy))?;
-        let loaded = self.read(kept.number, label);
+        let loaded = self.read_payload(kept.number, label);
         if let Err(error) = &loaded
             && error.is_of_the_file()
         {
+            self.find_folder()?;
             // What came of it is in `strays`; the damage is what there is to say.
             self.remove(copy).ok();
         }

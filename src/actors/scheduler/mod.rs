@@ -5,7 +5,8 @@
 //! | what | from | bound, and what happens when it is full |
 //! |---|---|---|
 //! | `Answer` | cache | [`ASKED_MAX`]; never full: no more messages are out than answers fit |
-//! | `Outcome` | device thread | one per work under way; never full |
+//! | `Outcome`, or that it is gone | device thread | one per work under way; never full |
+//! | that the model is loaded, or not | another device thread | one |
 //! | the doorbell | streams and sequences that found the mailbox full | one ring; what there is to see stands in their words |
 //! | `Submit` | `Engine::submit` | the mailbox, [`MAILBOX_MAX`]; the caller awaits |
 //! | `Fork` | `Engine::fork` | the mailbox; the caller awaits |
@@ -15,33 +16,49 @@
 //! | `Resume` | streams that were read | the mailbox; who finds it full rings the doorbell |
 //! | `AskPlace` | `TokenStream::queue_place` | the mailbox; the caller awaits the answer |
 //! | `Abort` | `Engine::shutdown` | the mailbox; the caller awaits |
-//! | the clock | deadlines, and the moment to plan the next step | one; set anew each time |
+//! | the clock | deadlines, the moment to plan the next step, and a device that does not answer | one; set anew each time |
+//!
+//! | file | what happens there |
+//! |---|---|
+//! | `messages.rs` | what callers and sequences tell it |
+//! | `link.rs` | the way to a sequence, and what its caller knows |
+//! | `device.rs` | the near end of the device |
+//! | `recover.rs` | what fails is made anew, or given up |
+
+mod device;
+mod link;
+mod messages;
+mod recover;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use kameo::Actor;
 use kameo::actor::{ActorRef, WeakActorRef};
-use kameo::error::SendError;
+use kameo::error::{ActorStopReason, PanicError, SendError};
 use kameo::mailbox::{MailboxReceiver, Signal};
-use kameo::message::{Context, Message};
 use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::cache::{Answer, CacheActor};
-use super::sequence::{Batch, News, Sequence};
+use super::sequence::News;
 use crate::cache::{self, CacheError};
-use crate::device::{Device, Outcome};
+use crate::config::SchedulerConfig;
+use crate::device::{Device, Loader};
+use crate::model::ModelSpec;
 use crate::model::sampling::TokenLogprobs;
-use crate::request::QueuePlace;
-use crate::scheduler::{self, Effect, Event, SchedulerCore, Submission};
-use crate::shared::cancel::CancelWord;
-use crate::shared::credits::Credits;
+use crate::recovery::{Breakdown, Breaker, Fuse};
+use crate::scheduler::{Effect, Event, SchedulerCore};
 use crate::shared::heartbeat::Heartbeat;
+use crate::simulation::Simulation;
 use crate::telemetry::Telemetry;
 use crate::{PinId, SequenceId, TokenId};
+use device::DeviceEnd;
+use link::Link;
+pub(crate) use messages::{Abort, AskPlace, Fork, Resume, Stop, Submit, SubmitMany, Upkeep};
 
 /// Messages that callers and sequences may have waiting for the scheduler.
 pub(crate) const MAILBOX_MAX: usize = 1024;
@@ -52,8 +69,12 @@ pub(crate) const ASKED_MAX: usize = 256;
 /// The actor. Owns the core, the device's near end and the way to each sequence.
 pub(crate) struct Scheduler {
     core: SchedulerCore,
-    device: Device,
-    device_gone: bool,
+    /// What a core is made of.
+    spec: ModelSpec,
+    config: SchedulerConfig,
+    device: DeviceEnd,
+    /// The epoch of the last work that was sent.
+    epoch: u64,
     /// Work that the device has not answered.
     under_way: usize,
     cache: ActorRef<CacheActor>,
@@ -70,63 +91,36 @@ pub(crate) struct Scheduler {
     /// the engine lets ask at once.
     upkeep: BTreeMap<u64, Asking>,
     tickets_made: u64,
+    /// All sequences are to end.
+    is_aborted: bool,
+    breaker: Breaker,
+    breakdown: Breakdown,
+    fuse: Fuse,
     telemetry: Arc<Telemetry>,
     heartbeat: Heartbeat,
+    simulation: Option<Simulation>,
     born: Instant,
 }
 
 /// What the scheduler starts with.
 pub(crate) struct SchedulerArgs {
-    pub(crate) core: SchedulerCore,
+    pub(crate) spec: ModelSpec,
+    pub(crate) config: SchedulerConfig,
     pub(crate) device: Device,
+    pub(crate) loader: Loader,
+    pub(crate) breaker: Breaker,
+    /// Told when the engine is broken.
+    pub(crate) breakdown: Breakdown,
+    pub(crate) fuse: Fuse,
     pub(crate) cache: ActorRef<CacheActor>,
     pub(crate) answers: mpsc::Receiver<Answer>,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) heartbeat: Heartbeat,
     pub(crate) doorbell: Arc<Notify>,
+    /// What it is part of, if that is a simulation: then the core checks itself.
+    pub(crate) simulation: Option<Simulation>,
     /// When the engine was started: its time counts from here.
     pub(crate) born: Instant,
-}
-
-/// The way to one sequence and its caller.
-pub(crate) struct Link {
-    pub(crate) actor: ActorRef<Sequence>,
-    pub(crate) cancel: CancelWord,
-    pub(crate) credits: Credits,
-    /// News that found the mailbox full; delivered with the next.
-    pub(crate) undelivered: Batch,
-}
-
-/// A new sequence, and the way to it.
-pub(crate) struct Submit {
-    pub(crate) submission: Submission,
-    pub(crate) actor: ActorRef<Sequence>,
-    pub(crate) cancel: CancelWord,
-    pub(crate) credits: Credits,
-}
-
-/// A new sequence that continues another, and the way to it.
-pub(crate) struct Fork {
-    pub(crate) fork: scheduler::Fork,
-    pub(crate) actor: ActorRef<Sequence>,
-    pub(crate) cancel: CancelWord,
-    pub(crate) credits: Credits,
-}
-
-/// New sequences that begin alike, all or none: the first as it is, the others as forks
-/// of it at the end of its prompt.
-pub(crate) struct SubmitMany {
-    pub(crate) first: Submit,
-    /// Their prompts are empty.
-    pub(crate) forks: Vec<Submit>,
-}
-
-/// A caller's question to the cache.
-pub(crate) struct Upkeep {
-    pub(crate) message: cache::Message,
-    pub(crate) reply: oneshot::Sender<Result<(), CacheError>>,
-    /// The caller's turn to ask, given back with the answer.
-    pub(crate) turn: Option<OwnedSemaphorePermit>,
 }
 
 /// A caller's question that the cache has not answered.
@@ -138,30 +132,17 @@ struct Asking {
     _turn: Option<OwnedSemaphorePermit>,
 }
 
-/// A sequence is to stop.
-pub(crate) struct Stop(pub(crate) SequenceId);
-
-/// A sequence's caller has caught up: it goes on if it was paused.
-pub(crate) struct Resume(pub(crate) SequenceId);
-
-/// A caller wants to know where its sequence stands in the queue.
-pub(crate) struct AskPlace {
-    pub(crate) sequence: SequenceId,
-    pub(crate) reply: oneshot::Sender<Option<QueuePlace>>,
-}
-
-/// All sequences end now.
-pub(crate) struct Abort;
-
 impl Actor for Scheduler {
     type Args = SchedulerArgs;
     type Error = Infallible;
 
     async fn on_start(args: Self::Args, _actor_ref: ActorRef<Self>) -> Result<Self, Self::Error> {
         Ok(Self {
-            core: args.core,
-            device: args.device,
-            device_gone: false,
+            core: SchedulerCore::new(args.spec.clone(), args.config.clone()),
+            spec: args.spec,
+            config: args.config,
+            device: DeviceEnd::new(args.device, args.loader),
+            epoch: 0,
             under_way: 0,
             cache: args.cache,
             answers: args.answers,
@@ -172,8 +153,13 @@ impl Actor for Scheduler {
             doorbell: args.doorbell,
             upkeep: BTreeMap::new(),
             tickets_made: 0,
+            is_aborted: false,
+            breaker: args.breaker,
+            breakdown: args.breakdown,
+            fuse: args.fuse,
             telemetry: args.telemetry,
             heartbeat: args.heartbeat,
+            simulation: args.simulation,
             born: args.born,
         })
     }
@@ -185,172 +171,46 @@ impl Actor for Scheduler {
         mailbox: &mut MailboxReceiver<Self>,
     ) -> Result<Option<Signal<Self>>, Self::Error> {
         loop {
-            let wakes_at = self.core.wakes_at();
+            let wakes_at = self.core.wakes_at().map(|at| self.born + at);
+            let wakes_at = wakes_at.into_iter().chain(self.patience_ends_at()).min();
+            let is_broken = self.breakdown.reason().is_some();
             tokio::select! {
                 biased;
-                answer = self.answers.recv() => match answer {
+                answer = self.answers.recv(), if !is_broken => match answer {
                     Some(answer) => self.on_answer(answer),
-                    // The cache is gone, and every slot with it: all streams end as lost.
-                    None => return Ok(None),
+                    None => self.give_up("the cache is gone"),
                 },
-                outcome = self.device.outcomes.recv(), if !self.device_gone => {
-                    self.on_outcome(outcome);
-                }
+                news = self.device.news() => self.on_device(news),
                 () = self.doorbell.notified() => self.look_at_words(),
                 signal = mailbox.recv() => return Ok(signal),
-                () = tokio::time::sleep_until(self.born + wakes_at.unwrap_or_default()),
-                    if wakes_at.is_some() => self.feed(Event::Tick),
+                () = tokio::time::sleep_until(wakes_at.unwrap_or(self.born)),
+                    if wakes_at.is_some() => self.on_clock(),
             }
         }
     }
-}
 
-impl Message<Submit> for Scheduler {
-    type Reply = ();
-
-    async fn handle(&mut self, submit: Submit, _ctx: &mut Context<Self, Self::Reply>) {
-        self.submit(submit);
-    }
-}
-
-impl Message<SubmitMany> for Scheduler {
-    type Reply = ();
-
-    async fn handle(&mut self, many: SubmitMany, _ctx: &mut Context<Self, Self::Reply>) {
-        let source = many.first.submission.sequence;
-        let prompt_tokens = many.first.submission.prompt.len();
-        self.submit(many.first);
-        for fork in many.forks {
-            let link = Link::new(fork.actor, fork.cancel, fork.credits);
-            self.links.insert(fork.submission.sequence, link);
-            self.feed(Event::Fork(scheduler::Fork {
-                source,
-                at: Some(prompt_tokens),
-                submission: fork.submission,
-            }));
-        }
-    }
-}
-
-impl Message<Resume> for Scheduler {
-    type Reply = ();
-
-    async fn handle(&mut self, Resume(sequence): Resume, _ctx: &mut Context<Self, Self::Reply>) {
-        self.resume(sequence);
-    }
-}
-
-impl Message<AskPlace> for Scheduler {
-    type Reply = ();
-
-    async fn handle(&mut self, ask: AskPlace, _ctx: &mut Context<Self, Self::Reply>) {
-        // Who asked may have gone.
-        ask.reply.send(self.core.queue_place(ask.sequence)).ok();
-    }
-}
-
-impl Message<Fork> for Scheduler {
-    type Reply = ();
-
-    async fn handle(&mut self, fork: Fork, _ctx: &mut Context<Self, Self::Reply>) {
-        let sequence = fork.fork.submission.sequence;
-        let link = Link::new(fork.actor, fork.cancel, fork.credits);
-        self.links.insert(sequence, link);
-        self.feed(Event::Fork(fork.fork));
-    }
-}
-
-impl Message<Upkeep> for Scheduler {
-    type Reply = ();
-
-    async fn handle(&mut self, upkeep: Upkeep, _ctx: &mut Context<Self, Self::Reply>) {
-        self.keep(upkeep);
-    }
-}
-
-impl Message<Stop> for Scheduler {
-    type Reply = ();
-
-    async fn handle(&mut self, Stop(sequence): Stop, _ctx: &mut Context<Self, Self::Reply>) {
-        self.feed(Event::Stop(sequence));
-    }
-}
-
-impl Message<Abort> for Scheduler {
-    type Reply = ();
-
-    async fn handle(&mut self, _abort: Abort, _ctx: &mut Context<Self, Self::Reply>) {
-        self.feed(Event::Abort);
-    }
-}
-
-impl Link {
-    fn new(actor: ActorRef<Sequence>, cancel: CancelWord, credits: Credits) -> Self {
-        Self {
-            actor,
-            cancel,
-            credits,
-            undelivered: Batch::new(),
-        }
-    }
-
-    /// Brings news to the sequence. A full mailbox keeps it for the next time; a
-    /// sequence that is gone is stopped.
-    fn tell(&mut self, news: News, doorbell: &Notify) {
-        self.undelivered.push(news);
-        let batch = std::mem::take(&mut self.undelivered);
-        match self.actor.tell(batch).try_send() {
-            Ok(()) => {}
-            Err(SendError::MailboxFull(batch)) => self.undelivered = batch,
-            Err(_) => {
-                self.cancel.cancel();
-                doorbell.notify_one();
-            }
-        }
+    /// A panic beside the core costs the core as well.
+    async fn on_panic(
+        &mut self,
+        _actor_ref: WeakActorRef<Self>,
+        _panic: PanicError,
+    ) -> Result<ControlFlow<ActorStopReason>, Self::Error> {
+        self.rebuild();
+        Ok(ControlFlow::Continue(()))
     }
 }
 
 impl Scheduler {
-    fn submit(&mut self, submit: Submit) {
-        let link = Link::new(submit.actor, submit.cancel, submit.credits);
-        self.links.insert(submit.submission.sequence, link);
-        self.feed(Event::Submit(submit.submission));
-    }
-
-    fn on_answer(&mut self, answer: Answer) {
-        self.telemetry.cache(answer.stats);
-        if !answer.asked {
-            self.feed(Event::News(answer.result.unwrap_or_default()));
-            return;
-        }
-        self.asked -= 1;
-        self.feed(Event::Cache(answer.result));
-    }
-
-    fn on_outcome(&mut self, outcome: Option<Outcome>) {
-        match outcome {
-            Some(outcome) => {
-                self.under_way -= 1;
-                self.heartbeat
-                    .work_landed(self.born.elapsed(), self.under_way);
-                self.telemetry.outcome(&outcome);
-                let idle_before = self.core.stats().device_idle;
-                self.feed(Event::Outcome(outcome));
-                let idle = self.core.stats().device_idle - idle_before;
-                self.telemetry.device_idle(idle);
-            }
-            None => {
-                self.device_gone = true;
-                self.heartbeat.gone();
-                self.telemetry.device_gone();
-                self.feed(Event::DeviceGone);
-            }
-        }
-    }
-
     /// Feeds the core and carries out what follows.
-    fn feed(&mut self, event: Event) {
+    fn advance(&mut self, event: Event) {
+        if let Some(simulation) = &self.simulation {
+            simulation.fate.message("scheduler", &event);
+        }
         let effects = self.core.handle(self.born.elapsed(), event);
+        if self.simulation.is_some() {
+            self.core.check_integrity();
+        }
+        self.fuse.burn();
         // Before anyone is told of an end, so that the sums include it.
         self.telemetry.scheduler(self.core.stats());
         let (mut unwanted, mut full) = (Vec::new(), Vec::new());
@@ -363,8 +223,8 @@ impl Scheduler {
                     self.telemetry.work(&work);
                     self.heartbeat.work_sent(self.born.elapsed());
                     self.under_way += 1;
-                    // A thread that is gone says so by closing its outcomes.
-                    let _sent = self.device.send(work);
+                    self.epoch = work.epoch;
+                    self.device.send(work);
                 }
                 Effect::Token(sequence, token, logprobs) => {
                     if self.token(sequence, token, logprobs) {
@@ -377,11 +237,14 @@ impl Scheduler {
                     prompt_tokens,
                     cached_tokens,
                 } => {
-                    let news = News::Started {
-                        prompt_tokens,
-                        cached_tokens,
-                    };
-                    self.tell(sequence, news);
+                    if let Some(link) = self.links.get_mut(&sequence) {
+                        link.started = true;
+                        let news = News::Started {
+                            prompt_tokens,
+                            cached_tokens,
+                        };
+                        link.tell(news, &self.doorbell);
+                    }
                 }
                 Effect::Upkept(ticket, result) => {
                     let asking = self.upkeep.remove(&ticket).expect("a ticket is made once");
@@ -425,9 +288,15 @@ impl Scheduler {
         let Some(link) = self.links.get_mut(&sequence) else {
             return false;
         };
-        link.credits.sent();
-        link.tell(News::Token(token, logprobs), &self.doorbell);
+        link.token(token, News::Token(token, logprobs), &self.doorbell);
         link.credits.pause_if_full() && !self.paused.contains(&sequence)
+    }
+
+    fn stop(&mut self, sequence: SequenceId) {
+        if let Some(link) = self.links.get_mut(&sequence) {
+            link.stops = true;
+        }
+        self.feed(Event::Stop(sequence));
     }
 
     fn resume(&mut self, sequence: SequenceId) {
@@ -443,7 +312,7 @@ impl Scheduler {
         let mut left: Vec<SequenceId> = left.map(|(sequence, _)| *sequence).collect();
         left.sort_unstable();
         for sequence in left {
-            self.feed(Event::Stop(sequence));
+            self.stop(sequence);
         }
         let reads = |sequence: &&SequenceId| {
             let link = self.links.get(sequence);
@@ -486,12 +355,6 @@ impl Scheduler {
                 }
                 Err(_) => return,
             }
-        }
-    }
-
-    fn tell(&mut self, sequence: SequenceId, news: News) {
-        if let Some(link) = self.links.get_mut(&sequence) {
-            link.tell(news, &self.doorbell);
         }
     }
 

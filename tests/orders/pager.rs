@@ -1,6 +1,14 @@
-//! The pager's core, and as much of a cache, a device and copy threads as it can tell.
+//! The pager's core, and as much of a cache, a device and copy threads as it can tell: the
+//! life of a copy (on the device, leaving, in host memory, returning, on the disk, gone; held
+//! and wanted meanwhile).
+//!
+//! After each message: the core's own check, budgets, and what is written here of who is
+//! told what. What is wanted or moves is not given up; no job is of a copy that is not
+//! where the job takes it from; and from wherever an order has led, all comes to rest,
+//! with every question answered and nothing left over.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,12 +22,52 @@ use motet::pager::{
 use motet::shared::lease::LeaseWord;
 use motet::{CopyId, SegmentId, SequenceId, TokenId};
 
+use crate::explorer::World;
+
 /// Two segments in a row, and another beside the second.
 const SEGMENTS: [(&[TokenId], usize); 3] = [
     (&[1, 2, 3, 4], 0),
     (&[1, 2, 3, 4, 5, 6, 7, 8], 4),
     (&[1, 2, 3, 4, 9, 9, 9, 9], 4),
 ];
+/// From here every order is tried.
+pub(crate) const BEGINNINGS: [&[Act]; 6] = [
+    &[],
+    // One copy in host memory, and in the last of these on the disk only.
+    &[Act::Offer(0), Act::End(0, true)],
+    &[Act::Offer(0), Act::End(0, true), Act::End(0, true)],
+    &[
+        Act::Offer(0),
+        Act::End(0, true),
+        Act::Offer(1),
+        Act::End(0, true),
+        Act::End(0, true),
+        Act::Want(0),
+    ],
+    &[
+        Act::Offer(0),
+        Act::End(0, true),
+        Act::End(0, true),
+        Act::Offer(1),
+        Act::End(0, true),
+        Act::End(0, true),
+        Act::Offer(2),
+        Act::End(0, true),
+        Act::End(0, true),
+    ],
+    // A parcel is made.
+    &[
+        Act::Offer(0),
+        Act::End(0, true),
+        Act::Offer(1),
+        Act::End(0, true),
+        Act::End(0, true),
+        Act::Want(0),
+        Act::Fetch(0),
+        Act::Make,
+    ],
+];
+
 const SALT: SaltDigest = SaltDigest([3; 32]);
 const PAGE: usize = 4096;
 /// Two copies, of three.
@@ -35,6 +83,9 @@ pub(crate) enum Act {
     Want(usize),
     Fetch(usize),
     Cancel(usize),
+    /// A parcel that is being made lies where the device takes it in; the pager has not
+    /// heard of it.
+    Make,
     /// The job that has been out longest but so many ends, well or not.
     End(usize, bool),
     Reset,
@@ -51,7 +102,7 @@ enum Wish {
     Fetching(Vec<Piece>),
 }
 
-pub(crate) struct World {
+pub(crate) struct Pages {
     core: PagerCore,
     now: Duration,
     /// Who leases each segment on the device; its name is new after a reset.
@@ -68,20 +119,24 @@ pub(crate) struct World {
     lost: BTreeSet<CopyId>,
     /// Parcels that wait for the device.
     parcels: BTreeMap<CopyId, usize>,
+    /// One of them was put there by the job that is out.
+    made: bool,
     order: Vec<Act>,
 }
 
-impl World {
-    /// The world after these have happened.
-    pub(crate) fn after(order: &[Act], with_disk: bool) -> Self {
-        let mut world = Self::new(with_disk);
-        for act in order {
-            world.happen(*act);
-        }
-        world
-    }
+/// Whether there is a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tiers {
+    Host,
+    HostAndDisk,
+}
 
-    fn new(with_disk: bool) -> Self {
+impl World for Pages {
+    type Act = Act;
+    type Setup = Tiers;
+
+    fn new(tiers: Tiers) -> Self {
+        let with_disk = tiers == Tiers::HostAndDisk;
         let oracle = OracleConfig::with_layers(&[LayerKind::Full]);
         let config = PagerConfig {
             host_bytes_max: TIER_BYTES,
@@ -105,25 +160,14 @@ impl World {
             disk: BTreeSet::new(),
             lost: BTreeSet::new(),
             parcels: BTreeMap::new(),
+            made: false,
             order: Vec::new(),
         };
         world.fill_device();
         world
     }
 
-    fn fill_device(&mut self) {
-        self.words = SEGMENTS
-            .map(|_| ())
-            .into_iter()
-            .map(|()| {
-                self.segments_made += 1;
-                LeaseWord::new(SegmentId(self.segments_made))
-            })
-            .collect();
-    }
-
-    /// What may happen next.
-    pub(crate) fn possible(&self) -> Vec<Act> {
+    fn possible(&self) -> Vec<Act> {
         let free = |at: &usize| !self.offered.contains_key(&self.words[*at].segment());
         let mut acts: Vec<Act> = (0..SEGMENTS.len()).filter(free).map(Act::Offer).collect();
         for number in 0..2 {
@@ -133,9 +177,14 @@ impl World {
                 Some(_) => vec![Act::Cancel(number)],
             });
         }
-        acts.extend(
-            (0..self.jobs.len()).flat_map(|job| [true, false].map(|well| Act::End(job, well))),
-        );
+        let unpacks = self.jobs.iter().any(|job| job.task == Task::Unpack);
+        acts.extend((unpacks && !self.made).then_some(Act::Make));
+        for (at, job) in self.jobs.iter().enumerate() {
+            acts.push(Act::End(at, true));
+            // What is made is made.
+            let fails = job.task != Task::Unpack || !self.made;
+            acts.extend(fails.then_some(Act::End(at, false)));
+        }
         acts.extend([Act::Reset, Act::Clear, Act::Wait]);
         acts
     }
@@ -177,6 +226,12 @@ impl World {
                     sequence: sequence(number),
                 });
             }
+            Act::Make => {
+                let unpacks = |job: &&Job| job.task == Task::Unpack;
+                let job = self.jobs.iter().find(unpacks).expect("one is made");
+                *self.parcels.entry(job.copy).or_default() += 1;
+                self.made = true;
+            }
             Act::End(job, well) => self.end(job, well),
             Act::Reset => {
                 self.offered.clear();
@@ -200,6 +255,92 @@ impl World {
         }
     }
 
+    fn describe(&self, text: &mut String) {
+        let Self {
+            core,
+            now,
+            words,
+            segments_made: _,
+            offered,
+            wishes,
+            jobs,
+            host,
+            disk,
+            lost,
+            parcels,
+            made,
+            order: _,
+        } = self;
+        let places = (host, disk, lost, parcels, made);
+        write!(
+            text,
+            "{core:?} now: {now:?}, {words:?} {offered:?} {wishes:?} {jobs:?} {places:?}"
+        )
+        .expect("memory takes all");
+    }
+
+    fn come_to_rest(mut self) {
+        for _ in 0..100 {
+            let found = |(_, wish): &(&SequenceId, &Wish)| matches!(wish, Wish::Found(_));
+            let found = self
+                .wishes
+                .iter()
+                .find(found)
+                .map(|(sequence, _)| sequence.0);
+            if let Some(sequence) = found {
+                self.happen(Act::Fetch(sequence as usize - 1));
+            } else if !self.jobs.is_empty() {
+                self.happen(Act::End(0, true));
+            } else if self.core.wakes_at().is_some() {
+                self.happen(Act::Wait);
+            } else {
+                break;
+            }
+        }
+        assert!(self.jobs.is_empty(), "{self}: jobs come to an end");
+        assert!(
+            self.wishes.is_empty(),
+            "{self}: {:?} never hear",
+            self.wishes
+        );
+        assert!(
+            self.offered.is_empty(),
+            "{self}: {:?} are not answered for",
+            self.offered
+        );
+        assert!(
+            self.core.is_idle() && self.parcels.is_empty(),
+            "{self}: {:?}",
+            self.parcels
+        );
+        let stats = self.core.stats();
+        assert_eq!(
+            stats.host_copies,
+            self.host.len(),
+            "{self}: what is in host memory"
+        );
+        assert_eq!(
+            stats.disk_copies,
+            self.disk.len(),
+            "{self}: what is on the disk"
+        );
+        let all = self.host.union(&self.disk).count();
+        assert_eq!(stats.copies, all, "{self}: a copy is somewhere");
+    }
+}
+
+impl Pages {
+    fn fill_device(&mut self) {
+        self.words = SEGMENTS
+            .map(|_| ())
+            .into_iter()
+            .map(|()| {
+                self.segments_made += 1;
+                LeaseWord::new(SegmentId(self.segments_made))
+            })
+            .collect();
+    }
+
     fn offer(&mut self, at: usize) {
         let word = &self.words[at];
         self.offered.insert(word.segment(), false);
@@ -221,6 +362,7 @@ impl World {
             Task::Pack if self.lost.contains(&copy) => {}
             Task::Pack | Task::Read if well => drop(self.host.insert(copy)),
             Task::Write if well => drop(self.disk.insert(copy)),
+            Task::Unpack if std::mem::take(&mut self.made) => {}
             Task::Unpack if well => *self.parcels.entry(copy).or_default() += 1,
             _ => {}
         }
@@ -367,56 +509,6 @@ impl World {
             assert_eq!(word.leases() > 0, leaves, "{self}: {word:?}");
         }
     }
-
-    /// Whatever is under way ends, and nothing is left over.
-    pub(crate) fn come_to_rest(mut self) {
-        for _ in 0..100 {
-            let found = |(_, wish): &(&SequenceId, &Wish)| matches!(wish, Wish::Found(_));
-            let found = self
-                .wishes
-                .iter()
-                .find(found)
-                .map(|(sequence, _)| sequence.0);
-            if let Some(sequence) = found {
-                self.happen(Act::Fetch(sequence as usize - 1));
-            } else if !self.jobs.is_empty() {
-                self.happen(Act::End(0, true));
-            } else if self.core.wakes_at().is_some() {
-                self.happen(Act::Wait);
-            } else {
-                break;
-            }
-        }
-        assert!(self.jobs.is_empty(), "{self}: jobs come to an end");
-        assert!(
-            self.wishes.is_empty(),
-            "{self}: {:?} never hear",
-            self.wishes
-        );
-        assert!(
-            self.offered.is_empty(),
-            "{self}: {:?} are not answered for",
-            self.offered
-        );
-        assert!(
-            self.core.is_idle() && self.parcels.is_empty(),
-            "{self}: {:?}",
-            self.parcels
-        );
-        let stats = self.core.stats();
-        assert_eq!(
-            stats.host_copies,
-            self.host.len(),
-            "{self}: what is in host memory"
-        );
-        assert_eq!(
-            stats.disk_copies,
-            self.disk.len(),
-            "{self}: what is on the disk"
-        );
-        let all = self.host.union(&self.disk).count();
-        assert_eq!(stats.copies, all, "{self}: a copy is somewhere");
-    }
 }
 
 impl Wish {
@@ -429,7 +521,7 @@ impl Wish {
     }
 }
 
-impl std::fmt::Display for World {
+impl std::fmt::Display for Pages {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "after {:?}", self.order)
     }

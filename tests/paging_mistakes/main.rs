@@ -1,13 +1,17 @@
-//! Bad folders, tiers that are too small, and disks that fail while they are needed: a
+//! Bad folders, tiers that are too small, and folders that are lost while they are needed: a
 //! clear error at the start, or an engine that serves on and says what it goes without.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod lost;
+#[cfg(unix)]
+mod nobody;
 
 use std::path::Path;
 use std::time::Duration;
 
+use common::engine;
 use common::folder::Folder;
-use common::{engine, until};
 use motet::config::{DiskConfig, EngineConfig};
 use motet::error::StartError;
 use motet::model::LayerKind;
@@ -66,7 +70,7 @@ async fn serve(engine: &Engine, oracle: &OracleConfig, users: std::ops::Range<u3
 
 async fn refused(oracle: &OracleConfig, config: EngineConfig) -> TierError {
     let oracle = oracle.clone();
-    let built = Engine::builder(move || Ok(Oracle::new(oracle).expect("a valid oracle")));
+    let built = Engine::builder(move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle")));
     match built.config(config).start().await {
         Err(StartError::Disk(error)) => error,
         Err(other) => panic!("another error: {other}"),
@@ -95,22 +99,16 @@ async fn a_folder_that_cannot_be_one_is_refused_at_the_start() {
 #[cfg(unix)]
 #[tokio::test]
 async fn a_folder_that_may_not_be_written_is_refused_at_the_start() {
-    use std::os::unix::fs::PermissionsExt;
+    if !nobody::is_bound("a_folder_that_may_not_be_written_is_refused_at_the_start") {
+        return;
+    }
     let oracle = oracle(0);
     let folder = Folder::new("mistakes-read-only");
     std::fs::create_dir(&folder.0).expect("a folder");
-    let permit = |mode| {
-        let mode = std::fs::Permissions::from_mode(mode);
-        std::fs::set_permissions(&folder.0, mode).expect("ours");
-    };
-    permit(0o555);
-    // Who may do anything is not stopped by permissions.
-    let may_do_anything = std::fs::write(folder.0.join("probe"), "").is_ok();
-    if !may_do_anything {
-        let error = refused(&oracle, config(&oracle, &folder.0)).await;
-        assert!(matches!(error, TierError::Denied { .. }), "{error}");
-    }
-    permit(0o755);
+    nobody::permit(&folder.0, 0o555);
+    let error = refused(&oracle, config(&oracle, &folder.0)).await;
+    assert!(matches!(error, TierError::Denied { .. }), "{error}");
+    nobody::permit(&folder.0, 0o755);
 }
 
 #[tokio::test]
@@ -177,28 +175,4 @@ async fn host_memory_for_less_than_a_segment_is_gone_without() {
     assert_eq!((stats.host_copies, stats.unpacked), (0, 0), "{stats:?}");
     assert!(stats.refused > 0, "{stats:?}");
     second.shutdown(Shutdown::Finish).await;
-}
-
-#[tokio::test]
-async fn a_disk_that_fails_while_it_is_needed_is_gone_without() {
-    let folder = Folder::new("mistakes-fails");
-    let oracle = oracle(0);
-    let mut config = config(&oracle, &folder.0);
-    // So little that most comes from the disk.
-    config.pager.host_bytes_max = 3 * 4096;
-    let engine = engine(&oracle, config).await;
-    serve(&engine, &oracle, 0..20).await;
-    until("something is written", || engine.stats().pager.written > 0).await;
-    assert!(!engine.stats().pager.disk_degraded);
-    std::fs::remove_dir_all(&folder.0).expect("ours");
-    let before = engine.stats().pager.failed;
-    let mut degraded = false;
-    for _ in 0..4 {
-        serve(&engine, &oracle, 0..20).await;
-        degraded |= engine.stats().pager.disk_degraded;
-    }
-    let stats = engine.stats().pager;
-    assert!(degraded, "it says so: {stats:?}");
-    assert!(stats.failed > before, "{stats:?}");
-    engine.shutdown(Shutdown::Finish).await;
 }

@@ -1,0 +1,80 @@
+//! Files of the disk tier.
+
+use std::sync::Arc;
+
+use motet::CopyId;
+use motet::cache::Salt;
+use motet::pager::tiers::{BufferPool, DiskTier, Label, Precision, Recovered, Tier};
+
+use super::input::Input;
+use super::scratch::Scratch;
+
+const IDENTITY: u64 = 0x1DE;
+const PLENTY_BYTES: usize = 1 << 24;
+const BYTES: usize = 41;
+
+/// A file as it is, or what happens to one that was stored: whatever is then believed is
+/// what was stored.
+pub fn disk(input: &[u8]) {
+    let mut input = Input(input);
+    let folder = Scratch::new();
+    let label = Label {
+        salt: Salt::new("a tenant").digest(),
+        tokens: [7, 7, 1, u32::MAX].into(),
+        start: 1,
+        beyond: 1,
+        precision: Precision::Full,
+        bytes: BYTES,
+    };
+    let mut stored = BufferPool::new(0).take(BYTES).expect("memory");
+    stored.fill(0xA5);
+    let stored = Arc::new(stored);
+    let (mut tier, _) = open(&folder);
+    tier.store(CopyId(1), &label, &stored)
+        .expect("there is room");
+    drop(tier);
+    let segment = |entry: &std::fs::DirEntry| entry.path().extension().is_some();
+    let files = std::fs::read_dir(folder.path()).expect("the folder is there");
+    let mut files = files.map(|entry| entry.expect("an entry"));
+    let file = files.find(segment).expect("a file").path();
+    let whole = std::fs::read(&file).expect("it is there");
+    let changed = match input.bit() {
+        true => input.0.to_vec(),
+        false => damaged(whole.clone(), &mut input),
+    };
+    std::fs::write(&file, &changed).expect("the folder is writable");
+    let (mut tier, found) = open(&folder);
+    for (copy, of) in &found.copies {
+        if let Ok(loaded) = tier.load(*copy, of) {
+            assert_eq!(changed, whole, "a damaged file is believed");
+            assert!(
+                *of == label && loaded[..] == stored[..],
+                "it is what was stored"
+            );
+        }
+    }
+    let gone = found.copies.is_empty() && found.left.is_empty();
+    assert!(!gone || !file.exists(), "what is not believed is removed");
+}
+
+fn open(folder: &Scratch) -> (DiskTier, Recovered) {
+    let pool = BufferPool::new(0);
+    DiskTier::open(folder.path(), PLENTY_BYTES, IDENTITY, pool, CopyId(100)).expect("it opens")
+}
+
+/// Bytes are changed, cut off or added.
+fn damaged(mut bytes: Vec<u8>, input: &mut Input<'_>) -> Vec<u8> {
+    while !input.is_empty() {
+        let at = usize::from(input.byte()) * 256 + usize::from(input.byte());
+        match input.below(8) {
+            0 => bytes.truncate(at),
+            1 => bytes.resize(bytes.len() + at, input.byte()),
+            _ if bytes.is_empty() => {}
+            _ => {
+                let at = at % bytes.len();
+                bytes[at] = input.byte();
+            }
+        }
+    }
+    bytes
+}

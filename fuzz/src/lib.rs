@@ -1,0 +1,50 @@
+//! What is fuzzed: one function a target, which panics when it finds something.
+//!
+//! Each takes any bytes. `fuzz_targets/` hands them what libFuzzer makes up (`cargo xtask
+//! fuzz`); `tests/fuzz` hands them the corpus and some thousand mutations of it, with a
+//! stable compiler.
+//!
+//! | target | the bytes are | what is promised |
+//! |---|---|---|
+//! | [`cache`] | messages to the cache's core | it is consistent after each, and empty at the end |
+//! | [`gguf`], [`safetensors`], [`config`] | a model's file | a typed error, or a model of which all can be read |
+//! | [`tokenizer`] | a `tokenizer.json` | a typed error, or a tokenizer |
+//! | [`template`] | a chat template and a message | a typed error, or text |
+//! | [`text`] | text, tokens, a stop string | spelling it gives it back, in whatever pieces |
+//! | [`disk`] | a file of the disk tier, or what happens to one | it is removed, or what it holds is what was stored |
+//! | [`request`] | a request's fields | a typed error, or a stream |
+
+mod caches;
+mod disks;
+mod input;
+mod models;
+#[path = "../../tests/common/read_whole.rs"]
+mod read_whole;
+mod requests;
+#[path = "../../tests/common/scratch.rs"]
+mod scratch;
+#[path = "../../tests/common/sentence_piece.rs"]
+mod sentence_piece;
+mod texts;
+
+pub use caches::cache;
+pub use disks::disk;
+pub use models::{config, gguf, safetensors};
+pub use requests::request;
+pub use texts::{template, text, tokenizer};
+
+/// A target's body.
+pub type Target = fn(&[u8]);
+
+/// All of them, by name.
+pub const TARGETS: [(&str, Target); 9] = [
+    ("cache", cache),
+    ("gguf", gguf),
+    ("safetensors", safetensors),
+    ("config", config),
+    ("tokenizer", tokenizer),
+    ("template", template),
+    ("text", text),
+    ("disk", disk),
+    ("request", request),
+];

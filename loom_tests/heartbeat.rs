@@ -1,0 +1,56 @@
+//! Health is read while the scheduler writes: what is read was true at some moment.
+
+use std::time::Duration;
+
+use motet::shared::heartbeat::{Heartbeat, Pulse};
+
+use crate::world::{model, thread};
+
+fn at(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn working(since: u64) -> Pulse {
+    Pulse::Working { since: at(since) }
+}
+
+/// A step lands while the next is under way: the device never looks idle.
+#[test]
+#[cfg_attr(motet_planted_bug, should_panic)]
+fn a_device_with_work_never_looks_idle() {
+    model("a step lands against a look at health", || {
+        let heartbeat = Heartbeat::new();
+        heartbeat.work_sent(at(1));
+        heartbeat.work_sent(at(2));
+        let looker = {
+            let heartbeat = heartbeat.clone();
+            thread::spawn(move || heartbeat.pulse())
+        };
+        heartbeat.work_landed(at(7), 1);
+        let seen = looker.join().unwrap();
+        assert!([working(1), working(7)].contains(&seen), "{seen:?}");
+        assert_eq!(heartbeat.pulse(), working(7));
+    });
+}
+
+/// Work comes, lands, and the thread goes: whoever looks twice sees no earlier state the
+/// second time.
+#[test]
+#[cfg_attr(motet_planted_bug, should_panic)]
+fn who_looks_twice_sees_time_go_on() {
+    model("a device's last step against two looks", || {
+        let heartbeat = Heartbeat::new();
+        let looker = {
+            let heartbeat = heartbeat.clone();
+            thread::spawn(move || [heartbeat.pulse(), heartbeat.pulse()])
+        };
+        heartbeat.work_sent(at(1));
+        heartbeat.work_landed(at(7), 1);
+        heartbeat.gone();
+        let story = [Pulse::Idle, working(1), working(7), Pulse::Gone];
+        let told = |seen: Pulse| story.iter().position(|pulse| *pulse == seen);
+        let [first, second] = looker.join().unwrap().map(told);
+        assert!(first.is_some() && first <= second, "{first:?}, {second:?}");
+        assert_eq!(heartbeat.pulse(), Pulse::Gone);
+    });
+}

@@ -1,0 +1,161 @@
+//! What callers and sequences tell the scheduler.
+
+use kameo::actor::ActorRef;
+use kameo::message::{Context, Message};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use super::Scheduler;
+use super::link::{Link, Start};
+use crate::SequenceId;
+use crate::actors::sequence::Sequence;
+use crate::cache::{self, CacheError};
+use crate::request::QueuePlace;
+use crate::scheduler::{self, Event, Submission};
+use crate::shared::cancel::CancelWord;
+use crate::shared::credits::Credits;
+
+/// A new sequence, and the way to it.
+pub(crate) struct Submit {
+    pub(crate) submission: Submission,
+    pub(crate) actor: ActorRef<Sequence>,
+    pub(crate) cancel: CancelWord,
+    pub(crate) credits: Credits,
+}
+
+/// A new sequence that continues another, and the way to it.
+pub(crate) struct Fork {
+    pub(crate) fork: scheduler::Fork,
+    pub(crate) actor: ActorRef<Sequence>,
+    pub(crate) cancel: CancelWord,
+    pub(crate) credits: Credits,
+}
+
+/// New sequences that begin alike, all or none: the first as it is, the others as forks
+/// of it at the end of its prompt.
+pub(crate) struct SubmitMany {
+    pub(crate) first: Submit,
+    /// Their prompts are empty.
+    pub(crate) forks: Vec<Submit>,
+}
+
+/// A caller's question to the cache.
+pub(crate) struct Upkeep {
+    pub(crate) message: cache::Message,
+    pub(crate) reply: oneshot::Sender<Result<(), CacheError>>,
+    /// The caller's turn to ask, given back with the answer.
+    pub(crate) turn: Option<OwnedSemaphorePermit>,
+}
+
+/// A sequence is to stop.
+pub(crate) struct Stop(pub(crate) SequenceId);
+
+/// A sequence's caller has caught up: it goes on if it was paused.
+pub(crate) struct Resume(pub(crate) SequenceId);
+
+/// A caller wants to know where its sequence stands in the queue.
+pub(crate) struct AskPlace {
+    pub(crate) sequence: SequenceId,
+    pub(crate) reply: oneshot::Sender<Option<QueuePlace>>,
+}
+
+/// All sequences end now.
+pub(crate) struct Abort;
+
+impl Message<Submit> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, submit: Submit, _ctx: &mut Context<Self, Self::Reply>) {
+        self.submit(submit);
+    }
+}
+
+impl Message<SubmitMany> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, many: SubmitMany, _ctx: &mut Context<Self, Self::Reply>) {
+        let source = many.first.submission.sequence;
+        let prompt_tokens = many.first.submission.prompt.len();
+        self.submit(many.first);
+        for fork in many.forks {
+            self.fork(Fork {
+                fork: scheduler::Fork {
+                    source,
+                    at: Some(prompt_tokens),
+                    submission: fork.submission,
+                },
+                actor: fork.actor,
+                cancel: fork.cancel,
+                credits: fork.credits,
+            });
+        }
+    }
+}
+
+impl Message<Resume> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, Resume(sequence): Resume, _ctx: &mut Context<Self, Self::Reply>) {
+        self.resume(sequence);
+    }
+}
+
+impl Message<AskPlace> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, ask: AskPlace, _ctx: &mut Context<Self, Self::Reply>) {
+        // Who asked may have gone.
+        ask.reply.send(self.core.queue_place(ask.sequence)).ok();
+    }
+}
+
+impl Message<Fork> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, fork: Fork, _ctx: &mut Context<Self, Self::Reply>) {
+        self.fork(fork);
+    }
+}
+
+impl Message<Upkeep> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, upkeep: Upkeep, _ctx: &mut Context<Self, Self::Reply>) {
+        self.keep(upkeep);
+    }
+}
+
+impl Message<Stop> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, Stop(sequence): Stop, _ctx: &mut Context<Self, Self::Reply>) {
+        self.stop(sequence);
+    }
+}
+
+impl Message<Abort> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, _abort: Abort, _ctx: &mut Context<Self, Self::Reply>) {
+        self.is_aborted = true;
+        self.feed(Event::Abort);
+    }
+}
+
+impl Scheduler {
+    fn submit(&mut self, submit: Submit) {
+        let sequence = submit.submission.sequence;
+        let start = Start::Submitted(submit.submission.clone());
+        let link = Link::new(start, submit.actor, submit.cancel, submit.credits);
+        self.links.insert(sequence, link);
+        self.feed(Event::Submit(submit.submission));
+    }
+
+    fn fork(&mut self, fork: Fork) {
+        let sequence = fork.fork.submission.sequence;
+        let start = Start::Forks(fork.fork.clone());
+        let link = Link::new(start, fork.actor, fork.cancel, fork.credits);
+        self.links.insert(sequence, link);
+        self.feed(Event::Fork(fork.fork));
+        self.note_start(sequence);
+    }
+}

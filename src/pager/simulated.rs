@@ -1,0 +1,135 @@
+//! What copies, as tasks that pretend to take time.
+
+use std::future::Future;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, TryRecvError};
+use tokio::sync::mpsc;
+
+use super::carrier::{DiskCarrier, MemoryCarrier};
+use super::message::{Done, Job, JobError, Task};
+use crate::device::Leaving;
+use crate::model::Packer;
+use crate::simulation::{CopyFate, Simulation};
+
+impl<K: Packer> MemoryCarrier<K> {
+    /// Copies until the pager or the device is gone. What was asked for goes first.
+    pub(super) async fn simulate(
+        mut self,
+        mut jobs: mpsc::Receiver<Job>,
+        leaving: Receiver<Leaving<K::Parcel>>,
+        done: mpsc::Sender<Done>,
+        simulation: Simulation,
+    ) {
+        loop {
+            let ended = if let Ok(job) = jobs.try_recv() {
+                self.carry_by_fate(job, &simulation).await
+            } else {
+                match leaving.try_recv() {
+                    Ok(parcel) => self.pack_by_fate(parcel, &simulation).await,
+                    Err(TryRecvError::Disconnected) => return,
+                    Err(TryRecvError::Empty) => tokio::select! {
+                        biased;
+                        job = jobs.recv() => match job {
+                            Some(job) => self.carry_by_fate(job, &simulation).await,
+                            None => return,
+                        },
+                        () = simulation.handed_over.notified() => None,
+                    },
+                }
+            };
+            if let Some(ended) = ended
+                && done.send(ended).await.is_err()
+            {
+                return;
+            }
+        }
+    }
+
+    async fn carry_by_fate(&mut self, job: Job, simulation: &Simulation) -> Option<Done> {
+        let fate = simulation.fate.copy(&job);
+        let known = job.clone();
+        by_fate(&known, fate, || self.carry(job)).await
+    }
+
+    async fn pack_by_fate(
+        &mut self,
+        leaving: Leaving<K::Parcel>,
+        simulation: &Simulation,
+    ) -> Option<Done> {
+        let job = Job {
+            copy: leaving.copy,
+            label: self.awaited(leaving.copy)?,
+            task: Task::Pack,
+        };
+        let fate = simulation.fate.copy(&job);
+        let fails = fate.fails.is_some();
+        let done = by_fate(&job, fate, || self.pack(leaving)).await;
+        if fails {
+            self.forget(job.copy);
+        }
+        done
+    }
+}
+
+impl DiskCarrier {
+    /// Copies until the pager is gone.
+    pub(super) async fn simulate(
+        mut self,
+        mut jobs: mpsc::Receiver<Job>,
+        done: mpsc::Sender<Done>,
+        simulation: Simulation,
+    ) {
+        while let Some(job) = jobs.recv().await {
+            let fate = simulation.fate.copy(&job);
+            let ended = by_fate(&job, fate, || Some(self.carry(&job))).await;
+            if let Some(ended) = ended
+                && done.send(ended).await.is_err()
+            {
+                return;
+            }
+        }
+    }
+}
+
+/// Copies in the middle of the time that it takes, unless it fails.
+fn by_fate(
+    job: &Job,
+    fate: CopyFate,
+    copy: impl FnOnce() -> Option<Done>,
+) -> impl Future<Output = Option<Done>> {
+    let CopyFate { takes, fails } = fate;
+    let failed = fails.map(|what| Done {
+        copy: job.copy,
+        task: job.task,
+        result: Err(JobError {
+            what,
+            is_lost: false,
+        }),
+        took: takes,
+        bytes: 0,
+    });
+    async move {
+        wait(takes / 2).await;
+        let done = match failed {
+            // What was to be copied is dropped, too.
+            Some(failed) => {
+                drop(copy);
+                Some(failed)
+            }
+            None => copy(),
+        };
+        wait(takes - takes / 2).await;
+        done.map(|done| Done {
+            took: takes,
+            ..done
+        })
+    }
+}
+
+async fn wait(time: Duration) {
+    // A sleep of no time takes a millisecond.
+    if !time.is_zero() {
+        tokio::time::sleep(time).await;
+    }
+}

@@ -1,0 +1,115 @@
+//! The real model, sixteen users, and a device thread that is killed again and again: each
+//! gets the tokens of the undisturbed run, each once. Prints the longest pause.
+#![cfg(feature = "mlx")]
+
+#[path = "common/model.rs"]
+mod model;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use model::model;
+use motet::config::EngineConfig;
+use motet::recovery::Fuses;
+use motet::text::Message;
+use motet::{Engine, Request, Shutdown, TokenId, TokenStream};
+
+const USERS: usize = 16;
+/// What a reader has counted that has everything.
+const ALL: usize = usize::MAX;
+
+async fn engine(fuses: &Fuses, kills: u64) -> Engine {
+    let mut config = EngineConfig::default();
+    config.recovery.rebuilds_max = kills as usize;
+    let builder = Engine::open(model()).expect("a model").config(config);
+    let started = builder.fuses(fuses.clone()).start().await;
+    started.expect("the engine starts")
+}
+
+/// What a user gets, and the longest time between two tokens.
+async fn read(mut stream: TokenStream, count: Arc<AtomicUsize>) -> (Vec<TokenId>, Duration) {
+    let (mut tokens, mut longest) = (Vec::new(), Duration::ZERO);
+    let mut last: Option<Instant> = None;
+    while let Some(piece) = stream.next().await {
+        tokens.extend(piece.expect("nobody fails").token);
+        let now = Instant::now();
+        longest = longest.max(last.map_or(Duration::ZERO, |last| now - last));
+        last = Some(now);
+        count.store(tokens.len(), Ordering::Relaxed);
+    }
+    count.store(ALL, Ordering::Relaxed);
+    (tokens, longest)
+}
+
+/// All users at once. The device thread is killed so often: each time that everybody has
+/// had a token since the last.
+async fn run(kills: u64, output_tokens: usize) -> (Vec<Vec<TokenId>>, Duration) {
+    let fuses = Fuses::default();
+    let engine = engine(&fuses, kills).await;
+    let system = Message::system("You are the guide of a botanical garden. Answer in a few words.");
+    let (mut readers, mut counts) = (Vec::new(), Vec::new());
+    for user in 0..USERS {
+        let question = Message::user(format!("I am visitor {user}. What grows in bed {user}?"));
+        let request = Request::chat([system.clone(), question])
+            .output_tokens_max(output_tokens)
+            .ignore_end_tokens();
+        let stream = engine.submit(request).await.expect("there is room");
+        let count = Arc::new(AtomicUsize::new(0));
+        readers.push(tokio::spawn(read(stream, Arc::clone(&count))));
+        counts.push(count);
+    }
+    let mut before = vec![0; USERS];
+    for kill in 1..=kills {
+        loop {
+            let now: Vec<usize> = counts
+                .iter()
+                .map(|count| count.load(Ordering::Relaxed))
+                .collect();
+            let waits = |(now, before): (&usize, &usize)| *now != ALL && now <= before;
+            if !now.iter().zip(&before).any(waits) {
+                before = now;
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(before.iter().any(|now| *now != ALL), "the load goes on");
+        fuses.device.light(1);
+        while engine.stats().rebuilds < kill {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    let (mut outputs, mut longest) = (Vec::new(), Duration::ZERO);
+    for reader in readers {
+        let (tokens, pause) = reader.await.expect("a reader");
+        outputs.push(tokens);
+        longest = longest.max(pause);
+    }
+    engine.shutdown(Shutdown::Finish).await;
+    (outputs, longest)
+}
+
+async fn check(kills: u64, output_tokens: usize) {
+    let (undisturbed, usual) = run(0, output_tokens).await;
+    let begun = Instant::now();
+    let (killed, longest) = run(kills, output_tokens).await;
+    println!(
+        "{kills} kills in {:?}; the longest pause {longest:?}, {usual:?} undisturbed",
+        begun.elapsed()
+    );
+    for (user, (killed, undisturbed)) in killed.iter().zip(&undisturbed).enumerate() {
+        assert_eq!(killed.len(), output_tokens, "user {user}");
+        assert_eq!(killed, undisturbed, "user {user}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_thread_that_is_killed_costs_time_and_nothing_else() {
+    check(3, 16).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes minutes on a small machine"]
+async fn and_so_when_it_is_killed_twenty_times() {
+    check(20, 64).await;
+}

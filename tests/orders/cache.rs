@@ -1,0 +1,658 @@
+//! The cache's core, with or without the pager's, a device on paper, and three sequences of
+//! which two begin alike and the third is the first once more, of the same tenant or not.
+//!
+//! After each message: both cores' own checks; every path spells its sequence's tokens, of
+//! its own salt; what a slot holds it was granted; the device holds what the cache says, and
+//! no more bytes than there are. And from wherever an order has led, all comes to rest with
+//! nothing held.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use motet::cache::{Begin, CacheCore, Effect, Message, Pin, Salt};
+use motet::config::{CacheConfig, EvictionPolicy, PagerConfig};
+use motet::model::oracle::OracleConfig;
+use motet::model::{Extent, LayerKind, ModelSpec};
+use motet::pager::tiers::Precision;
+use motet::pager::{self, Done, Job, JobError, PagerCore, Task, Told};
+use motet::{CopyId, PinId, SequenceId, SlotId, TokenId};
+
+use crate::explorer::World;
+use crate::paper::{Paper, Written};
+
+const SEQUENCES: usize = 3;
+/// Tokens that sequences have in common.
+const SHARED: usize = 20;
+/// Tokens that a step computes at most.
+const STEP_TOKENS: usize = 12;
+/// Tokens that a sequence generates at most.
+const OUTPUT_TOKENS: usize = 2;
+/// Room on the device for about two sequences.
+const DEVICE_TOKENS: usize = 60;
+const PAGE: usize = 4096;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Setup {
+    pub(crate) paged: bool,
+    /// The third sequence is another tenant's.
+    pub(crate) salted: bool,
+    pub(crate) eviction: EvictionPolicy,
+}
+
+pub(crate) const SETUPS: [Setup; 4] = [
+    Setup {
+        paged: false,
+        salted: false,
+        eviction: EvictionPolicy::Lru,
+    },
+    Setup {
+        paged: false,
+        salted: true,
+        eviction: EvictionPolicy::Foresight,
+    },
+    Setup {
+        paged: true,
+        salted: false,
+        eviction: EvictionPolicy::Lru,
+    },
+    Setup {
+        paged: true,
+        salted: true,
+        eviction: EvictionPolicy::Lru,
+    },
+];
+
+/// From here every order is tried.
+pub(crate) const BEGINNINGS: [&[Act]; 4] = [
+    &[],
+    // One sequence has left what it computed.
+    &[Act::Begin(0), Act::Step(0), Act::Step(0), Act::Close(0)],
+    // One computes what another waits for.
+    &[Act::Begin(0), Act::Step(0), Act::Begin(1), Act::Begin(2)],
+    // What one has left is in host memory only, and comes back.
+    &[
+        Act::Begin(0),
+        Act::Step(0),
+        Act::Close(0),
+        Act::ToPager,
+        Act::ToCache,
+        Act::End(0, true),
+        Act::ToCache,
+        Act::Reset,
+        Act::ToPager,
+        Act::ToCache,
+        Act::Begin(0),
+        Act::ToPager,
+        Act::ToCache,
+        Act::Cleared,
+        Act::ToPager,
+    ],
+];
+
+/// One thing that may happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    Begin(usize),
+    /// It is part of a step, or says that it has got where somebody waits for it.
+    Step(usize),
+    Grow(usize),
+    Share(usize),
+    Close(usize),
+    Discard(usize),
+    Pin,
+    Unpin,
+    Clear,
+    Reset,
+    /// The oldest message on its way to the pager, or to the cache, gets there.
+    ToPager,
+    ToCache,
+    /// The cache hears that the device has room for what is to come.
+    Cleared,
+    /// This job ends, well or not.
+    End(usize, bool),
+}
+
+/// How far a sequence is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    /// The cache was asked for a slot, and has not answered.
+    Waits,
+    Live(Live),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Live {
+    slot: SlotId,
+    computed: usize,
+    granted: usize,
+    grows: bool,
+    checkpoints: Vec<usize>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Caches {
+    setup: Setup,
+    spec: ModelSpec,
+    core: CacheCore,
+    phases: [Phase; SEQUENCES],
+    paper: Paper,
+    pinned: bool,
+    pages: Option<Pages>,
+}
+
+#[derive(Debug)]
+struct Pages {
+    core: PagerCore,
+    to_pager: VecDeque<pager::Message>,
+    to_cache: VecDeque<Told>,
+    clears: VecDeque<u64>,
+    jobs: Vec<Job>,
+    host: BTreeMap<CopyId, Written>,
+}
+
+impl World for Caches {
+    type Act = Act;
+    type Setup = Setup;
+
+    fn new(setup: Setup) -> Self {
+        let oracle = OracleConfig {
+            tail_block_tokens: 4,
+            ..OracleConfig::with_layers(&[LayerKind::Full])
+        };
+        let spec = oracle.spec();
+        let config = CacheConfig {
+            device_bytes_max: spec.tail_bytes(DEVICE_TOKENS),
+            share_tokens_min: 4,
+            eviction: setup.eviction,
+            ..CacheConfig::default()
+        };
+        let pager = PagerConfig {
+            host_bytes_max: 2 * PAGE,
+            // Whatever is cached is offered.
+            clean_part: 1.0,
+            ..PagerConfig::default()
+        };
+        let sizes = |_: Extent| (100, Precision::Full);
+        let pages = || Pages {
+            core: PagerCore::new(spec.clone(), pager.clone(), Box::new(sizes), Vec::new()),
+            to_pager: VecDeque::new(),
+            to_cache: VecDeque::new(),
+            clears: VecDeque::new(),
+            jobs: Vec::new(),
+            host: BTreeMap::new(),
+        };
+        let core = CacheCore::new(spec.clone(), config);
+        Self {
+            setup,
+            pages: setup.paged.then(pages),
+            core: match setup.paged {
+                true => core.with_pager(&pager, false),
+                false => core,
+            },
+            spec,
+            phases: std::array::from_fn(|_| Phase::Idle),
+            paper: Paper::default(),
+            pinned: false,
+        }
+    }
+
+    fn possible(&self) -> Vec<Act> {
+        let mut acts = Vec::new();
+        for (number, phase) in self.phases.iter().enumerate() {
+            match phase {
+                Phase::Idle => acts.push(Act::Begin(number)),
+                Phase::Waits => acts.push(Act::Discard(number)),
+                Phase::Live(live) => {
+                    if self.next_step(number, live).is_some() {
+                        acts.push(Act::Step(number));
+                    }
+                    let most = tokens(number).len() + OUTPUT_TOKENS;
+                    if !live.grows && live.granted < most {
+                        acts.push(Act::Grow(number));
+                    }
+                    acts.extend([Act::Share(number), Act::Close(number), Act::Discard(number)]);
+                }
+            }
+        }
+        acts.push(match self.pinned {
+            true => Act::Unpin,
+            false => Act::Pin,
+        });
+        acts.extend([Act::Clear, Act::Reset]);
+        if let Some(pages) = &self.pages {
+            acts.extend((!pages.to_pager.is_empty()).then_some(Act::ToPager));
+            acts.extend((!pages.to_cache.is_empty()).then_some(Act::ToCache));
+            acts.extend((!pages.clears.is_empty()).then_some(Act::Cleared));
+            let ends = (0..pages.jobs.len()).filter(|at| self.can_end(&pages.jobs[*at]));
+            acts.extend(ends.flat_map(|at| [true, false].map(|well| Act::End(at, well))));
+        }
+        acts
+    }
+
+    fn happen(&mut self, act: Act) {
+        match act {
+            Act::Begin(number) => {
+                self.phases[number] = Phase::Waits;
+                let begin = Begin {
+                    salt: self.salt(number),
+                    ..Begin::new(name(number), tokens(number), 0)
+                };
+                self.tell(Message::Begin(begin));
+            }
+            Act::Step(number) => self.step(number),
+            Act::Grow(number) => {
+                let live = self.live(number);
+                live.grows = true;
+                let tokens_max = live.granted + 1;
+                self.tell(Message::Grow {
+                    sequence: name(number),
+                    tokens_max,
+                });
+            }
+            Act::Share(number) => {
+                let computed = self.live(number).computed;
+                self.tell(Message::Share {
+                    sequence: name(number),
+                    computed,
+                    generated: generated(number, computed),
+                    at: computed,
+                });
+            }
+            Act::Close(number) => {
+                let computed = self.live(number).computed;
+                self.tell(Message::Close {
+                    sequence: name(number),
+                    computed,
+                    generated: generated(number, computed),
+                });
+                self.phases[number] = Phase::Idle;
+            }
+            Act::Discard(number) => {
+                self.tell(Message::Discard {
+                    sequence: name(number),
+                });
+                self.phases[number] = Phase::Idle;
+            }
+            Act::Pin => {
+                let pin = Pin {
+                    pin: PinId(1),
+                    salt: self.salt(0),
+                    tokens: tokens(0)[..SHARED / 2].into(),
+                    time_to_live: None,
+                };
+                let pinned = self.core.handle(Duration::ZERO, Message::Pin(pin));
+                self.pinned = pinned.is_ok();
+                self.follow(pinned.unwrap_or_default());
+                // What was evicted for a pin that then found no room is said with the next.
+                let nobody = Vec::new();
+                self.tell(Message::Look { sequences: nobody });
+            }
+            Act::Unpin => {
+                self.pinned = false;
+                self.tell(Message::Unpin { pin: PinId(1) });
+            }
+            Act::Clear => self.tell(Message::Clear { salt: None }),
+            Act::Reset => {
+                self.paper.reset();
+                self.phases = std::array::from_fn(|_| Phase::Idle);
+                self.tell(Message::Reset);
+            }
+            Act::ToPager => {
+                let message = self
+                    .pages()
+                    .to_pager
+                    .pop_front()
+                    .expect("one is on its way");
+                self.tell_pager(message);
+            }
+            Act::ToCache => {
+                let told = self
+                    .pages()
+                    .to_cache
+                    .pop_front()
+                    .expect("one is on its way");
+                self.tell(Message::Paged(told));
+            }
+            Act::Cleared => {
+                let number = self.pages().clears.pop_front();
+                let number = number.expect("the cache waits for it");
+                self.tell(Message::Cleared { number });
+            }
+            Act::End(job, well) => self.end(job, well),
+        }
+        self.check();
+    }
+
+    fn describe(&self, text: &mut String) {
+        let Self {
+            setup: _,
+            spec: _,
+            core,
+            phases,
+            paper,
+            pinned,
+            pages,
+        } = self;
+        write!(text, "{core:?} {phases:?} {paper:?} {pinned:?} {pages:?}")
+            .expect("memory takes all");
+    }
+
+    fn come_to_rest(mut self) {
+        self.settle();
+        if self.pinned {
+            self.happen(Act::Unpin);
+        }
+        self.settle();
+        self.happen(Act::Clear);
+        self.settle();
+        let stats = self.core.stats();
+        assert_eq!(
+            (stats.segments, stats.reserved_bytes),
+            (0, 0),
+            "nothing is held"
+        );
+        assert_eq!(self.paper.held(), (0, 0), "nothing is left on the device");
+        // No byte is lost: one who needs all of them begins, and ends. Whoever has left last,
+        // as a rule, is another, whose unanswered questions its own would hide.
+        let last = SEQUENCES - 1;
+        self.phases[last] = Phase::Waits;
+        let begin = Begin {
+            tokens_max: DEVICE_TOKENS,
+            ..Begin::new(name(last), tokens(last), 0)
+        };
+        self.tell(Message::Begin(begin));
+        self.settle();
+    }
+}
+
+impl Caches {
+    /// Everybody goes on to the end, and what is on its way gets there.
+    fn settle(&mut self) {
+        for _ in 0..200 {
+            let possible = self.possible();
+            let wanted = |act: &&Act| match act {
+                Act::Step(_) | Act::ToPager | Act::ToCache | Act::Cleared | Act::End(_, true) => {
+                    true
+                }
+                Act::Close(number) => !possible.contains(&Act::Step(*number)),
+                _ => false,
+            };
+            let Some(act) = possible.iter().find(wanted) else {
+                break;
+            };
+            self.happen(*act);
+        }
+        let idle = self.phases.iter().all(|phase| *phase == Phase::Idle);
+        assert!(idle, "everybody begins and ends: {:?}", self.phases);
+        if let Some(pages) = &self.pages {
+            let quiet = pages.to_pager.is_empty() && pages.to_cache.is_empty();
+            assert!(
+                quiet && pages.core.is_idle(),
+                "all comes to rest: {pages:?}"
+            );
+            assert!(pages.jobs.is_empty(), "jobs come to an end: {pages:?}");
+            assert!(self.paper.arrived.is_empty() && self.paper.leaving.is_empty());
+            assert_eq!(pages.core.stats().host_copies, pages.host.len());
+        }
+    }
+
+    /// Tells the cache, which finds sense in it.
+    fn tell(&mut self, message: Message) {
+        let effects = self.core.handle(Duration::ZERO, message);
+        self.follow(effects.expect("the message makes sense"));
+    }
+
+    fn follow(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            self.effect(effect);
+        }
+        let for_pager = self.core.take_outbox();
+        match &mut self.pages {
+            Some(pages) => pages.to_pager.extend(for_pager),
+            None => assert!(for_pager.is_empty(), "nobody is there to be told"),
+        }
+    }
+
+    fn effect(&mut self, effect: Effect) {
+        match effect {
+            Effect::Begun {
+                sequence,
+                slot,
+                cached_tokens,
+            } => {
+                let number = number(sequence);
+                assert_eq!(self.phases[number], Phase::Waits, "who asked begins, once");
+                let whole = tokens(number);
+                assert!(cached_tokens < whole.len(), "one token is left to compute");
+                self.phases[number] = Phase::Live(Live {
+                    slot,
+                    computed: cached_tokens,
+                    granted: whole.len(),
+                    grows: false,
+                    checkpoints: Vec::new(),
+                });
+            }
+            Effect::Waits { sequence, .. } => {
+                assert_eq!(self.phases[number(sequence)], Phase::Waits);
+            }
+            Effect::NoRoom { sequence } => {
+                let phase = &mut self.phases[number(sequence)];
+                assert_eq!(*phase, Phase::Waits, "who asked is refused, once");
+                *phase = Phase::Idle;
+            }
+            Effect::Grown {
+                sequence,
+                tokens_max,
+            } => {
+                let live = self.live(number(sequence));
+                assert!(
+                    std::mem::take(&mut live.grows),
+                    "who asked is granted, once"
+                );
+                live.granted = live.granted.max(tokens_max);
+            }
+            Effect::NoGrowth { sequence } => {
+                let live = self.live(number(sequence));
+                assert!(
+                    std::mem::take(&mut live.grows),
+                    "who asked is refused, once"
+                );
+            }
+            Effect::Checkpoint { sequence, at } => {
+                self.live(number(sequence)).checkpoints.push(at);
+            }
+            Effect::Edit(edit) => {
+                let (phases, setup) = (&self.phases, self.setup);
+                self.paper.edit(&edit, |slot| {
+                    let has_it = |phase: &Phase| matches!(phase, Phase::Live(l) if l.slot == slot);
+                    let number = phases.iter().position(has_it);
+                    let number = number.expect("a slot is somebody's");
+                    (salt(setup, number), history(number))
+                });
+            }
+            Effect::Clears { number } => self.pages().clears.push_back(number),
+            Effect::Resident { .. } => unreachable!("nobody looks"),
+        }
+    }
+
+    fn live(&mut self, number: usize) -> &mut Live {
+        match &mut self.phases[number] {
+            Phase::Live(live) => live,
+            other => panic!("{number} is {other:?}, and has no slot"),
+        }
+    }
+
+    fn pages(&mut self) -> &mut Pages {
+        self.pages.as_mut().expect("there is a pager")
+    }
+
+    fn salt(&self, number: usize) -> Salt {
+        salt(self.setup, number)
+    }
+
+    /// How many tokens its next step computes; none if it only says where it is.
+    fn next_step(&self, number: usize, live: &Live) -> Option<usize> {
+        let checkpoint = live.checkpoints.iter().min();
+        if checkpoint.is_some_and(|at| *at <= live.computed) {
+            return Some(0);
+        }
+        let prompt = tokens(number).len();
+        let most = match live.computed < prompt {
+            true => prompt.min(live.computed + STEP_TOKENS),
+            false => live.computed + 1,
+        };
+        let most = most.min(live.granted).min(prompt + OUTPUT_TOKENS);
+        let to = checkpoint.map_or(most, |at| most.min(*at));
+        (to > live.computed).then_some(to - live.computed)
+    }
+
+    fn step(&mut self, number: usize) {
+        let live = self.live(number).clone();
+        match self.next_step(number, &live).expect("it can go on") {
+            0 => {
+                let computed = live.computed;
+                self.live(number).checkpoints.retain(|at| *at > computed);
+                self.tell(Message::Reached {
+                    sequence: name(number),
+                    computed,
+                });
+            }
+            tokens => {
+                self.live(number).computed += tokens;
+                self.paper.compute(live.slot, tokens);
+            }
+        }
+    }
+
+    /// What leaves the device is packed when that has handed it over.
+    fn can_end(&self, job: &Job) -> bool {
+        job.task != Task::Pack || self.paper.leaving.contains_key(&job.copy)
+    }
+
+    fn end(&mut self, at: usize, well: bool) {
+        let pages = self.pages.as_mut().expect("there is a pager");
+        let job = pages.jobs.remove(at);
+        match job.task {
+            Task::Pack => {
+                let written = self.paper.leaving.remove(&job.copy);
+                let written = written.expect("it was handed over");
+                if well {
+                    assert_eq!(
+                        job.label.tokens[..],
+                        written.tokens,
+                        "a copy is what it says"
+                    );
+                    pages.host.insert(job.copy, written);
+                }
+            }
+            Task::Unpack if well => {
+                let written = pages.host[&job.copy].clone();
+                self.paper
+                    .arrived
+                    .entry(job.copy)
+                    .or_default()
+                    .push(written);
+            }
+            Task::Unpack => {}
+            Task::Read | Task::Write | Task::Remove => unreachable!("there is no disk"),
+        }
+        let result = match well {
+            true => Ok(()),
+            false => Err(JobError {
+                what: "a fault".into(),
+                is_lost: true,
+            }),
+        };
+        self.tell_pager(pager::Message::Done(Done {
+            copy: job.copy,
+            task: job.task,
+            result,
+            took: Duration::from_micros(1),
+            bytes: 100,
+        }));
+    }
+
+    fn tell_pager(&mut self, message: pager::Message) {
+        let pages = self.pages.as_mut().expect("there is a pager");
+        for effect in pages.core.handle(Duration::ZERO, message) {
+            match effect {
+                pager::Effect::Tell(told) => pages.to_cache.push_back(told),
+                pager::Effect::Do(job) => pages.jobs.push(job),
+                pager::Effect::Forget(copy) => {
+                    pages.host.remove(&copy);
+                    // What was to be packed is not, and nobody hears of it.
+                    self.paper.leaving.remove(&copy);
+                    let leaves = |job: &Job| job.copy == copy && job.task == Task::Pack;
+                    pages.jobs.retain(|job| !leaves(job));
+                }
+                pager::Effect::Discard(copy) => drop(self.paper.take_parcel(copy)),
+                pager::Effect::DiscardAll => self.paper.arrived.clear(),
+            }
+        }
+        pages.core.check_integrity();
+        assert!(pages.core.stats().host_bytes <= 2 * PAGE);
+    }
+
+    fn check(&self) {
+        self.core.check_integrity();
+        let stats = self.core.stats();
+        let live = self
+            .phases
+            .iter()
+            .filter(|phase| matches!(phase, Phase::Live(_)));
+        assert_eq!(self.paper.held(), (stats.segments, live.count()));
+        let sealed = self.paper.segment_bytes(&self.spec);
+        assert_eq!(
+            sealed, stats.sealed_bytes,
+            "the device holds what the cache says"
+        );
+        for (number, phase) in self.phases.iter().enumerate() {
+            let Phase::Live(live) = phase else { continue };
+            let (_, held) = self
+                .paper
+                .read(live.slot, &self.salt(number), &history(number));
+            assert_eq!(held, live.computed, "a slot holds what was computed");
+            assert!(held <= live.granted, "and no more than it was granted");
+        }
+    }
+}
+
+fn name(number: usize) -> SequenceId {
+    SequenceId(number as u64 + 1)
+}
+
+fn number(sequence: SequenceId) -> usize {
+    sequence.0 as usize - 1
+}
+
+fn salt(setup: Setup, number: usize) -> Salt {
+    match setup.salted && number == 2 {
+        true => Salt::new("another"),
+        false => Salt::default(),
+    }
+}
+
+/// A sequence's prompt. The third is the first once more.
+fn tokens(number: usize) -> Arc<[TokenId]> {
+    let own: &[TokenId] = match number {
+        1 => &[40, 41, 42, 43, 44, 45],
+        _ => &[30, 31, 32, 33],
+    };
+    (1..=SHARED as TokenId).chain(own.iter().copied()).collect()
+}
+
+/// Its prompt, and all that it generates.
+fn history(number: usize) -> Vec<TokenId> {
+    let own = 50 + 10 * number as TokenId;
+    let output = own..own + OUTPUT_TOKENS as TokenId;
+    tokens(number).iter().copied().chain(output).collect()
+}
+
+/// What the cache is told of beyond the prompt.
+fn generated(number: usize, computed: usize) -> Vec<TokenId> {
+    let prompt = tokens(number).len();
+    history(number)[prompt..computed.max(prompt)].to_vec()
+}

@@ -1,0 +1,256 @@
+//! A state's fingerprint: a hash of its description in which names and clocks are told by
+//! their order alone.
+//!
+//! Whether a segment is the third or the thirtieth that was made makes no difference, nor at
+//! what time something was begun, but which of two is the older does. So each number that is
+//! a name, a tick or a time is replaced by its rank among those of its kind. Sums that are
+//! only shown are left out.
+
+use std::hash::{Hash, Hasher};
+
+use rustc_hash::FxHasher;
+
+/// What is written before numbers that are names, never used twice.
+const NAMES: [&str; 6] = ["seg", "slot", "copy", "pin", "NodeKey", "EntryKey"];
+/// Fields whose numbers are ticks of one count, each list a count of its own.
+const TICKS: [&[&str]; 3] = [
+    &["last_use", "tick", "order", "unwritten"],
+    &[
+        "asked",
+        "room_made_at",
+        "reset_asked",
+        "looking",
+        "barriers",
+        "tickets",
+    ],
+    &["clears", "clearings"],
+];
+/// Fields that make no difference to what is to come, or none here.
+const LEFT_OUT: [&str; 21] = [
+    "evicted_segments",
+    "asked_tokens",
+    "hit_tokens",
+    "hits",
+    "slots_made",
+    "segments_made",
+    "clearings_made",
+    "made",
+    "stats",
+    "rates",
+    "cost",
+    "takes",
+    "ends_at",
+    "device_idle",
+    "preempted",
+    "looked_at",
+    "start_interval",
+    "started_at",
+    "queued_for",
+    "spec",
+    "config",
+];
+/// The kind of durations, after those of names and ticks.
+const TIMES: usize = NAMES.len() + TICKS.len();
+
+enum Part {
+    /// The hash of what stands for itself.
+    Text(u64),
+    /// A number that is told by its rank.
+    Ranked { kind: usize, value: u128 },
+}
+
+/// The fingerprint of what `{:?}` says of a state.
+pub(crate) fn fingerprint(text: &str) -> u64 {
+    let parts = Reader::new(text).read();
+    let mut values: Vec<Vec<u128>> = vec![Vec::new(); TIMES + 1];
+    for part in &parts {
+        if let Part::Ranked { kind, value } = part {
+            values[*kind].push(*value);
+        }
+    }
+    for values in &mut values {
+        values.sort_unstable();
+        values.dedup();
+    }
+    let mut hasher = FxHasher::default();
+    for part in &parts {
+        match part {
+            Part::Text(hash) => hash.hash(&mut hasher),
+            Part::Ranked { kind, value } => {
+                let rank = values[*kind].binary_search(value).expect("it was listed");
+                (kind, rank).hash(&mut hasher);
+            }
+        }
+    }
+    hasher.finish()
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    parts: Vec<Part>,
+    /// The field that is being read, and how many brackets are open in it.
+    field: &'a [u8],
+    /// The word that the next bracket belongs to.
+    word: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn new(text: &'a str) -> Self {
+        Self {
+            bytes: text.as_bytes(),
+            at: 0,
+            parts: Vec::with_capacity(text.len() / 4),
+            field: b"",
+            word: b"",
+        }
+    }
+
+    fn read(mut self) -> Vec<Part> {
+        while let Some(byte) = self.bytes.get(self.at) {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'_' => self.word(),
+                b'0'..=b'9' => self.number(),
+                b'(' | b'-' => self.at += 1,
+                _ => {
+                    self.text(self.at, self.at + 1);
+                    self.word = b"";
+                    self.at += 1;
+                }
+            }
+        }
+        self.parts
+    }
+
+    fn text(&mut self, from: usize, to: usize) {
+        let mut hasher = FxHasher::default();
+        self.bytes[from..to].hash(&mut hasher);
+        self.parts.push(Part::Text(hasher.finish()));
+    }
+
+    fn word(&mut self) {
+        let from = self.at;
+        let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+        let rest = &self.bytes[from..];
+        self.at += rest.iter().position(|b| !is_word(b)).unwrap_or(rest.len());
+        self.word = &self.bytes[from..self.at];
+        if self.bytes[self.at..].starts_with(b": ") {
+            self.field = self.word;
+            self.at += 2;
+            if is_among(&LEFT_OUT, self.field) {
+                self.skip_value();
+                return;
+            }
+        }
+        self.text(from, from + self.word.len());
+    }
+
+    /// Goes on behind the value that begins here.
+    fn skip_value(&mut self) {
+        let mut open = 0;
+        while let Some(byte) = self.bytes.get(self.at) {
+            match byte {
+                b'(' | b'[' | b'{' => open += 1,
+                b')' | b']' | b'}' | b',' if open == 0 => return,
+                b')' | b']' | b'}' => open -= 1,
+                _ => {}
+            }
+            self.at += 1;
+        }
+    }
+
+    fn number(&mut self) {
+        let from = self.at;
+        let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'.' || *byte >= 0x80;
+        let rest = &self.bytes[from..];
+        self.at += rest.iter().position(|b| !is_part(b)).unwrap_or(rest.len());
+        // A range's dots belong to no number.
+        let text = std::str::from_utf8(&self.bytes[from..self.at]).expect("a whole word");
+        let name = NAMES.iter().position(|name| name.as_bytes() == self.word);
+        let tick = TICKS.iter().position(|fields| is_among(fields, self.field));
+        let (kind, value) = match (name, tick) {
+            (Some(name), _) => (name, value_of_key(text)),
+            (None, Some(tick)) => (NAMES.len() + tick, text.parse().ok()),
+            (None, None) => (TIMES, nanoseconds(text)),
+        };
+        match value {
+            Some(value) => self.parts.push(Part::Ranked { kind, value }),
+            None => self.text(from, self.at),
+        }
+        self.word = b"";
+    }
+}
+
+fn is_among(words: &[&str], word: &[u8]) -> bool {
+    words.iter().any(|one| one.as_bytes() == word)
+}
+
+/// A plain number, or a slot map's `3v1`.
+fn value_of_key(text: &str) -> Option<u128> {
+    match text.split_once('v') {
+        Some((index, version)) => {
+            let version: u128 = version.parse().ok()?;
+            Some(version << 64 | index.parse::<u128>().ok()?)
+        }
+        None => text.parse().ok(),
+    }
+}
+
+/// A duration, as `{:?}` writes it.
+fn nanoseconds(text: &str) -> Option<u128> {
+    let unit = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    let scale = match &text[unit..] {
+        "ns" => 1.0,
+        "µs" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        _ => return None,
+    };
+    let number: f64 = text[..unit].parse().ok()?;
+    Some((number * scale).round() as u128)
+}
+
+#[test]
+fn names_are_told_by_their_order_alone() {
+    #[track_caller]
+    fn check(one: &str, other: &str, same: bool) {
+        assert_eq!(
+            fingerprint(one) == fingerprint(other),
+            same,
+            "{one}, {other}"
+        );
+    }
+    check("[seg-3, seg-9]", "[seg-1, seg-2]", true);
+    check("[seg-3, seg-9]", "[seg-2, seg-1]", false);
+    check("[seg-3, seg-3]", "[seg-2, seg-1]", false);
+    check("[seg-3, copy-3]", "[seg-2, copy-1]", true);
+    check(
+        "Node { last_use: 3, tokens: 5 }",
+        "Node { last_use: 4, tokens: 5 }",
+        true,
+    );
+    check(
+        "Node { last_use: 3, tokens: 5 }",
+        "Node { last_use: 3, tokens: 6 }",
+        false,
+    );
+    check(
+        "{ stats: A { b: (3, 4) }, c: 1 }",
+        "{ stats: 9, c: 1 }",
+        true,
+    );
+    check(
+        "{ stats: A { b: (3, 4) }, c: 1 }",
+        "{ stats: 9, c: 2 }",
+        false,
+    );
+    check("{ now: 5ms, at: 7.5ms }", "{ now: 1s, at: 1.1s }", true);
+    check("{ now: 5ms, at: 5ms }", "{ now: 1s, at: 1.1s }", false);
+    check(
+        "NodeKey(1v3) NodeKey(2v1)",
+        "NodeKey(9v3) NodeKey(1v1)",
+        true,
+    );
+    check("[seq-3, seq-9]", "[seq-1, seq-2]", false);
+    check("0..4", "0..5", false);
+}

@@ -1,0 +1,222 @@
+//! The folder is lost while the engine serves from it, and comes back.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use motet::pager::PagerStats;
+use motet::{Engine, Shutdown};
+
+use crate::common::folder::Folder;
+use crate::common::{engine, until};
+use crate::{config, oracle, serve};
+
+/// Longer than a disk that has failed is left alone.
+const REST: Duration = Duration::from_secs(11);
+/// More than fit into host memory, so that most come from the disk.
+const USERS: u32 = 20;
+
+/// What the gauge of this name shows; all other metrics are thrown away.
+struct Watch(&'static str, Arc<AtomicU64>);
+
+impl Watch {
+    fn is_set(&self) -> bool {
+        f64::from_bits(self.1.load(Ordering::Relaxed)) > 0.0
+    }
+}
+
+impl Recorder for Watch {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::noop()
+    }
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        match key.name() == self.0 {
+            true => Gauge::from_arc(Arc::clone(&self.1)),
+            false => Gauge::noop(),
+        }
+    }
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
+    }
+}
+
+/// An engine whose folder holds what it serves from, and what its health is told by.
+struct Served {
+    folder: Folder,
+    engine: Engine,
+    gauge: Watch,
+}
+
+impl Served {
+    async fn new(name: &str) -> Self {
+        let oracle = oracle(0);
+        let folder = Folder::new(name);
+        let mut config = config(&oracle, &folder.0);
+        config.pager.host_bytes_max = 3 * 4096;
+        let gauge = Watch("motet_pager_disk_degraded", Arc::default());
+        let engine = {
+            let _here = metrics::set_default_local_recorder(&gauge);
+            engine(&oracle, config).await
+        };
+        let served = Self {
+            folder,
+            engine,
+            gauge,
+        };
+        served.serve(0).await;
+        served.serve(0).await;
+        until("something is written and read", || {
+            let stats = served.stats();
+            stats.written > 0 && stats.read > 0
+        })
+        .await;
+        assert!(!served.is_degraded(), "{:?}", served.stats());
+        served
+    }
+
+    fn stats(&self) -> PagerStats {
+        self.engine.stats().pager
+    }
+
+    /// All users in turn, and some who have not come before this round. Each gets what
+    /// they get alone.
+    async fn serve(&self, round: u32) {
+        let newcomers = USERS * (round + 1)..USERS * (round + 2);
+        for users in [0..USERS, newcomers] {
+            serve(&self.engine, &oracle(0), users).await;
+        }
+    }
+
+    fn is_degraded(&self) -> bool {
+        let degraded = self.engine.health().disk_degraded;
+        assert_eq!(degraded, self.gauge.is_set(), "the gauge says the same");
+        degraded
+    }
+
+    /// Serves while the folder is lost, and while it goes on being lost.
+    async fn goes_without(&self) -> PagerStats {
+        for round in 1..4 {
+            self.serve(round).await;
+            until("it says so", || self.engine.health().disk_degraded).await;
+            assert!(self.is_degraded());
+            rest().await;
+            assert!(self.is_degraded(), "it has not worked since");
+        }
+        self.stats()
+    }
+
+    /// Serves until the folder is of use again.
+    async fn ends_well(self) {
+        let before = self.stats();
+        for round in 4..20 {
+            rest().await;
+            self.serve(round).await;
+            let now = self.stats();
+            let works = now.read > before.read && now.written > before.written;
+            if works && !self.is_degraded() {
+                break;
+            }
+        }
+        let after = self.stats();
+        assert!(!self.is_degraded(), "{after:?}");
+        assert!(after.read > before.read, "{after:?}");
+        assert!(after.written > before.written, "{after:?}");
+        let bytes_max = 1 << 20;
+        let files = fs::read_dir(&self.folder.0).expect("a folder");
+        let bytes = files.map(|file| file.expect("a file").metadata().expect("it is there").len());
+        let bytes: u64 = bytes.sum();
+        assert!(bytes <= bytes_max, "{bytes} bytes of files");
+        self.engine.shutdown(Shutdown::Finish).await;
+    }
+}
+
+/// Lets the clock go on while nobody is inside, and the pager hear of it.
+async fn rest() {
+    tokio::time::pause();
+    tokio::time::advance(REST).await;
+    tokio::time::resume();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+}
+
+/// Where the folder is meanwhile.
+fn aside(folder: &Path) -> PathBuf {
+    folder.with_extension("aside")
+}
+
+#[tokio::test]
+async fn a_folder_that_is_removed_is_gone_without() {
+    let served = Served::new("lost-removed").await;
+    fs::remove_dir_all(&served.folder.0).expect("ours");
+    served.goes_without().await;
+    // Somebody makes it again: all that was there is lost.
+    fs::create_dir(&served.folder.0).expect("room");
+    served.ends_well().await;
+}
+
+#[tokio::test]
+async fn a_folder_that_is_elsewhere_for_a_while_is_used_again() {
+    let served = Served::new("lost-moved").await;
+    let elsewhere = Folder(aside(&served.folder.0));
+    let before = served.stats();
+    fs::rename(&served.folder.0, &elsewhere.0).expect("ours");
+    let without = served.goes_without().await;
+    assert_eq!(without.disk_copies, before.disk_copies, "none is given up");
+    fs::rename(&elsewhere.0, &served.folder.0).expect("ours");
+    served.ends_well().await;
+}
+
+#[tokio::test]
+async fn a_file_in_the_place_of_the_folder_is_left_alone() {
+    let served = Served::new("lost-file").await;
+    let elsewhere = Folder(aside(&served.folder.0));
+    fs::rename(&served.folder.0, &elsewhere.0).expect("ours");
+    fs::write(&served.folder.0, "mine").expect("room");
+    served.goes_without().await;
+    let mine = fs::read(&served.folder.0).expect("it is there");
+    assert_eq!(mine, b"mine");
+    fs::remove_file(&served.folder.0).expect("ours");
+    fs::rename(&elsewhere.0, &served.folder.0).expect("ours");
+    served.ends_well().await;
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_folder_that_becomes_read_only_is_read_from() {
+    use crate::nobody::{is_bound, permit};
+    if !is_bound("lost::a_folder_that_becomes_read_only_is_read_from") {
+        return;
+    }
+    let served = Served::new("lost-read-only").await;
+    let before = served.stats();
+    permit(&served.folder.0, 0o555);
+    let without = served.goes_without().await;
+    assert_eq!(without.written, before.written);
+    assert!(without.read > before.read, "{without:?}");
+    permit(&served.folder.0, 0o755);
+    served.ends_well().await;
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_folder_that_nobody_may_look_into_is_gone_without() {
+    use crate::nobody::{is_bound, permit};
+    if !is_bound("lost::a_folder_that_nobody_may_look_into_is_gone_without") {
+        return;
+    }
+    let served = Served::new("lost-shut").await;
+    let before = served.stats();
+    permit(&served.folder.0, 0o000);
+    let without = served.goes_without().await;
+    assert_eq!(
+        (without.read, without.written),
+        (before.read, before.written)
+    );
+    permit(&served.folder.0, 0o755);
+    served.ends_well().await;
+}

@@ -1,0 +1,436 @@
+//! What dies is made anew, and callers notice a pause: the device thread dies and hangs,
+//! the actors panic, under the load of many sequences. Each caller gets what it gets
+//! alone, each token once; and when it happens too often, a breaker opens.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use common::folder::Folder;
+use common::{engine, until};
+use motet::config::{DiskConfig, EngineConfig};
+use motet::error::{GenerateError, KeepError, SubmitError};
+use motet::model::oracle::{Oracle, OracleConfig, StepFault};
+use motet::model::sampling::Sampling;
+use motet::model::{LayerKind, ModelError};
+use motet::recovery::Fuses;
+use motet::request::FinishReason;
+use motet::{Engine, HealthState, Request, Shutdown, TokenId, TokenStream};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+const FULL: &[LayerKind] = &[LayerKind::Full];
+const MIXED: &[LayerKind] = &[LayerKind::Full, LayerKind::Window { tokens: 8 }];
+
+fn oracle(layers: &[LayerKind]) -> OracleConfig {
+    let mut oracle = OracleConfig {
+        context_tokens_max: 256,
+        end_one_in: 0,
+        tail_block_tokens: 16,
+        ..OracleConfig::with_layers(layers)
+    };
+    oracle.cost.base = Duration::from_micros(300);
+    oracle
+}
+
+fn config() -> EngineConfig {
+    let mut config = EngineConfig::default();
+    config.scheduler.sequences_max = 12;
+    config.scheduler.step_tokens_max = 48;
+    config.scheduler.device_timeout = Duration::from_millis(200);
+    config.recovery.rebuilds_max = 1000;
+    config
+}
+
+/// The same with so little room that sequences give way, and segments leave and come back.
+fn cramped(oracle: &OracleConfig) -> EngineConfig {
+    let (mut config, spec) = (config(), oracle.spec());
+    config.cache.device_bytes_max = spec.tail_bytes(256) * 3 + config.scratch_bytes(&spec);
+    config.pager.host_bytes_max = spec.tail_bytes(256) * 64;
+    config
+}
+
+async fn fused(oracle: &OracleConfig, config: EngineConfig) -> (Engine, Fuses) {
+    let (oracle, fuses) = (oracle.clone(), Fuses::default());
+    let engine = Engine::builder(move || Ok(Oracle::new(oracle.clone()).expect("valid")))
+        .config(config)
+        .fuses(fuses.clone())
+        .start()
+        .await
+        .expect("the engine starts");
+    (engine, fuses)
+}
+
+/// A caller, and what it gets alone.
+struct Caller {
+    stream: TokenStream,
+    alone: Vec<TokenId>,
+}
+
+/// Callers with prompts that begin alike, of whom half draw at random.
+async fn callers(engine: &Engine, oracle: &OracleConfig, seed: u64, count: u64) -> Vec<Caller> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut callers = Vec::new();
+    for caller in 0..count {
+        let shared = [0, 40, 90][rng.random_range(0..3)];
+        let mut prompt: Vec<TokenId> = (1..=shared).collect();
+        prompt.extend((0..rng.random_range(1..20)).map(|_| rng.random_range(1..900)));
+        let sampling = Sampling {
+            temperature: (caller % 2) as f32,
+            seed: caller,
+            ..Sampling::GREEDY
+        };
+        let output = rng.random_range(20..100);
+        let request = Request::tokens(prompt.clone())
+            .output_tokens_max(output)
+            .sampling(sampling);
+        callers.push(Caller {
+            stream: engine.submit(request).await.expect("there is room"),
+            alone: oracle.solo(&prompt, output, sampling),
+        });
+    }
+    callers
+}
+
+/// Reads all of them, then ends the engine and looks that nothing is left.
+async fn check_all(engine: Engine, oracle: &OracleConfig, callers: Vec<Caller>) {
+    for (index, caller) in callers.into_iter().enumerate() {
+        let completion = caller.stream.collect().await;
+        let completion = completion.unwrap_or_else(|error| panic!("caller {index}: {error}"));
+        assert_eq!(completion.tokens, caller.alone, "caller {index}");
+        assert_eq!(completion.finish.reason, FinishReason::Length);
+        let usage = completion.finish.usage;
+        assert_eq!(usage.output_tokens, caller.alone.len());
+    }
+    check_empty(engine, oracle).await;
+}
+
+/// Nobody is inside, and once the engine is gone nothing is held.
+async fn check_empty(engine: Engine, oracle: &OracleConfig) {
+    engine.drain().await;
+    until("everything is given back", || {
+        let cache = engine.stats().cache;
+        (cache.protected_bytes, cache.reserved_bytes) == (0, 0)
+    })
+    .await;
+    engine.shutdown(Shutdown::Abort).await;
+    let counters = oracle.counters.clone();
+    until("nothing leaks", move || {
+        let counts = counters.now();
+        (counts.segments_alive, counts.tails_alive) == (0, 0)
+    })
+    .await;
+}
+
+/// Waits until the engine has generated so many tokens.
+async fn generated(engine: &Engine, tokens: u64) {
+    until("tokens come", || engine.stats().output_tokens >= tokens).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_thread_that_dies_is_replaced() {
+    for layers in [FULL, MIXED] {
+        let oracle = oracle(layers);
+        let (engine, fuses) = fused(&oracle, config()).await;
+        let callers = callers(&engine, &oracle, 1, 30).await;
+        for death in 1..=6 {
+            generated(&engine, death * 200).await;
+            fuses.device.light(1);
+            until("it was replaced", || engine.stats().rebuilds >= death).await;
+        }
+        assert!(engine.stats().rebuilds >= 6);
+        check_all(engine, &oracle, callers).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_that_hangs_is_left_behind() {
+    let oracle = oracle(MIXED);
+    let mut config = config();
+    config.scheduler.device_timeout = Duration::from_millis(60);
+    let engine = engine(&oracle, config).await;
+    let callers = callers(&engine, &oracle, 2, 30).await;
+    for hang in 1..=3 {
+        generated(&engine, hang * 300).await;
+        // It comes back while the others are at work, and is not listened to.
+        let longer = Duration::from_millis(150);
+        oracle.faults.next_steps(1, StepFault::Hang(longer));
+        until("it was replaced", || engine.stats().rebuilds >= hang).await;
+    }
+    check_all(engine, &oracle, callers).await;
+}
+
+#[tokio::test]
+async fn health_tells_a_device_that_is_replaced_from_a_busy_one() {
+    let oracle = oracle(FULL);
+    let (built, loads) = (oracle.clone(), AtomicU32::new(0));
+    let slow_to_load = move || {
+        if loads.fetch_add(1, Ordering::Relaxed) > 0 {
+            std::thread::sleep(Duration::from_millis(150));
+        }
+        Ok(Oracle::new(built.clone()).expect("a valid oracle"))
+    };
+    let engine = Engine::builder(slow_to_load).config(config()).start();
+    let engine = engine.await.expect("the engine starts");
+    assert_eq!(engine.health().state, HealthState::Ready);
+    let callers = callers(&engine, &oracle, 3, 4).await;
+    generated(&engine, 20).await;
+    assert_eq!(engine.health().state, HealthState::Busy);
+    let hang = Duration::from_secs(1);
+    oracle.faults.next_steps(1, StepFault::Hang(hang));
+    let recovering = |state| matches!(state, HealthState::Recovering { .. });
+    until("it is being replaced", || recovering(engine.health().state)).await;
+    until("no device is there", || !engine.stats().device_alive).await;
+    // Who comes meanwhile waits.
+    let late = Request::tokens([1, 2]).output_tokens_max(3);
+    let late = engine.submit(late).await.expect("it is taken in");
+    assert_eq!(late.collect().await.expect("it waits").tokens.len(), 3);
+    assert!(engine.stats().device_alive);
+    assert!(!recovering(engine.health().state));
+    check_all(engine, &oracle, callers).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scheduler_that_panics_is_made_anew() {
+    for seed in 0..4 {
+        let oracle = oracle(if seed % 2 == 0 { FULL } else { MIXED });
+        let (engine, fuses) = fused(&oracle, config()).await;
+        let callers = callers(&engine, &oracle, 10 + seed, 30).await;
+        for panic in 1..=6 {
+            generated(&engine, panic * 150).await;
+            fuses.scheduler.light(1 + seed + panic);
+            until("it went off", || !fuses.scheduler.is_lit()).await;
+        }
+        until("it was made anew", || engine.stats().rebuilds >= 6).await;
+        check_all(engine, &oracle, callers).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cache_that_panics_begins_anew() {
+    for seed in 0..4 {
+        let oracle = oracle(if seed % 2 == 0 { FULL } else { MIXED });
+        let (engine, fuses) = fused(&oracle, config()).await;
+        let callers = callers(&engine, &oracle, 20 + seed, 30).await;
+        for panic in 1..=6 {
+            generated(&engine, panic * 150).await;
+            fuses.cache.light(1 + seed);
+            until("it went off", || !fuses.cache.is_lit()).await;
+        }
+        until("it was made anew", || engine.stats().rebuilds >= 6).await;
+        check_all(engine, &oracle, callers).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_of_it_at_once_is_survived() {
+    let oracle = oracle(FULL);
+    let mut config = cramped(&oracle);
+    config.scheduler.device_timeout = Duration::from_millis(60);
+    let (engine, fuses) = fused(&oracle, config).await;
+    let callers = callers(&engine, &oracle, 30, 40).await;
+    for round in 1..=12 {
+        generated(&engine, round * 150).await;
+        match round % 4 {
+            0 => fuses.device.light(1),
+            1 => fuses.scheduler.light(round),
+            2 => fuses.cache.light(round),
+            _ => {
+                let hang = Duration::from_millis(100);
+                oracle.faults.next_steps(1, StepFault::Hang(hang));
+                fuses.scheduler.light(2);
+                fuses.cache.light(3);
+            }
+        }
+    }
+    until("some of it went off", || engine.stats().rebuilds >= 6).await;
+    assert!(engine.stats().pager.packed > 0, "segments leave");
+    check_all(engine, &oracle, callers).await;
+}
+
+#[tokio::test]
+async fn a_pager_that_panics_is_done_without() {
+    let folder = Folder::new("recovery-pager");
+    let oracle = oracle(FULL);
+    let mut config = cramped(&oracle);
+    config.pager.disk = Some(DiskConfig {
+        folder: folder.0.clone(),
+        bytes_max: 1 << 22,
+    });
+    let (engine, fuses) = fused(&oracle, config).await;
+    let callers = callers(&engine, &oracle, 40, 30).await;
+    generated(&engine, 200).await;
+    assert!(!engine.health().pager_lost);
+    fuses.pager.light(3);
+    until("health says so", || engine.health().pager_lost).await;
+    check_all(engine, &oracle, callers).await;
+}
+
+#[tokio::test]
+async fn forks_and_shifted_sequences_go_on_as_they_were() {
+    for layers in [FULL, MIXED] {
+        let oracle = OracleConfig {
+            context_tokens_max: 48,
+            ..oracle(layers)
+        };
+        let run = async |fails: bool| {
+            let (engine, fuses) = fused(&oracle, config()).await;
+            let request = Request::tokens([1, 2, 3]).output_tokens_max(200).shift(2);
+            let mut source = engine.submit(request).await.unwrap();
+            let mut tokens = Vec::new();
+            while tokens.len() < 20 {
+                let piece = source.next().await.unwrap().unwrap();
+                tokens.extend(piece.token);
+            }
+            if fails {
+                fuses.scheduler.light(1);
+            }
+            let fork = Request::tokens([9]).output_tokens_max(60);
+            let fork = engine.fork(&source, Some(18), fork).await.unwrap();
+            let fork = fork.collect().await.unwrap().tokens;
+            if fails {
+                fuses.scheduler.light(1);
+                fuses.device.light(1);
+            }
+            tokens.extend(source.collect().await.unwrap().tokens);
+            check_empty(engine, &oracle).await;
+            (tokens, fork)
+        };
+        let undisturbed = run(false).await;
+        assert_eq!(undisturbed.0.len(), 200);
+        assert_eq!(run(true).await, undisturbed);
+    }
+}
+
+#[tokio::test]
+async fn what_was_said_when_it_panicked_still_counts() {
+    let oracle = oracle(FULL);
+    let (engine, fuses) = fused(&oracle, config()).await;
+    let long = || Request::tokens([1, 2, 3]).output_tokens_max(200);
+    let dropped = engine.submit(long()).await.unwrap();
+    generated(&engine, 5).await;
+    fuses.scheduler.light(1);
+    drop(dropped);
+    until("it has left", || {
+        engine.health().state == HealthState::Ready
+    })
+    .await;
+    // Pins outlive the cache, and questions are asked again.
+    fuses.cache.light(4);
+    let pin = engine
+        .pin(long(), None)
+        .await
+        .expect("it is computed again");
+    fuses.scheduler.light(2);
+    engine.clear_all_caches().await.expect("it is asked again");
+    fuses.cache.light(1);
+    engine.unpin(pin).await.expect("it is asked again");
+    let gone = engine.unpin(pin).await;
+    assert!(matches!(gone, Err(KeepError::Cache(_))), "{gone:?}");
+    fuses.scheduler.light(3);
+    let cut_off = engine.submit(long()).await.unwrap();
+    engine.shutdown(Shutdown::Abort).await;
+    assert_eq!(cut_off.collect().await, Err(GenerateError::Shutdown));
+    assert_eq!(oracle.counters.now().tails_alive, 0);
+}
+
+/// Ends in a broken engine, whatever `fails` does to it again and again.
+async fn check_broken(engine: Engine, oracle: &OracleConfig, part: &str, mut fails: impl FnMut()) {
+    let callers = callers(&engine, oracle, 50, 20).await;
+    let broken = |state| matches!(state, HealthState::Broken { .. });
+    until("the breaker opens", || {
+        fails();
+        broken(engine.health().state)
+    })
+    .await;
+    for caller in callers {
+        let error = caller
+            .stream
+            .collect()
+            .await
+            .expect_err("it was broken off");
+        match error {
+            GenerateError::Broken { reason } => assert!(reason.contains(part), "{reason}"),
+            // Who was in each of the steps that failed.
+            GenerateError::Device { attempts: 3, .. } => {}
+            other => panic!("{other}"),
+        }
+    }
+    let refused = engine.submit(Request::tokens([1])).await;
+    let Err(SubmitError::Broken { reason }) = refused else {
+        panic!("nothing is taken in any more: {refused:?}");
+    };
+    assert!(reason.contains(part), "{reason}");
+    assert!(!engine.stats().device_alive);
+    let stopped = engine.clear_all_caches().await;
+    assert!(matches!(stopped, Err(KeepError::Stopped)), "{stopped:?}");
+    engine.drain().await;
+    engine.shutdown(Shutdown::Finish).await;
+    let counters = oracle.counters.clone();
+    until("nothing leaks", move || counters.now().tails_alive == 0).await;
+}
+
+fn breaks() -> EngineConfig {
+    let mut config = config();
+    config.recovery.rebuilds_max = 3;
+    config.recovery.reload_delay = Duration::from_millis(1);
+    config
+}
+
+#[tokio::test]
+async fn what_fails_again_and_again_opens_the_breaker() {
+    let oracle = oracle(FULL);
+    let (engine, fuses) = fused(&oracle, breaks()).await;
+    let fuse = fuses.device;
+    check_broken(engine, &oracle, "device thread died", move || fuse.light(1)).await;
+
+    let (engine, fuses) = fused(&oracle, breaks()).await;
+    let fuse = fuses.scheduler;
+    check_broken(engine, &oracle, "scheduler", move || fuse.light(1)).await;
+
+    let (engine, fuses) = fused(&oracle, breaks()).await;
+    let fuse = fuses.cache;
+    check_broken(engine, &oracle, "cache", move || fuse.light(1)).await;
+}
+
+#[tokio::test]
+async fn a_model_that_cannot_be_loaded_again_is_tried_a_few_times() {
+    let oracle = oracle(FULL);
+    let (built, loads) = (oracle.clone(), Arc::new(AtomicU32::new(0)));
+    let counted = Arc::clone(&loads);
+    let once = move || match counted.fetch_add(1, Ordering::Relaxed) {
+        0 => Ok(Oracle::new(built.clone()).expect("a valid oracle")),
+        1 => panic!("while loading (injected)"),
+        _ => Err(ModelError::Device("no memory".into())),
+    };
+    let fuses = Fuses::default();
+    let builder = Engine::builder(once).config(breaks());
+    let engine = builder.fuses(fuses.clone()).start();
+    let engine = engine.await.expect("the engine starts");
+    fuses.device.light(1);
+    check_broken(engine, &oracle, "cannot be loaded again", || {}).await;
+    assert_eq!(loads.load(Ordering::Relaxed), 4);
+}
+
+#[tokio::test]
+async fn a_request_that_kills_the_device_fails_alone() {
+    let oracle = oracle(FULL);
+    let mut config = config();
+    config.scheduler.device_timeout = Duration::from_millis(40);
+    config.recovery.rebuilds_max = 5;
+    let engine = engine(&oracle, config).await;
+    let callers = callers(&engine, &oracle, 60, 12).await;
+    generated(&engine, 50).await;
+    let told: Vec<TokenId> = callers.iter().flat_map(|one| one.alone.clone()).collect();
+    let deadly = (900..1000).find(|token| !told.contains(token));
+    let deadly = deadly.expect("a token that nobody else has");
+    oracle.faults.hang_on(deadly, Duration::from_millis(80));
+    let culprit = Request::tokens([1, deadly]).output_tokens_max(5);
+    let culprit = engine.submit(culprit).await.unwrap();
+    let failed = culprit.collect().await;
+    let is_blamed = matches!(failed, Err(GenerateError::Device { attempts: 3, .. }));
+    assert!(is_blamed, "{failed:?}");
+    check_all(engine, &oracle, callers).await;
+}

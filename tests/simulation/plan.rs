@@ -1,0 +1,226 @@
+//! What a seed decides before anything happens: the model, the settings, how many come,
+//! and what may go wrong.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use motet::TokenId;
+use motet::config::{DiskConfig, EngineConfig, EvictionPolicy, InterToken, SlotChoice};
+use motet::model::LayerKind;
+use motet::model::oracle::OracleConfig;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// One seed of so many is without faults: then nobody may fail.
+const CALM_ONE_IN: u64 = 8;
+/// The token that fails steps where one does.
+pub(crate) const POISON: TokenId = 49;
+/// Host memory and disk are given out in these.
+const PAGE_BYTES: usize = 4096;
+
+/// What can go wrong. A restarted actor and a lost device thread will stand here, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fault {
+    StepFails,
+    LandingFails,
+    ModelPanics,
+    DeviceHangs,
+    DeviceOutOfMemory,
+    NotHandedOver,
+    CopySlow,
+    CopyFails,
+    DiskFull,
+    DiskStalls,
+    FileDamaged,
+    ClockJumps,
+    ModelDoesNotLoad,
+    Drained,
+    Aborted,
+    Poison,
+    MailboxesSmall,
+}
+
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) oracle: OracleConfig,
+    pub(crate) config: EngineConfig,
+    pub(crate) users: u64,
+    /// Whether requests may be pinned: then others may find no room.
+    pub(crate) pins: bool,
+    /// How likely each is, whenever it could happen.
+    faults: BTreeMap<Fault, f64>,
+}
+
+impl Fault {
+    pub(crate) const ALL: [Self; 17] = [
+        Self::StepFails,
+        Self::LandingFails,
+        Self::ModelPanics,
+        Self::DeviceHangs,
+        Self::DeviceOutOfMemory,
+        Self::NotHandedOver,
+        Self::CopySlow,
+        Self::CopyFails,
+        Self::DiskFull,
+        Self::DiskStalls,
+        Self::FileDamaged,
+        Self::ClockJumps,
+        Self::ModelDoesNotLoad,
+        Self::Drained,
+        Self::Aborted,
+        Self::Poison,
+        Self::MailboxesSmall,
+    ];
+
+    /// Its name in the table.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::StepFails => "fault: step fails at its launch",
+            Self::LandingFails => "fault: step fails at its landing",
+            Self::ModelPanics => "fault: model panics",
+            Self::DeviceHangs => "fault: device hangs",
+            Self::DeviceOutOfMemory => "fault: device out of memory",
+            Self::NotHandedOver => "fault: segment not handed over",
+            Self::CopySlow => "fault: copy is slow",
+            Self::CopyFails => "fault: copy fails",
+            Self::DiskFull => "fault: disk full",
+            Self::DiskStalls => "fault: disk does not answer",
+            Self::FileDamaged => "fault: file damaged",
+            Self::ClockJumps => "fault: clock jumps",
+            Self::ModelDoesNotLoad => "fault: model does not load",
+            Self::Drained => "fault: drained in the middle",
+            Self::Aborted => "fault: shut down in the middle",
+            Self::Poison => "fault: a token fails every step",
+            Self::MailboxesSmall => "fault: mailboxes are small",
+        }
+    }
+
+    /// How likely it is in a seed that has it.
+    fn rates(self) -> [f64; 2] {
+        match self {
+            Self::StepFails | Self::LandingFails | Self::ModelPanics => [0.01, 0.1],
+            Self::DeviceHangs => [0.002, 0.02],
+            Self::DeviceOutOfMemory | Self::NotHandedOver => [0.01, 0.1],
+            Self::CopySlow | Self::CopyFails | Self::DiskFull => [0.05, 0.5],
+            Self::DiskStalls | Self::FileDamaged => [0.02, 0.2],
+            Self::ClockJumps => [0.05, 0.3],
+            Self::ModelDoesNotLoad => [0.5, 0.5],
+            // From the beginning.
+            Self::Poison | Self::MailboxesSmall => [1.0, 1.0],
+            Self::Drained | Self::Aborted => [0.03, 0.1],
+        }
+    }
+}
+
+impl Plan {
+    /// The plan of this seed, whose disk, if there is one, is this folder.
+    pub(crate) fn of(seed: u64, folder: &Path) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let oracle = oracle(&mut rng);
+        let mut plan = Self {
+            seed,
+            config: config(&mut rng, &oracle, folder),
+            oracle,
+            users: rng.random_range(1..=24),
+            pins: rng.random_bool(0.3),
+            faults: BTreeMap::new(),
+        };
+        if !seed.is_multiple_of(CALM_ONE_IN) {
+            let is_there = |_: &Fault| rng.random_bool(0.4);
+            let faults: Vec<Fault> = Fault::ALL.into_iter().filter(is_there).collect();
+            let rate = |fault: Fault| (fault, fault.rates()[rng.random_range(0..2)]);
+            plan.faults = faults.into_iter().map(rate).collect();
+        }
+        plan
+    }
+
+    /// What the mailboxes of scheduler and pager hold, if that is little.
+    pub(crate) fn mailbox_max(&self) -> Option<usize> {
+        let are_small = self.rate(Fault::MailboxesSmall) > 0.0;
+        are_small.then(|| 1 + self.seed as usize % 4)
+    }
+
+    /// How likely it is.
+    pub(crate) fn rate(&self, fault: Fault) -> f64 {
+        self.faults.get(&fault).copied().unwrap_or_default()
+    }
+
+    /// Whether any of these may happen.
+    pub(crate) fn has_any(&self, faults: &[Fault]) -> bool {
+        faults.iter().any(|fault| self.rate(*fault) > 0.0)
+    }
+
+    /// Random numbers for one part of the seed, which no other part disturbs.
+    pub(crate) fn rng(&self, part: u64) -> ChaCha8Rng {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
+        rng.set_stream(part + 1);
+        rng
+    }
+}
+
+fn oracle(rng: &mut ChaCha8Rng) -> OracleConfig {
+    let window = LayerKind::Window { tokens: 12 };
+    let layers: &[LayerKind] = match rng.random_range(0..5) {
+        0 | 1 => &[LayerKind::Full],
+        2 => &[LayerKind::Full, window],
+        3 => &[LayerKind::Full, LayerKind::Recurrent],
+        _ => &[window, LayerKind::Recurrent],
+    };
+    OracleConfig {
+        vocab_size: 50,
+        context_tokens_max: rng.random_range(96..=256),
+        end_tokens: vec![0],
+        end_one_in: 40,
+        tail_block_tokens: [1, 4, 16][rng.random_range(0..3)],
+        can_shift: rng.random_bool(0.7),
+        ..OracleConfig::with_layers(layers)
+    }
+}
+
+fn config(rng: &mut ChaCha8Rng, oracle: &OracleConfig, folder: &Path) -> EngineConfig {
+    let spec = oracle.spec();
+    let mut config = EngineConfig::default();
+    let scheduler = &mut config.scheduler;
+    // Longer than any hang: that a device is replaced, and its memory counts twice until it
+    // comes back, is tested elsewhere.
+    scheduler.device_timeout = Duration::from_secs(120);
+    scheduler.sequences_max = rng.random_range(1..=12);
+    scheduler.queue_max = rng.random_range(0..=24);
+    scheduler.queue_tokens_max = rng.random_range(50..=2_000);
+    scheduler.step_tokens_max = scheduler.sequences_max + rng.random_range(0..=40);
+    scheduler.inter_token = match rng.random_range(0..3) {
+        0 => InterToken::Unbounded,
+        1 => InterToken::Absolute(Duration::from_millis(20)),
+        _ => InterToken::Relative(2.5),
+    };
+    scheduler.prefill_tokens_min = rng.random_range(1..=16);
+    scheduler.unread_tokens_max = rng.random_range(1..=32);
+    let unread = rng.random_bool(0.6).then(|| rng.random_range(1..=60));
+    scheduler.unread_timeout = unread.map(Duration::from_secs);
+    scheduler.ageing = rng.random_bool(0.7).then(|| Duration::from_secs(3));
+    scheduler.locality_service = [0.0, 64.0, 2_048.0][rng.random_range(0..3)];
+    scheduler.step_retries_max = rng.random_range(0..=3);
+    let cache = &mut config.cache;
+    let whole = spec.tail_bytes(spec.context_tokens_max);
+    cache.device_bytes_max = whole * rng.random_range(10..=60) / 10;
+    cache.share_tokens_min = rng.random_range(1..=16);
+    cache.restore_interval_tokens = rng.random_range(8..=64);
+    cache.merge_tokens_max = [0, 32, 512][rng.random_range(0..3)];
+    if rng.random_bool(0.5) {
+        cache.eviction = EvictionPolicy::Lru;
+    }
+    if rng.random_bool(0.3) {
+        cache.slot_choice = SlotChoice::Longest;
+    }
+    let pager = &mut config.pager;
+    if rng.random_bool(0.7) {
+        pager.host_bytes_max = rng.random_range(2..=200) * PAGE_BYTES;
+        pager.clean_part = [0.1, 0.5, 1.0][rng.random_range(0..3)];
+        pager.disk = rng.random_bool(0.5).then(|| DiskConfig {
+            folder: folder.to_owned(),
+            bytes_max: rng.random_range(1..=300) * PAGE_BYTES,
+        });
+    }
+    config
+}

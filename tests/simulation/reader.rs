@@ -1,0 +1,125 @@
+//! How a caller reads its stream, and what it checks of it.
+
+use std::time::Duration;
+
+use motet::TokenStream;
+use motet::error::GenerateError;
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+use tokio::time::{sleep, timeout};
+
+use crate::fate::millis;
+use crate::house::World;
+use crate::plan::{Fault, POISON};
+use crate::truth::{self, Truth};
+
+/// A reader who waits gets the next token, or an end, within this time.
+const NEXT_COMES: Duration = Duration::from_secs(3_600);
+
+/// Whoever is in a step may be failed by these, again and again.
+const FAILS_STEPS: [Fault; 4] = [
+    Fault::StepFails,
+    Fault::LandingFails,
+    Fault::ModelPanics,
+    Fault::DeviceOutOfMemory,
+];
+
+/// How somebody reads.
+#[derive(Clone, Copy, Debug)]
+enum Habit {
+    Prompt,
+    /// Sleeps before each token.
+    Slow,
+    /// Sleeps once, long.
+    Stalls,
+    /// Goes at some point.
+    Leaves,
+}
+
+/// Reads until the end, or until its caller has enough. True when the stream ended well.
+pub(crate) async fn read(
+    world: &World,
+    stream: &mut TokenStream,
+    truth: &mut Truth,
+    dice: &mut ChaCha8Rng,
+) -> bool {
+    let habit = match dice.random_range(0..10) {
+        0 => Habit::Slow,
+        1 => Habit::Stalls,
+        2 => Habit::Leaves,
+        _ => Habit::Prompt,
+    };
+    let at = dice.random_range(0..=20);
+    let name = stream.sequence();
+    for read in 0.. {
+        match habit {
+            Habit::Slow => sleep(millis(dice, 1..=200)).await,
+            Habit::Stalls if read == at => {
+                world.record.count("behaviour: stops reading", 1);
+                sleep(millis(dice, 1_000..=90_000)).await;
+            }
+            Habit::Leaves if read == at => {
+                world.record.count("behaviour: leaves", 1);
+                world.record.say(format_args!("{name} leaves"));
+                return false;
+            }
+            Habit::Prompt | Habit::Stalls | Habit::Leaves => {}
+        }
+        truth.is_slow |= matches!(habit, Habit::Slow | Habit::Stalls);
+        let next = timeout(NEXT_COMES, stream.next()).await;
+        match next.unwrap_or_else(|_| panic!("{name} waits for its token {read}")) {
+            Some(Ok(piece)) => {
+                let token = piece.token.expect("no text is held back");
+                world.record.say(format_args!("{name} gets {token}"));
+                world.record.count("tokens", 1);
+                truth.told(token);
+            }
+            Some(Err(error)) => {
+                failed(world, name, truth, &error);
+                return false;
+            }
+            None => break,
+        }
+    }
+    let finish = stream.finish().expect("a stream that ended well says how");
+    world.record.say(format_args!("{name} ends: {finish:?}"));
+    world.record.count("end: well", 1);
+    truth.finished(finish.reason);
+    let usage = finish.usage;
+    assert_eq!(
+        usage.output_tokens, truth.told,
+        "{name}: tokens are counted"
+    );
+    assert!(
+        usage.cached_tokens < usage.prompt_tokens,
+        "{name}: {usage:?}"
+    );
+    true
+}
+
+/// A stream may fail only for a reason that there is.
+pub(crate) fn failed(world: &World, name: motet::SequenceId, truth: &Truth, error: &GenerateError) {
+    let plan = &world.plan;
+    world.record.say(format_args!("{name} fails: {error}"));
+    world.record.count(truth::label(error), 1);
+    let may_be = match error {
+        GenerateError::Device { attempts, .. } => {
+            let retries_max = plan.config.scheduler.step_retries_max;
+            // Tried alone, only who is poisoned fails.
+            let poisoned =
+                plan.rate(Fault::Poison) > 0.0 && (retries_max == 0 || truth.may_hold(POISON));
+            *attempts > retries_max && (poisoned || plan.has_any(&FAILS_STEPS))
+        }
+        GenerateError::OutOfMemory => plan.pins,
+        GenerateError::ForkSource(_)
+        | GenerateError::ForkBeyond { .. }
+        | GenerateError::ForkFull { .. } => truth.is_fork,
+        GenerateError::DeadlineMissed { .. } => truth.has_deadline,
+        GenerateError::SlowReader { .. } => {
+            truth.is_slow && plan.config.scheduler.unread_timeout.is_some()
+        }
+        GenerateError::Shutdown => world.was_aborted.get(),
+        _ => false,
+    };
+    assert!(may_be, "{name} fails without a reason: {error}");
+}

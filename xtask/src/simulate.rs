@@ -1,0 +1,59 @@
+//! `cargo xtask simulate`: the whole house on a paused clock, seed after seed.
+
+use anyhow::{Result, bail};
+
+use crate::{ui, workspace};
+
+/// Mistakes that the library can be built with, and the simulation must find.
+const PLANTED: [&str; 3] = ["lost_lease", "token_again", "leased_evicted"];
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// How many seeds to run
+    #[arg(long, default_value_t = 1_000)]
+    seeds: u64,
+    /// The first of them
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    /// Run only this seed again, and print its history
+    #[arg(long, conflicts_with_all = ["seeds", "from"])]
+    seed: Option<u64>,
+    /// Instead, build the library with each planted mistake and see that it is found
+    #[arg(long, conflicts_with_all = ["seeds", "from", "seed"])]
+    planted: bool,
+}
+
+pub(crate) fn command(arguments: &Arguments) -> Result<()> {
+    if arguments.planted {
+        return planted();
+    }
+    let mut cargo = workspace::cargo();
+    cargo
+        .args(["test", "--test", "simulation", "--", "--ignored", "--exact"])
+        .args(["simulate", "--nocapture"])
+        .env("MOTET_SEEDS", arguments.seeds.to_string())
+        .env("MOTET_SEED_FROM", arguments.from.to_string());
+    if let Some(seed) = arguments.seed {
+        cargo.env("MOTET_SEED", seed.to_string());
+    }
+    match cargo.status()?.success() {
+        true => Ok(()),
+        false => bail!("a seed failed; `cargo xtask simulate --seed N` runs it again"),
+    }
+}
+
+fn planted() -> Result<()> {
+    for mistake in PLANTED {
+        ui::heading(&format!("planted: {mistake}"));
+        let mut cargo = workspace::cargo();
+        cargo
+            .args(["test", "--target-dir", "target/planted"])
+            .args(["--test", "simulation", "--", "--nocapture"])
+            .env("RUSTFLAGS", "--cfg motet_planted")
+            .env("MOTET_PLANTED", mistake);
+        if !cargo.status()?.success() {
+            bail!("the planted mistake `{mistake}` was not found");
+        }
+    }
+    Ok(())
+}
