@@ -38,11 +38,7 @@ pub(crate) struct Started {
 pub(crate) async fn engine(arguments: &Arguments, progress: &Progress) -> Result<Started> {
     let begun = Instant::now();
     let loading = progress.spinner("loading the model");
-    let mut config = arguments.engine.config();
-    if cfg!(test) {
-        // A test's clock is paused, and runs ahead of a device that is a thread.
-        config.scheduler.device_timeout = Duration::MAX;
-    }
+    let config = arguments.engine.config();
     let engine = match arguments.oracle {
         true => oracle(config, ORACLE_COST).await?,
         false => model(arguments.model.as_deref(), config).await?,

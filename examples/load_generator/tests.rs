@@ -24,7 +24,10 @@ async fn run_at_cost(words: &str, stop: Stop, cost: StepCost) -> Report {
         .into_iter()
         .chain(words.split_whitespace());
     let arguments = Arguments::parse_from(words);
-    let engine = start::oracle(arguments.engine.config(), cost).await;
+    let mut config = arguments.engine.config();
+    // The paused clock runs ahead of the device, which is a thread.
+    config.scheduler.device_timeout = Duration::MAX;
+    let engine = start::oracle(config, cost).await;
     let engine = Arc::new(engine.expect("an engine that starts"));
     let scripts = script::write(&arguments.load);
     let crowd = crowd::run(&engine, scripts, &Progress::new(true), stop).await;
