@@ -37,7 +37,7 @@ fn gguf_config(file: &GgufFile) -> Result<LlamaConfig, ModelError> {
 fn check(result: Result<LlamaConfig, ModelError>, file: &str, expected: &str) {
     let error = result.expect_err(expected).to_string();
     let (folder, rest) = error.split_once(file).expect("the error names the file");
-    assert!(folder.contains("motet-weights-"), "{error}");
+    assert!(folder.contains("motet-scratch-"), "{error}");
     assert_eq!(rest, expected);
 }
 

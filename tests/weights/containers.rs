@@ -125,7 +125,7 @@ fn both_containers_give_the_same_configuration() {
     let folder = folder::whole(tiny);
     let folder = ModelFiles::open(folder.path()).expect("the tiny model is whole");
     let mut named = folder.config().clone();
-    assert!(named.name.starts_with("motet-weights-"));
+    assert!(named.name.starts_with("motet-scratch-"));
     named.name = "Tiny".to_owned();
     assert_eq!(*gguf.config(), named);
     // Names apart, they are the same model.
