@@ -51,7 +51,7 @@ pub(super) fn crowd(workbench: &mut Workbench, figure: &str) -> Result<Measured>
         "opening_tokens": workbench.pick(384, 64),
         "question_tokens": 16,
         "output_tokens": workbench.pick(16, 4),
-        "sequences_max": 2,
+        "sequences_max": 4,
     });
     ask(workbench, &request, figure)
 }
