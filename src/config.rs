@@ -40,7 +40,9 @@ pub struct EngineConfig {
 pub struct RecoveryConfig {
     /// Rebuilds within `rebuilds_window` that are tried. With the next failure the engine is
     /// broken: all that is inside ends, and nothing more is taken in. 0 gives up at once.
-    /// Leave room for a request that no device survives: it fails alone at the third try.
+    /// Leave room for a request that no device survives: it fails alone at the third try. The
+    /// pager's rebuilds count by themselves, and with one too many the engine goes on
+    /// without it.
     pub rebuilds_max: usize,
     /// How long a rebuild counts. Longer than `rebuilds_max` times
     /// `scheduler.device_timeout`, or a device that is stuck each time never counts enough.

@@ -125,6 +125,15 @@ pub enum GenerateError {
         /// What the device said last.
         reason: String,
     },
+    /// A part of the engine panicked each time it was at this sequence, and at no other. All
+    /// others go on.
+    #[error("the {part} panicked at this sequence {attempts} times")]
+    Panicked {
+        /// What panicked.
+        part: &'static str,
+        /// How often it was tried.
+        attempts: u32,
+    },
     /// The cached state does not fit on the device, even alone beside what is pinned.
     #[error("the sequence's cached state does not fit on the device beside what is pinned")]
     OutOfMemory,
@@ -245,6 +254,7 @@ impl GenerateError {
     pub(crate) fn label(&self) -> &'static str {
         match self {
             Self::Device { .. } => "device",
+            Self::Panicked { .. } => "panic",
             Self::OutOfMemory => "memory",
             Self::ForkSource(_) | Self::ForkBeyond { .. } | Self::ForkFull { .. } => "fork",
             Self::DeadlineMissed { .. } => "deadline",
@@ -258,8 +268,9 @@ impl GenerateError {
     }
 
     /// All names of failures in metrics.
-    pub(crate) const LABELS: [&str; 10] = [
+    pub(crate) const LABELS: [&str; 11] = [
         "device",
+        "panic",
         "memory",
         "fork",
         "deadline",

@@ -17,7 +17,7 @@ use motet::model::sampling::Sampling;
 use motet::model::{LayerKind, ModelError};
 use motet::recovery::Fuses;
 use motet::request::FinishReason;
-use motet::{Engine, HealthState, Request, Shutdown, TokenId, TokenStream};
+use motet::{Engine, HealthState, Request, SequenceId, Shutdown, TokenId, TokenStream};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -96,6 +96,12 @@ async fn callers(engine: &Engine, oracle: &OracleConfig, seed: u64, count: u64) 
 
 /// Reads all of them, then ends the engine and looks that nothing is left.
 async fn check_all(engine: Engine, oracle: &OracleConfig, callers: Vec<Caller>) {
+    read_all(callers).await;
+    check_empty(engine, oracle).await;
+}
+
+/// Each gets what it gets alone.
+async fn read_all(callers: Vec<Caller>) {
     for (index, caller) in callers.into_iter().enumerate() {
         let completion = caller.stream.collect().await;
         let completion = completion.unwrap_or_else(|error| panic!("caller {index}: {error}"));
@@ -104,7 +110,6 @@ async fn check_all(engine: Engine, oracle: &OracleConfig, callers: Vec<Caller>) 
         let usage = completion.finish.usage;
         assert_eq!(usage.output_tokens, caller.alone.len());
     }
-    check_empty(engine, oracle).await;
 }
 
 /// Nobody is inside, and once the engine is gone nothing is held.
@@ -236,7 +241,10 @@ async fn all_of_it_at_once_is_survived() {
         match round % 4 {
             0 => fuses.device.light(1),
             1 => fuses.scheduler.light(round),
-            2 => fuses.cache.light(round),
+            2 => {
+                fuses.cache.light(round);
+                fuses.pager.light(round);
+            }
             _ => {
                 let hang = Duration::from_millis(100);
                 oracle.faults.next_steps(1, StepFault::Hang(hang));
@@ -250,22 +258,116 @@ async fn all_of_it_at_once_is_survived() {
     check_all(engine, &oracle, callers).await;
 }
 
-#[tokio::test]
-async fn a_pager_that_panics_is_done_without() {
-    let folder = Folder::new("recovery-pager");
-    let oracle = oracle(FULL);
-    let mut config = cramped(&oracle);
+/// With host memory and a disk.
+fn paged(oracle: &OracleConfig, folder: &Folder) -> EngineConfig {
+    let mut config = cramped(oracle);
     config.pager.disk = Some(DiskConfig {
         folder: folder.0.clone(),
         bytes_max: 1 << 22,
     });
+    config
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pager_that_panics_is_made_anew() {
+    for (seed, layers) in [(40, FULL), (41, MIXED)] {
+        let folder = Folder::new(&format!("recovery-pager-{seed}"));
+        let oracle = oracle(layers);
+        let config = paged(&oracle, &folder);
+        let (engine, fuses) = fused(&oracle, config.clone()).await;
+        let first = callers(&engine, &oracle, seed, 30).await;
+        for panic in 1..=6 {
+            generated(&engine, panic * 150).await;
+            fuses.pager.light(panic);
+            until("it went off", || !fuses.pager.is_lit()).await;
+        }
+        read_all(first).await;
+        let before = engine.stats();
+        assert!(before.rebuilds >= 6, "{before:?}");
+        assert!(before.pager.host_copies > 0 && before.pager.packed > 0);
+        // What it had in host memory and on the disk is there after another panic, too.
+        fuses.pager.light(1);
+        let again = callers(&engine, &oracle, seed, 30).await;
+        read_all(again).await;
+        let after = engine.stats();
+        assert!(!fuses.pager.is_lit() && after.rebuilds > before.rebuilds);
+        assert!(after.pager.host_hits > before.pager.host_hits, "{after:?}");
+        assert!(after.pager.host_bytes <= config.pager.host_bytes_max);
+        assert!(!engine.health().pager_lost);
+        check_empty(engine, &oracle).await;
+        let (engine, _) = fused(&oracle, config).await;
+        assert!(engine.stats().pager.disk_copies > 0, "they are found");
+        let third = callers(&engine, &oracle, seed, 30).await;
+        read_all(third).await;
+        let found = engine.stats().pager;
+        assert!(found.read > 0 && found.unpacked > 0, "{found:?}");
+        check_empty(engine, &oracle).await;
+    }
+}
+
+/// What is cleared stays so, though the pager panics at that very message.
+#[tokio::test]
+async fn a_pager_that_panics_clears_all_the_same() {
+    let folder = Folder::new("recovery-clear");
+    let oracle = oracle(FULL);
+    let (engine, fuses) = fused(&oracle, paged(&oracle, &folder)).await;
+    read_all(callers(&engine, &oracle, 42, 30).await).await;
+    let copies = || engine.stats().pager.host_copies + engine.stats().pager.disk_copies;
+    assert!(copies() > 0);
+    // What is still being offered and written is answered for before.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    fuses.pager.light(1);
+    engine.clear_all_caches().await.expect("it is cleared");
+    until("it went off", || !fuses.pager.is_lit()).await;
+    until("all copies are gone", || copies() == 0).await;
+    check_empty(engine, &oracle).await;
+}
+
+#[tokio::test]
+async fn a_pager_that_panics_too_often_is_done_without() {
+    let folder = Folder::new("recovery-without");
+    let oracle = oracle(FULL);
+    let mut config = paged(&oracle, &folder);
+    config.recovery.rebuilds_max = 2;
     let (engine, fuses) = fused(&oracle, config).await;
-    let callers = callers(&engine, &oracle, 40, 30).await;
+    let callers = callers(&engine, &oracle, 43, 30).await;
     generated(&engine, 200).await;
     assert!(!engine.health().pager_lost);
-    fuses.pager.light(3);
-    until("health says so", || engine.health().pager_lost).await;
+    until("health says so", || {
+        fuses.pager.light(1);
+        engine.health().pager_lost
+    })
+    .await;
+    assert_eq!(engine.stats().rebuilds, 2);
     check_all(engine, &oracle, callers).await;
+}
+
+/// A core panics at whatever is said of one sequence. Not one such panic counts.
+#[tokio::test]
+async fn a_request_at_which_a_core_panics_fails_alone() {
+    let oracle = oracle(FULL);
+    let mut config = config();
+    config.recovery.rebuilds_max = 0;
+    for part in ["scheduler", "cache"] {
+        let (engine, fuses) = fused(&oracle, config.clone()).await;
+        let fuse = match part {
+            "cache" => &fuses.cache,
+            _ => &fuses.scheduler,
+        };
+        let callers = callers(&engine, &oracle, 70, 8).await;
+        for round in 1..=4 {
+            generated(&engine, round * 50).await;
+            let next = SequenceId(8 + round);
+            fuse.light_for(next);
+            let poison = Request::tokens([1, 2, 3]).output_tokens_max(5);
+            let poison = engine.submit(poison).await.expect("it is taken in");
+            assert_eq!(poison.sequence(), next);
+            let failed = poison.collect().await;
+            assert_eq!(failed, Err(GenerateError::Panicked { part, attempts: 3 }));
+        }
+        assert!(engine.stats().rebuilds >= 12);
+        check_all(engine, &oracle, callers).await;
+    }
 }
 
 #[tokio::test]
@@ -355,6 +457,8 @@ async fn check_broken(engine: Engine, oracle: &OracleConfig, part: &str, mut fai
             GenerateError::Broken { reason } => assert!(reason.contains(part), "{reason}"),
             // Who was in each of the steps that failed.
             GenerateError::Device { attempts: 3, .. } => {}
+            // Whose messages it was that a core panicked at.
+            GenerateError::Panicked { attempts: 3, .. } => {}
             other => panic!("{other}"),
         }
     }

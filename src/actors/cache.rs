@@ -23,6 +23,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
 use super::pager::PagerActor;
+use crate::SequenceId;
 use crate::cache::{CacheCore, CacheError, CacheStats, Effect, Message, Salt, TreeView};
 use crate::pager;
 use crate::recovery::Fuse;
@@ -38,6 +39,8 @@ pub(crate) struct Answer {
     pub(crate) stats: CacheStats,
     /// Whether the scheduler asked for it.
     pub(crate) asked: bool,
+    /// Where the core has panicked at it, the sequence that the message was about, if one.
+    pub(crate) suspect: Option<SequenceId>,
 }
 
 /// The actor. Owns the core.
@@ -130,6 +133,7 @@ impl Actor for CacheActor {
             result: Err(lost),
             stats,
             asked: false,
+            suspect: None,
         });
         Ok(ControlFlow::Continue(()))
     }
@@ -140,6 +144,7 @@ impl kameo::message::Message<Message> for CacheActor {
 
     async fn handle(&mut self, message: Message, ctx: &mut Context<Self, Self::Reply>) {
         let asked = !matches!(message, Message::Paged(_));
+        let concerns = message.concerns();
         if let Some(simulation) = &self.simulation {
             simulation.fate.message("cache", &message);
         }
@@ -148,7 +153,7 @@ impl kameo::message::Message<Message> for CacheActor {
             if self.simulation.is_some() {
                 self.core.check_integrity();
             }
-            self.fuse.burn();
+            self.fuse.burn(concerns);
             (result, self.core.stats())
         }));
         let (result, stats) = handled.unwrap_or_else(|_| {
@@ -162,6 +167,7 @@ impl kameo::message::Message<Message> for CacheActor {
             result,
             stats,
             asked,
+            suspect: concerns.filter(|_| is_lost),
         };
         let mut is_heard = !is_news || self.send(answer);
         if !self.tell_pager() {
@@ -228,6 +234,7 @@ impl CacheActor {
             result: self.core.handle(self.born.elapsed(), gone),
             stats: self.core.stats(),
             asked: false,
+            suspect: None,
         };
         self.send(answer)
     }

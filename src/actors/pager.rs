@@ -8,12 +8,15 @@
 //! | `Message` | cache | the mailbox, [`PAGER_MAILBOX_MAX`]; the cache keeps what does not fit |
 //! | the clock | a disk that does not answer; a cache whose mailbox was full | one |
 //!
-//! A pager that panics ends: nobody waits for it any more, all goes on without, and what
-//! is on the disk is found at the next start.
+//! A core that panics is thrown away, and another takes its place by the [`Ledger`], which
+//! the shell keeps. The breaker is the pager's own, since nobody needs a pager: when it has
+//! panicked too often it ends, nobody waits for it any more, all goes on without, and what is
+//! on the disk is found at the next start.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,8 +32,8 @@ use tokio::time::Instant;
 use super::cache::CacheActor;
 use crate::cache;
 use crate::pager::carrier::Carriers;
-use crate::pager::{Done, Effect, Message, PagerCore, Told};
-use crate::recovery::Fuse;
+use crate::pager::{Done, Effect, Ledger, Message, PagerCore, PagerStats, Told};
+use crate::recovery::{Breaker, Fault, Fuse, Verdict};
 use crate::simulation::Simulation;
 use crate::telemetry::Telemetry;
 
@@ -44,6 +47,13 @@ const RETRY: Duration = Duration::from_millis(1);
 /// The actor. Owns the core, and the way to the copy threads.
 pub(crate) struct PagerActor {
     core: PagerCore,
+    /// What cannot be made anew.
+    ledger: Ledger,
+    /// The last that anyone was told.
+    stats: PagerStats,
+    breaker: Breaker,
+    /// It has panicked too often, and ends.
+    is_given_up: bool,
     carriers: Carriers,
     done: mpsc::Receiver<Done>,
     /// Not kept alive by its pager.
@@ -60,6 +70,8 @@ pub(crate) struct PagerActor {
 /// What the pager starts with.
 pub(crate) struct PagerArgs {
     pub(crate) core: PagerCore,
+    pub(crate) ledger: Ledger,
+    pub(crate) breaker: Breaker,
     pub(crate) carriers: Carriers,
     pub(crate) done: mpsc::Receiver<Done>,
     pub(crate) cache: WeakActorRef<CacheActor>,
@@ -77,7 +89,11 @@ impl Actor for PagerActor {
 
     async fn on_start(args: Self::Args, _actor_ref: ActorRef<Self>) -> Result<Self, Self::Error> {
         Ok(Self {
+            stats: args.core.stats(),
             core: args.core,
+            ledger: args.ledger,
+            breaker: args.breaker,
+            is_given_up: false,
             carriers: args.carriers,
             done: args.done,
             cache: args.cache,
@@ -96,7 +112,7 @@ impl Actor for PagerActor {
         _actor_ref: WeakActorRef<Self>,
         mailbox: &mut MailboxReceiver<Self>,
     ) -> Result<Option<Signal<Self>>, Self::Error> {
-        loop {
+        while !self.is_given_up {
             let retry = (!self.untold.is_empty()).then(|| Instant::now() + RETRY);
             let wakes_at = self.core.wakes_at().map(|at| self.born + at);
             let wakes_at = wakes_at.into_iter().chain(retry).min();
@@ -115,30 +131,31 @@ impl Actor for PagerActor {
                     if wakes_at.is_some() => self.feed(Message::Tick),
             }
         }
+        Ok(None)
     }
 
+    /// A panic beside the core costs the core as well.
     async fn on_panic(
         &mut self,
         _actor_ref: WeakActorRef<Self>,
         panic: PanicError,
     ) -> Result<ControlFlow<ActorStopReason>, Self::Error> {
-        tracing::warn!("the pager has panicked: all goes on without it");
-        self.telemetry.pager_lost();
-        Ok(ControlFlow::Break(ActorStopReason::Panicked(panic)))
+        self.rebuild();
+        Ok(match self.is_given_up {
+            true => ControlFlow::Break(ActorStopReason::Panicked(panic)),
+            false => ControlFlow::Continue(()),
+        })
     }
 
-    /// Writes what the disk does not have yet, for a while: the next start finds it. Not
-    /// after a panic, since nothing is known of what is where then.
+    /// Writes what the disk does not have yet, for a while: the next start finds it.
     async fn on_stop(
         &mut self,
         _actor_ref: WeakActorRef<Self>,
-        reason: ActorStopReason,
+        _reason: ActorStopReason,
     ) -> Result<(), Self::Error> {
-        if matches!(reason, ActorStopReason::Panicked(_)) {
-            return Ok(());
-        }
         let until = Instant::now() + self.flush_time;
-        while self.core.is_writing()
+        while !self.is_given_up
+            && self.core.is_writing()
             && let Ok(Some(done)) = tokio::time::timeout_at(until, self.done.recv()).await
         {
             self.feed(Message::Done(done));
@@ -150,8 +167,11 @@ impl Actor for PagerActor {
 impl kameo::message::Message<Message> for PagerActor {
     type Reply = ();
 
-    async fn handle(&mut self, message: Message, _ctx: &mut Context<Self, Self::Reply>) {
+    async fn handle(&mut self, message: Message, ctx: &mut Context<Self, Self::Reply>) {
         self.feed(message);
+        if self.is_given_up {
+            ctx.stop();
+        }
     }
 }
 
@@ -167,7 +187,7 @@ impl Drop for PagerActor {
 }
 
 impl PagerActor {
-    /// Feeds the core and carries out what follows.
+    /// Feeds the core and carries out what follows. A panic costs the core.
     fn feed(&mut self, message: Message) {
         if let Message::Done(done) = &message {
             self.telemetry.moved(done);
@@ -175,9 +195,22 @@ impl PagerActor {
         if let Some(simulation) = &self.simulation {
             simulation.fate.message("pager", &message);
         }
-        let effects = self.core.handle(self.born.elapsed(), message);
-        self.fuse.burn();
+        self.ledger.hears(&message);
+        let now = self.born.elapsed();
+        let fed = catch_unwind(AssertUnwindSafe(|| {
+            let effects = self.core.handle(now, message);
+            self.fuse.burn(None);
+            effects
+        }));
+        match fed {
+            Ok(effects) => self.carry_out(effects),
+            Err(_) => self.rebuild(),
+        }
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>) {
         for effect in effects {
+            self.ledger.says(&effect);
             match effect {
                 Effect::Tell(told) => self.untold.push_back(told),
                 // Without the thread there is soon no pager.
@@ -190,8 +223,47 @@ impl PagerActor {
         if self.simulation.is_some() {
             self.core.check_integrity();
         }
-        self.telemetry.pager(self.core.stats());
+        self.stats = self.core.stats();
+        self.telemetry.pager(self.stats);
         self.tell_cache();
+    }
+
+    /// The core has panicked: another takes its place, or nobody.
+    fn rebuild(&mut self) {
+        loop {
+            let now = self.born.elapsed();
+            if self.breaker.failed(now, Fault::Pager) == Verdict::GiveUp {
+                return self.give_up();
+            }
+            tracing::warn!("the pager has panicked: it is made anew");
+            self.telemetry.rebuilt(Fault::Pager);
+            let begun = catch_unwind(AssertUnwindSafe(|| {
+                self.core.take_over(now, &self.ledger, self.stats)
+            }));
+            if let Ok(effects) = begun {
+                return self.carry_out(effects);
+            }
+        }
+    }
+
+    /// All goes on without a pager.
+    fn give_up(&mut self) {
+        tracing::warn!("the pager has panicked too often: all goes on without it");
+        self.is_given_up = true;
+        self.telemetry.pager_lost();
+        // Nobody else will throw away what lies at the dock.
+        self.done.close();
+        while let Ok(done) = self.done.try_recv() {
+            self.ledger.hears(&Message::Done(done));
+        }
+        for told in self.untold.drain(..) {
+            if let Told::Arrived { copies, .. } = told {
+                copies.iter().for_each(|copy| self.carriers.discard(*copy));
+            }
+        }
+        for parcel in self.ledger.parcels() {
+            self.carriers.discard(*parcel);
+        }
     }
 
     fn tell_cache(&mut self) {

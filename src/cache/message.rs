@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::salt::Salt;
 use crate::device::Edit;
 use crate::pager;
+use crate::recovery::the_only;
 use crate::{PinId, SequenceId, SlotId, TokenId};
 
 /// Sequences that one [`Message::Look`] is answered for: each costs a walk along all of
@@ -228,6 +229,46 @@ impl Message {
     #[must_use]
     pub fn is_upkeep(&self) -> bool {
         matches!(self, Self::Pin(_) | Self::Unpin { .. } | Self::Clear { .. })
+    }
+}
+
+impl Message {
+    /// The sequence that it is about, if it is about one and no other: whom to suspect when
+    /// the cache panics at it.
+    #[must_use]
+    pub fn concerns(&self) -> Option<SequenceId> {
+        match self {
+            Self::Begin(begin) => Some(begin.sequence),
+            Self::Grow { sequence, .. }
+            | Self::Reached { sequence, .. }
+            | Self::Share { sequence, .. }
+            | Self::Remove { sequence, .. }
+            | Self::Close { sequence, .. }
+            | Self::Discard { sequence } => Some(*sequence),
+            Self::Look { sequences } => the_only(sequences.iter().map(|look| Some(look.sequence))),
+            Self::Paged(told) => told.concerns(),
+            Self::Pin(_)
+            | Self::Unpin { .. }
+            | Self::Clear { .. }
+            | Self::Cleared { .. }
+            | Self::Reset => None,
+        }
+    }
+}
+
+impl Effect {
+    /// The sequence that it is about, if about one.
+    pub(crate) fn concerns(&self) -> Option<SequenceId> {
+        match self {
+            Self::Begun { sequence, .. }
+            | Self::Waits { sequence, .. }
+            | Self::NoRoom { sequence }
+            | Self::Grown { sequence, .. }
+            | Self::NoGrowth { sequence }
+            | Self::Resident { sequence, .. }
+            | Self::Checkpoint { sequence, .. } => Some(*sequence),
+            Self::Edit(_) | Self::Clears { .. } => None,
+        }
     }
 }
 

@@ -8,14 +8,15 @@
 
 use std::sync::PoisonError;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use rustc_hash::FxHashMap;
 
 use crate::CopyId;
 use crate::model::ModelError;
 use crate::sync::{Arc, Mutex, MutexGuard};
 
-/// Parcels that may leave at once: more than are ever asked for.
+/// Parcels that may leave at once: more than are ever asked for, unless what packs them hangs
+/// while the device loses everything again and again.
 const LEAVING_MAX: usize = 64;
 
 /// The device's end.
@@ -149,10 +150,25 @@ impl<P> Dock<P> {
     }
 
     /// Hands a parcel over. Without anybody there it is dropped.
-    pub(super) fn leave(&self, copy: CopyId, parcel: Result<P, ModelError>) {
-        if self.own_shelf().is_some() {
-            // Never full: fewer are asked for than fit.
-            self.leaving.try_send(Leaving { copy, parcel }).ok();
+    ///
+    /// # Errors
+    ///
+    /// [`ModelError::Dock`] when as many wait as may. Somebody waits for each: whoever cannot
+    /// hand one over has to begin anew, as after any other edit that fails.
+    pub(super) fn leave(
+        &self,
+        copy: CopyId,
+        parcel: Result<P, ModelError>,
+    ) -> Result<(), ModelError> {
+        if self.own_shelf().is_none() {
+            return Ok(());
+        }
+        match self.leaving.try_send(Leaving { copy, parcel }) {
+            Ok(()) | Err(TrySendError::Disconnected(_)) => Ok(()),
+            Err(TrySendError::Full(_)) => Err(ModelError::Dock {
+                copy,
+                waiting: LEAVING_MAX,
+            }),
         }
     }
 
@@ -187,12 +203,39 @@ mod tests {
         let second = prototype.successor();
         assert!(quay.arrived.is_empty(), "the second was never to have it");
         quay.arrived.put(copy, "for the second");
-        first.leave(copy, Ok("late"));
+        first.leave(copy, Ok("late")).expect("nobody waits for it");
         assert!(quay.leaving.is_empty());
         first.clear();
         assert_eq!(first.take(copy), None);
         assert_eq!(second.take(copy), Some("for the second"));
-        second.leave(copy, Ok("handed over"));
+        second
+            .leave(copy, Ok("handed over"))
+            .expect("there is room");
         assert_eq!(quay.leaving.len(), 1);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told() {
+        let (prototype, quay) = dock::<u64>();
+        let dock = prototype.successor();
+        let leave = |number| dock.leave(CopyId(number), Ok(number));
+        for number in 0..LEAVING_MAX as u64 {
+            leave(number).expect("there is room");
+        }
+        let full = leave(99);
+        assert!(
+            matches!(
+                full,
+                Err(ModelError::Dock {
+                    copy: CopyId(99),
+                    ..
+                })
+            ),
+            "{full:?}"
+        );
+        quay.leaving.try_recv().expect("all others are there");
+        leave(100).expect("there is room again");
+        drop(quay);
+        leave(101).expect("nobody waits for it");
     }
 }

@@ -193,7 +193,7 @@ impl<M: Model> Table<M> {
                 let gone = || ModelError::Device(format!("{segment} is gone"));
                 let held = self.segments.get(&segment).ok_or_else(gone);
                 let parcel = held.and_then(|held| model.hand_over(held));
-                self.dock.leave(copy, parcel);
+                self.dock.leave(copy, parcel)?;
             }
             Edit::Import {
                 copy,

@@ -206,7 +206,7 @@ impl<M: Model> DeviceThread<M> {
 
     fn land(&mut self) -> bool {
         let outcome = self.clock.outcome(&mut self.table, &mut self.model);
-        self.fuse.burn();
+        self.fuse.burn(None);
         self.outcomes.try_send(outcome).is_ok()
     }
 }

@@ -99,7 +99,7 @@ impl<M: Model> SimulatedDevice<M> {
     fn land(&mut self) -> bool {
         self.ready_at.pop_front();
         let outcome = self.clock.outcome(&mut self.table, &mut self.model);
-        self.fuse.burn();
+        self.fuse.burn(None);
         self.outcomes.try_send(outcome).is_ok()
     }
 }

@@ -133,7 +133,8 @@ where
         let pager_gone = match pager {
             Some(pager) => {
                 let fuse = self.fuses.pager;
-                let attached = pager.attach(&cache, weak_cache.clone(), &telemetry, fuse);
+                let recovery = &config.recovery;
+                let attached = pager.attach(&cache, weak_cache.clone(), &telemetry, recovery, fuse);
                 Some(attached.await)
             }
             None => None,

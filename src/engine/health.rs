@@ -19,7 +19,7 @@ pub struct Health {
     /// The pager's disk does not answer, or has failed and not worked since. All else goes
     /// on: what is there is computed again.
     pub disk_degraded: bool,
-    /// The pager has failed. All else goes on: what it kept is computed again.
+    /// The pager has panicked too often. All else goes on: what it kept is computed again.
     pub pager_lost: bool,
 }
 

@@ -10,14 +10,14 @@ use tokio::sync::{mpsc, oneshot};
 use crate::CopyId;
 use crate::actors::cache::{Attach, CacheActor};
 use crate::actors::pager::{DONE_MAX, PAGER_MAILBOX_MAX, PagerActor, PagerArgs};
-use crate::config::{ConfigError, PagerConfig, Precision};
+use crate::config::{ConfigError, PagerConfig, Precision, RecoveryConfig};
 use crate::device::Quay;
 use crate::error::StartError;
 use crate::model::{Extent, Model, ModelSpec, Packer, Parcel};
 use crate::pager::carrier::{Carriers, Host, Stores};
 use crate::pager::tiers::{BufferPool, DiskTier};
-use crate::pager::{Done, PagerCore, Sizes};
-use crate::recovery::Fuse;
+use crate::pager::{Done, Ledger, PagerCore, Sizes};
+use crate::recovery::{Breaker, Fuse};
 use crate::simulation::Simulation;
 use crate::telemetry::Telemetry;
 
@@ -27,6 +27,7 @@ const SPARE_PART: usize = 8;
 /// What a pager is made of.
 pub(super) struct PagerParts {
     core: PagerCore,
+    ledger: Ledger,
     carriers: Carriers,
     done: mpsc::Receiver<Done>,
     found: bool,
@@ -75,6 +76,7 @@ impl PagerParts {
         };
         let any = !found.is_empty();
         let sizes = sizes(packer.clone(), config.precision)?;
+        let ledger = Ledger::new(&found);
         let core = PagerCore::new(spec.clone(), config.clone(), sizes, found);
         let stores = Stores {
             pool,
@@ -94,6 +96,7 @@ impl PagerParts {
         };
         Ok(Some(Self {
             core,
+            ledger,
             carriers,
             simulation: simulation.cloned(),
             done,
@@ -115,6 +118,7 @@ impl PagerParts {
         cache: &ActorRef<CacheActor>,
         weak: WeakActorRef<CacheActor>,
         telemetry: &Arc<Telemetry>,
+        recovery: &RecoveryConfig,
         fuse: Fuse,
     ) -> oneshot::Receiver<()> {
         // What a former run has left is there from the beginning.
@@ -122,6 +126,8 @@ impl PagerParts {
         let mailbox_max = Simulation::mailbox_max(self.simulation.as_ref(), PAGER_MAILBOX_MAX);
         let args = PagerArgs {
             core: self.core,
+            ledger: self.ledger,
+            breaker: Breaker::new(recovery.clone()),
             carriers: self.carriers,
             done: self.done,
             cache: weak,

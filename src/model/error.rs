@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
+use crate::CopyId;
+
 /// Why a model could not be loaded or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -123,6 +125,14 @@ pub enum ModelError {
     /// Bytes are not a packed segment of this model.
     #[error("not a packed segment of this model: {0}")]
     Import(String),
+    /// What leaves the device is not packed: as many parcels wait at the dock as may.
+    #[error("no room at the dock for {copy}: {waiting} parcels wait there")]
+    Dock {
+        /// The copy that it was to become.
+        copy: CopyId,
+        /// Parcels that wait.
+        waiting: usize,
+    },
     /// The device failed: out of memory, a kernel error, an injected fault.
     #[error("the device failed: {0}")]
     Device(String),

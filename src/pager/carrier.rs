@@ -274,9 +274,18 @@ impl<K: Packer> MemoryCarrier<K> {
                     None
                 }
             };
-            if ended.is_some_and(|ended| done.blocking_send(ended).is_err()) {
-                return;
+            if let Some(ended) = ended
+                && let Err(unheard) = done.blocking_send(ended)
+            {
+                return self.retract(&unheard.0);
             }
+        }
+    }
+
+    /// Nobody hears of this any more: what was brought is thrown away.
+    pub(super) fn retract(&self, unheard: &Done) {
+        if unheard.task == Task::Unpack && unheard.result.is_ok() {
+            drop(self.arrived.take(unheard.copy));
         }
     }
 
@@ -288,9 +297,11 @@ impl<K: Packer> MemoryCarrier<K> {
         done: &mpsc::Sender<Done>,
     ) -> Option<Done> {
         while let Ok(job) = jobs.try_recv() {
-            if let Some(ended) = self.carry(job) {
-                // Without a pager the next send says so.
-                done.blocking_send(ended).ok();
+            if let Some(ended) = self.carry(job)
+                && let Err(unheard) = done.blocking_send(ended)
+            {
+                // Without a pager the next send says so, too.
+                self.retract(&unheard.0);
             }
         }
         self.pack(parcel)

@@ -181,7 +181,7 @@ impl PagerCore {
     /// What was being made for who has left is gone, or somebody else's.
     fn tell_cancelled(&mut self, name: CopyId, effects: &mut Vec<Effect>) {
         let ended = self.cancelled.extract_if(.., |(copy, _)| *copy == name);
-        effects.extend(ended.map(|(_, sequence)| Effect::Tell(Told::Cancelled { sequence })));
+        effects.extend(ended.map(|(_, told)| Effect::Tell(told)));
     }
 
     /// Whether a parcel of this copy is being made.
@@ -221,6 +221,18 @@ impl PagerCore {
         });
         if fetched == Some(true) {
             self.to_unpack.push_front(name);
+        }
+    }
+
+    /// The threads are at this, begun by a core that is no more.
+    pub(super) fn lanes_are_at(
+        &mut self,
+        memory: Option<(CopyId, Task)>,
+        disk: Option<(CopyId, Task)>,
+    ) {
+        let since = self.now;
+        for (lane, job) in [(&mut self.memory, memory), (&mut self.disk, disk)] {
+            lane.busy = job.map(|(copy, task)| (copy, task, since));
         }
     }
 

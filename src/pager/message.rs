@@ -174,12 +174,34 @@ pub enum Told {
 }
 
 impl Told {
+    /// The sequence that it is about, if about one.
+    #[must_use]
+    pub fn concerns(&self) -> Option<SequenceId> {
+        match self {
+            Self::Found { sequence, .. }
+            | Self::Nothing { sequence }
+            | Self::Again { sequence }
+            | Self::Arrived { sequence, .. }
+            | Self::Cancelled { sequence } => Some(*sequence),
+            Self::Kept { .. }
+            | Self::Lost { .. }
+            | Self::Take { .. }
+            | Self::Refused { .. }
+            | Self::Reset
+            | Self::Gone => None,
+        }
+    }
+
     pub(super) fn again(sequence: SequenceId) -> Self {
         Self::Again { sequence }
     }
 
     pub(super) fn nothing(sequence: SequenceId) -> Self {
         Self::Nothing { sequence }
+    }
+
+    pub(super) fn cancelled(sequence: SequenceId) -> Self {
+        Self::Cancelled { sequence }
     }
 }
 

@@ -14,6 +14,7 @@
 //! | `lanes.rs` | what each copy thread does next; demand overtakes everything else |
 //! | `room.rs` | tiers keep within their bytes |
 //! | `copies.rs` | where each copy is, and who may go |
+//! | `ledger.rs`, `recover.rs` | a core that panics is replaced by one that knows as much |
 //! | `index.rs` | which copies hold the state of which tokens |
 //! | [`tiers`] | host memory and disk |
 //! | [`carrier`] | the copy threads |
@@ -27,8 +28,10 @@ pub mod carrier;
 mod copies;
 mod index;
 mod lanes;
+mod ledger;
 mod message;
 mod offer;
+mod recover;
 mod room;
 mod simulated;
 pub mod tiers;
@@ -49,6 +52,7 @@ use lanes::{DiskState, LaneState, Rates};
 use tiers::{HostTier, Label, Precision};
 use want::Wanted;
 
+pub use ledger::Ledger;
 pub use message::{Done, Effect, Job, JobError, Lane, Message, Offer, Piece, Task, Told, Want};
 
 /// Sums that anyone may look at.
@@ -102,8 +106,8 @@ pub struct PagerCore {
     to_read: VecDeque<CopyId>,
     /// Files that are to go.
     to_remove: VecDeque<Job>,
-    /// Who is told when a parcel that is being made for nobody is gone.
-    cancelled: Vec<(CopyId, SequenceId)>,
+    /// What is told when a parcel that is being made for nobody is gone.
+    cancelled: Vec<(CopyId, Told)>,
     /// The copy for whose file they go.
     room_made_for: Option<CopyId>,
     /// Copies that somebody will want.

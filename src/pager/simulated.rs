@@ -39,9 +39,9 @@ impl<K: Packer> MemoryCarrier<K> {
                 }
             };
             if let Some(ended) = ended
-                && done.send(ended).await.is_err()
+                && let Err(unheard) = done.send(ended).await
             {
-                return;
+                return self.retract(&unheard.0);
             }
         }
     }

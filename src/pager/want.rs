@@ -118,8 +118,14 @@ impl PagerCore {
     /// The sequence does not want anything any more.
     pub(super) fn cancel(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
         let Some(wanted) = self.wants.get(&sequence) else {
-            // It has been answered already, and the two have crossed.
-            effects.push(Effect::Tell(Told::Cancelled { sequence }));
+            // It has been answered already, and the two have crossed; or it is about to be,
+            // when a parcel is gone that may be its own.
+            let nothing = Told::Nothing { sequence };
+            let due = self.cancelled.iter().find(|(_, told)| *told == nothing);
+            match due.map(|(copy, _)| *copy) {
+                Some(copy) => self.cancelled.push((copy, Told::Cancelled { sequence })),
+                None => effects.push(Effect::Tell(Told::Cancelled { sequence })),
+            }
             return;
         };
         if let Stage::Joined(copy) = wanted.stage {
@@ -138,7 +144,7 @@ impl PagerCore {
         self.part(sequence, effects);
         match making {
             Some(_) if planted::errs(Bug::LostCancel) => {}
-            Some(name) => self.cancelled.push((name, sequence)),
+            Some(name) => self.cancelled.push((name, Told::Cancelled { sequence })),
             None => effects.push(Effect::Tell(Told::Cancelled { sequence })),
         }
     }

@@ -8,6 +8,7 @@
 
 mod breakdown;
 mod fuse;
+mod suspicion;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use crate::config::RecoveryConfig;
 pub(crate) use breakdown::Breakdown;
 pub use fuse::{Fuse, Fuses};
+pub(crate) use suspicion::the_only;
 
 /// What failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,6 +32,8 @@ pub enum Fault {
     Scheduler,
     /// The cache panicked.
     Cache,
+    /// The pager panicked.
+    Pager,
 }
 
 /// What to do about it.
@@ -57,12 +61,13 @@ pub struct Breaker {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::DeviceDead,
         Self::DeviceStuck,
         Self::DeviceUnloadable,
         Self::Scheduler,
         Self::Cache,
+        Self::Pager,
     ];
 
     /// Its name in metrics.
@@ -74,6 +79,7 @@ impl Fault {
             Self::DeviceUnloadable => "device_unloadable",
             Self::Scheduler => "scheduler",
             Self::Cache => "cache",
+            Self::Pager => "pager",
         }
     }
 }

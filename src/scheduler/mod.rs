@@ -96,8 +96,9 @@ pub enum Event {
     DeviceLost(String),
     /// There is another device, which is empty.
     DeviceFound,
-    /// The cache has failed, and is empty.
-    CacheLost,
+    /// The cache has failed, and is empty. Whoever has made it fail each time fails, if that
+    /// is known.
+    CacheLost(Option<(SequenceId, GenerateError)>),
     /// This scheduler takes the place of one that has failed: its first event.
     TakeOver(Leftover),
     /// A sequence that the one before it had goes on.
@@ -365,7 +366,7 @@ impl SchedulerCore {
             Event::Tick => {}
             Event::DeviceLost(reason) => self.lose_device(&reason, &mut effects),
             Event::DeviceFound => self.find_device(&mut effects),
-            Event::CacheLost => self.lose_cache(&mut effects),
+            Event::CacheLost(culprit) => self.lose_cache(culprit, &mut effects),
             Event::TakeOver(left) => self.take_over(left, &mut effects),
             Event::GoOn(history) => self.go_on(history, &mut effects),
             Event::Abort => self.fail_all(&GenerateError::Shutdown, &mut effects),

@@ -7,12 +7,14 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::cost::StepLoad;
-use super::entry::{Entry, EntryKey, Phase};
+use super::entry::{Entry, EntryKey, Over, Phase};
 use super::outcome::Loss;
 use super::start::Timer;
 use super::steps::Flight;
-use super::{Effect, SchedulerCore, Submission};
+use super::{Effect, Event, SchedulerCore, Submission};
+use crate::error::GenerateError;
 use crate::planted::{self, Bug};
+use crate::recovery::the_only;
 use crate::request::FinishReason;
 use crate::{SequenceId, TokenId, cache};
 
@@ -38,6 +40,34 @@ pub struct History {
     pub generated: Vec<TokenId>,
     /// Whether it has had a slot.
     pub started: bool,
+}
+
+impl Event {
+    /// The sequence that it is about, if it is about one and no other: whom to suspect when
+    /// the scheduler panics at it.
+    #[must_use]
+    pub fn concerns(&self) -> Option<SequenceId> {
+        match self {
+            Self::Submit(submission) => Some(submission.sequence),
+            Self::Fork(fork) => Some(fork.submission.sequence),
+            Self::GoOn(history) => Some(history.submission.sequence),
+            Self::Stop(sequence) | Self::Pause(sequence) | Self::Resume(sequence) => {
+                Some(*sequence)
+            }
+            Self::Cache(Ok(said)) | Self::News(said) => {
+                the_only(said.iter().map(cache::Effect::concerns))
+            }
+            Self::Cache(Err(_))
+            | Self::Upkeep { .. }
+            | Self::Outcome(_)
+            | Self::Tick
+            | Self::DeviceLost(_)
+            | Self::DeviceFound
+            | Self::CacheLost(_)
+            | Self::TakeOver(_)
+            | Self::Abort => None,
+        }
+    }
 }
 
 impl SchedulerCore {
@@ -116,10 +146,19 @@ impl SchedulerCore {
         self.look(effects);
     }
 
-    /// The cache has failed, and is empty.
-    pub(super) fn lose_cache(&mut self, effects: &mut Vec<Effect>) {
+    /// The cache has failed, and is empty. Whoever is known to be to blame fails, and is not
+    /// named to it again.
+    pub(super) fn lose_cache(
+        &mut self,
+        culprit: Option<(SequenceId, GenerateError)>,
+        effects: &mut Vec<Effect>,
+    ) {
         self.reset(&[], "", u32::MAX, effects);
         self.clears_device = true;
+        let culprit = culprit.and_then(|(name, error)| Some((*self.names.get(&name)?, error)));
+        if let Some((key, error)) = culprit {
+            self.fail(key, error, Over::Discard, effects);
+        }
     }
 
     /// All that had state begins anew, on an empty device and an empty cache. Who of those

@@ -115,6 +115,18 @@ impl Lease {
     }
 }
 
+impl Clone for Lease {
+    /// Another lease of the same segment: it cannot be evicted meanwhile.
+    fn clone(&self) -> Self {
+        let before = self.0.leases.fetch_add(1, Ordering::Relaxed);
+        assert!(
+            before < EVICTED - 1,
+            "a segment has fewer leases than addresses"
+        );
+        Self(Arc::clone(&self.0))
+    }
+}
+
 impl Drop for Lease {
     fn drop(&mut self) {
         let before = self.0.leases.fetch_sub(1, Ordering::Release);

@@ -239,6 +239,11 @@ fn live(house: &mut House, rng: &mut ChaCha8Rng, faults: bool, losses: bool) {
             },
             11 if losses => house.find_device(),
             12 if losses && rng.random_bool(0.02) => house.lose_pager(),
+            13 if (losses || faults) && rng.random_bool(0.3) => {
+                if let Some(pages) = &mut house.pages {
+                    pages.fails = true;
+                }
+            }
             way => {
                 let ways = house.ways();
                 house.deliver(way % ways);
@@ -250,6 +255,7 @@ fn live(house: &mut House, rng: &mut ChaCha8Rng, faults: bool, losses: bool) {
     house.losses.scheduler_fails = false;
     if let Some(pages) = &mut house.pages {
         pages.disk_faults = 0;
+        pages.fails = false;
     }
     for number in 1..=house.callers.len() {
         house.feed(Event::Resume(SequenceId(number as u64)));
@@ -275,6 +281,8 @@ pub(crate) struct Seen {
     pub(crate) overlapped: usize,
     /// Devices, caches, schedulers and pagers that were lost.
     pub(crate) lost: [usize; 4],
+    /// Pagers that panicked and were made anew.
+    pub(crate) pagers_rebuilt: usize,
     /// Copies made, brought, read and written, and what failed, of the pager's.
     pub(crate) packed: u64,
     pub(crate) unpacked: u64,
@@ -302,6 +310,7 @@ impl Seen {
         self.lost = std::array::from_fn(|one| self.lost[one] + lost[one]);
         if let Some(pages) = &house.pages {
             let stats = pages.core.stats();
+            self.pagers_rebuilt += pages.lost;
             self.packed += stats.packed;
             self.unpacked += stats.unpacked;
             self.read += stats.read;

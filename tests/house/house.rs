@@ -296,7 +296,7 @@ impl House {
             }
             1 => match self.answers.pop_front() {
                 Some(Answer::Asked(Err(CacheError::Lost))) => {
-                    self.feed(Event::CacheLost);
+                    self.feed(Event::CacheLost(None));
                     self.feed(Event::Cache(Err(CacheError::Lost)));
                 }
                 Some(Answer::Asked(answer)) => self.feed(Event::Cache(answer)),

@@ -62,7 +62,10 @@ fn and_so_with_failing_devices_and_disks() {
     println!("{seen:?}");
     assert!(
         seen.histories < 500
-            || seen.unpacked > 200 && seen.failures > 100 && seen.moves_failed > 20,
+            || seen.unpacked > 200
+                && seen.failures > 100
+                && seen.moves_failed > 20
+                && seen.pagers_rebuilt > 1_000,
         "these histories prove little: {seen:?}"
     );
 }
@@ -113,7 +116,10 @@ fn and_so_when_the_device_the_cache_and_the_scheduler_are_lost() {
     }
     println!("{seen:?}");
     assert!(
-        seen.histories < 1_000 || seen.told > 20_000 && seen.lost.iter().all(|lost| *lost > 150),
+        seen.histories < 1_000
+            || seen.told > 20_000
+                && seen.lost.iter().all(|lost| *lost > 150)
+                && seen.pagers_rebuilt > 500,
         "these histories prove little: {seen:?}"
     );
 }

@@ -13,7 +13,9 @@ use motet::model::oracle::Oracle;
 use motet::model::{Extent, Model, Packer, Parcel};
 use motet::pager::carrier::{DiskCarrier, Host, MemoryCarrier};
 use motet::pager::tiers::{BufferPool, DiskTier, Precision, TierError};
-use motet::pager::{Done, Effect, Job, JobError, Lane, Message, PagerCore, Task, Told};
+use motet::pager::{
+    Done, Effect, Job, JobError, Lane, Ledger, Message, PagerCore, PagerStats, Task, Told,
+};
 use rand::{Rng, RngExt};
 
 /// Ways on which something of the pager's is under way: to the core, to the cache, to
@@ -22,6 +24,13 @@ pub(crate) const PAGER_WAYS: u32 = 5;
 
 pub(crate) struct Pages {
     pub(crate) core: PagerCore,
+    ledger: Ledger,
+    /// What was last told of the core.
+    stats: PagerStats,
+    /// The core panics at the next message.
+    pub(crate) fails: bool,
+    /// Cores that have.
+    pub(crate) lost: usize,
     pub(crate) config: PagerConfig,
     memory: MemoryCarrier<<Oracle as Model>::Packer>,
     disk: Option<DiskCarrier>,
@@ -87,11 +96,16 @@ impl Pages {
             move |extent: Extent| (packer.packed_bytes(extent), Precision::Full)
         };
         let any = !found.is_empty();
+        let ledger = Ledger::new(&found);
         let core = PagerCore::new(model.spec().clone(), config.clone(), Box::new(sizes), found);
         core.check_integrity();
         let arrived = quay.arrived.clone();
         let pages = Self {
+            stats: core.stats(),
             core,
+            ledger,
+            fails: false,
+            lost: 0,
             config: config.clone(),
             memory: MemoryCarrier::new(packer, pool.clone(), host.clone(), arrived.clone()),
             disk,
@@ -135,8 +149,17 @@ impl Pages {
         }
     }
 
+    /// The core has changed when it fails, and nobody has heard of it: another takes its
+    /// place.
     fn feed(&mut self, now: Duration, message: Message) {
-        for effect in self.core.handle(now, message) {
+        self.ledger.hears(&message);
+        let mut effects = self.core.handle(now, message);
+        if std::mem::take(&mut self.fails) {
+            self.lost += 1;
+            effects = self.core.take_over(now, &self.ledger, self.stats);
+        }
+        for effect in effects {
+            self.ledger.says(&effect);
             match effect {
                 Effect::Tell(told) => self.told.push_back(told),
                 Effect::Do(job) => match job.task.lane() {
@@ -150,6 +173,7 @@ impl Pages {
                 Effect::DiscardAll => self.arrived.clear(),
             }
         }
+        self.stats = self.core.stats();
         self.check();
     }
 

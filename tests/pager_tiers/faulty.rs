@@ -184,6 +184,11 @@ impl Files for FaultyFiles {
         }
     }
 
+    /// Looking is no operation of the disk's that is counted.
+    fn is_locked(&mut self, path: &Path, locked: &File) -> io::Result<bool> {
+        SystemFiles.is_locked(path, locked)
+    }
+
     fn list(&mut self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         self.run(Does::Read, || SystemFiles.list(folder))
     }

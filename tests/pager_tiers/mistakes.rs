@@ -189,3 +189,37 @@ fn what_is_in_a_folder_that_is_gone_is_neither_damaged_nor_free() {
     store(&mut tier, 3, &copy(2, 9_000)).expect("there is room again");
     assert_eq!((tier.used_bytes(), folder.files().len()), (2 * each, 2));
 }
+
+/// The folder is removed and made again: what is there now is not ours, and another may
+/// have locked it.
+#[test]
+fn a_folder_that_was_made_again_is_not_ours() {
+    let folder = Folder::new();
+    let (mut tier, _) = folder.open();
+    store(&mut tier, 0, &copy(0, 9_000)).expect("there is room");
+    let used = tier.used_bytes();
+    fs::remove_dir_all(folder.path()).expect("ours");
+    let (mut other, _) = folder.open();
+    store(&mut other, 0, &copy(3, 9_000)).expect("there is room");
+    let there = folder.files();
+    let missing = |error: TierError| {
+        assert!(matches!(error, TierError::Missing { .. }), "{error}");
+    };
+    missing(store(&mut tier, 1, &copy(1, 9_000)).expect_err("it is another's"));
+    missing(load(&mut tier, 0, &copy(0, 9_000)).expect_err("it is another's"));
+    missing(tier.remove(CopyId(0)).expect_err("it is another's"));
+    assert_eq!(folder.files(), there, "nothing of the other's was touched");
+    assert!(tier.used_bytes() >= used);
+    load(&mut other, 0, &copy(3, 9_000)).expect("it is as it was");
+    drop(other);
+    missing(store(&mut tier, 1, &copy(1, 9_000)).expect_err("the other's files are there"));
+    fs::remove_dir_all(folder.path()).expect("ours");
+    fs::create_dir(folder.path()).expect("room");
+    store(&mut tier, 1, &copy(1, 9_000)).expect("it is empty, and nobody's");
+    let refused = open(folder.path());
+    assert!(matches!(refused, TierError::Locked { .. }), "{refused}");
+    let lost = load(&mut tier, 0, &copy(0, 9_000)).expect_err("it was there before");
+    assert!(lost.is_lost(), "{lost}");
+    load(&mut tier, 1, &copy(1, 9_000)).expect("it was stored since");
+    assert_eq!(tier.used_bytes(), used, "one file, as before");
+}

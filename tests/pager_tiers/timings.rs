@@ -29,6 +29,10 @@ impl Files for FlushedFiles {
         SystemFiles.lock(path)
     }
 
+    fn is_locked(&mut self, path: &Path, locked: &File) -> io::Result<bool> {
+        SystemFiles.is_locked(path, locked)
+    }
+
     fn list(&mut self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         SystemFiles.list(folder)
     }

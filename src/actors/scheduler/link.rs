@@ -25,6 +25,8 @@ pub(super) struct Link {
     pub(super) started: bool,
     /// Whether it is to stop.
     pub(super) stops: bool,
+    /// How often a core has panicked at it and at no other since its last token.
+    pub(super) suspected: u32,
 }
 
 /// What a sequence begins with.
@@ -51,6 +53,7 @@ impl Link {
             told: Vec::new(),
             started: false,
             stops: false,
+            suspected: 0,
         }
     }
 
@@ -58,6 +61,7 @@ impl Link {
     pub(super) fn token(&mut self, token: TokenId, news: News, doorbell: &Notify) {
         self.credits.sent();
         self.told.push(token);
+        self.suspected = 0;
         self.tell(news, doorbell);
     }
 

@@ -93,6 +93,10 @@ pub(crate) struct Scheduler {
     tickets_made: u64,
     /// All sequences are to end.
     is_aborted: bool,
+    /// The sequence that the event which is being handled is about, if one.
+    at: Option<SequenceId>,
+    /// Who failed last since cores panicked at it: they may once more, at what was under way.
+    culprit: Option<SequenceId>,
     breaker: Breaker,
     breakdown: Breakdown,
     fuse: Fuse,
@@ -154,6 +158,8 @@ impl Actor for Scheduler {
             upkeep: BTreeMap::new(),
             tickets_made: 0,
             is_aborted: false,
+            at: None,
+            culprit: None,
             breaker: args.breaker,
             breakdown: args.breakdown,
             fuse: args.fuse,
@@ -206,11 +212,12 @@ impl Scheduler {
         if let Some(simulation) = &self.simulation {
             simulation.fate.message("scheduler", &event);
         }
+        self.at = event.concerns();
         let effects = self.core.handle(self.born.elapsed(), event);
         if self.simulation.is_some() {
             self.core.check_integrity();
         }
-        self.fuse.burn();
+        self.fuse.burn(self.at);
         // Before anyone is told of an end, so that the sums include it.
         self.telemetry.scheduler(self.core.stats());
         let (mut unwanted, mut full) = (Vec::new(), Vec::new());
@@ -259,6 +266,7 @@ impl Scheduler {
                 Effect::Failed(sequence, error) => self.part(sequence, News::Failed(error)),
             }
         }
+        self.at = None;
         self.ask_cache();
         for sequence in full {
             // Its last token may have been one too many, too.
@@ -293,10 +301,11 @@ impl Scheduler {
     }
 
     fn stop(&mut self, sequence: SequenceId) {
+        // One that is over already needs no stopping.
         if let Some(link) = self.links.get_mut(&sequence) {
             link.stops = true;
+            self.feed(Event::Stop(sequence));
         }
-        self.feed(Event::Stop(sequence));
     }
 
     fn resume(&mut self, sequence: SequenceId) {

@@ -19,6 +19,26 @@ use crate::recovery::{Fault, Verdict};
 use crate::scheduler::{Event, Leftover, SchedulerCore};
 use crate::shared::heartbeat::Pulse;
 
+/// Whose fault a panic is.
+#[derive(Debug, PartialEq, Eq)]
+enum Blame {
+    /// The core's own, as far as can be told.
+    Nobody,
+    /// Perhaps that of one sequence, which is tried again.
+    Suspected,
+    /// This sequence's, which fails.
+    Found(SequenceId, GenerateError),
+}
+
+impl Blame {
+    fn culprit(self) -> Option<(SequenceId, GenerateError)> {
+        match self {
+            Self::Found(sequence, error) => Some((sequence, error)),
+            Self::Nobody | Self::Suspected => None,
+        }
+    }
+}
+
 impl Scheduler {
     /// Feeds the core and carries out what follows. A panic of either costs the core.
     pub(super) fn feed(&mut self, event: Event) {
@@ -34,12 +54,15 @@ impl Scheduler {
     pub(super) fn on_answer(&mut self, answer: Answer) {
         self.telemetry.cache(answer.stats);
         if matches!(answer.result, Err(CacheError::Lost)) {
-            let verdict = self.breaker.failed(self.born.elapsed(), Fault::Cache);
-            if verdict == Verdict::GiveUp {
-                return self.give_up("the cache has panicked too often");
+            let blame = self.suspect(answer.suspect, Fault::Cache);
+            if blame == Blame::Nobody {
+                let verdict = self.breaker.failed(self.born.elapsed(), Fault::Cache);
+                if verdict == Verdict::GiveUp {
+                    return self.give_up("the cache has panicked too often");
+                }
             }
             self.telemetry.rebuilt(Fault::Cache);
-            self.feed(Event::CacheLost);
+            self.feed(Event::CacheLost(blame.culprit()));
         }
         if !answer.asked {
             self.feed(Event::News(answer.result.unwrap_or_default()));
@@ -125,9 +148,16 @@ impl Scheduler {
     /// The core has panicked: another takes its place.
     pub(super) fn rebuild(&mut self) {
         loop {
-            let verdict = self.breaker.failed(self.born.elapsed(), Fault::Scheduler);
-            if verdict == Verdict::GiveUp {
-                return self.give_up("the scheduler has panicked too often");
+            let at = self.at.take();
+            match self.suspect(at, Fault::Scheduler) {
+                Blame::Nobody => {
+                    let verdict = self.breaker.failed(self.born.elapsed(), Fault::Scheduler);
+                    if verdict == Verdict::GiveUp {
+                        return self.give_up("the scheduler has panicked too often");
+                    }
+                }
+                Blame::Suspected => {}
+                Blame::Found(culprit, error) => self.part(culprit, News::Failed(error)),
             }
             tracing::warn!("the scheduler has panicked: it is made anew");
             self.telemetry.rebuilt(Fault::Scheduler);
@@ -136,6 +166,31 @@ impl Scheduler {
                 return;
             }
         }
+    }
+
+    /// A core has panicked at something that is about this sequence alone, if about one. It is
+    /// tried again, and is to fail when that has happened too often: such a panic is the
+    /// sequence's fault rather than the core's, and the breaker does not hear of it. Who has
+    /// left is not to blame, but for the last that was found to be.
+    fn suspect(&mut self, sequence: Option<SequenceId>, fault: Fault) -> Blame {
+        let link = sequence.and_then(|sequence| Some((sequence, self.links.get_mut(&sequence)?)));
+        let Some((sequence, link)) = link else {
+            return match sequence.is_some() && sequence == self.culprit {
+                true => Blame::Suspected,
+                false => Blame::Nobody,
+            };
+        };
+        link.suspected += 1;
+        if link.suspected <= self.config.step_retries_max {
+            return Blame::Suspected;
+        }
+        let error = GenerateError::Panicked {
+            part: fault.label(),
+            attempts: link.suspected,
+        };
+        tracing::warn!("{sequence} fails alone: {error}");
+        self.culprit = Some(sequence);
+        Blame::Found(sequence, error)
     }
 
     /// A fresh core is told of all sequences, as their callers know them.

@@ -34,6 +34,9 @@ pub trait Files: Debug + Send {
     /// Locks a file, which is made if need be, until the answer is dropped.
     fn lock(&mut self, path: &Path) -> Result<File, TryLockError>;
 
+    /// Whether this is the file that was locked, and not another of the same name.
+    fn is_locked(&mut self, path: &Path, locked: &File) -> io::Result<bool>;
+
     /// All that is a plain file in a folder, in any order.
     fn list(&mut self, folder: &Path) -> io::Result<Vec<PathBuf>>;
 
@@ -75,6 +78,19 @@ impl Files for SystemFiles {
         let file = file.map_err(TryLockError::Error)?;
         file.try_lock()?;
         Ok(file)
+    }
+
+    #[cfg(unix)]
+    fn is_locked(&mut self, path: &Path, locked: &File) -> io::Result<bool> {
+        use std::os::unix::fs::MetadataExt;
+        let (there, ours) = (fs::metadata(path)?, locked.metadata()?);
+        Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino()))
+    }
+
+    /// Other systems do not let a folder go in which a file is open.
+    #[cfg(not(unix))]
+    fn is_locked(&mut self, path: &Path, _locked: &File) -> io::Result<bool> {
+        fs::metadata(path).map(|_| true)
     }
 
     fn list(&mut self, folder: &Path) -> io::Result<Vec<PathBuf>> {

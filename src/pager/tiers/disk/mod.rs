@@ -22,7 +22,9 @@
 //! and the lock is not counted.
 //!
 //! **A folder that is lost** is no damage to what is in it: it may come back, as when a
-//! disk that other machines serve does. Until then nothing is read or written.
+//! disk that other machines serve does. Until then nothing is read or written. One that was
+//! removed and made again is another, and its lock is not ours: it is lost as well, unless it
+//! is empty and can be locked. Then the tier begins anew in it.
 //!
 //! **One engine a folder.** The folder is locked (advisory, `flock` on Unix) for as long
 //! as the tier lives. The files of another model or format are removed: give each model a
@@ -68,7 +70,7 @@ pub struct DiskTier {
     /// The number of the next file.
     next: u64,
     /// Held as long as the folder is ours.
-    _lock: recovery::FolderLock,
+    lock: recovery::FolderLock,
 }
 
 /// What was in a folder.
@@ -134,7 +136,7 @@ impl DiskTier {
             used_bytes: 0,
             bytes_max,
             next: 0,
-            _lock: lock,
+            lock,
         };
         let recovered = tier.recover(first)?;
         Ok((tier, recovered))
@@ -204,11 +206,15 @@ impl DiskTier {
     /// Removes a file under either of its names: a rename may have failed after it was
     /// done. If that fails, the file goes on counting.
     fn discard(&mut self, file: Kept) -> Result<(), TierError> {
+        if let Err(lost) = self.find_folder() {
+            // What has this name there now is another's.
+            self.strays.push(file);
+            return Err(lost);
+        }
         let path = self.path(file.number);
-        let mut was_there = false;
         for path in [path.with_extension(PART), path] {
             match self.files.remove(&path) {
-                Ok(()) => was_there = true,
+                Ok(()) => {}
                 Err(source) if source.kind() == io::ErrorKind::NotFound => {}
                 Err(source) => {
                     self.strays.push(file);
@@ -216,24 +222,33 @@ impl DiskTier {
                 }
             }
         }
-        if !was_there && let Err(lost) = self.find_folder() {
-            self.strays.push(file);
-            return Err(lost);
-        }
         self.used_bytes -= file.bytes;
         Ok(())
     }
 
-    /// An error where the folder itself is not there any more.
+    /// An error where the folder itself is not there any more, or is not the one that was
+    /// locked.
     fn find_folder(&mut self) -> Result<(), TierError> {
         let path = self.folder.clone();
-        match self.files.list(&path) {
+        match self.lock.holds(&mut *self.files, &path) {
+            Ok(false) => Err(TierError::Missing { path }),
             Err(source) if source.kind() == io::ErrorKind::NotFound => {
                 Err(TierError::Missing { path })
             }
             // What else there may be is the matter of whatever is tried next.
             _ => Ok(()),
         }
+    }
+
+    /// Begins anew in a folder that has taken the place of ours, if that is empty and nobody
+    /// else's.
+    fn begin_anew(&mut self) -> Option<()> {
+        let lock = recovery::lock_empty(&mut *self.files, &self.folder)?;
+        self.lock = lock;
+        self.copies.clear();
+        self.strays.clear();
+        self.used_bytes = 0;
+        Some(())
     }
 
     fn no_room(&self, bytes: usize) -> TierError {
@@ -259,6 +274,9 @@ impl Tier for DiskTier {
         assert_eq!(bytes.len(), label.bytes, "a label is that of its bytes");
         if self.copies.contains_key(&copy) {
             return Ok(());
+        }
+        if let Err(lost) = self.find_folder() {
+            self.begin_anew().ok_or(lost)?;
         }
         self.sweep();
         let needed = Self::bytes_taken(label.tokens.len(), label.bytes);

@@ -30,6 +30,14 @@ enum Named {
     Other,
 }
 
+impl FolderLock {
+    /// Whether the folder at this path is the one that was locked. One that was removed and
+    /// made again is anybody's.
+    pub(super) fn holds(&self, files: &mut dyn Files, folder: &Path) -> io::Result<bool> {
+        files.is_locked(&folder.join(LOCK), &self.0)
+    }
+}
+
 impl Drop for FolderLock {
     fn drop(&mut self) {
         // To close the file is not enough where another thread is just starting a
@@ -62,6 +70,14 @@ pub(super) fn lock(files: &mut dyn Files, folder: &Path) -> Result<FolderLock, T
             _ => TierError::of_system(&lock, source),
         },
     })
+}
+
+/// Locks a folder in which there is nothing, if there is one.
+pub(super) fn lock_empty(files: &mut dyn Files, folder: &Path) -> Option<FolderLock> {
+    let lock = folder.join(LOCK);
+    let mut there = files.list(folder).ok()?.into_iter();
+    let is_empty = there.all(|path| path == lock);
+    is_empty.then(|| files.lock(&lock).ok().map(FolderLock))?
 }
 
 impl DiskTier {
