@@ -8,18 +8,19 @@ use motet::model::oracle::{OracleConfig, StepFault};
 use motet::model::sampling::Sampling;
 use motet::model::{LayerKind, Model};
 use motet::pager::{self, Told};
+use motet::request::Priority;
 use motet::scheduler::{Event, SchedulerCore};
-use motet::{SequenceId, TokenId};
+use motet::{SequenceId, TokenId, UserId};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::house::House;
+use crate::house::{Caller, House};
 
 const FULL: &[LayerKind] = &[LayerKind::Full];
 
-/// A house with room for all, and so many slots.
-fn house(sequences_max: usize) -> House {
-    let mut house = House::new(FULL, 400);
+/// A house with room for so many tokens, and so many slots.
+fn house(budget_tokens: usize, sequences_max: usize) -> House {
+    let mut house = House::with_context(FULL, budget_tokens, 256);
     let config = SchedulerConfig {
         sequences_max,
         ..house.scheduler_config.clone()
@@ -48,7 +49,7 @@ fn check_end(mut house: House) {
 /// Nothing else happened after the pause, and the slot stayed with who did not use it.
 #[test]
 fn whoever_waits_has_the_slot_of_who_pauses() {
-    let mut house = house(1);
+    let mut house = house(400, 1);
     let first = house.submit(vec![1, 2, 3], 100, Sampling::GREEDY);
     assert!(house.deliver(0) && house.deliver(1), "it has a slot");
     let second = house.submit(vec![7, 8, 9], 3, Sampling::GREEDY);
@@ -63,23 +64,59 @@ fn whoever_waits_has_the_slot_of_who_pauses() {
 
 /// A device to which the next step is there before it has landed one: what was launched on
 /// top of a step that failed was dropped, what was launched on top of that as well, and so
-/// on.
+/// on, in turns, since each had been lost by the time the next was planned.
 #[test]
 fn nothing_is_launched_on_top_of_what_may_be_dropped() {
-    let mut house = house(1);
-    let prompt: Vec<u32> = (1..=6).collect();
-    let sequence = house.submit(prompt, 20, Sampling::GREEDY);
+    let mut house = house(400, 4);
+    let step = house.scheduler_config.step_tokens_max as TokenId;
+    for number in 0..3 {
+        let prompt = (0..step).map(|at| 1 + (at + 16 * number) % 48).collect();
+        house.submit(prompt, 3, Sampling::GREEDY);
+    }
     house.oracle.faults.next_steps(1, StepFault::Fail);
-    for _ in 0..200 {
+    while house.failures.is_empty() {
         while house.deliver(0) || house.deliver(1) {}
         // It launches wherever it can.
         house.eager = false;
-        if !house.deliver(2) {
-            break;
+        assert!(house.deliver(2), "a step fails");
+    }
+    while house.deliver(0) || house.deliver(1) {}
+    assert_eq!(house.table.under_way(), 1, "one was launched on top of it");
+    assert!(house.work.is_empty(), "nothing is launched on top of that");
+    settle(&mut house);
+    for (sequence, caller) in &house.callers {
+        assert!(caller.end.is_some(), "{sequence} gets on");
+    }
+    assert_eq!(house.failures.len(), 1);
+    check_end(house);
+}
+
+/// An urgent one needs nearly all of the room, which two small ones have. The second of
+/// them began in the room that the first had made for the urgent one, and the other way
+/// round, for ever.
+#[test]
+fn nobody_small_begins_in_the_room_that_is_made_for_one_who_is_large() {
+    let mut house = house(50, 3);
+    for (number, prompt_tokens, output_tokens_max, class) in [
+        (1, 5, 75, Priority::Normal),
+        (2, 2, 23, Priority::Normal),
+        (3, 44, 13, Priority::Urgent),
+    ] {
+        house.submit_caller(Caller {
+            prompt: (0..prompt_tokens)
+                .map(|at| 1 + (at + 10 * (number - 1)) % 48)
+                .collect(),
+            output_tokens_max,
+            class,
+            user: Some(UserId(u64::from(number))),
+            ..Caller::default()
+        });
+        for _ in 0..9 {
+            assert!((0..3).any(|way| house.deliver(way)), "it is at work");
         }
     }
-    assert!(house.callers[&sequence].end.is_some(), "it gets on");
-    assert_eq!(house.failures.len(), 1);
+    settle(&mut house);
+    assert!(house.preempted < 20, "{} gave way", house.preempted);
     check_end(house);
 }
 
@@ -107,7 +144,8 @@ fn who_is_not_to_wait_for_another_is_not_sent_back_to_it_by_the_pager() {
     let has_nothing = |sequence| Message::Paged(Told::Nothing { sequence });
     tell(Message::Begin(Begin::new(leader, prompt.clone(), 0)));
     let (begun, _) = tell(has_nothing(leader));
-    assert!(matches!(begun[..], [Effect::Begun { .. }]), "{begun:?}");
+    let is_begun = |effect: &Effect| matches!(effect, Effect::Begun { .. });
+    assert!(begun.iter().any(is_begun), "{begun:?}");
 
     let shared: Vec<TokenId> = (1..=20).collect();
     let (waits, _) = tell(Message::Begin(Begin::new(newcomer, shared, 0)));

@@ -9,6 +9,7 @@ mod fate;
 mod folder;
 mod fuses;
 mod house;
+mod left;
 mod panics;
 mod plan;
 mod reader;
