@@ -20,9 +20,6 @@ use crate::fuses::Matches;
 use crate::plan::{Fault, Plan};
 use crate::record::Record;
 
-/// Work that one seed may send to the device. More is going round in circles.
-const WORKS_MAX: u64 = 200_000;
-
 /// Messages that cores may take in while no time passes.
 const AT_ONCE_MAX: u64 = 20_000;
 
@@ -204,7 +201,10 @@ impl Fate for Weather {
     fn work(&self, work: &Work) -> Duration {
         let mut dice = self.dice.lock().expect("nothing panics in here");
         self.plan.check_device(&self.devices.last());
-        assert!(self.devices.steps() < WORKS_MAX, "work comes to an end");
+        assert!(
+            self.devices.steps() < self.plan.works_max,
+            "work comes to an end"
+        );
         let tokens: usize = work.spans.iter().map(|span| span.input.tokens()).sum();
         self.record.say(format_args!(
             "work: {} edits, {} spans, {tokens} tokens, epoch {}",

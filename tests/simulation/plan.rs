@@ -53,6 +53,8 @@ pub(crate) struct Plan {
     pub(crate) oracle: OracleConfig,
     pub(crate) config: EngineConfig,
     pub(crate) users: u64,
+    /// Work that may be sent to devices. More is going round in circles.
+    pub(crate) works_max: u64,
     /// Whether requests may be pinned: then others may find no room.
     pub(crate) pins: bool,
     /// How likely each is, whenever it could happen.
@@ -154,6 +156,7 @@ impl Plan {
             config: config(&mut rng, &oracle, folder),
             oracle,
             users: rng.random_range(1..=24),
+            works_max: 200_000,
             pins: rng.random_bool(0.3),
             faults: BTreeMap::new(),
         };
@@ -225,6 +228,7 @@ impl Plan {
             oracle,
             config,
             users: 0,
+            works_max: u64::MAX,
             pins: true,
             faults: BTreeMap::new(),
         }
