@@ -36,6 +36,9 @@ pub trait Fate: Send + Sync {
         None
     }
 
+    /// A mailbox had no room for a message, which is kept for later.
+    fn full(&self, _mailbox: &'static str) {}
+
     /// A core is about to take in this message.
     fn message(&self, core: &'static str, message: &dyn fmt::Debug);
 }

@@ -250,6 +250,9 @@ impl CacheActor {
                 Ok(()) => {}
                 // Tried again with the next message, or after a while.
                 Err(SendError::MailboxFull(message)) => {
+                    if let Some(simulation) = &self.simulation {
+                        simulation.fate.full("pager");
+                    }
                     self.untold.push_front(message);
                     return true;
                 }

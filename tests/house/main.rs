@@ -4,6 +4,7 @@
 
 #[path = "../common/folder.rs"]
 mod folder;
+mod found;
 mod histories;
 mod house;
 mod losses;

@@ -7,18 +7,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use motet::error::StartError;
-use motet::model::ModelError;
-use motet::model::oracle::Oracle;
+use motet::cache::CacheError;
+use motet::error::{KeepError, StartError};
 use motet::pager::tiers::TierError;
 use motet::simulation::Simulation;
-use motet::{Engine, Shutdown};
+use motet::{Engine, HealthState, Shutdown};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use tokio::runtime::{Builder, Handle};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, advance, sleep, timeout};
 
+use crate::devices::Devices;
 use crate::fate::{Weather, millis};
 use crate::plan::{Fault, POISON, Plan};
 use crate::record::{History, Record};
@@ -37,7 +37,14 @@ const SLOW_DISKS: [Fault; 2] = [Fault::DiskStalls, Fault::CopySlow];
 pub(crate) struct World {
     pub(crate) plan: Arc<Plan>,
     pub(crate) record: Record,
+    pub(crate) devices: Devices,
     engine: RefCell<Option<Rc<Engine>>>,
+    /// The fate of that engine.
+    weather: RefCell<Option<Arc<Weather>>>,
+    /// Users wait so many times less than in most houses.
+    hurry: u32,
+    /// Whether the house is simulated: if not, there are threads and no faults.
+    is_simulated: bool,
     /// Whether everybody has gone.
     is_over: Cell<bool>,
     /// Whether sequences were ended by a shutdown.
@@ -46,6 +53,40 @@ pub(crate) struct World {
 }
 
 impl World {
+    /// Nobody has come yet, and there is no engine.
+    pub(crate) fn new(plan: Plan, record: &Record, folder: PathBuf) -> Self {
+        Self {
+            plan: Arc::new(plan),
+            record: record.clone(),
+            devices: Devices::default(),
+            engine: RefCell::new(None),
+            weather: RefCell::new(None),
+            hurry: 1,
+            is_simulated: true,
+            is_over: Cell::new(false),
+            was_aborted: Cell::new(false),
+            folder,
+        }
+    }
+
+    /// The same, with threads and a clock that goes by itself, whose users hurry.
+    pub(crate) fn real(plan: Plan, record: &Record, folder: PathBuf) -> Self {
+        Self {
+            hurry: 30,
+            is_simulated: false,
+            ..Self::new(plan, record, folder)
+        }
+    }
+
+    /// How long somebody waits who would wait for between these milliseconds.
+    pub(crate) fn pause(
+        &self,
+        dice: &mut ChaCha8Rng,
+        range: std::ops::RangeInclusive<u64>,
+    ) -> Duration {
+        millis(dice, range) / self.hurry
+    }
+
     /// The engine, unless there is none just now.
     pub(crate) fn engine(&self) -> Option<Rc<Engine>> {
         self.engine.borrow().clone()
@@ -67,16 +108,10 @@ pub(crate) fn run(seed: u64, folder: PathBuf, record_lines: bool) -> History {
     local.block_on(&runtime, async {
         let record = Record::new(record_lines);
         crate::panics::remember(&record);
-        let plan = Arc::new(Plan::of(seed, &folder));
-        let world = Rc::new(World {
-            plan,
-            record: record.clone(),
-            engine: RefCell::new(None),
-            is_over: Cell::new(false),
-            was_aborted: Cell::new(false),
-            folder,
-        });
+        let plan = Plan::of(seed, &folder);
+        let world = Rc::new(World::new(plan, &record, folder));
         live(&world).await;
+        count_oracles_faults(&world);
         record.history()
     })
 }
@@ -84,21 +119,20 @@ pub(crate) fn run(seed: u64, folder: PathBuf, record_lines: bool) -> History {
 async fn live(world: &Rc<World>) {
     let plan = &world.plan;
     world.record.say(format_args!(
-        "seed {}: {} users, {:?}, {:?}, {:?}, host {}, clean {}, disk {:?}",
+        "seed {}: {} users, {:?}, {:?}, {:?}, {:?}, host {}, clean {}, disk {:?}",
         plan.seed,
         plan.users,
         plan.oracle.layers,
         plan.config.scheduler,
         plan.config.cache,
+        plan.config.recovery,
         plan.config.pager.host_bytes_max,
         plan.config.pager.clean_part,
         // Not its folder: that is another each time.
         plan.config.pager.disk.as_ref().map(|disk| disk.bytes_max)
     ));
-    for fault in [Fault::Poison, Fault::MailboxesSmall] {
-        let is_there = plan.rate(fault) > 0.0;
-        world.record.count(fault.label(), u64::from(is_there));
-    }
+    let are_small = u64::from(plan.mailbox_max().is_some());
+    world.record.count(Fault::MailboxesSmall.label(), are_small);
     if plan.rate(Fault::Poison) > 0.0 {
         plan.oracle.faults.poison(POISON);
     }
@@ -124,22 +158,29 @@ async fn live(world: &Rc<World>) {
 }
 
 /// Starts an engine.
-async fn open(world: &World, generation: u64) {
+pub(crate) async fn open(world: &World, generation: u64) {
     let (plan, record) = (&world.plan, &world.record);
     let mut dice = plan.rng(2_000_000 + generation);
     loop {
-        let weather = Weather::new(plan, record, generation, world.folder.clone());
-        let simulation = Simulation::new(Arc::new(weather));
-        let oracle = plan.oracle.clone();
         let rate = plan.rate(Fault::ModelDoesNotLoad);
         let loads = rate == 0.0 || !dice.random_bool(rate);
-        let build = move || match loads {
-            true => Ok(Oracle::new(oracle.clone()).expect("a valid oracle")),
-            false => Err(ModelError::Device("it does not load (injected)".into())),
-        };
-        let builder = Engine::builder(build).config(plan.config.clone());
-        match builder.simulated(simulation).start().await {
+        let weather = Weather::new(
+            plan,
+            record,
+            &world.devices,
+            (generation, loads),
+            world.folder.clone(),
+        );
+        let weather = Arc::new(weather);
+        let builds = Arc::clone(&weather);
+        let mut builder = Engine::builder(move || builds.model()).config(plan.config.clone());
+        if world.is_simulated {
+            let simulation = Simulation::new(Arc::clone(&weather) as _);
+            builder = builder.simulated(simulation).fuses(weather.fuses());
+        }
+        match builder.start().await {
             Ok(engine) => {
+                *world.weather.borrow_mut() = Some(weather);
                 record.say(format_args!("open: {:?}", engine.stats().pager));
                 record.count("engines", 1);
                 *world.engine.borrow_mut() = Some(Rc::new(engine));
@@ -147,7 +188,6 @@ async fn open(world: &World, generation: u64) {
             }
             Err(StartError::Model(error)) if !loads => {
                 record.say(format_args!("not open: {error}"));
-                record.count(Fault::ModelDoesNotLoad.label(), 1);
                 sleep(millis(&mut dice, 10..=1_000)).await;
             }
             // The disk did not answer the engine before, and is not done with it yet.
@@ -161,10 +201,10 @@ async fn open(world: &World, generation: u64) {
 }
 
 /// Ends the engine, once nobody is just asking it something, and looks for what is left.
-async fn close(world: &World, how: Shutdown) {
+pub(crate) async fn close(world: &World, how: Shutdown) {
     let engine = world.engine.borrow_mut().take();
     let mut engine = engine.expect("an engine that is open");
-    if how == Shutdown::Finish {
+    if how == Shutdown::Finish && !is_broken(world, &engine) {
         is_free(world, &engine).await;
     }
     let answered = timeout(EVERYBODY_IS_ANSWERED, async {
@@ -192,30 +232,60 @@ async fn close(world: &World, how: Shutdown) {
     });
     if free.await.is_err() {
         let tasks = Handle::current().metrics().num_alive_tasks();
-        let counts = world.plan.oracle.counters.now();
-        panic!("something is left: {tasks} tasks, {counts:?}");
+        let alive = world.devices.alive();
+        panic!("something is left: {tasks} tasks; segments, tails, bytes: {alive:?}");
+    }
+    if let Some(weather) = world.weather.borrow_mut().take() {
+        weather.look_at_fuses();
+    }
+}
+
+/// Whether its breaker is open, which must be a fault of this seed.
+fn is_broken(world: &World, engine: &Engine) -> bool {
+    let HealthState::Broken { reason } = engine.health().state else {
+        return false;
+    };
+    let opens = world.plan.rate(Fault::BreakerOpens) > 0.0;
+    assert!(opens, "nothing fails that often: {reason}");
+    world.record.count(Fault::BreakerOpens.label(), 1);
+    world.record.say(format_args!("broken: {reason}"));
+    true
+}
+
+/// The oracle knows which of the faults that it was asked for have struck.
+pub(crate) fn count_oracles_faults(world: &World) {
+    let counts = world.plan.oracle.faults.counts();
+    for (fault, times) in [
+        (Fault::StepFails, counts.failed - counts.poisoned),
+        (Fault::LandingFails, counts.failed_landing),
+        (Fault::ModelPanics, counts.panicked),
+        (Fault::Poison, counts.poisoned),
+        (Fault::DeviceOutOfMemory, counts.memory_refused),
+        (Fault::NotHandedOver, counts.hand_overs_refused),
+    ] {
+        world.record.count(fault.label(), times);
     }
 }
 
 fn nothing_is_alive(world: &World) -> bool {
-    let counts = world.plan.oracle.counters.now();
-    (
-        counts.segments_alive,
-        counts.tails_alive,
-        counts.bytes_alive,
-    ) == (0, 0, 0)
+    world.devices.alive() == [0; 3]
 }
 
 /// Nobody is there: then everything that is cached can go, since nobody holds it.
 async fn is_free(world: &World, engine: &Engine) {
     let free = timeout(ALL_IS_FREE, async {
         loop {
-            engine.clear_all_caches().await.expect("it answers");
+            match engine.clear_all_caches().await {
+                // Asked again it has failed again.
+                Ok(()) | Err(KeepError::Cache(CacheError::Lost)) => {}
+                Err(KeepError::Stopped) if is_broken(world, engine) => return,
+                Err(error) => panic!("it answers: {error}"),
+            }
             let stats = engine.stats();
             let inside = (stats.running, stats.waiting, stats.paused);
             let cache = stats.cache;
             let held = (cache.segments, cache.sealed_bytes, cache.reserved_bytes);
-            let tails = world.plan.oracle.counters.now().tails_alive;
+            let tails = world.devices.last().tails_alive;
             let is_free = inside == (0, 0, 0) && held == (0, 0, 0) && tails == 0;
             if is_free && cache.protected_bytes == 0 {
                 return;
@@ -224,7 +294,7 @@ async fn is_free(world: &World, engine: &Engine) {
         }
     });
     if free.await.is_err() {
-        let counts = world.plan.oracle.counters.now();
+        let counts = world.devices.last();
         panic!("somebody holds something: {:?}, {counts:?}", engine.stats());
     }
     world.record.say(format_args!("free: {:?}", engine.stats()));
@@ -249,6 +319,13 @@ async fn chaos(world: Rc<World>) {
             }
             strikes
         };
+        let broken = world.engine().filter(|engine| is_broken(&world, engine));
+        if broken.is_some() {
+            drop(broken);
+            close(&world, Shutdown::Abort).await;
+            generation += 1;
+            open(&world, generation).await;
+        }
         if strikes(Fault::ClockJumps, &mut dice) {
             let most = [100, 10_000, 100_000][dice.random_range(0..3)];
             advance(millis(&mut dice, 1..=most)).await;
@@ -271,10 +348,11 @@ async fn chaos(world: Rc<World>) {
 }
 
 /// No tier holds more than it may.
-fn budgets_hold(world: &World) {
+pub(crate) fn budgets_hold(world: &World) {
     let Some(engine) = world.engine() else {
         return;
     };
+    world.plan.check_device(&world.devices.last());
     let (stats, config) = (engine.stats(), &world.plan.config);
     let pager = stats.pager;
     assert!(

@@ -3,24 +3,30 @@
 //!
 //! `cargo xtask simulate` runs many seeds, or one again with its history.
 
+mod devices;
 mod fate;
 #[path = "../common/folder.rs"]
 mod folder;
+mod fuses;
 mod house;
+mod left;
 mod panics;
 mod plan;
 mod reader;
 mod record;
+mod soak;
 mod truth;
 mod user;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use folder::Folder;
 use plan::Fault;
 use record::{Counts, History};
+use soak::{Length, Seen};
 
 /// Seeds of the sample that is part of all tests.
 const SAMPLE: u64 = 200;
@@ -94,8 +100,15 @@ fn show(seed: u64, history: &History, panics: &[String]) {
 }
 
 fn print(counts: &Counts) {
-    for (what, times) in counts {
-        println!("{what:<40} {times:>12}");
+    let mut counts = counts.clone();
+    println!("{:<42} {:>12}", "what went wrong", "times");
+    for fault in Fault::ALL {
+        let times = counts.remove(fault.label()).unwrap_or_default();
+        println!("{:<42} {times:>12}", fault.label());
+    }
+    println!("{:<42} {:>12}", "what happened beside that", "times");
+    for (what, times) in &counts {
+        println!("{what:<42} {times:>12}");
     }
 }
 
@@ -112,7 +125,7 @@ fn everybody_gets_what_each_gets_alone_whatever_goes_wrong() {
     let missing: Vec<&str> = Fault::ALL
         .iter()
         .map(|fault| fault.label())
-        .filter(|label| !counts.contains_key(label))
+        .filter(|label| counts.get(label).is_none_or(|times| *times == 0))
         .collect();
     assert!(missing.is_empty(), "these never happened: {missing:?}");
     assert!(counts["tokens"] > 50_000, "these histories prove little");
@@ -150,6 +163,68 @@ fn simulate() {
     let counts = run_all(from, seeds);
     print(&counts);
     println!("{seeds} seeds from {from} on in {:.1?}", begun.elapsed());
+}
+
+/// A run of one house for a long time, in this folder; on failure, why.
+fn soak(name: &str, run: impl FnOnce(std::path::PathBuf) -> Seen) -> Seen {
+    panics::watch();
+    let folder = Folder::new(&format!("soak-{name}"));
+    let path = folder.0.clone();
+    let ran = catch_unwind(AssertUnwindSafe(|| run(path)));
+    let (panics, _) = panics::take();
+    assert!(panics.is_empty(), "{panics:?}");
+    let seen = ran.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    assert_eq!(seen.left, [0; 4], "all that was used comes back");
+    seen
+}
+
+#[test]
+#[cfg_attr(motet_planted, ignore = "there is a mistake in it")]
+fn a_house_that_is_open_for_long_gives_everything_back() {
+    let length = Length {
+        time: Duration::from_secs(120),
+        users: 20,
+    };
+    let seen = soak("simulated", |folder| soak::simulated(&length, folder));
+    assert!(seen.counts["sequences"] > 200, "{:?}", seen.counts);
+    assert!(seen.rebuilds > 0, "nothing went wrong");
+}
+
+#[test]
+#[cfg_attr(motet_planted, ignore = "there is a mistake in it")]
+fn and_so_with_threads() {
+    let length = Length {
+        time: Duration::from_secs(2),
+        users: 20,
+    };
+    let seen = soak("real", |folder| soak::real(&length, folder));
+    assert!(seen.counts["sequences"] > 20, "{:?}", seen.counts);
+    assert_eq!(seen.rebuilds, 0, "something has panicked");
+}
+
+/// What `cargo xtask soak` runs: `MOTET_SOAK_MINUTES` of simulated time, or
+/// `MOTET_SOAK_REAL_MINUTES` that pass.
+#[test]
+#[ignore = "run by `cargo xtask soak`"]
+fn soak_for_long() {
+    let real = number("MOTET_SOAK_REAL_MINUTES");
+    let minutes = real.or_else(|| number("MOTET_SOAK_MINUTES")).unwrap_or(60);
+    let length = Length {
+        time: Duration::from_secs(60) * u32::try_from(minutes).expect("not that long"),
+        users: 40,
+    };
+    let begun = std::time::Instant::now();
+    let seen = match real {
+        Some(_) => soak("long-real", |folder| soak::real(&length, folder)),
+        None => soak("long-simulated", |folder| soak::simulated(&length, folder)),
+    };
+    print(&seen.counts);
+    seen.print();
+    println!("{minutes} minutes in {:.1?}", begun.elapsed());
+    assert!(
+        real.is_none() || seen.rebuilds == 0,
+        "something has panicked"
+    );
 }
 
 /// A simulation that cannot fail proves nothing: `MOTET_PLANTED` names a mistake, which

@@ -8,7 +8,7 @@ use std::time::Duration;
 use motet::TokenId;
 use motet::config::{DiskConfig, EngineConfig, EvictionPolicy, InterToken, SlotChoice};
 use motet::model::LayerKind;
-use motet::model::oracle::OracleConfig;
+use motet::model::oracle::{OracleConfig, OracleCounts};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -19,15 +19,20 @@ pub(crate) const POISON: TokenId = 49;
 /// Host memory and disk are given out in these.
 const PAGE_BYTES: usize = 4096;
 
-/// What can go wrong. A restarted actor and a lost device thread will stand here, too.
+/// What can go wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     StepFails,
     LandingFails,
     ModelPanics,
     DeviceHangs,
+    DeviceStuck,
+    DeviceDies,
     DeviceOutOfMemory,
     NotHandedOver,
+    SchedulerPanics,
+    CachePanics,
+    PagerPanics,
     CopySlow,
     CopyFails,
     DiskFull,
@@ -35,6 +40,8 @@ pub(crate) enum Fault {
     FileDamaged,
     ClockJumps,
     ModelDoesNotLoad,
+    ModelDoesNotReload,
+    BreakerOpens,
     Drained,
     Aborted,
     Poison,
@@ -46,6 +53,8 @@ pub(crate) struct Plan {
     pub(crate) oracle: OracleConfig,
     pub(crate) config: EngineConfig,
     pub(crate) users: u64,
+    /// Work that may be sent to devices. More is going round in circles.
+    pub(crate) works_max: u64,
     /// Whether requests may be pinned: then others may find no room.
     pub(crate) pins: bool,
     /// How likely each is, whenever it could happen.
@@ -53,13 +62,18 @@ pub(crate) struct Plan {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 24] = [
         Self::StepFails,
         Self::LandingFails,
         Self::ModelPanics,
         Self::DeviceHangs,
+        Self::DeviceStuck,
+        Self::DeviceDies,
         Self::DeviceOutOfMemory,
         Self::NotHandedOver,
+        Self::SchedulerPanics,
+        Self::CachePanics,
+        Self::PagerPanics,
         Self::CopySlow,
         Self::CopyFails,
         Self::DiskFull,
@@ -67,6 +81,8 @@ impl Fault {
         Self::FileDamaged,
         Self::ClockJumps,
         Self::ModelDoesNotLoad,
+        Self::ModelDoesNotReload,
+        Self::BreakerOpens,
         Self::Drained,
         Self::Aborted,
         Self::Poison,
@@ -79,9 +95,14 @@ impl Fault {
             Self::StepFails => "fault: step fails at its launch",
             Self::LandingFails => "fault: step fails at its landing",
             Self::ModelPanics => "fault: model panics",
-            Self::DeviceHangs => "fault: device hangs",
+            Self::DeviceHangs => "fault: device hangs, and comes back",
+            Self::DeviceStuck => "fault: device is left behind",
+            Self::DeviceDies => "fault: device dies",
             Self::DeviceOutOfMemory => "fault: device out of memory",
             Self::NotHandedOver => "fault: segment not handed over",
+            Self::SchedulerPanics => "fault: scheduler panics",
+            Self::CachePanics => "fault: cache panics",
+            Self::PagerPanics => "fault: pager panics",
             Self::CopySlow => "fault: copy is slow",
             Self::CopyFails => "fault: copy fails",
             Self::DiskFull => "fault: disk full",
@@ -89,6 +110,8 @@ impl Fault {
             Self::FileDamaged => "fault: file damaged",
             Self::ClockJumps => "fault: clock jumps",
             Self::ModelDoesNotLoad => "fault: model does not load",
+            Self::ModelDoesNotReload => "fault: model does not load again",
+            Self::BreakerOpens => "fault: breaker opens",
             Self::Drained => "fault: drained in the middle",
             Self::Aborted => "fault: shut down in the middle",
             Self::Poison => "fault: a token fails every step",
@@ -96,18 +119,28 @@ impl Fault {
         }
     }
 
+    /// How likely a seed has it.
+    fn odds(self) -> f64 {
+        match self {
+            // What goes on after other faults would not be seen.
+            Self::BreakerOpens => 0.05,
+            _ => 0.3,
+        }
+    }
+
     /// How likely it is in a seed that has it.
     fn rates(self) -> [f64; 2] {
         match self {
             Self::StepFails | Self::LandingFails | Self::ModelPanics => [0.01, 0.1],
-            Self::DeviceHangs => [0.002, 0.02],
+            Self::DeviceHangs | Self::DeviceStuck | Self::DeviceDies => [0.002, 0.02],
+            Self::SchedulerPanics | Self::CachePanics | Self::PagerPanics => [0.000_5, 0.005],
             Self::DeviceOutOfMemory | Self::NotHandedOver => [0.01, 0.1],
             Self::CopySlow | Self::CopyFails | Self::DiskFull => [0.05, 0.5],
             Self::DiskStalls | Self::FileDamaged => [0.02, 0.2],
             Self::ClockJumps => [0.05, 0.3],
-            Self::ModelDoesNotLoad => [0.5, 0.5],
+            Self::ModelDoesNotLoad | Self::ModelDoesNotReload => [0.5, 0.5],
             // From the beginning.
-            Self::Poison | Self::MailboxesSmall => [1.0, 1.0],
+            Self::Poison | Self::MailboxesSmall | Self::BreakerOpens => [1.0, 1.0],
             Self::Drained | Self::Aborted => [0.03, 0.1],
         }
     }
@@ -123,16 +156,82 @@ impl Plan {
             config: config(&mut rng, &oracle, folder),
             oracle,
             users: rng.random_range(1..=24),
+            works_max: 200_000,
             pins: rng.random_bool(0.3),
             faults: BTreeMap::new(),
         };
         if !seed.is_multiple_of(CALM_ONE_IN) {
-            let is_there = |_: &Fault| rng.random_bool(0.4);
+            let is_there = |fault: &Fault| rng.random_bool(fault.odds());
             let faults: Vec<Fault> = Fault::ALL.into_iter().filter(is_there).collect();
             let rate = |fault: Fault| (fault, fault.rates()[rng.random_range(0..2)]);
             plan.faults = faults.into_iter().map(rate).collect();
         }
+        if plan.rate(Fault::BreakerOpens) > 0.0 {
+            plan.config.recovery.rebuilds_max = rng.random_range(0..=3);
+            plan.config.recovery.rebuilds_window = Duration::from_secs(600);
+        }
         plan
+    }
+
+    /// One house for a long time: whatever may go wrong without ending it does so now and
+    /// then.
+    pub(crate) fn long(folder: &Path) -> Self {
+        let mut plan = Self::long_and_calm(folder);
+        plan.config.scheduler.device_timeout = Duration::from_secs(10);
+        let ends = [
+            Fault::ModelDoesNotLoad,
+            Fault::BreakerOpens,
+            Fault::Drained,
+            Fault::Aborted,
+            Fault::Poison,
+            Fault::MailboxesSmall,
+            // Nothing but chaos makes it.
+            Fault::ClockJumps,
+        ];
+        let goes_on = |fault: &Fault| !ends.contains(fault);
+        let rare = |fault: Fault| (fault, fault.rates()[0] / 4.0);
+        plan.faults = Fault::ALL.into_iter().filter(goes_on).map(rare).collect();
+        plan
+    }
+
+    /// The same without faults.
+    pub(crate) fn long_and_calm(folder: &Path) -> Self {
+        let oracle = OracleConfig {
+            vocab_size: 50,
+            context_tokens_max: 256,
+            end_tokens: vec![0],
+            end_one_in: 40,
+            tail_block_tokens: 16,
+            can_shift: true,
+            ..OracleConfig::with_layers(&[LayerKind::Full, LayerKind::Window { tokens: 12 }])
+        };
+        let mut config = EngineConfig::default();
+        config.scheduler.sequences_max = 16;
+        config.scheduler.queue_max = 200;
+        config.scheduler.queue_tokens_max = 20_000;
+        config.scheduler.step_tokens_max = 64;
+        // A machine that stands still for a while is no reason to fail anybody.
+        config.scheduler.device_timeout = Duration::from_secs(3_600);
+        config.scheduler.unread_timeout = None;
+        config.recovery.rebuilds_max = 1_000;
+        config.recovery.rebuilds_window = Duration::from_secs(60);
+        let spec = oracle.spec();
+        let whole = spec.tail_bytes(spec.context_tokens_max);
+        config.cache.device_bytes_max = 6 * whole;
+        config.pager.host_bytes_max = 100 * PAGE_BYTES;
+        config.pager.disk = Some(DiskConfig {
+            folder: folder.to_owned(),
+            bytes_max: 200 * PAGE_BYTES,
+        });
+        Self {
+            seed: 0,
+            oracle,
+            config,
+            users: 0,
+            works_max: u64::MAX,
+            pins: true,
+            faults: BTreeMap::new(),
+        }
     }
 
     /// What the mailboxes of scheduler and pager hold, if that is little.
@@ -144,6 +243,22 @@ impl Plan {
     /// How likely it is.
     pub(crate) fn rate(&self, fault: Fault) -> f64 {
         self.faults.get(&fault).copied().unwrap_or_default()
+    }
+
+    /// Asserts that the device that is at work holds no more than it may.
+    pub(crate) fn check_device(&self, counts: &OracleCounts) {
+        let spec = self.oracle.spec();
+        // What comes is there before the device has dropped what it takes the place of.
+        let arriving = match self.config.pager.host_bytes_max {
+            0 => 0,
+            _ => 2 * spec.tail_bytes(spec.context_tokens_max),
+        };
+        let bytes_max = self.config.cache.device_bytes_max + arriving;
+        assert!(
+            counts.bytes_alive <= bytes_max,
+            "{} bytes are on a device of {bytes_max}",
+            counts.bytes_alive
+        );
     }
 
     /// Whether any of these may happen.
@@ -182,9 +297,8 @@ fn config(rng: &mut ChaCha8Rng, oracle: &OracleConfig, folder: &Path) -> EngineC
     let spec = oracle.spec();
     let mut config = EngineConfig::default();
     let scheduler = &mut config.scheduler;
-    // Longer than any hang: that a device is replaced, and its memory counts twice until it
-    // comes back, is tested elsewhere.
-    scheduler.device_timeout = Duration::from_secs(120);
+    // Shorter than a jump of the clock, or longer than any.
+    scheduler.device_timeout = Duration::from_secs([10, 120][rng.random_range(0..2)]);
     scheduler.sequences_max = rng.random_range(1..=12);
     scheduler.queue_max = rng.random_range(0..=24);
     scheduler.queue_tokens_max = rng.random_range(50..=2_000);
@@ -201,6 +315,9 @@ fn config(rng: &mut ChaCha8Rng, oracle: &OracleConfig, folder: &Path) -> EngineC
     scheduler.ageing = rng.random_bool(0.7).then(|| Duration::from_secs(3));
     scheduler.locality_service = [0.0, 64.0, 2_048.0][rng.random_range(0..3)];
     scheduler.step_retries_max = rng.random_range(0..=3);
+    // More than ever happen. Who fails while no time passes comes to an end by it.
+    config.recovery.rebuilds_max = 1_000;
+    config.recovery.rebuilds_window = Duration::from_secs(60);
     let cache = &mut config.cache;
     let whole = spec.tail_bytes(spec.context_tokens_max);
     cache.device_bytes_max = whole * rng.random_range(10..=60) / 10;

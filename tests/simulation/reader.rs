@@ -8,7 +8,6 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use tokio::time::{sleep, timeout};
 
-use crate::fate::millis;
 use crate::house::World;
 use crate::plan::{Fault, POISON};
 use crate::truth::{self, Truth};
@@ -17,11 +16,15 @@ use crate::truth::{self, Truth};
 const NEXT_COMES: Duration = Duration::from_secs(3_600);
 
 /// Whoever is in a step may be failed by these, again and again.
-const FAILS_STEPS: [Fault; 4] = [
+const FAILS_STEPS: [Fault; 7] = [
     Fault::StepFails,
     Fault::LandingFails,
     Fault::ModelPanics,
     Fault::DeviceOutOfMemory,
+    Fault::DeviceStuck,
+    Fault::DeviceDies,
+    // Then a device seems to be stuck.
+    Fault::ClockJumps,
 ];
 
 /// How somebody reads.
@@ -53,10 +56,10 @@ pub(crate) async fn read(
     let name = stream.sequence();
     for read in 0.. {
         match habit {
-            Habit::Slow => sleep(millis(dice, 1..=200)).await,
+            Habit::Slow => sleep(world.pause(dice, 1..=200)).await,
             Habit::Stalls if read == at => {
                 world.record.count("behaviour: stops reading", 1);
-                sleep(millis(dice, 1_000..=90_000)).await;
+                sleep(world.pause(dice, 1_000..=90_000)).await;
             }
             Habit::Leaves if read == at => {
                 world.record.count("behaviour: leaves", 1);
@@ -119,6 +122,7 @@ pub(crate) fn failed(world: &World, name: motet::SequenceId, truth: &Truth, erro
             truth.is_slow && plan.config.scheduler.unread_timeout.is_some()
         }
         GenerateError::Shutdown => world.was_aborted.get(),
+        GenerateError::Broken { .. } => plan.rate(Fault::BreakerOpens) > 0.0,
         _ => false,
     };
     assert!(may_be, "{name} fails without a reason: {error}");

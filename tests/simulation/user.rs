@@ -33,7 +33,7 @@ struct Wish {
 /// One user's visit.
 pub(crate) async fn visit(world: Rc<World>, number: u64) {
     let mut dice = world.plan.rng(number);
-    sleep(millis(&mut dice, 0..=3_000)).await;
+    sleep(world.pause(&mut dice, 0..=3_000)).await;
     let mut talk = opening(&mut dice);
     for _ in 0..dice.random_range(1..=5) {
         let wish = wish(&world, &talk, number, &mut dice);
@@ -47,7 +47,7 @@ pub(crate) async fn visit(world: Rc<World>, number: u64) {
         if talk.len() + 20 > world.plan.oracle.context_tokens_max || dice.random_bool(0.1) {
             talk = opening(&mut dice);
         }
-        sleep(millis(&mut dice, 0..=3_000)).await;
+        sleep(world.pause(&mut dice, 0..=3_000)).await;
     }
 }
 
@@ -140,7 +140,7 @@ async fn let_in<T>(
     let mut request = request;
     for _ in 0..TRIES_MAX {
         let Some(engine) = world.engine() else {
-            sleep(millis(dice, 10..=2_000)).await;
+            sleep(world.pause(dice, 10..=2_000)).await;
             continue;
         };
         let again = request.clone();
@@ -165,7 +165,14 @@ async fn let_in<T>(
                 assert!(ends, "nobody shuts this house");
                 world.record.count("refused: draining", 1);
                 request = again;
-                sleep(millis(dice, 10..=2_000)).await;
+                sleep(world.pause(dice, 10..=2_000)).await;
+            }
+            Err(SubmitError::Broken { reason }) => {
+                let opens = world.plan.rate(Fault::BreakerOpens) > 0.0;
+                assert!(opens, "nothing fails that often: {reason}");
+                world.record.count("refused: engine broken", 1);
+                request = again;
+                sleep(world.pause(dice, 10..=2_000)).await;
             }
             Err(SubmitError::Field { field, .. }) if field.ends_with("_by") => {
                 world.record.count("refused: deadline over", 1);
@@ -205,12 +212,21 @@ async fn submit(world: &World, request: Request, dice: &mut ChaCha8Rng) -> Optio
 /// One turn of a conversation: what is known of it afterwards.
 async fn converse(world: &World, wish: Wish, dice: &mut ChaCha8Rng) -> Vec<TokenId> {
     let mut truth = wish.truth(world, 0);
-    if let Some(mut stream) = submit(world, wish.request, dice).await {
+    let again = wish.request.clone();
+    if let Some(mut stream) = submit(world, wish.request.clone(), dice).await {
         if dice.random_bool(0.1) {
             let place = stream.queue_place().await;
             world.record.say(format_args!("its place: {place:?}"));
         }
-        read(world, &mut stream, &mut truth, dice).await;
+        let whole = read(world, &mut stream, &mut truth, dice).await;
+        drop(stream);
+        if !whole && dice.random_bool(0.5) {
+            world.record.count("behaviour: asks for the same again", 1);
+            if let Some(mut stream) = submit(world, again, dice).await {
+                truth = wish.truth(world, 0);
+                read(world, &mut stream, &mut truth, dice).await;
+            }
+        }
     }
     match wish.at_limit {
         ContextLimit::Stop => truth.known(),
@@ -280,6 +296,7 @@ async fn fork(world: &World, wish: Wish, dice: &mut ChaCha8Rng) {
         Err(
             SubmitError::QueueFull { .. }
             | SubmitError::Draining
+            | SubmitError::Broken { .. }
             | SubmitError::Field {
                 field: "source", ..
             },
@@ -318,16 +335,16 @@ async fn look_after(world: &World, request: Request, dice: &mut ChaCha8Rng) {
     };
     let done = match dice.random_range(0..4) {
         0 => engine.warm(request).await.map(drop),
-        1 if world.plan.pins => pin(&engine, request, dice).await,
+        1 if world.plan.pins => pin(world, &engine, request, dice).await,
         2 => engine.clear_cache(salt.as_deref()).await,
         _ => engine.cache_tree(salt.as_deref()).await.map(drop),
     };
-    let ends = [Fault::Drained, Fault::Aborted];
+    let ends = [Fault::Drained, Fault::Aborted, Fault::BreakerOpens];
     match done {
         Ok(()) => {}
         Err(KeepError::Submit(error)) => match *error {
             SubmitError::QueueFull { .. } => {}
-            SubmitError::Draining if world.plan.has_any(&ends) => {}
+            SubmitError::Draining | SubmitError::Broken { .. } if world.plan.has_any(&ends) => {}
             error => panic!("a sound request is refused: {error}"),
         },
         Err(KeepError::Stopped) if world.plan.has_any(&ends) => {}
@@ -340,10 +357,15 @@ async fn look_after(world: &World, request: Request, dice: &mut ChaCha8Rng) {
     }
 }
 
-async fn pin(engine: &Engine, request: Request, dice: &mut ChaCha8Rng) -> Result<(), KeepError> {
+async fn pin(
+    world: &World,
+    engine: &Engine,
+    request: Request,
+    dice: &mut ChaCha8Rng,
+) -> Result<(), KeepError> {
     let time_to_live = dice.random_bool(0.5).then(|| millis(dice, 10..=30_000));
     let pin = engine.pin(request, time_to_live).await?;
-    sleep(millis(dice, 0..=5_000)).await;
+    sleep(world.pause(dice, 0..=5_000)).await;
     match engine.unpin(pin).await {
         // It has expired, or the engine is going.
         Err(KeepError::Cache(_) | KeepError::Stopped) => Ok(()),

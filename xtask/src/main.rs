@@ -6,7 +6,7 @@
 //! | `model.rs` | the models that tests and examples run |
 //! | `bench/` | the figures, side by side with mlx-lm |
 //! | `fuzz.rs` | libFuzzer on the targets in `fuzz/`, with a stable compiler |
-//! | `demo.rs`, `test.rs`, `simulate.rs` | commands put together from set-up and cargo |
+//! | `demo.rs`, `test.rs`, `simulate.rs`, `soak.rs` | commands put together from set-up and cargo |
 //! | `cache.rs` | the per-user folder that all of it lives in, and its lock |
 //! | `component.rs` | a folder that is there whole and undamaged, or is built again |
 //! | `checksum.rs`, `process.rs`, `ui.rs` | SHA-256, other programs, the terminal |
@@ -21,6 +21,7 @@ mod model;
 mod process;
 mod setup;
 mod simulate;
+mod soak;
 mod test;
 mod ui;
 mod workspace;
@@ -53,6 +54,8 @@ enum Command {
     Bench(bench::Arguments),
     /// Run the whole house on a paused clock, with faults drawn from seeds
     Simulate(simulate::Arguments),
+    /// Run one house for a long time, and see that what it uses does not grow
+    Soak(soak::Arguments),
     /// Fuzz what reads files and messages of others
     Fuzz(fuzz::Arguments),
 }
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Command::Test(arguments) => test::command(&arguments),
         Command::Bench(arguments) => bench::command(&arguments),
         Command::Simulate(arguments) => simulate::command(&arguments),
+        Command::Soak(arguments) => soak::command(&arguments),
         Command::Fuzz(arguments) => fuzz::command(&arguments),
     };
     match result {

@@ -148,6 +148,7 @@ impl Scheduler {
         let link = Link::new(start, submit.actor, submit.cancel, submit.credits);
         self.links.insert(sequence, link);
         self.feed(Event::Submit(submit.submission));
+        self.stop_if_left(sequence);
     }
 
     fn fork(&mut self, fork: Fork) {
@@ -157,5 +158,15 @@ impl Scheduler {
         self.links.insert(sequence, link);
         self.feed(Event::Fork(fork.fork));
         self.note_start(sequence);
+        self.stop_if_left(sequence);
+    }
+
+    /// Its caller may have left before this was heard of it, and have rung the doorbell for
+    /// somebody whom nobody knew.
+    fn stop_if_left(&mut self, sequence: SequenceId) {
+        let link = self.links.get(&sequence);
+        if link.is_some_and(|link| link.cancel.is_cancelled()) {
+            self.stop(sequence);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! What the oracle counts: work done, and state that is still alive.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::model::DeviceMemory;
 
@@ -51,7 +51,7 @@ pub(super) enum Holder {
 /// One segment's or tail's share of the counts, given back when dropped.
 #[derive(Debug)]
 pub(super) struct Charge {
-    counters: OracleCounters,
+    counters: Mutex<OracleCounters>,
     holder: Holder,
     bytes: usize,
 }
@@ -83,14 +83,22 @@ impl OracleCounters {
     }
 
     pub(super) fn charge(&self, holder: Holder, bytes: usize) -> Charge {
-        self.0.alive(holder).fetch_add(1, Relaxed);
-        let mut charge = Charge {
-            counters: self.clone(),
+        self.add(holder, bytes);
+        Charge {
+            counters: Mutex::new(self.clone()),
             holder,
-            bytes: 0,
-        };
-        charge.resize(bytes);
-        charge
+            bytes,
+        }
+    }
+
+    fn add(&self, holder: Holder, bytes: usize) {
+        self.0.alive(holder).fetch_add(1, Relaxed);
+        self.0.grow(bytes);
+    }
+
+    fn remove(&self, holder: Holder, bytes: usize) {
+        self.0.bytes_alive.fetch_sub(bytes, Relaxed);
+        self.0.alive(holder).fetch_sub(1, Relaxed);
     }
 
     pub(super) fn memory(&self) -> DeviceMemory {
@@ -109,6 +117,11 @@ impl Counts {
             Holder::Tail => &self.tails_alive,
         }
     }
+
+    fn grow(&self, bytes: usize) {
+        let alive = self.bytes_alive.fetch_add(bytes, Relaxed) + bytes;
+        self.bytes_peak.fetch_max(alive, Relaxed);
+    }
 }
 
 impl Charge {
@@ -117,21 +130,60 @@ impl Charge {
     }
 
     pub(super) fn resize(&mut self, bytes: usize) {
-        let counts = &self.counters.0;
+        let counters = self.counters();
         if bytes > self.bytes {
-            let more = bytes - self.bytes;
-            let alive = counts.bytes_alive.fetch_add(more, Relaxed) + more;
-            counts.bytes_peak.fetch_max(alive, Relaxed);
-        } else if bytes < self.bytes {
-            counts.bytes_alive.fetch_sub(self.bytes - bytes, Relaxed);
+            counters.0.grow(bytes - self.bytes);
+        } else {
+            counters
+                .0
+                .bytes_alive
+                .fetch_sub(self.bytes - bytes, Relaxed);
         }
+        drop(counters);
         self.bytes = bytes;
+    }
+
+    /// From now on it is counted there.
+    pub(super) fn move_to(&self, counters: &OracleCounters) {
+        let mut counted = self.counters();
+        if !Arc::ptr_eq(&counted.0, &counters.0) {
+            counted.remove(self.holder, self.bytes);
+            counters.add(self.holder, self.bytes);
+            *counted = counters.clone();
+        }
+    }
+
+    /// Nothing but a move happens under this lock.
+    fn counters(&self) -> MutexGuard<'_, OracleCounters> {
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.resize(0);
-        self.counters.0.alive(self.holder).fetch_sub(1, Relaxed);
+        self.counters().remove(self.holder, self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_moves_to_another_device_is_counted_there_only() {
+        let (one, other) = (OracleCounters::default(), OracleCounters::default());
+        let counts = |counters: &OracleCounters| {
+            let now = counters.now();
+            (now.segments_alive, now.bytes_alive, now.bytes_peak)
+        };
+        let mut charge = one.charge(Holder::Segment, 5);
+        charge.resize(8);
+        charge.resize(7);
+        assert_eq!(counts(&one), (1, 7, 8));
+        charge.move_to(&other);
+        charge.move_to(&other);
+        assert_eq!((counts(&one), counts(&other)), ((0, 0, 8), (1, 7, 7)));
+        drop(charge);
+        assert_eq!((counts(&one), counts(&other)), ((0, 0, 8), (0, 0, 7)));
     }
 }

@@ -14,6 +14,26 @@ use crate::TokenId;
 #[derive(Clone, Debug, Default)]
 pub struct Faults(Arc<Mutex<Plan>>);
 
+/// How often each fault has struck.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FaultCounts {
+    /// [`StepFault::Fail`], or poison.
+    pub failed: u64,
+    /// [`StepFault::FailLanding`].
+    pub failed_landing: u64,
+    /// [`StepFault::Panic`].
+    pub panicked: u64,
+    /// [`StepFault::Hang`], or a token that makes steps hang.
+    pub hung: u64,
+    /// Steps that failed because they evaluated poison.
+    pub poisoned: u64,
+    /// Memory that was refused.
+    pub memory_refused: u64,
+    /// Segments that were not handed over.
+    pub hand_overs_refused: u64,
+}
+
 /// What happens to a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepFault {
@@ -35,6 +55,7 @@ struct Plan {
     hangs: Vec<(TokenId, Duration)>,
     memory_refusals: u64,
     hand_over_refusals: u64,
+    counts: FaultCounts,
 }
 
 impl Faults {
@@ -71,7 +92,17 @@ impl Faults {
 
     /// Forgets every fault that has not struck yet, poison too.
     pub fn clear(&self) {
-        *self.plan() = Plan::default();
+        let mut plan = self.plan();
+        *plan = Plan {
+            counts: plan.counts,
+            ..Plan::default()
+        };
+    }
+
+    /// What has struck so far.
+    #[must_use]
+    pub fn counts(&self) -> FaultCounts {
+        self.plan().counts
     }
 
     /// What strikes step `step`, which evaluates `tokens`.
@@ -80,6 +111,7 @@ impl Faults {
         step: u64,
         tokens: impl Iterator<Item = TokenId>,
     ) -> Vec<StepFault> {
+        let ends = |fault: &StepFault| matches!(fault, StepFault::Fail | StepFault::Panic);
         let mut plan = self.plan();
         let mut struck = Vec::new();
         plan.at_steps.retain(|&(at, fault)| {
@@ -98,6 +130,7 @@ impl Faults {
         if !plan.poison.is_empty() || !plan.hangs.is_empty() {
             let tokens: Vec<TokenId> = tokens.collect();
             if plan.poison.iter().any(|poison| tokens.contains(poison)) {
+                plan.counts.poisoned += u64::from(!struck.iter().any(ends));
                 struck.push(StepFault::Fail);
             }
             let hangs = plan
@@ -108,23 +141,48 @@ impl Faults {
         }
         // A step may hang and then fail; it cannot fail and then hang.
         struck.sort_by_key(|fault| !matches!(fault, StepFault::Hang(_)));
+        if let Some(end) = struck.iter().position(ends) {
+            // It never gets any further.
+            struck.truncate(end + 1);
+            struck.retain(|fault| *fault != StepFault::FailLanding);
+        }
+        plan.counts.add(&struck);
         struck
     }
 
     /// Whether the device refuses the memory that is asked for now.
     pub(super) fn refuses_memory(&self) -> bool {
-        take_one(&mut self.plan().memory_refusals)
+        let mut plan = self.plan();
+        let refuses = take_one(&mut plan.memory_refusals);
+        plan.counts.memory_refused += u64::from(refuses);
+        refuses
     }
 
     /// Whether a segment is not handed over now.
     pub(super) fn refuses_hand_over(&self) -> bool {
-        take_one(&mut self.plan().hand_over_refusals)
+        let mut plan = self.plan();
+        let refuses = take_one(&mut plan.hand_over_refusals);
+        plan.counts.hand_overs_refused += u64::from(refuses);
+        refuses
     }
 
     fn plan(&self) -> MutexGuard<'_, Plan> {
         self.0
             .lock()
             .expect("no thread panics while it holds the plan")
+    }
+}
+
+impl FaultCounts {
+    fn add(&mut self, struck: &[StepFault]) {
+        for fault in struck {
+            *match fault {
+                StepFault::Fail => &mut self.failed,
+                StepFault::FailLanding => &mut self.failed_landing,
+                StepFault::Panic => &mut self.panicked,
+                StepFault::Hang(_) => &mut self.hung,
+            } += 1;
+        }
     }
 }
 

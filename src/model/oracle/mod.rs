@@ -52,7 +52,7 @@ use std::thread;
 
 pub use config::{OracleConfig, OracleConfigError, StepCost};
 pub use counters::{OracleCounters, OracleCounts};
-pub use faults::{Faults, StepFault};
+pub use faults::{FaultCounts, Faults, StepFault};
 pub use flight::OracleFlight;
 pub use solo::{ShiftRule, Soloist};
 pub use state::{OracleSegment, OracleTail};
@@ -330,6 +330,8 @@ impl Model for Oracle {
 
     fn take_in(&mut self, parcel: OracleParcel) -> Result<OracleSegment, ModelError> {
         self.allocate()?;
+        // It was another device's, if that one was lost meanwhile.
+        parcel.0.counts_in(&self.config.counters);
         Ok(OracleSegment::of(parcel.0))
     }
 

@@ -190,6 +190,11 @@ impl Sealed {
             charge: counters.charge(Holder::Segment, bytes),
         }
     }
+
+    /// From now on it is counted there.
+    pub(super) fn counts_in(&self, counters: &OracleCounters) {
+        self.charge.move_to(counters);
+    }
 }
 
 impl OracleTail {

@@ -1,0 +1,198 @@
+//! One house for a long time: what it uses must not grow, and all of it comes back.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use motet::Shutdown;
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::task::{JoinSet, LocalSet};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::house::{self, World};
+use crate::plan::Plan;
+use crate::record::{Counts, Record};
+use crate::user;
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// When time is up, those who are still there have gone within this.
+const LAST_VISITS: Duration = Duration::from_secs(3_600);
+/// Samples of which a slope is told.
+const SAMPLES: u32 = 120;
+
+/// How long, and for whom.
+pub(crate) struct Length {
+    pub(crate) time: Duration,
+    pub(crate) users: u64,
+}
+
+/// What was seen.
+pub(crate) struct Seen {
+    samples: Vec<Sample>,
+    pub(crate) counts: Counts,
+    /// Tasks, segments, tails and bytes in the end.
+    pub(crate) left: [usize; 4],
+    /// Times that something was made anew.
+    pub(crate) rebuilds: u64,
+}
+
+/// What is used at one moment.
+struct Sample {
+    minutes: f64,
+    /// What the process has in memory, where that can be told.
+    process_bytes: Option<usize>,
+    device_bytes: usize,
+    tasks: usize,
+    inside: usize,
+}
+
+/// With faults, on a paused clock.
+pub(crate) fn simulated(length: &Length, folder: PathBuf) -> Seen {
+    let runtime = Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    run(runtime.expect("a runtime"), length, |record| {
+        World::new(Plan::long(&folder), record, folder)
+    })
+}
+
+/// Without faults, with threads and a clock that goes by itself.
+pub(crate) fn real(length: &Length, folder: PathBuf) -> Seen {
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build();
+    run(runtime.expect("a runtime"), length, |record| {
+        World::real(Plan::long_and_calm(&folder), record, folder)
+    })
+}
+
+fn run(runtime: Runtime, length: &Length, world: impl FnOnce(&Record) -> World) -> Seen {
+    let local = LocalSet::new();
+    local.block_on(&runtime, async {
+        let record = Record::new(false);
+        crate::panics::remember(&record);
+        let world = Rc::new(world(&record));
+        live(&world, length).await
+    })
+}
+
+async fn live(world: &Rc<World>, length: &Length) -> Seen {
+    house::open(world, 0).await;
+    let begun = Instant::now();
+    let is_over = Rc::new(Cell::new(false));
+    let mut users = JoinSet::new();
+    for user in 0..length.users {
+        let (world, is_over, all) = (Rc::clone(world), Rc::clone(&is_over), length.users);
+        users.spawn_local(async move {
+            let mut visit = user;
+            while !is_over.get() {
+                user::visit(Rc::clone(&world), visit).await;
+                visit += all;
+            }
+        });
+    }
+    let mut samples = Vec::new();
+    for _ in 0..SAMPLES {
+        sleep(length.time / SAMPLES).await;
+        house::budgets_hold(world);
+        samples.push(Sample::now(world, begun));
+    }
+    is_over.set(true);
+    let gone = timeout(LAST_VISITS, async {
+        while let Some(ended) = users.join_next().await {
+            ended.expect("a user does not panic");
+        }
+    });
+    gone.await.expect("everybody is served");
+    let rebuilds = world.engine().map(|engine| engine.stats().rebuilds);
+    house::close(world, Shutdown::Finish).await;
+    house::count_oracles_faults(world);
+    let [segments, tails, bytes] = world.devices.alive();
+    let tasks = Handle::current().metrics().num_alive_tasks();
+    Seen {
+        samples,
+        counts: world.record.history().counts,
+        left: [tasks, segments, tails, bytes],
+        rebuilds: rebuilds.expect("it was open"),
+    }
+}
+
+impl Sample {
+    fn now(world: &World, begun: Instant) -> Self {
+        let stats = world.engine().expect("it is open").stats();
+        Self {
+            minutes: begun.elapsed().as_secs_f64() / MINUTE.as_secs_f64(),
+            process_bytes: process_bytes(),
+            device_bytes: world.devices.alive()[2],
+            tasks: Handle::current().metrics().num_alive_tasks(),
+            inside: stats.running + stats.waiting + stats.paused,
+        }
+    }
+}
+
+impl Seen {
+    /// Prints how each of them has grown.
+    pub(crate) fn print(&self) {
+        println!(
+            "{:<34} {:>12} {:>12} {:>14} {:>14}",
+            "", "first", "last", "a minute", "in 2nd half"
+        );
+        self.print_line("process, bytes", |sample| sample.process_bytes);
+        self.print_line("device, bytes", |sample| Some(sample.device_bytes));
+        self.print_line("tasks", |sample| Some(sample.tasks));
+        self.print_line("sequences inside", |sample| Some(sample.inside));
+        let [tasks, segments, tails, bytes] = self.left;
+        println!(
+            "in the end: {tasks} tasks, {segments} segments, {tails} tails, {bytes} bytes on devices"
+        );
+        println!("made anew: {} times", self.rebuilds);
+    }
+
+    fn print_line(&self, what: &str, of: impl Fn(&Sample) -> Option<usize>) {
+        let points = self.samples.iter().filter_map(|sample| {
+            let value = of(sample)?;
+            Some((sample.minutes, value as f64))
+        });
+        let points: Vec<(f64, f64)> = points.collect();
+        let (Some(first), Some(last)) = (points.first(), points.last()) else {
+            return println!("{what:<34} not told by this system");
+        };
+        println!(
+            "{what:<34} {:>12} {:>12} {:>14.1} {:>14.1}",
+            first.1,
+            last.1,
+            slope(&points),
+            slope(&points[points.len() / 2..])
+        );
+    }
+}
+
+/// By how much the second number grows with the first, by least squares.
+fn slope(points: &[(f64, f64)]) -> f64 {
+    let count = points.len() as f64;
+    let (x, y) = points.iter().fold((0.0, 0.0), |sum, point| {
+        (sum.0 + point.0 / count, sum.1 + point.1 / count)
+    });
+    let (above, below) = points.iter().fold((0.0, 0.0), |sum, point| {
+        let (dx, dy) = (point.0 - x, point.1 - y);
+        (sum.0 + dx * dy, sum.1 + dx * dx)
+    });
+    above / below
+}
+
+/// What this process has in memory, where that can be told.
+fn process_bytes() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    let kib: usize = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kib << 10)
+}
+
+#[test]
+fn a_slope_is_that_of_the_line_through_the_points() {
+    assert_eq!(slope(&[(1.0, 5.0), (2.0, 7.0), (3.0, 9.0)]), 2.0);
+    assert_eq!(slope(&[(0.0, 1.0), (1.0, 4.0), (2.0, 1.0)]), 0.0);
+}

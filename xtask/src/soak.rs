@@ -1,0 +1,30 @@
+//! `cargo xtask soak`: one house for a long time, to see that what it uses does not grow.
+
+use anyhow::{Result, bail};
+
+use crate::workspace;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Minutes of simulated time, with faults
+    #[arg(long, default_value_t = 60)]
+    minutes: u32,
+    /// Instead, minutes that pass, with threads and without faults
+    #[arg(long, conflicts_with = "minutes", value_name = "MINUTES")]
+    real: Option<u32>,
+}
+
+pub(crate) fn command(arguments: &Arguments) -> Result<()> {
+    let mut cargo = workspace::cargo();
+    cargo
+        .args(["test", "--test", "simulation", "--", "--ignored", "--exact"])
+        .args(["soak_for_long", "--nocapture"]);
+    match arguments.real {
+        Some(minutes) => cargo.env("MOTET_SOAK_REAL_MINUTES", minutes.to_string()),
+        None => cargo.env("MOTET_SOAK_MINUTES", arguments.minutes.to_string()),
+    };
+    match cargo.status()?.success() {
+        true => Ok(()),
+        false => bail!("the house did not last"),
+    }
+}
