@@ -7,6 +7,7 @@
 //! | target | the bytes are | what is promised |
 //! |---|---|---|
 //! | [`cache`] | messages to the cache's core | it is consistent after each, and empty at the end |
+//! | [`pager`] | messages to the pager's core, and when its answers are heard | the same; what it says is true, and all comes to rest |
 //! | [`gguf`], [`safetensors`], [`config`] | a model's file | a typed error, or a model of which all can be read |
 //! | [`tokenizer`] | a `tokenizer.json` | a typed error, or a tokenizer |
 //! | [`template`] | a chat template and a message | a typed error, or text |
@@ -18,6 +19,8 @@ mod caches;
 mod disks;
 mod input;
 mod models;
+mod pager_threads;
+mod pagers;
 #[path = "../../tests/common/read_whole.rs"]
 mod read_whole;
 mod requests;
@@ -30,6 +33,7 @@ mod texts;
 pub use caches::cache;
 pub use disks::disk;
 pub use models::{config, gguf, safetensors};
+pub use pagers::pager;
 pub use requests::request;
 pub use texts::{template, text, tokenizer};
 
@@ -37,8 +41,9 @@ pub use texts::{template, text, tokenizer};
 pub type Target = fn(&[u8]);
 
 /// All of them, by name.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 10] = [
     ("cache", cache),
+    ("pager", pager),
     ("gguf", gguf),
     ("safetensors", safetensors),
     ("config", config),

@@ -288,7 +288,9 @@ impl PagerCore {
             cost += self.time_to_bring(copy);
             let spared = token_time.as_secs_f64() * (piece.end - resident) as f64;
             let gain = spared - cost.as_secs_f64();
-            if gain > best.0 && self.can_resume(want, &pieces[..=index]) {
+            // What ends sooner is on the device, and would not be taken in.
+            let is_new = piece.end > want.seen_tokens;
+            if gain > best.0 && is_new && self.can_resume(want, &pieces[..=index]) {
                 best = (gain, index + 1);
             }
         }
@@ -358,5 +360,93 @@ impl Want {
     #[must_use]
     pub fn resident_tokens(&self) -> usize {
         self.resident.iter().map(|extent| extent.tokens).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::SegmentId;
+    use crate::config::PagerConfig;
+    use crate::model::LayerKind;
+    use crate::model::oracle::OracleConfig;
+    use crate::pager::tiers::Precision;
+    use crate::pager::{Done, Message, Offer};
+    use crate::shared::lease::LeaseWord;
+
+    const SALT: SaltDigest = SaltDigest([0; 32]);
+    const TOKENS: [TokenId; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+    /// To bring a copy, each of which takes a page.
+    const TOOK: Duration = Duration::from_micros(10);
+
+    /// A pager with a copy of the first eight tokens, and one of the ninth.
+    fn pager() -> PagerCore {
+        let config = PagerConfig {
+            host_bytes_max: 1 << 20,
+            ..PagerConfig::default()
+        };
+        let spec = OracleConfig::with_layers(&[LayerKind::Recurrent]).spec();
+        let sizes = |_| (100, Precision::Full);
+        let mut core = PagerCore::new(spec, config, Box::new(sizes), Vec::new());
+        for (number, range) in [(1, 0..8), (2, 8..9)] {
+            let word = LeaseWord::new(SegmentId(number));
+            core.handle(
+                Duration::ZERO,
+                Message::Offer(Offer {
+                    lease: word.lease().expect("nobody evicts it"),
+                    salt: SALT,
+                    tokens: Arc::from(&TOKENS[..range.end]),
+                    extent: Extent::whole(range.len()),
+                    priority: 0,
+                }),
+            );
+            core.handle(
+                Duration::ZERO,
+                Message::Done(Done {
+                    copy: CopyId(number),
+                    task: Task::Pack,
+                    result: Ok(()),
+                    took: TOOK,
+                    bytes: 100,
+                }),
+            );
+        }
+        core
+    }
+
+    /// How many copies are found by who knows of so many tokens, with no state of them.
+    fn found(seen_tokens: usize, token_time: Duration) -> usize {
+        let want = Want {
+            sequence: SequenceId(1),
+            salt: SALT,
+            tokens: Arc::from(TOKENS),
+            resident: Vec::new(),
+            seen_tokens,
+            token_time: Some(token_time),
+        };
+        let told = pager().handle(Duration::ZERO, Message::Want(want));
+        match &told[..] {
+            [Effect::Tell(Told::Found { pieces, .. })] => pieces.len(),
+            [Effect::Tell(Told::Nothing { .. })] => 0,
+            other => panic!("one answer: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_faster_to_compute_is_not_brought() {
+        for (micros, copies) in [(1, 0), (2, 1), (9, 1), (11, 2)] {
+            assert_eq!(found(0, Duration::from_micros(micros)), copies, "{micros}");
+        }
+    }
+
+    /// It would be thrown away as soon as it is there.
+    #[test]
+    fn what_the_trie_knows_is_not_brought_alone() {
+        for (seen, micros, copies) in [(7, 2, 1), (8, 2, 0), (8, 11, 2), (9, 11, 0)] {
+            let time = Duration::from_micros(micros);
+            assert_eq!(found(seen, time), copies, "{seen} {micros}");
+        }
     }
 }

@@ -83,6 +83,11 @@ fn messages_to_the_cache() {
 }
 
 #[test]
+fn messages_to_the_pager() {
+    check("pager", 10);
+}
+
+#[test]
 fn files_of_models() {
     check("gguf", 2);
     check("safetensors", 3);

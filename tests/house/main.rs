@@ -21,16 +21,17 @@ use rand_chacha::ChaCha8Rng;
 #[test]
 fn any_order_of_messages_gives_every_caller_its_own_tokens() {
     let mut seen = Seen::default();
-    for seed in 0..2_500 {
+    for seed in histories(2_500) {
         seen.add(&history(seed, false));
     }
     println!("{seen:?}");
     assert!(
-        seen.told > 50_000
-            && seen.forks > 2_000
-            && seen.shifts > 300
-            && seen.preempted > 300
-            && seen.overlapped > 1_000,
+        seen.histories < 2_500
+            || seen.told > 50_000
+                && seen.forks > 2_000
+                && seen.shifts > 300
+                && seen.preempted > 300
+                && seen.overlapped > 1_000,
         "these histories prove little: {seen:?}"
     );
 }
@@ -98,12 +99,12 @@ fn be_quiet_about_oracles() {
 fn and_so_with_failing_steps_and_panics() {
     be_quiet_about_oracles();
     let mut seen = Seen::default();
-    for seed in 0..2_500 {
+    for seed in histories(2_500) {
         seen.add(&history(10_000 + seed, true));
     }
     println!("{seen:?}");
     assert!(
-        seen.told > 50_000 && seen.failures > 500,
+        seen.histories < 2_500 || seen.told > 50_000 && seen.failures > 500,
         "these histories prove little: {seen:?}"
     );
 }

@@ -48,7 +48,7 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     );
     let mut timings = Timings::default();
     let triple = host_triple()?;
-    timings.time("build", || build(&folder, &triple))?;
+    timings.time("build", || build(&folder, &triple, &chosen))?;
     for target in chosen {
         ui::heading(&format!("{target}: {} s", arguments.seconds));
         timings.time("fuzz", || run(&folder, &triple, target, arguments.seconds))?;
@@ -71,10 +71,11 @@ fn targets(folder: &Path) -> Result<Vec<String>> {
 }
 
 /// With a target named, build scripts and macros are built without the coverage.
-fn build(folder: &Path, triple: &str) -> Result<()> {
+fn build(folder: &Path, triple: &str, targets: &[&String]) -> Result<()> {
     let status = workspace::cargo()
         .current_dir(folder)
         .args(["build", "--release", "--target", triple])
+        .args(targets.iter().flat_map(|target| ["--bin", target]))
         .env("RUSTFLAGS", FLAGS.join(" "))
         .status()
         .context("cannot start cargo")?;

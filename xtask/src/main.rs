@@ -5,6 +5,7 @@
 //! | `setup/` | MLX for this machine: wheels, mlx-c, bindings, the generated cargo config |
 //! | `model.rs` | the models that tests and examples run |
 //! | `bench/` | the figures, side by side with mlx-lm |
+//! | `coverage.rs` | what of the cores the tests reach |
 //! | `fuzz.rs` | libFuzzer on the targets in `fuzz/`, with a stable compiler |
 //! | `demo.rs`, `test.rs`, `simulate.rs`, `soak.rs` | commands put together from set-up and cargo |
 //! | `cache.rs` | the per-user folder that all of it lives in, and its lock |
@@ -15,6 +16,7 @@ mod bench;
 mod cache;
 mod checksum;
 mod component;
+mod coverage;
 mod demo;
 mod fuzz;
 mod model;
@@ -58,9 +60,14 @@ enum Command {
     Soak(soak::Arguments),
     /// Fuzz what reads files and messages of others
     Fuzz(fuzz::Arguments),
+    /// Count the lines and branches of the cores that tests reach
+    Coverage(coverage::Arguments),
 }
 
 fn main() -> ExitCode {
+    if let Some(ended) = coverage::compile() {
+        return ended;
+    }
     let result = match Arguments::parse().command {
         Command::Setup(arguments) => setup::command(&arguments),
         Command::Demo(arguments) => demo::command(&arguments),
@@ -69,6 +76,7 @@ fn main() -> ExitCode {
         Command::Simulate(arguments) => simulate::command(&arguments),
         Command::Soak(arguments) => soak::command(&arguments),
         Command::Fuzz(arguments) => fuzz::command(&arguments),
+        Command::Coverage(arguments) => coverage::command(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

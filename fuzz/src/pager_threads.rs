@@ -1,0 +1,209 @@
+//! The pager's copy threads and the dock, on paper: which bytes are where.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use motet::CopyId;
+use motet::pager::tiers::{DiskTier, HostTier, Label};
+use motet::pager::{Done, Job, JobError, Lane, PagerStats, Task};
+
+use super::input::Input;
+
+pub(crate) struct Threads {
+    host_bytes_max: usize,
+    disk_bytes_max: usize,
+    pub(crate) host: BTreeMap<CopyId, Arc<Label>>,
+    /// Files, those counted that are being written or removed.
+    disk: BTreeMap<CopyId, Arc<Label>>,
+    /// What the device is to hand over, and whether it has.
+    packs: BTreeMap<CopyId, (Job, bool)>,
+    memory: Option<Job>,
+    /// Its parcel lies at the dock already; the pager has not heard of it.
+    landed: bool,
+    disk_job: Option<Job>,
+    /// Parcels that wait for the device.
+    pub(crate) parcels: BTreeMap<CopyId, usize>,
+    /// Files whose removal has failed: nobody counts on their room.
+    stuck: bool,
+}
+
+impl Threads {
+    pub(crate) fn new(host_bytes_max: usize, disk_bytes_max: Option<usize>) -> Self {
+        Self {
+            host_bytes_max,
+            disk_bytes_max: disk_bytes_max.unwrap_or(0),
+            host: BTreeMap::new(),
+            disk: BTreeMap::new(),
+            packs: BTreeMap::new(),
+            memory: None,
+            landed: false,
+            disk_job: None,
+            parcels: BTreeMap::new(),
+            stuck: false,
+        }
+    }
+
+    /// A file of before, if it has room.
+    pub(crate) fn find(&mut self, copy: CopyId, label: &Label) -> bool {
+        let fits = self.disk_bytes() + file_bytes(label) <= self.disk_bytes_max;
+        if fits {
+            self.disk.insert(copy, Arc::new(label.clone()));
+        }
+        fits
+    }
+
+    pub(crate) fn begin(&mut self, job: Job) {
+        let (copy, label) = (job.copy, Arc::clone(&job.label));
+        let (host, disk) = (self.host.contains_key(&copy), self.disk.contains_key(&copy));
+        match job.task {
+            Task::Pack => {
+                assert!(!self.has(copy), "a name is used once");
+                self.packs.insert(copy, (job, false));
+                return;
+            }
+            Task::Unpack => assert!(host, "what is made a parcel of is in memory"),
+            Task::Read => assert!(disk && !host, "what is read is on the disk only"),
+            Task::Write => {
+                let again = disk && !self.stuck;
+                assert!(host && !again, "what is written is in memory only");
+                self.disk.insert(copy, label);
+            }
+            // It may be gone already.
+            Task::Remove => {}
+        }
+        let thread = match job.task.lane() {
+            Lane::Memory => &mut self.memory,
+            Lane::Disk => &mut self.disk_job,
+        };
+        assert!(thread.is_none(), "a thread does one thing at a time");
+        *thread = Some(job);
+    }
+
+    /// The device has handed a segment over, unless nobody waits for it any more.
+    pub(crate) fn hand_over(&mut self, copy: CopyId) {
+        if let Some((_, is_out)) = self.packs.get_mut(&copy) {
+            *is_out = true;
+        }
+    }
+
+    pub(crate) fn forget(&mut self, copy: CopyId) {
+        let packed = self.packs.remove(&copy);
+        let kept = self.host.remove(&copy);
+        assert!(
+            packed.is_some() || kept.is_some(),
+            "what is given up was there"
+        );
+    }
+
+    pub(crate) fn take_parcel(&mut self, copy: CopyId) {
+        if let Some(parcels) = self.parcels.get_mut(&copy) {
+            *parcels -= 1;
+            if *parcels == 0 {
+                self.parcels.remove(&copy);
+            }
+        }
+    }
+
+    pub(crate) fn has(&self, copy: CopyId) -> bool {
+        self.host.contains_key(&copy) || self.disk.contains_key(&copy)
+    }
+
+    pub(crate) fn label(&self, copy: CopyId) -> &Label {
+        let label = self.host.get(&copy).or_else(|| self.disk.get(&copy));
+        label.expect("a copy is somewhere")
+    }
+
+    /// One of the threads goes on: something ends, well or not, or a parcel is made.
+    pub(crate) fn go_on(&mut self, input: &mut Input<'_>) -> Option<Done> {
+        let took = Duration::from_micros(1 << input.below(10));
+        let result = match input.below(8) {
+            0 => Err(JobError {
+                what: "a fault".into(),
+                is_lost: input.bit(),
+            }),
+            _ => Ok(()),
+        };
+        let job = match input.below(4) {
+            0 => self.take_pack()?,
+            1 => self.disk_job.take()?,
+            2 if !self.landed => {
+                self.land();
+                return None;
+            }
+            _ => self.memory.take()?,
+        };
+        // What is made is made.
+        let made = self.landed && job.task == Task::Unpack;
+        Some(self.ended(job, if made { Ok(()) } else { result }, took))
+    }
+
+    /// The first thing that can end ends well.
+    pub(crate) fn end_one(&mut self) -> Option<Done> {
+        let job = self.memory.take().or_else(|| self.disk_job.take());
+        let job = job.or_else(|| self.take_pack())?;
+        Some(self.ended(job, Ok(()), Duration::from_micros(1)))
+    }
+
+    fn take_pack(&mut self) -> Option<Job> {
+        let mut out = self.packs.iter().filter(|(_, (_, is_out))| *is_out);
+        let copy = *out.next()?.0;
+        self.packs.remove(&copy).map(|(job, _)| job)
+    }
+
+    fn land(&mut self) {
+        if let Some(job) = &self.memory {
+            *self.parcels.entry(job.copy).or_default() += 1;
+            self.landed = true;
+        }
+    }
+
+    fn ended(&mut self, job: Job, result: Result<(), JobError>, took: Duration) -> Done {
+        let (copy, label) = (job.copy, job.label);
+        match (job.task, &result) {
+            (Task::Pack | Task::Read, Ok(())) => drop(self.host.insert(copy, label.clone())),
+            (Task::Unpack, _) if std::mem::take(&mut self.landed) => {}
+            (Task::Unpack, Ok(())) => *self.parcels.entry(copy).or_default() += 1,
+            (Task::Remove, Ok(())) | (Task::Write, Err(_)) => drop(self.disk.remove(&copy)),
+            // What is damaged is removed by who has found it so.
+            (Task::Read, Err(error)) if error.is_lost => drop(self.disk.remove(&copy)),
+            (Task::Remove, Err(_)) => self.stuck = true,
+            _ => {}
+        }
+        Done {
+            copy,
+            task: job.task,
+            result,
+            took,
+            bytes: label.bytes,
+        }
+    }
+
+    fn disk_bytes(&self) -> usize {
+        self.disk.values().map(|label| file_bytes(label)).sum()
+    }
+
+    /// Both tiers keep within their bytes, and host memory's are counted as they are.
+    pub(crate) fn check(&self, stats: &PagerStats) {
+        let reads = self.disk_job.iter().filter(|job| job.task == Task::Read);
+        let comes = self.packs.values().map(|(job, _)| &job.label);
+        let comes = comes.chain(reads.map(|job| &job.label));
+        let all = self.host.values().chain(comes);
+        let bytes: usize = all.map(|label| HostTier::bytes_taken(label.bytes)).sum();
+        assert_eq!(stats.host_bytes, bytes, "host memory is counted");
+        assert!(bytes <= self.host_bytes_max, "host memory has its bound");
+        assert!(
+            self.stuck || self.disk_bytes() <= self.disk_bytes_max,
+            "files have their bound"
+        );
+    }
+
+    pub(crate) fn check_end(&self) {
+        assert!(self.parcels.is_empty(), "parcels wait for nobody");
+        assert!(self.stuck || self.disk.is_empty(), "files are of no copy");
+    }
+}
+
+fn file_bytes(label: &Label) -> usize {
+    DiskTier::bytes_taken(label.tokens.len(), label.bytes)
+}
