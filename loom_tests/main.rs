@@ -1,4 +1,5 @@
-//! Model checks of the shared words, one module a primitive.
+//! Model checks of the shared words, one module a primitive, and of [whole
+//! hand-overs](hand_overs).
 //!
 //! With `--cfg motet_loom` each test runs under loom in every interleaving that
 //! its bounds allow, counts them and prints the count; without it the same tests
@@ -6,12 +7,15 @@
 //! primitive is wrong in one way, and every test here must find that.
 
 mod admission;
+mod buffers;
 mod cancel;
 mod credits;
 mod dock;
+mod hand_overs;
 mod heartbeat;
 mod host;
 mod lease;
+mod users;
 
 #[cfg(not(motet_loom))]
 mod world {
@@ -36,12 +40,14 @@ mod world {
     pub(crate) fn model(name: &str, check: impl Fn() + Send + Sync + 'static) {
         let interleavings = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let counted = std::sync::Arc::clone(&interleavings);
+        let begun = std::time::Instant::now();
         loom::model(move || {
             counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             check();
         });
         let interleavings = interleavings.load(std::sync::atomic::Ordering::Relaxed);
-        println!("{name}: {interleavings} interleavings");
+        let seconds = begun.elapsed().as_secs_f64();
+        println!("{name}: {interleavings} interleavings, {seconds:.2} s");
         assert!(
             interleavings > 1,
             "{name} has only one interleaving, so it proves nothing"

@@ -149,19 +149,29 @@ impl<P> Dock<P> {
     }
 
     /// Hands a parcel over. Without anybody there it is dropped.
-    pub(super) fn leave(&self, copy: CopyId, parcel: Result<P, ModelError>) {
+    pub fn leave(&self, copy: CopyId, parcel: Result<P, ModelError>) {
         if self.own_shelf().is_some() {
             // Never full: fewer are asked for than fit.
             self.leaving.try_send(Leaving { copy, parcel }).ok();
         }
     }
 
-    pub(super) fn take(&self, copy: CopyId) -> Option<P> {
+    /// Takes one of the copy's parcels in.
+    #[must_use]
+    pub fn take(&self, copy: CopyId) -> Option<P> {
         self.own_shelf()?.take(copy)
     }
 
     /// The device has lost everything: nothing is taken in any more of what was to be.
-    pub(super) fn clear(&self) {
+    pub fn clear(&self) {
+        if cfg!(motet_planted_bug) {
+            // Looks whom it serves, but clears in another step: that may have changed.
+            let is_own = self.own_shelf().is_some();
+            if is_own {
+                self.arrived.clear();
+            }
+            return;
+        }
         if let Some(mut shelf) = self.own_shelf() {
             shelf.parcels.clear();
         }
