@@ -68,7 +68,10 @@ fn a_sequence_ends_once_and_gives_everything_back() {
         };
         let caller_thread = {
             let (cancel, credits) = (cancel.clone(), credits.clone());
-            thread::spawn(move || read_one_and_leave(&pieces, &cancel, &credits, &tell))
+            thread::spawn(move || {
+                let (token, left) = read_one_and_leave(&pieces, &cancel, &credits, &tell);
+                (token, left, pieces)
+            })
         };
         let spec = oracle.spec();
         let mut house = House {
@@ -86,7 +89,7 @@ fn a_sequence_ends_once_and_gives_everything_back() {
         while house.ended.is_none() || !house.scheduler.is_idle() {
             house.hear(heard.recv().expect("there is more to come"));
         }
-        let (token, left) = caller_thread.join().unwrap();
+        let (token, left, unread) = caller_thread.join().unwrap();
         let alone = oracle.solo(&PROMPT, 1, Sampling::GREEDY);
         assert_eq!(alone, [token], "what it read is what it gets alone");
         let finished = house.ended.expect("it is over");
@@ -100,6 +103,9 @@ fn a_sequence_ends_once_and_gives_everything_back() {
         let slots = device_thread.join().unwrap();
         assert_eq!(slots, 0, "its place on the device is free");
         assert_eq!(house.cache.stats().reserved_bytes, 0, "and its bytes");
+        let unread = std::iter::from_fn(|| unread.try_recv().ok());
+        let ends = unread.filter(|piece| matches!(piece, Piece::End(_)));
+        assert_eq!(ends.count(), 1, "the last word is said once");
     });
 }
 
