@@ -23,6 +23,7 @@ mod world {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     pub(crate) use std::sync::mpsc;
     pub(crate) use std::thread;
+    pub(crate) use std::thread::spawn as spawn_deep;
 
     pub(crate) fn model(_name: &str, check: impl Fn() + Send + Sync + 'static) {
         check();
@@ -35,6 +36,17 @@ mod world {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     pub(crate) use loom::sync::mpsc;
     pub(crate) use loom::thread;
+
+    /// Stack of a thread that runs whole cores: loom gives 32 KiB unless asked.
+    const DEEP_STACK_WORDS: usize = 1 << 16;
+
+    /// A thread that runs whole cores.
+    pub(crate) fn spawn_deep<T: Send + 'static>(
+        body: impl FnOnce() -> T + Send + 'static,
+    ) -> thread::JoinHandle<T> {
+        let deep = thread::Builder::new().stack_size(DEEP_STACK_WORDS);
+        deep.spawn(body).expect("loom does not run out of threads")
+    }
 
     /// Checks every interleaving, and that there was more than one.
     pub(crate) fn model(name: &str, check: impl Fn() + Send + Sync + 'static) {

@@ -5,6 +5,7 @@
 //! sequence, and the credits.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use motet::cache::{CacheCore, Salt};
@@ -13,13 +14,13 @@ use motet::device::{Outcome, Table, Work};
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::model::sampling::Sampling;
 use motet::model::{LayerKind, Model};
-use motet::request::{ContextLimit, FinishReason, Priority};
+use motet::request::{ContextLimit, Priority};
 use motet::scheduler::{Effect, Event, SchedulerCore, Submission};
 use motet::shared::cancel::CancelWord;
 use motet::shared::credits::Credits;
 use motet::{SequenceId, TokenId, UserId};
 
-use crate::world::{model, mpsc, thread};
+use crate::world::{model, mpsc, spawn_deep, thread};
 
 const SEQUENCE: SequenceId = SequenceId(1);
 const PROMPT: [TokenId; 3] = [1, 2, 3];
@@ -36,7 +37,7 @@ enum Heard {
 #[derive(Debug)]
 enum Piece {
     Token(TokenId),
-    End(FinishReason),
+    End,
 }
 
 /// The scheduler's thread: cores, and the way to the one sequence, as its shell has it.
@@ -57,56 +58,71 @@ struct House {
 #[cfg_attr(motet_planted_bug, should_panic)]
 fn a_sequence_ends_once_and_gives_everything_back() {
     model("cancel against outcome against the caller's drop", || {
-        let oracle = OracleConfig::with_layers(&[LayerKind::Full]);
-        let (tell, heard) = mpsc::channel();
-        let (device, works) = mpsc::channel();
-        let (caller, pieces) = mpsc::channel();
-        let (cancel, credits) = (CancelWord::new(), Credits::new(1));
-        let device_thread = {
-            let (tell, oracle) = (tell.clone(), oracle.clone());
-            thread::spawn(move || serve(oracle, &works, &tell))
-        };
-        let caller_thread = {
-            let (cancel, credits) = (cancel.clone(), credits.clone());
-            thread::spawn(move || {
-                let (token, left) = read_one_and_leave(&pieces, &cancel, &credits, &tell);
-                (token, left, pieces)
-            })
-        };
-        let spec = oracle.spec();
-        let mut house = House {
-            scheduler: SchedulerCore::new(spec.clone(), SchedulerConfig::default()),
-            cache: CacheCore::new(spec, CacheConfig::default()),
-            now: Duration::ZERO,
-            device,
-            caller,
-            cancel,
-            credits,
-            is_paused: false,
-            ended: None,
-        };
+        spawn_deep(end_a_sequence).join().unwrap();
+    });
+}
+
+fn end_a_sequence() {
+    let oracle = OracleConfig::with_layers(&[LayerKind::Full]);
+    let (tell, heard) = mpsc::channel();
+    let (device, works) = mpsc::channel();
+    let (caller, pieces) = mpsc::channel();
+    let (cancel, credits) = (CancelWord::new(), Credits::new(1));
+    let device_thread = {
+        let (tell, oracle) = (tell.clone(), oracle.clone());
+        spawn_deep(move || serve(oracle, &works, &tell))
+    };
+    let caller_thread = {
+        let (cancel, credits) = (cancel.clone(), credits.clone());
+        thread::spawn(move || {
+            let (token, left) = read_one_and_leave(&pieces, &cancel, &credits, &tell);
+            (token, left, pieces)
+        })
+    };
+    let spec = oracle.spec();
+    let mut house = House {
+        scheduler: SchedulerCore::new(spec.clone(), SchedulerConfig::default()),
+        cache: CacheCore::new(spec, CacheConfig::default()),
+        now: Duration::ZERO,
+        device,
+        caller,
+        cancel,
+        credits,
+        is_paused: false,
+        ended: None,
+    };
+    let served = catch_unwind(AssertUnwindSafe(|| {
         house.feed(Event::Submit(submission()));
         while house.ended.is_none() || !house.scheduler.is_idle() {
             house.hear(heard.recv().expect("there is more to come"));
         }
-        let (token, left, unread) = caller_thread.join().unwrap();
-        let alone = oracle.solo(&PROMPT, 1, Sampling::GREEDY);
-        assert_eq!(alone, [token], "what it read is what it gets alone");
-        let finished = house.ended.expect("it is over");
-        assert_ne!(finished, left, "one side has ended it");
-        assert_eq!(house.cancel.is_cancelled(), left, "and both know who");
+    }));
+    if served.is_err() {
+        // Nobody is to wait for what does not come.
+        house.caller.send(Piece::End).ok();
+    }
+    let (token, left, unread) = caller_thread.join().unwrap();
+    let served = served.and_then(|()| {
         // What comes late changes nothing.
-        while let Ok(late) = heard.try_recv() {
-            house.hear(late);
-        }
-        house.device.send(None).expect("the device lives");
-        let slots = device_thread.join().unwrap();
-        assert_eq!(slots, 0, "its place on the device is free");
-        assert_eq!(house.cache.stats().reserved_bytes, 0, "and its bytes");
-        let unread = std::iter::from_fn(|| unread.try_recv().ok());
-        let ends = unread.filter(|piece| matches!(piece, Piece::End(_)));
-        assert_eq!(ends.count(), 1, "the last word is said once");
+        let late = std::iter::from_fn(|| heard.try_recv().ok());
+        catch_unwind(AssertUnwindSafe(|| late.for_each(|late| house.hear(late))))
     });
+    while heard.try_recv().is_ok() {}
+    house.device.send(None).expect("the device lives");
+    let slots = device_thread.join().unwrap();
+    let unread = std::iter::from_fn(|| unread.try_recv().ok());
+    let ends = unread.filter(|piece| matches!(piece, Piece::End));
+    let ends = ends.count();
+    // Not before the others have ended: loom cannot end them in the midst of something.
+    served.unwrap_or_else(|panic| resume_unwind(panic));
+    let alone = oracle.solo(&PROMPT, 1, Sampling::GREEDY);
+    assert_eq!(token, Some(alone[0]), "what it read is what it gets alone");
+    let finished = house.ended.expect("it is over");
+    assert_ne!(finished, left, "one side has ended it");
+    assert_eq!(house.cancel.is_cancelled(), left, "and both know who");
+    assert_eq!(slots, 0, "its place on the device is free");
+    assert_eq!(house.cache.stats().reserved_bytes, 0, "and its bytes");
+    assert_eq!(ends, 1, "the last word is said once");
 }
 
 /// The device thread. Returns how many slots are left.
@@ -136,12 +152,12 @@ fn read_one_and_leave(
     cancel: &CancelWord,
     credits: &Credits,
     tell: &mpsc::Sender<Heard>,
-) -> (TokenId, bool) {
-    let token = match pieces.recv().expect("a token comes") {
-        Piece::Token(token) => token,
-        Piece::End(reason) => panic!("{reason:?} before a token"),
+) -> (Option<TokenId>, bool) {
+    let token = match pieces.recv().expect("something comes") {
+        Piece::Token(token) => Some(token),
+        Piece::End => None,
     };
-    if credits.read() {
+    if token.is_some() && credits.read() {
         tell.send(Heard::Resume).expect("it listens");
     }
     let left = cancel.cancel();
@@ -196,11 +212,11 @@ impl House {
                     return Some(Event::Pause(SEQUENCE));
                 }
             }
-            Effect::Finished(_, reason) => {
+            Effect::Finished(..) => {
                 let finished = self.cancel.finish();
                 let before = self.ended.replace(finished);
                 assert_eq!(before, None, "it ends once");
-                self.caller.send(Piece::End(reason)).ok();
+                self.caller.send(Piece::End).ok();
             }
             Effect::Started { .. } => {}
             other => unreachable!("nothing fails: {other:?}"),

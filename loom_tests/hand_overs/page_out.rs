@@ -11,12 +11,12 @@ static COLD: Prompt = Prompt {
     tokens: 16,
     granted: 16,
 };
-/// Cuts it: what is shared goes on without the copy.
-static BRANCH: Prompt = Prompt {
+/// Continues it.
+static AGAIN: Prompt = Prompt {
     name: 2,
     first: 1,
-    tokens: 12,
-    granted: 16,
+    tokens: 20,
+    granted: 20,
 };
 /// Needs all that there is.
 static LARGE: Prompt = Prompt {
@@ -26,7 +26,7 @@ static LARGE: Prompt = Prompt {
     granted: DEVICE_TOKENS,
 };
 
-static ASKS: [Ask; 2] = [Ask::Begin(&BRANCH), Ask::Close(&BRANCH)];
+static ASKS: [Ask; 2] = [Ask::Begin(&AGAIN), Ask::Close(&AGAIN)];
 
 #[test]
 #[cfg_attr(motet_planted_bug, should_panic)]

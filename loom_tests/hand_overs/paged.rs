@@ -2,6 +2,7 @@
 //! which asks for sequences.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc as Token;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use motet::pager::{self, Done, Job, PagerCore, Task, Told};
 
 use super::cache_owner::{Ask, CacheOwner, Place, Prompt};
 use super::paper::Written;
-use crate::world::{mpsc, thread};
+use crate::world::{mpsc, spawn_deep, thread};
 
 /// What the cache's thread hears of.
 enum Heard {
@@ -22,6 +23,8 @@ enum Heard {
     /// A copy has been made a parcel for the device, or that is thrown away.
     Arrived(CopyId, Written),
     Discarded(CopyId),
+    /// All that the pager was sent before [`ForPager::Ping`] is done.
+    Pong,
 }
 
 /// What the pager's thread hears of.
@@ -29,12 +32,23 @@ enum ForPager {
     Message(pager::Message),
     /// The device has handed a segment over: what it is, and that its memory is not free.
     Parcel(CopyId, Written, Token<()>),
+    Ping,
     Nothing,
 }
 
 /// A prefix is cached, and offered to the pager. Then a scheduler asks for this and that,
 /// and in the end for `large`, which needs all the room that there is.
 pub(super) fn run(
+    config: PagerConfig,
+    prefix: &'static Prompt,
+    asks: &'static [Ask],
+    large: &'static Prompt,
+) {
+    let cache = spawn_deep(move || own_the_cache(config, prefix, asks, large));
+    cache.join().unwrap();
+}
+
+fn own_the_cache(
     config: PagerConfig,
     prefix: &'static Prompt,
     asks: &'static [Ask],
@@ -49,7 +63,7 @@ pub(super) fn run(
     let (to_pager, messages) = mpsc::channel();
     let pager = {
         let (tell, spec) = (tell.clone(), owner.spec());
-        thread::spawn(move || keep_copies(spec, config, &messages, &tell))
+        spawn_deep(move || keep_copies(spec, config, &messages, &tell))
     };
     let scheduler = thread::spawn(move || {
         let last = [Ask::Begin(large), Ask::Close(large)];
@@ -57,49 +71,76 @@ pub(super) fn run(
             tell.send(Heard::Asked(ask)).expect("the cache lives");
         }
     });
+    let asks = asks.len() + 2;
+    let served = catch_unwind(AssertUnwindSafe(|| {
+        serve(&mut owner, for_pager, asks, large, &heard, &to_pager);
+    }));
+    to_pager.send(ForPager::Nothing).expect("the pager lives");
+    scheduler.join().unwrap();
+    pager.join().unwrap();
+    // The last word of the pager may be about nothing.
+    while let Ok(Heard::Pong) = heard.try_recv() {}
+    // Not before the others have ended: loom cannot end them in the midst of something.
+    served.unwrap_or_else(|panic| resume_unwind(panic));
+    owner.clear();
+    owner.check_empty();
+}
+
+/// The cache's thread, until `large` is over and the pager has answered for everything.
+fn serve(
+    owner: &mut CacheOwner,
+    mut for_pager: Vec<pager::Message>,
+    asks: usize,
+    large: &Prompt,
+    heard: &mpsc::Receiver<Heard>,
+    to_pager: &mpsc::Sender<ForPager>,
+) {
+    let send = |message| to_pager.send(message).expect("the pager lives");
     // The memory of what was handed over.
     let memory = Token::new(());
-    let mut large_began = false;
+    let (mut asked, mut large_began) = (0, false);
+    // Whether the pager was asked if it is done, and nothing has happened since.
+    let (mut pinged, mut quiet) = (false, false);
     loop {
+        quiet &= for_pager.is_empty();
         for message in for_pager.drain(..) {
-            let sent = to_pager.send(ForPager::Message(message));
-            sent.expect("the pager lives");
+            send(ForPager::Message(message));
         }
         if owner.place(large) == Some(Place::Over) && owner.offered.is_empty() {
-            break;
+            return;
+        }
+        if asked == asks && !pinged {
+            (pinged, quiet) = (true, true);
+            send(ForPager::Ping);
         }
         let mut taken = None;
-        for_pager = match heard.recv().expect("there is more to come") {
-            Heard::Asked(ask) => owner.ask(ask),
+        match heard.recv().expect("there is more to come") {
+            Heard::Asked(ask) => {
+                asked += 1;
+                for_pager = owner.ask(ask);
+            }
             Heard::Told(told) => {
+                quiet = false;
                 if let Told::Take { copy, .. } = told {
                     taken = Some(copy);
                 }
-                owner.hear(told)
+                for_pager = owner.hear(told);
             }
-            Heard::Arrived(copy, parcel) => {
-                owner.arrived(copy, parcel);
-                Vec::new()
+            Heard::Arrived(copy, parcel) => owner.arrived(copy, parcel),
+            Heard::Discarded(copy) => owner.discarded(copy),
+            Heard::Pong => {
+                assert!(!quiet, "nothing happens any more, and somebody waits");
+                pinged = false;
             }
-            Heard::Discarded(copy) => {
-                owner.discarded(copy);
-                Vec::new()
-            }
-        };
+        }
         let has_begun = matches!(owner.place(large), Some(Place::Live(_) | Place::Over));
         if has_begun && !std::mem::replace(&mut large_began, true) {
             assert_eq!(Token::strong_count(&memory), 1, "what left has left");
         }
         if let Some((copy, written)) = taken.and_then(|copy| owner.handed_over(copy)) {
-            let parcel = ForPager::Parcel(copy, written, Token::clone(&memory));
-            to_pager.send(parcel).expect("the pager lives");
+            send(ForPager::Parcel(copy, written, Token::clone(&memory)));
         }
     }
-    to_pager.send(ForPager::Nothing).expect("the pager lives");
-    scheduler.join().unwrap();
-    pager.join().unwrap();
-    owner.clear();
-    owner.check_empty();
 }
 
 /// The pager's life: its core, and copies that are made at once.
@@ -126,6 +167,10 @@ fn keep_copies(
                 assert_eq!(job.label.tokens[..], written.tokens[..], "what it says");
                 host.insert(copy, written);
                 pager::Message::Done(done(&job))
+            }
+            ForPager::Ping => {
+                say(Heard::Pong);
+                continue;
             }
             ForPager::Nothing => return core.check_integrity(),
         };
