@@ -1,8 +1,12 @@
 //! The house never holds more than it may, and loses no place.
 
+use motet::UserId;
 use motet::shared::admission::{Admission, Refusal};
 
 use crate::world::{Arc, AtomicBool, AtomicUsize, Ordering, model, thread};
+
+/// There are no limits for single users here.
+const USER: UserId = UserId(1);
 
 #[test]
 #[cfg_attr(motet_planted_bug, should_panic)]
@@ -14,7 +18,7 @@ fn the_bound_holds_for_callers_at_the_same_moment() {
             .map(|_| {
                 let (admission, inside) = (admission.clone(), inside.clone());
                 thread::spawn(move || {
-                    let permit = admission.enter();
+                    let permit = admission.enter(USER);
                     if permit.is_ok() {
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "alone inside");
                         inside.fetch_sub(1, Ordering::SeqCst);
@@ -41,7 +45,7 @@ fn a_group_gets_all_its_places_or_none() {
         let enter = |places: usize| {
             let (admission, inside) = (admission.clone(), inside.clone());
             move || {
-                let permits = admission.enter_all(places);
+                let permits = admission.enter_all(USER, places);
                 if let Ok(permits) = &permits {
                     assert_eq!(permits.len(), places);
                     let before = inside.fetch_add(places, Ordering::SeqCst);
@@ -69,7 +73,7 @@ fn the_bound_of_tokens_holds_and_none_is_lost() {
         let claim = |starts: bool| {
             let (admission, waiting) = (admission.clone(), waiting.clone());
             move || {
-                let mut permit = admission.enter().expect("there is a place for both");
+                let mut permit = admission.enter(USER).expect("there is a place for both");
                 let claimed = permit.claim(2);
                 if claimed.is_ok() {
                     assert_eq!(waiting.fetch_add(2, Ordering::SeqCst), 0, "alone");
@@ -103,7 +107,7 @@ fn nobody_enters_after_the_gate_is_shut() {
         let caller = {
             let (admission, closed) = (admission.clone(), closed.clone());
             thread::spawn(move || {
-                if let Ok(_permit) = admission.enter() {
+                if let Ok(_permit) = admission.enter(USER) {
                     assert!(!closed.load(Ordering::SeqCst), "inside a closed house");
                 }
             })
@@ -113,7 +117,7 @@ fn nobody_enters_after_the_gate_is_shut() {
             closed.store(true, Ordering::SeqCst);
         }
         caller.join().unwrap();
-        assert_eq!(admission.enter().map(drop), Err(Refusal::Shut));
+        assert_eq!(admission.enter(USER).map(drop), Err(Refusal::Shut));
         assert_eq!(admission.inside(), 0, "the house is empty in the end");
         assert!(admission.is_shut());
     });
@@ -123,9 +127,9 @@ fn nobody_enters_after_the_gate_is_shut() {
 #[cfg_attr(motet_loom, ignore = "nobody else is there")]
 fn a_prompt_that_is_too_long_waits_alone() {
     let admission = Admission::new(3, 10);
-    let mut long = admission.enter().unwrap();
+    let mut long = admission.enter(USER).unwrap();
     assert_eq!(long.claim(1_000), Ok(()), "no other waits");
-    let mut short = admission.enter().unwrap();
+    let mut short = admission.enter(USER).unwrap();
     assert_eq!(short.claim(1), Err(Refusal::Tokens { excess: 991 }));
     long.started();
     assert_eq!(short.claim(1), Ok(()));

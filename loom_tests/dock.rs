@@ -107,3 +107,28 @@ fn nothing_of_before_a_reset_is_taken_in_after_it() {
         assert!(quay.arrived.is_empty(), "and nothing else is there");
     });
 }
+
+/// A device thread that was left behind comes back, and clears what it knows of, while
+/// another takes its place and is brought a parcel.
+#[test]
+#[cfg_attr(motet_planted_bug, should_panic)]
+fn who_was_left_behind_takes_nothing_that_is_its_successors() {
+    model(
+        "a device thread comes back while another takes its place",
+        || {
+            let (prototype, quay) = dock::<u32>();
+            let first = prototype.successor();
+            quay.arrived.put(COPY, 1);
+            let left_behind = thread::spawn(move || {
+                first.clear();
+                first.take(COPY)
+            });
+            let second = prototype.successor();
+            quay.arrived.put(COPY, 2);
+            let taken = second.take(COPY);
+            assert_eq!(taken, Some(2), "what was brought for it");
+            assert_eq!(left_behind.join().unwrap(), None, "it had cleared its own");
+            assert!(quay.arrived.is_empty(), "and nothing else is there");
+        },
+    );
+}

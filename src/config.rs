@@ -8,6 +8,7 @@ use crate::cache::eviction::{Eviction, Foresight, Lru};
 use crate::model::ModelSpec;
 pub use crate::pager::tiers::Precision;
 use crate::shared::admission::REQUESTS_MAX;
+use crate::shared::users::UserLimits;
 
 /// A setting that cannot work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,6 +68,16 @@ pub struct SchedulerConfig {
     /// this is taken in when no other waits. Choose how long a caller may
     /// wait, times prompt tokens computed in that time.
     pub queue_tokens_max: usize,
+    /// Requests that one user may have inside, running and waiting; those without a
+    /// [user](crate::Request::user) are one user's. More are refused at once, whatever room
+    /// others leave. `None`: as many as there may be in all. Fair shares keep a user from
+    /// slowing others down, but not from filling the queue: a server whose users may be
+    /// hostile sets a part of `sequences_max` and `queue_max` together, an eighth perhaps.
+    pub user_requests_max: Option<usize>,
+    /// Tokens of prompts that one user may have waiting. A prompt that is longer than this
+    /// is taken in when no other of that user's waits. `None`: as many as there may be in
+    /// all. Choose it as `user_requests_max`, as a part of `queue_tokens_max`.
+    pub user_queue_tokens_max: Option<usize>,
     /// Tokens that one step may evaluate, decode and prefill together, if
     /// `inter_token` allows as many. A step's scratch is reserved for so many. At least
     /// `sequences_max`, so that every sequence is in every step.
@@ -213,6 +224,8 @@ impl Default for SchedulerConfig {
             sequences_max: 64,
             queue_max: 256,
             queue_tokens_max: 1 << 20,
+            user_requests_max: None,
+            user_queue_tokens_max: None,
             step_tokens_max: 256,
             inter_token: InterToken::Relative(2.5),
             prefill_wait_steps_max: 16,
@@ -308,6 +321,10 @@ impl EngineConfig {
             "scheduler.unread_tokens_max",
             self.scheduler.unread_tokens_max,
         )?;
+        positive(
+            "scheduler.user_requests_max",
+            self.scheduler.user_requests_max.unwrap_or(usize::MAX),
+        )?;
         positive("cache.device_bytes_max", self.cache.device_bytes_max)?;
         positive(
             "cache.restore_interval_tokens",
@@ -347,6 +364,22 @@ impl EngineConfig {
 }
 
 impl SchedulerConfig {
+    /// Requests that may be inside, running and waiting.
+    #[must_use]
+    pub fn inside_max(&self) -> usize {
+        self.sequences_max.saturating_add(self.queue_max)
+    }
+
+    /// What one user may have inside; none where that is all there may be.
+    #[must_use]
+    pub(crate) fn user_limits(&self) -> Option<UserLimits> {
+        let limits = (self.user_requests_max, self.user_queue_tokens_max);
+        (limits != (None, None)).then(|| UserLimits {
+            requests_max: limits.0.unwrap_or(usize::MAX),
+            tokens_max: limits.1.unwrap_or(usize::MAX),
+        })
+    }
+
     fn validate_policy(&self) -> Result<(), ConfigError> {
         let error = |field, found: String, expected: &'static str| ConfigError {
             field,
@@ -463,6 +496,10 @@ mod tests {
         config.scheduler.step_tokens_max = config.scheduler.sequences_max - 1;
         let error = config.validate().unwrap_err();
         assert_eq!(error.field, "scheduler.step_tokens_max");
+        let mut config = EngineConfig::default();
+        config.scheduler.user_requests_max = Some(0);
+        let error = config.validate().unwrap_err();
+        assert_eq!(error.field, "scheduler.user_requests_max");
         let mut config = EngineConfig::default();
         config.scheduler.queue_max = usize::MAX;
         assert_eq!(config.validate().unwrap_err().field, "scheduler.queue_max");

@@ -1,4 +1,7 @@
-//! The errors that a caller of the engine meets.
+//! The errors that a caller of the engine meets. None of them shows what a request says,
+//! printed in whatever way: what may quote it is [`Withheld`], and is asked for.
+
+mod withheld;
 
 use std::time::Duration;
 
@@ -9,6 +12,7 @@ use crate::model::ModelError;
 use crate::pager::tiers::TierError;
 use crate::request::Request;
 use crate::text::TextError;
+pub use withheld::Withheld;
 
 /// Why an engine did not start.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +52,14 @@ pub enum SubmitError {
     /// The text could not be turned into tokens.
     #[error(transparent)]
     Text(#[from] TextError),
+    /// The request's grammar does not compile within its bounds.
+    #[error(
+        "request field `grammar` is one that fails: {why}; expected a grammar that compiles within its bounds"
+    )]
+    Grammar {
+        /// What is wrong with it, which quotes it.
+        why: Withheld,
+    },
     /// The request needs text, and the engine was built without a tokenizer.
     #[error("request field `{field}` needs a tokenizer; expected an engine built with one")]
     NoTokenizer {
@@ -64,7 +76,8 @@ pub enum SubmitError {
         /// Bytes that there are in all.
         budget_bytes: usize,
     },
-    /// As many requests are inside as there may be, or as many prompt tokens wait.
+    /// As many requests are inside as there may be, or as many prompt tokens wait; of all
+    /// users, or of this one.
     #[error("the queue is full: {what}; try again in {retry_after:?}")]
     QueueFull {
         /// What there are too many of.
@@ -93,6 +106,10 @@ pub enum QueueLimit {
     Requests,
     /// Tokens of prompts that wait: `scheduler.queue_tokens_max`.
     Tokens,
+    /// Requests of this user: `scheduler.user_requests_max`.
+    UserRequests,
+    /// Tokens of prompts of this user's that wait: `scheduler.user_queue_tokens_max`.
+    UserTokens,
 }
 
 /// Why something could not be kept in the cache.
@@ -177,7 +194,7 @@ pub enum GenerateError {
     },
     /// The request's grammar could not go on.
     #[error("the grammar failed: {0}")]
-    Grammar(String),
+    Grammar(Withheld),
     /// A token could not be turned into text.
     #[error("a token could not be turned into text: {0}")]
     Text(String),
@@ -225,14 +242,19 @@ impl SubmitError {
             Self::TooLarge { .. } => "too_large",
             Self::Draining => "draining",
             Self::Broken { .. } => "broken",
-            Self::Field { .. } | Self::Text(_) | Self::NoTokenizer { .. } => "invalid",
+            Self::Field { .. }
+            | Self::Text(_)
+            | Self::Grammar { .. }
+            | Self::NoTokenizer { .. } => "invalid",
         }
     }
 
     /// All names of refusals in metrics.
-    pub(crate) const LABELS: [&str; 6] = [
+    pub(crate) const LABELS: [&str; 8] = [
         "queue_requests",
         "queue_tokens",
+        "user_requests",
+        "user_tokens",
         "too_large",
         "draining",
         "broken",
@@ -245,6 +267,8 @@ impl QueueLimit {
         match self {
             Self::Requests => "queue_requests",
             Self::Tokens => "queue_tokens",
+            Self::UserRequests => "user_requests",
+            Self::UserTokens => "user_tokens",
         }
     }
 }
@@ -288,6 +312,8 @@ impl std::fmt::Display for QueueLimit {
         f.write_str(match self {
             Self::Requests => "as many requests are inside as there may be",
             Self::Tokens => "as many prompt tokens wait as there may be",
+            Self::UserRequests => "as many of this user's requests are inside as may be",
+            Self::UserTokens => "as many prompt tokens of this user's wait as may",
         })
     }
 }

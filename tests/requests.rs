@@ -130,6 +130,10 @@ async fn a_grammar_that_cannot_be_is_refused_at_submit() {
     ] {
         match engine.submit(request).await {
             Err(SubmitError::Field { field: found, .. }) => assert_eq!(found, field),
+            Err(SubmitError::Grammar { why }) => {
+                assert_eq!(field, "grammar");
+                assert!(!why.reveal().is_empty(), "its caller may know");
+            }
             other => panic!("expected a complaint about {field}, got {other:?}"),
         }
     }

@@ -449,9 +449,11 @@ fn a_broken_vocabulary_is_refused_by_key() {
 fn render(template: &str, messages: &[Message]) -> Result<String, String> {
     let special = [("bos_token", "<s>"), ("eos_token", "</s>")];
     let template = ChatTemplate::new(template, special).map_err(|error| error.to_string())?;
-    template
-        .render(messages, true)
-        .map_err(|error| error.to_string())
+    let rendered = template.render(messages, true);
+    rendered.map_err(|error| match error {
+        TextError::Template { what } => what.reveal().to_owned(),
+        other => panic!("a template refuses, or is over its bounds: {other}"),
+    })
 }
 
 #[test]

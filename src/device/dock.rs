@@ -155,11 +155,7 @@ impl<P> Dock<P> {
     ///
     /// [`ModelError::Dock`] when as many wait as may. Somebody waits for each: whoever cannot
     /// hand one over has to begin anew, as after any other edit that fails.
-    pub(super) fn leave(
-        &self,
-        copy: CopyId,
-        parcel: Result<P, ModelError>,
-    ) -> Result<(), ModelError> {
+    pub fn leave(&self, copy: CopyId, parcel: Result<P, ModelError>) -> Result<(), ModelError> {
         if self.own_shelf().is_none() {
             return Ok(());
         }
@@ -172,12 +168,22 @@ impl<P> Dock<P> {
         }
     }
 
-    pub(super) fn take(&self, copy: CopyId) -> Option<P> {
+    /// Takes one of the copy's parcels in.
+    #[must_use]
+    pub fn take(&self, copy: CopyId) -> Option<P> {
         self.own_shelf()?.take(copy)
     }
 
     /// The device has lost everything: nothing is taken in any more of what was to be.
-    pub(super) fn clear(&self) {
+    pub fn clear(&self) {
+        if cfg!(motet_planted_bug) {
+            // Looks whom it serves, but clears in another step: that may have changed.
+            let is_own = self.own_shelf().is_some();
+            if is_own {
+                self.arrived.clear();
+            }
+            return;
+        }
         if let Some(mut shelf) = self.own_shelf() {
             shelf.parcels.clear();
         }

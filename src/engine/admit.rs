@@ -92,7 +92,7 @@ impl Engine {
             None => Ok(tokens),
             Some(at) => Err(field_error(
                 "prompt",
-                format!("token id {} at index {at}", tokens[at]),
+                format!("a token id beyond the vocabulary, at index {at}"),
                 format!("token ids below {vocab_size}"),
             )),
         }

@@ -162,11 +162,19 @@ where
                 MAILBOX_MAX,
             )),
         );
-        let inside_max = config.scheduler.sequences_max + config.scheduler.queue_max;
+        let (inside_max, tokens_max) = (
+            config.scheduler.inside_max(),
+            config.scheduler.queue_tokens_max,
+        );
+        let admission = Admission::new(inside_max, tokens_max);
+        let admission = match config.scheduler.user_limits() {
+            None => admission,
+            Some(limits) => admission.with_user_limits(limits),
+        };
         Ok(Engine {
             scheduler,
             cache: weak_cache,
-            admission: Admission::new(inside_max, config.scheduler.queue_tokens_max),
+            admission,
             left: Arc::new(Notify::new()),
             telemetry,
             heartbeat,

@@ -6,7 +6,7 @@ use super::Engine;
 use crate::error::SubmitError;
 use crate::grammar::{Grammar, GrammarError, GrammarSource, GrammarVocabulary, MaskPool};
 use crate::model::sampling::DrawSpec;
-use crate::request::{Request, field_error};
+use crate::request::Request;
 use crate::text::TextCodec;
 
 /// Threads that compute masks. One mask takes less than a step on most models, and each
@@ -65,17 +65,15 @@ impl Engine {
         let Some(source) = request.grammar.clone() else {
             return Ok(None);
         };
-        let field = "grammar";
         let text = self.text.clone();
-        let text = text.ok_or(SubmitError::NoTokenizer { field })?;
+        let text = text.ok_or(SubmitError::NoTokenizer { field: "grammar" })?;
         let grammars = Arc::clone(&self.grammars);
         let compiled = tokio::task::spawn_blocking(move || grammars.compile(&source, &text));
         let compiled = compiled
             .await
             .unwrap_or_else(|error| Err(error.to_string()));
-        let expected = "a grammar that compiles within its bounds";
         compiled
             .map(Some)
-            .map_err(|why| field_error(field, format!("one that fails: {why}"), expected))
+            .map_err(|why| SubmitError::Grammar { why: why.into() })
     }
 }

@@ -62,7 +62,9 @@ impl Engine {
         // How many there are must make sense before places are asked for.
         self.judge(&request)?;
         let outputs = request.outputs();
-        let inside_max = self.config.scheduler.sequences_max + self.config.scheduler.queue_max;
+        let scheduler = &self.config.scheduler;
+        let user_max = scheduler.user_requests_max.unwrap_or(usize::MAX);
+        let inside_max = scheduler.inside_max().min(user_max);
         if outputs > inside_max {
             let field = if request.best_of.is_some() {
                 "best_of"
@@ -70,11 +72,12 @@ impl Engine {
                 "n"
             };
             let expected = format!(
-                "at most {inside_max}: `scheduler.sequences_max` and `scheduler.queue_max`"
+                "at most {inside_max}: `scheduler.sequences_max` and `scheduler.queue_max`, or \
+                 `scheduler.user_requests_max`"
             );
             return Err(field_error(field, outputs.to_string(), expected));
         }
-        let mut guests = match self.guests(outputs) {
+        let mut guests = match self.guests(&request) {
             Ok(guests) => guests.into_iter(),
             Err(refusal) => return Err(self.refused(refusal, request)),
         };

@@ -224,7 +224,7 @@ impl Engine {
 
     async fn take_in(&self, request: Request) -> Result<TokenStream, SubmitError> {
         self.check_whole()?;
-        let mut guest = match self.guest() {
+        let mut guest = match self.guest(&request) {
             Ok(guest) => guest,
             Err(refusal) => return Err(self.refused(refusal, request)),
         };
@@ -249,7 +249,7 @@ impl Engine {
         request: Request,
     ) -> Result<TokenStream, SubmitError> {
         self.check_whole()?;
-        let mut guest = match self.guest() {
+        let mut guest = match self.guest(&request) {
             Ok(guest) => guest,
             Err(refusal) => return Err(self.refused(refusal, request)),
         };

@@ -58,14 +58,15 @@ impl Newcomer {
 
 impl Engine {
     /// A place in the house for a request.
-    pub(super) fn guest(&self) -> Result<Guest, Refusal> {
-        let permit = self.admission.enter()?;
+    pub(super) fn guest(&self, request: &Request) -> Result<Guest, Refusal> {
+        let permit = self.admission.enter(user_id(request.user.as_deref()))?;
         Ok(Guest::new(permit, Arc::clone(&self.left)))
     }
 
-    /// Places in the house for so many, or for none of them.
-    pub(super) fn guests(&self, count: usize) -> Result<Vec<Guest>, Refusal> {
-        let permits = self.admission.enter_all(count)?;
+    /// Places in the house for all of its outputs, or for none of them.
+    pub(super) fn guests(&self, request: &Request) -> Result<Vec<Guest>, Refusal> {
+        let user = user_id(request.user.as_deref());
+        let permits = self.admission.enter_all(user, request.outputs())?;
         let guest = |permit| Guest::new(permit, Arc::clone(&self.left));
         Ok(permits.into_iter().map(guest).collect())
     }
@@ -149,6 +150,18 @@ impl Engine {
                 (QueueLimit::Requests, estimate)
             }
             Refusal::Tokens { excess } => (QueueLimit::Tokens, self.telemetry.prefill_time(excess)),
+            // Others are served as well: its own end as much less often as they are fewer.
+            Refusal::UserRequests { excess, inside } => {
+                let ends = scaled(excess, self.admission.inside(), inside);
+                let interval = self.telemetry.finish_interval();
+                let ends = u32::try_from(ends).unwrap_or(u32::MAX);
+                let estimate = interval.map(|interval| interval.saturating_mul(ends));
+                (QueueLimit::UserRequests, estimate)
+            }
+            Refusal::UserTokens { excess, waiting } => {
+                let tokens = scaled(excess, self.admission.waiting_tokens(), waiting);
+                (QueueLimit::UserTokens, self.telemetry.prefill_time(tokens))
+            }
         };
         SubmitError::QueueFull {
             what,
@@ -215,6 +228,11 @@ impl Engine {
     }
 }
 
+/// How much the house gets done while a user who has `own` of `all` gets `amount` done.
+fn scaled(amount: usize, all: usize, own: usize) -> usize {
+    amount.saturating_mul(all.max(own)) / own.max(1)
+}
+
 /// A digest of the user's name. SipHash, since who names users may wish to be taken for
 /// another.
 fn user_id(name: Option<&str>) -> UserId {
@@ -230,6 +248,18 @@ fn user_id(name: Option<&str>) -> UserId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_users_own_takes_as_much_longer_as_there_are_others() {
+        assert_eq!(scaled(2, 10, 5), 4, "half of what is there is its own");
+        assert_eq!(scaled(2, 5, 5), 2);
+        assert_eq!(
+            scaled(1, 3, 0),
+            3,
+            "all of its own may have ended meanwhile"
+        );
+        assert_eq!(scaled(usize::MAX, 2, 1), usize::MAX);
+    }
 
     #[test]
     fn a_name_is_one_user_and_no_name_another() {

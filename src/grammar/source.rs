@@ -10,7 +10,7 @@ use super::{GrammarError, GrammarVocabulary, MaskPool, Matcher, Next};
 
 /// What an output is to follow, to the end: where the grammar is complete the output
 /// may end, and before that it cannot.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum GrammarSource {
     /// Any JSON object.
     Json,
@@ -169,9 +169,14 @@ impl PartialEq for Grammar {
 
 impl fmt::Debug for Grammar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The source may be a megabyte.
-        let (kind, bytes) = (self.source().kind(), self.source().text().len());
-        write!(f, "Grammar({kind} of {bytes} bytes)")
+        f.debug_tuple("Grammar").field(self.source()).finish()
+    }
+}
+
+/// Shows what kind it is, and how long: it is part of a request.
+impl fmt::Debug for GrammarSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} bytes", self.kind(), self.text().len())
     }
 }
 

@@ -3,10 +3,12 @@
 //! | file | what is there |
 //! |---|---|
 //! | `build.rs` | a request is put together |
+//! | `debug.rs` | what it shows of itself where it is printed |
 //! | `validate.rs` | what can be judged of it without a model |
 //! | `output.rs` | pieces, ends and whole outputs |
 
 mod build;
+mod debug;
 mod output;
 mod validate;
 
@@ -35,7 +37,7 @@ pub(crate) use validate::field_error;
 ///     .seed(1)
 ///     .stop(".");
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Request {
     /// What to continue.
     pub prompt: Prompt,
@@ -68,8 +70,9 @@ pub struct Request {
     pub n: usize,
     /// Outputs to choose the `n` from; at least `n`, and `n` if none.
     pub best_of: Option<usize>,
-    /// Whose it is. Users of a class are served fairly; requests without a user are one
-    /// user's.
+    /// Whose it is. Users of a class are served fairly, and each may be limited
+    /// ([`user_requests_max`](crate::config::SchedulerConfig::user_requests_max)); requests
+    /// without a user are one user's.
     pub user: Option<String>,
     /// What its user's share is worth beside that of others; from 0.001 to 1000.
     pub weight: f64,
@@ -132,7 +135,7 @@ pub enum ContextLimit {
 }
 
 /// What to continue.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub enum Prompt {
     /// Tokens as they are.
     Tokens(Vec<TokenId>),

@@ -33,16 +33,17 @@ impl Request {
     /// Checks that every token that it names is one of the model's.
     pub(crate) fn validate_tokens(&self, vocab_size: usize) -> Result<(), SubmitError> {
         let known = |token: &TokenId| (*token as usize) < vocab_size;
-        let check = |field, stray: Option<&TokenId>| match stray {
-            None => Ok(()),
-            Some(token) => Err(field_error(
+        let check = |field, all_known| match all_known {
+            true => Ok(()),
+            // Which it is, is not for logs.
+            false => Err(field_error(
                 field,
-                format!("token id {token}"),
+                "a token id beyond the vocabulary",
                 format!("token ids below {vocab_size}"),
             )),
         };
-        check("stop_tokens", self.stop_tokens.iter().find(|t| !known(t)))?;
-        check("logit_bias", self.logit_bias.keys().find(|t| !known(t)))
+        check("stop_tokens", self.stop_tokens.iter().all(known))?;
+        check("logit_bias", self.logit_bias.keys().all(known))
     }
 
     /// Outputs to generate.
@@ -100,9 +101,9 @@ impl Request {
         let possible = |bias: &f32| bias.is_finite() || *bias == f32::NEG_INFINITY;
         match self.logit_bias.iter().find(|(_, bias)| !possible(bias)) {
             None => Ok(()),
-            Some((token, bias)) => Err(field_error(
+            Some((_, bias)) => Err(field_error(
                 "logit_bias",
-                format!("{bias} for token {token}"),
+                format!("{bias} for a token"),
                 "finite numbers, or negative infinity",
             )),
         }

@@ -130,7 +130,7 @@ impl SchedulerCore {
             }
             Readout::Failed(error) => {
                 // The step after it may have evaluated a token that is not its history's.
-                let error = GenerateError::Grammar(error.to_string());
+                let error = GenerateError::Grammar(error.to_string().into());
                 self.fail(key, error, Over::Discard, effects);
             }
             Readout::Nothing | Readout::Logits(_) => {}

@@ -5,13 +5,16 @@
 //! its prompt is known, the permit claims the prompt's tokens as well, and gives them
 //! back when the sequence has its slot: they are what waits to be computed. Both
 //! counts and the gate are one word, so that no order of callers can pass a bound.
-//! The gate can be shut for good (drain); requests inside finish.
+//! The gate can be shut for good (drain); requests inside finish. Where there are limits
+//! for single users, a request counts against its user's [share](super::users) first.
 //!
 //! ```text
 //!  bit 63   62 ... 24                    23 ... 0
 //!  shut     prompt tokens that wait      requests inside
 //! ```
 
+use super::users::{Share, UserLimits, Users};
+use crate::UserId;
 use crate::sync::{Arc, AtomicU64, Ordering};
 
 /// Set while the gate is shut.
@@ -32,6 +35,8 @@ pub struct Admission {
     word: Arc<AtomicU64>,
     requests_max: u64,
     tokens_max: u64,
+    /// None where one user may have all there is.
+    users: Option<Users>,
 }
 
 /// Why a request was not let in.
@@ -43,6 +48,20 @@ pub enum Refusal {
     Tokens {
         /// How many must be computed before these are let in.
         excess: usize,
+    },
+    /// Its user has as many requests inside as one user may have.
+    UserRequests {
+        /// How many of them must end before these are let in.
+        excess: usize,
+        /// How many there are.
+        inside: usize,
+    },
+    /// As many prompt tokens of its user wait as one user may have.
+    UserTokens {
+        /// How many of them must be computed before these are let in.
+        excess: usize,
+        /// How many there are.
+        waiting: usize,
     },
     /// The gate is shut.
     Shut,
@@ -66,6 +85,16 @@ impl Admission {
             word: Arc::new(AtomicU64::new(0)),
             requests_max: requests_max as u64,
             tokens_max: (tokens_max as u64).min(TOKENS),
+            users: None,
+        }
+    }
+
+    /// The same gate with limits for each user.
+    #[must_use]
+    pub fn with_user_limits(self, limits: UserLimits) -> Self {
+        Self {
+            users: Some(Users::new(limits)),
+            ..self
         }
     }
 
@@ -73,18 +102,24 @@ impl Admission {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Requests`] at the bound, [`Refusal::Shut`] once shut.
-    pub fn enter(&self) -> Result<Permit, Refusal> {
-        let mut permits = self.enter_all(1)?;
+    /// [`Refusal::Requests`] at the bound, [`Refusal::UserRequests`] at the user's,
+    /// [`Refusal::Shut`] once shut.
+    pub fn enter(&self, user: UserId) -> Result<Permit, Refusal> {
+        let mut permits = self.enter_all(user, 1)?;
         Ok(permits.pop().expect("one permit was asked for"))
     }
 
-    /// Lets so many requests in, or none of them.
+    /// Lets so many requests of a user in, or none of them.
     ///
     /// # Errors
     ///
     /// As for [`enter`](Admission::enter).
-    pub fn enter_all(&self, requests: usize) -> Result<Vec<Permit>, Refusal> {
+    pub fn enter_all(&self, user: UserId, requests: usize) -> Result<Vec<Permit>, Refusal> {
+        // Given back if the house has no room.
+        let shares = match &self.users {
+            None => Vec::new(),
+            Some(users) => users.enter_all(user, requests)?,
+        };
         let entering = requests as u64;
         self.change(|seen| {
             let inside = seen & REQUESTS;
@@ -93,9 +128,11 @@ impl Admission {
                 _ => Err(Refusal::Requests),
             }
         })?;
+        let mut shares = shares.into_iter();
         let permit = |_| Permit {
             admission: self.clone(),
             tokens: 0,
+            share: shares.next(),
         };
         Ok((0..requests).map(permit).collect())
     }
@@ -109,6 +146,12 @@ impl Admission {
     #[must_use]
     pub fn inside(&self) -> usize {
         (self.word.load(Ordering::Acquire) & REQUESTS) as usize
+    }
+
+    /// What users have inside, where there are limits.
+    #[must_use]
+    pub fn users(&self) -> Option<&Users> {
+        self.users.as_ref()
     }
 
     /// Prompt tokens that wait.
@@ -152,6 +195,8 @@ pub struct Permit {
     admission: Admission,
     /// Claimed, and not given back.
     tokens: u64,
+    /// Where there are limits for single users.
+    share: Option<Share>,
 }
 
 impl Permit {
@@ -159,14 +204,25 @@ impl Permit {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Tokens`] at the bound, [`Refusal::Shut`] once shut.
+    /// [`Refusal::Tokens`] at the bound, [`Refusal::UserTokens`] at the user's,
+    /// [`Refusal::Shut`] once shut. It holds no tokens then.
     ///
     /// # Panics
     ///
     /// When it holds tokens already.
     pub fn claim(&mut self, tokens: usize) -> Result<(), Refusal> {
         assert_eq!(self.tokens, 0, "a prompt is claimed once");
-        let tokens = (tokens as u64).min(TOKENS);
+        if let Some(share) = &mut self.share {
+            share.claim(tokens)?;
+        }
+        let claimed = self.claim_of_house((tokens as u64).min(TOKENS));
+        if let (Err(_), Some(share)) = (claimed, &mut self.share) {
+            share.started();
+        }
+        claimed
+    }
+
+    fn claim_of_house(&mut self, tokens: u64) -> Result<(), Refusal> {
         let tokens_max = self.admission.tokens_max;
         self.admission.change(|seen| {
             let waiting = waiting(seen);
@@ -187,6 +243,9 @@ impl Permit {
     pub fn started(&mut self) {
         let tokens = std::mem::take(&mut self.tokens);
         self.give_back(tokens << REQUEST_BITS);
+        if let Some(share) = &mut self.share {
+            share.started();
+        }
     }
 
     fn give_back(&self, counted: u64) {

@@ -13,10 +13,12 @@
 //! | [`cancel`] | a caller's stream, the scheduler | who ended a sequence first |
 //! | [`credits`] | the scheduler, a caller's stream | how far a sequence is ahead of its reader, and who ends its pause |
 //! | [`heartbeat`] | the scheduler, who asks for health | since when the device has been at its work |
-//! | [`lease`] | slots, later the pager | whether a segment may be evicted |
+//! | [`lease`] | the cache, the pager | whether a segment may be evicted |
+//! | [`users`] | callers, sequences | how much of the house each user has |
 
 pub mod admission;
 pub mod cancel;
 pub mod credits;
 pub mod heartbeat;
 pub mod lease;
+pub mod users;

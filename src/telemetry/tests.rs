@@ -9,6 +9,7 @@ use ::metrics::{
 };
 
 use super::*;
+use crate::error::Withheld;
 
 /// What a metric is, as the recorder is told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -158,7 +159,7 @@ fn what_happens_is_counted_once_and_by_its_reason() {
     let errors = [
         GenerateError::OutOfMemory,
         GenerateError::Lost,
-        GenerateError::Grammar(String::new()),
+        GenerateError::Grammar(Withheld::default()),
     ];
     for error in errors {
         telemetry.failed(&error);

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::TokenId;
+use crate::error::Withheld;
 
 /// Why text could not be turned into tokens, or tokens into text.
 #[derive(Debug, thiserror::Error)]
@@ -53,11 +54,11 @@ pub enum TextError {
     Encode {
         /// Length of the text.
         bytes: usize,
-        /// What the tokenizer said.
-        what: String,
+        /// What the tokenizer said, which may quote the text.
+        what: Withheld,
     },
     /// A token id that the vocabulary does not have.
-    #[error("token {token} is not in the vocabulary; expected an id below {vocab_size}")]
+    #[error("a token is not in the vocabulary; expected an id below {vocab_size}")]
     UnknownToken {
         /// The id.
         token: TokenId,
@@ -75,8 +76,8 @@ pub enum TextError {
     /// The chat template refused the messages, or ran out of its bounds.
     #[error("the chat template failed: {what}")]
     Template {
-        /// What the template or its engine said.
-        what: String,
+        /// What the template or its engine said, which may quote the messages.
+        what: Withheld,
     },
     /// A chat was to be encoded without a chat template.
     #[error(

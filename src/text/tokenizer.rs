@@ -66,7 +66,7 @@ impl Tokenizer {
         let encoding = self.0.encoder.encode_fast(text, special);
         let encoding = encoding.map_err(|error| TextError::Encode {
             bytes: text.len(),
-            what: error.to_string(),
+            what: error.to_string().into(),
         })?;
         let mut tokens = Vec::with_capacity(encoding.len() + 2);
         if special && self.0.add_begin {

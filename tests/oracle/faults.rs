@@ -185,7 +185,7 @@ fn misuse_is_an_error_that_names_the_span() {
         assert_eq!(error, format!("the device failed: span 0: {expected}"));
     };
     check(&[], "there are no tokens to evaluate");
-    check(&[1, 1_000], "token 1000 is outside the vocabulary of 1000");
+    check(&[1, 1_000], "a token is outside the vocabulary of 1000");
     check(&[1, 2, 3, 4], "4 tokens exceed the context of 3");
     assert!(step(&mut oracle, &[1, 2, 3]).is_ok());
 }

@@ -193,8 +193,8 @@ impl MlxModel {
                 return Err(ModelError::Device(message));
             }
             let mut known = span.tokens.known().into_iter().flatten();
-            if let Some(token) = known.find(|token| **token as usize >= vocab) {
-                let message = format!("span {index}: token {token}; expected less than {vocab}");
+            if known.any(|token| *token as usize >= vocab) {
+                let message = format!("span {index} has a token that is not less than {vocab}");
                 return Err(ModelError::Device(message));
             }
         }

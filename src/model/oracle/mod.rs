@@ -109,8 +109,8 @@ impl Oracle {
             let total = cached + span.tokens.count();
             let vocab = self.config.vocab_size;
             let mut known = span.tokens.known().into_iter().flatten();
-            let misuse = if let Some(token) = known.find(|token| **token as usize >= vocab) {
-                format!("token {token} is outside the vocabulary of {vocab}")
+            let misuse = if known.any(|token| *token as usize >= vocab) {
+                format!("a token is outside the vocabulary of {vocab}")
             } else if span.tokens.count() == 0 {
                 "there are no tokens to evaluate".to_owned()
             } else if total > self.config.context_tokens_max {

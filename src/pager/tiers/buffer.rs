@@ -9,13 +9,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use memmap2::MmapMut;
 use tokio::time::Instant;
 
 use super::TierError;
+use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// What capacities are multiples of: a page of memory, on most systems.
 const PAGE_BYTES: usize = 4096;
@@ -141,7 +142,9 @@ impl Shelf {
     /// the system a while, for which nobody should wait at the shelf.
     fn put(&mut self, memory: MmapMut) -> Vec<MmapMut> {
         let capacity = memory.len();
-        self.stats.in_use_bytes -= capacity;
+        if !cfg!(motet_planted_bug) {
+            self.stats.in_use_bytes -= capacity;
+        }
         if capacity > self.spare_bytes_max {
             return vec![memory];
         }
@@ -201,6 +204,11 @@ impl DerefMut for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let memory = self.memory.take().expect("only drop takes it");
+        if cfg!(motet_planted_bug) {
+            // Counts under two locks: what is taken between is not counted.
+            let in_use_bytes = self.pool.shelf().stats.in_use_bytes;
+            self.pool.shelf().stats.in_use_bytes = in_use_bytes - memory.len();
+        }
         let freed = self.pool.shelf().put(memory);
         drop(freed);
     }

@@ -41,13 +41,19 @@ const OUTPUT_BYTES_MAX: usize = 64 << 20;
 /// The name under which the environment keeps the one template.
 const NAME: &str = "chat";
 
-/// One message of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// One message of a conversation. Printed with `Debug`, it shows how long it is.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     /// Who speaks: `system`, `user`, `assistant`, or what else the template knows.
     pub role: String,
     /// What was said.
     pub content: String,
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Message({} bytes)", self.content.len())
+    }
 }
 
 impl Message {
@@ -176,7 +182,7 @@ impl ChatTemplate {
         template
             .render_captured_to(variables, &mut output)
             .map_err(|error| TextError::Template {
-                what: reason(&error),
+                what: reason(&error).into(),
             })?;
         Ok(String::from_utf8(output.0).expect("the template engine writes UTF-8"))
     }

@@ -1,0 +1,33 @@
+//! Memory for copies: what is out and what is spare add up, whoever gives back last.
+
+use motet::pager::tiers::{BufferPool, PoolStats};
+
+use crate::world::{model, thread};
+
+/// A page is what a pool hands out at least.
+const PAGE: usize = 4096;
+
+/// The pager frees a copy while a thread makes another.
+#[test]
+#[cfg_attr(motet_planted_bug, should_panic)]
+fn bytes_that_are_out_are_counted_once() {
+    model("a buffer is given back while one is taken", || {
+        let pool = BufferPool::new(PAGE);
+        let copy = pool.take(1).expect("memory");
+        let copies = {
+            let pool = pool.clone();
+            thread::spawn(move || {
+                let other = pool.take(1).expect("memory");
+                assert!(pool.stats().in_use_bytes >= PAGE, "it is out");
+                drop(other);
+            })
+        };
+        drop(copy);
+        copies.join().unwrap();
+        let at_rest = PoolStats {
+            in_use_bytes: 0,
+            spare_bytes: PAGE,
+        };
+        assert_eq!(pool.stats(), at_rest, "one page is kept");
+    });
+}

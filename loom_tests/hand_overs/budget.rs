@@ -1,0 +1,63 @@
+//! Places and tokens of the house: one caller takes some, a sequence gives some back, and a
+//! drain waits until all are.
+
+use motet::UserId;
+use motet::shared::admission::{Admission, Refusal};
+use motet::shared::users::UserLimits;
+
+use crate::world::{Arc, AtomicBool, Ordering, model, mpsc, thread};
+
+const ADA: UserId = UserId(1);
+
+/// A sequence of hers starts and ends while she submits another and the engine drains.
+#[test]
+#[cfg_attr(motet_planted_bug, should_panic)]
+fn what_is_taken_is_given_back_before_a_drain_is_over() {
+    model("budget taken, given back, shut down", || {
+        let admission = Admission::new(2, 3).with_user_limits(UserLimits {
+            requests_max: 2,
+            tokens_max: 3,
+        });
+        let closed = Arc::new(AtomicBool::new(false));
+        // In the place of tokio's `Notify`, which loom does not see.
+        let (left, has_left) = mpsc::channel();
+        let mut running = admission.enter(ADA).expect("it is empty");
+        running.claim(2).expect("nobody waits");
+        let sequence = {
+            let left = left.clone();
+            thread::spawn(move || {
+                running.started();
+                drop(running);
+                left.send(()).expect("the drain listens");
+            })
+        };
+        let caller = {
+            let (admission, closed) = (admission.clone(), closed.clone());
+            thread::spawn(move || {
+                let submitted = admission.enter(ADA).and_then(|mut permit| {
+                    let claimed = permit.claim(2);
+                    assert!(!closed.load(Ordering::SeqCst), "inside a closed house");
+                    claimed
+                });
+                left.send(()).expect("the drain listens");
+                submitted
+            })
+        };
+        admission.shut();
+        while admission.inside() > 0 {
+            has_left
+                .recv()
+                .expect("who is inside says when it has left");
+        }
+        closed.store(true, Ordering::SeqCst);
+        sequence.join().unwrap();
+        match caller.join().unwrap() {
+            Ok(()) | Err(Refusal::Shut) => {}
+            // Her other prompt still waited.
+            Err(Refusal::UserTokens { excess, waiting }) => assert_eq!((excess, waiting), (1, 2)),
+            Err(other) => panic!("{other:?}, with room for it"),
+        }
+        assert_eq!((admission.inside(), admission.waiting_tokens()), (0, 0));
+        assert!(admission.users().expect("there are limits").is_empty());
+    });
+}

@@ -1,0 +1,69 @@
+//! What a request shows of itself where it is printed: how much there is of everything, and
+//! nothing of what it says. Errors give requests back, and errors are logged.
+
+use std::fmt;
+
+use super::{Prompt, Request};
+
+/// Shows sizes and settings. Tokens, texts, user and salt are not shown: they may be secrets.
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            prompt,
+            output_tokens_max,
+            output_tokens_min,
+            sampling,
+            logit_bias,
+            logprobs,
+            stop_strings,
+            stop_tokens,
+            ignore_end_tokens,
+            grammar,
+            n,
+            best_of,
+            user,
+            weight,
+            priority,
+            start_by,
+            finish_by,
+            at_context_limit,
+            cache_salt,
+            retention,
+            restore_points,
+        } = self;
+        f.debug_struct("Request")
+            .field("prompt", prompt)
+            .field("output_tokens_max", output_tokens_max)
+            .field("output_tokens_min", output_tokens_min)
+            .field("sampling", sampling)
+            .field("logit_biases", &logit_bias.len())
+            .field("logprobs", logprobs)
+            .field("stop_strings", &stop_strings.len())
+            .field("stop_tokens", &stop_tokens.len())
+            .field("ignore_end_tokens", ignore_end_tokens)
+            .field("grammar", grammar)
+            .field("n", n)
+            .field("best_of", best_of)
+            .field("has_user", &user.is_some())
+            .field("weight", weight)
+            .field("priority", priority)
+            .field("start_by", start_by)
+            .field("finish_by", finish_by)
+            .field("at_context_limit", at_context_limit)
+            .field("has_cache_salt", &cache_salt.is_some())
+            .field("retention", retention)
+            .field("restore_points", restore_points)
+            .finish()
+    }
+}
+
+/// Shows what kind it is, and how long.
+impl fmt::Debug for Prompt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tokens(tokens) => write!(f, "Tokens({} tokens)", tokens.len()),
+            Self::Text(text) => write!(f, "Text({} bytes)", text.len()),
+            Self::Chat(messages) => write!(f, "Chat({} messages)", messages.len()),
+        }
+    }
+}

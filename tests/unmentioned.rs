@@ -1,0 +1,242 @@
+//! What a request says is mentioned nowhere: in no log, no metric, no error, however it is
+//! refused or fails.
+
+mod common;
+
+use std::fmt::Write;
+use std::sync::{Mutex, OnceLock};
+
+use common::{bytes, until};
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use motet::config::EngineConfig;
+use motet::grammar::GrammarSource;
+use motet::model::LayerKind;
+use motet::model::oracle::{Faults, Oracle, OracleConfig, StepFault};
+use motet::recovery::Fuses;
+use motet::text::Message;
+use motet::{Engine, HealthState, Request, Shutdown, TokenId};
+
+const OUTPUT_TOKENS: usize = 4;
+/// More tokens than the tokenizer has.
+const VOCABULARY: usize = 500_000;
+/// One beyond them.
+const STRAY_TOKEN: TokenId = 424_242_424;
+
+/// A word that is said in a request, and a token; nothing else says them.
+const MARK: &str = "xyzzyplugh";
+const MARKED_TOKEN: TokenId = 424_242;
+
+/// Everything that is logged, and all names and labels of metrics.
+fn heard() -> &'static Mutex<String> {
+    static HEARD: OnceLock<Mutex<String>> = OnceLock::new();
+    HEARD.get_or_init(Mutex::default)
+}
+
+fn hear(what: std::fmt::Arguments<'_>) {
+    let mut heard = heard().lock().expect("nobody panics meanwhile");
+    writeln!(heard, "{what}").expect("memory takes all");
+}
+
+/// Hears every event and span, at every level.
+struct Ears;
+
+impl tracing::Subscriber for Ears {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        span.record(&mut Fields);
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, values: &tracing::span::Record<'_>) {
+        values.record(&mut Fields);
+    }
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        hear(format_args!("log: {}", event.metadata().target()));
+        event.record(&mut Fields);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+struct Fields;
+
+impl tracing::field::Visit for Fields {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        hear(format_args!("log: {field} {value:?}"));
+    }
+}
+
+impl Recorder for Ears {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        hear(format_args!("metric: {key:?}"));
+        Counter::noop()
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        hear(format_args!("metric: {key:?}"));
+        Gauge::noop()
+    }
+
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        hear(format_args!("metric: {key:?}"));
+        Histogram::noop()
+    }
+}
+
+/// A request that says the word wherever it can.
+fn marked(request: Request) -> Request {
+    Request {
+        stop_strings: vec![MARK.into()],
+        ..request.user(MARK).cache_salt(MARK)
+    }
+}
+
+/// Hears an error, printed in each way, and those below it.
+fn hear_error(error: &(dyn std::error::Error + 'static)) {
+    hear(format_args!("error: {error} {error:?} {error:#?}"));
+    if let Some(source) = error.source() {
+        hear_error(source);
+    }
+}
+
+async fn hear_submit(engine: &Engine, request: Request) {
+    hear(format_args!("request: {request:?} {request:#?}"));
+    match engine.submit(request).await {
+        Ok(stream) => {
+            hear(format_args!("stream: {stream:?}"));
+            if let Err(error) = stream.collect().await {
+                hear_error(&error);
+            }
+        }
+        Err(error) => hear_error(&error),
+    }
+}
+
+async fn start(faults: &Faults, fuses: &Fuses) -> Engine {
+    let oracle = OracleConfig {
+        vocab_size: VOCABULARY,
+        end_tokens: vec![256],
+        end_one_in: 0,
+        context_tokens_max: 512,
+        tail_block_tokens: 16,
+        faults: faults.clone(),
+        ..OracleConfig::with_layers(&[LayerKind::Full])
+    };
+    let mut config = EngineConfig::default();
+    config.scheduler.queue_max = 0;
+    config.scheduler.sequences_max = 2;
+    config.scheduler.step_tokens_max = 32;
+    config.scheduler.user_requests_max = Some(1);
+    config.scheduler.unread_tokens_max = 4;
+    config.recovery.rebuilds_max = 3;
+    let builder = Engine::builder(move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle")));
+    let builder = builder.config(config).text(bytes()).fuses(fuses.clone());
+    builder.start().await.expect("the engine starts")
+}
+
+/// Tokens, texts, grammars and chats that are refused, each for a reason of its own.
+fn refused() -> Vec<Request> {
+    let one = || Request::tokens([1]);
+    vec![
+        Request::tokens([1, STRAY_TOKEN]),
+        one().stop_token(STRAY_TOKEN),
+        one().bias(STRAY_TOKEN, 1.0),
+        one().bias(MARKED_TOKEN, f32::NAN),
+        one().grammar(GrammarSource::Regex(format!("({MARK}"))),
+        one().grammar(GrammarSource::Lark(format!("start: {MARK}"))),
+        one().grammar(GrammarSource::JsonSchema(format!("{{{MARK}"))),
+        Request::chat([Message::user(MARK)]),
+        Request::text(MARK.repeat(200)),
+        one().output_tokens_max(0),
+    ]
+}
+
+#[tokio::test]
+async fn what_a_request_says_is_in_no_log_no_metric_and_no_error() {
+    tracing::subscriber::set_global_default(Ears).expect("it is the only one here");
+    metrics::set_global_recorder(Ears).expect("it is the only one here");
+    let (faults, fuses) = (Faults::default(), Fuses::default());
+    let engine = start(&faults, &fuses).await;
+    hear(format_args!("engine: {engine:?}"));
+    let ask = || {
+        let request = Request::tokens([1, MARKED_TOKEN]).stop_token(MARKED_TOKEN);
+        marked(request.output_tokens_max(OUTPUT_TOKENS))
+    };
+
+    for request in refused() {
+        hear_submit(&engine, marked(request)).await;
+    }
+    // A house that is full, of one user and of all: nobody reads, so nobody is over. All
+    // that is drawn is a token of the tokenizer's.
+    let holds = || ask().bias(65, 1e6).output_tokens_max(400);
+    let first = engine.submit(holds()).await;
+    hear_submit(&engine, ask()).await;
+    let other = engine.submit(holds().user("other")).await;
+    let others = [first, other];
+    hear_submit(&engine, ask().user("third")).await;
+    drop(others);
+    until("they have left", || is_over(&engine)).await;
+
+    // An output that is beyond the tokenizer.
+    hear_submit(&engine, ask()).await;
+    // Steps that fail, and a model that panics.
+    for fault in [StepFault::Fail, StepFault::Panic] {
+        faults.next_steps(6, fault);
+        hear_submit(&engine, ask()).await;
+        until("it is over", || is_over(&engine)).await;
+        faults.clear();
+    }
+    // Threads and actors that die, until the engine is given up.
+    for fuse in [&fuses.scheduler, &fuses.cache, &fuses.device, &fuses.device] {
+        fuse.light(1);
+        hear_submit(&engine, ask()).await;
+    }
+    hear_submit(&engine, ask()).await;
+    hear(format_args!("{:?} {:?}", engine.stats(), engine.health()));
+    engine.shutdown(Shutdown::Abort).await;
+
+    tracing::trace!("the last word");
+    let heard = heard().lock().expect("nobody panics meanwhile");
+    let marks = [MARK.to_owned(), MARKED_TOKEN.to_string()];
+    for line in heard.lines() {
+        let says_it = marks.iter().any(|mark| line.contains(mark));
+        assert!(!says_it, "{line}");
+    }
+    for provoked in [
+        "metric: ",
+        "request: Request",
+        "beyond the vocabulary",
+        "for a token",
+        "Grammar",
+        "no chat template",
+        "UserRequests",
+        "what: Requests",
+        "a token could not be turned into text",
+        "the device failed",
+        "the scheduler has panicked",
+        "the cache has panicked",
+        "the engine is broken",
+        // All levels are heard.
+        "the last word",
+    ] {
+        assert!(heard.contains(provoked), "`{provoked}` in {heard}");
+    }
+}
+
+fn is_over(engine: &Engine) -> bool {
+    engine.health().state == HealthState::Ready
+}
