@@ -6,18 +6,22 @@
 //! | `model.rs` | the models that tests and examples run |
 //! | `bench/` | the figures, side by side with mlx-lm |
 //! | `fuzz.rs` | libFuzzer on the targets in `fuzz/`, with a stable compiler |
+//! | `clients.rs` | clients of others against the server |
 //! | `demo.rs`, `test.rs`, `simulate.rs` | commands put together from set-up and cargo |
 //! | `cache.rs` | the per-user folder that all of it lives in, and its lock |
+//! | `packages.rs` | Python packages, in the cache |
 //! | `component.rs` | a folder that is there whole and undamaged, or is built again |
 //! | `checksum.rs`, `process.rs`, `ui.rs` | SHA-256, other programs, the terminal |
 
 mod bench;
 mod cache;
 mod checksum;
+mod clients;
 mod component;
 mod demo;
 mod fuzz;
 mod model;
+mod packages;
 mod process;
 mod setup;
 mod simulate;
@@ -55,6 +59,8 @@ enum Command {
     Simulate(simulate::Arguments),
     /// Fuzz what reads files and messages of others
     Fuzz(fuzz::Arguments),
+    /// Run the official OpenAI client against the server
+    Clients,
 }
 
 fn main() -> ExitCode {
@@ -65,6 +71,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::command(&arguments),
         Command::Simulate(arguments) => simulate::command(&arguments),
         Command::Fuzz(arguments) => fuzz::command(&arguments),
+        Command::Clients => clients::command(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
