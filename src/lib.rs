@@ -77,3 +77,8 @@ pub use open::text_of;
 pub use request::Request;
 pub use stream::TokenStream;
 pub use telemetry::EngineStats;
+
+/// The guide's code compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/embedding.md")]
+struct Guide;

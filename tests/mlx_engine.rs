@@ -52,7 +52,7 @@ fn references() -> Vec<Reference> {
 fn encode(codec: &TextCodec, prompt: &Prompt) -> Vec<TokenId> {
     match prompt {
         Prompt::Text(text) => codec.encode_prompt(text),
-        Prompt::Chat(messages) => codec.encode_chat(messages),
+        Prompt::Chat(messages) => codec.encode_chat(&messages.clone().into()),
     }
     .expect("the tokenizer takes any text")
 }
@@ -108,10 +108,7 @@ async fn sixteen_users_compute_their_system_prompt_once_and_speak() {
          Answer in one short sentence.",
     );
     let codec = engine.text().unwrap();
-    let shared = codec
-        .encode_chat(std::slice::from_ref(&system))
-        .unwrap()
-        .len();
+    let shared = codec.encode_chat(&[system.clone()].into()).unwrap().len();
     let mut streams = Vec::new();
     for user in 0..16 {
         let question = Message::user(format!("I am visitor number {user}. When do you open?"));

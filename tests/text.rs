@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use motet::text::{
-    ChatTemplate, Detokenizer, GgufVocabulary, Message, SpecialTokens, TextCodec, TextError,
+    Chat, ChatTemplate, Detokenizer, GgufVocabulary, Message, SpecialTokens, TextCodec, TextError,
     Tokenizer,
 };
 use proptest::prelude::*;
@@ -301,7 +301,7 @@ fn a_folder_gives_the_same_tokens() {
         [&[0], &tokens[..]].concat()
     );
     assert_eq!(read.tokenizer().decode(&tokens).expect("known"), text);
-    let chat = [Message::system("the"), Message::user("hello")];
+    let chat = [Message::system("the"), Message::user("hello")].into();
     let tokens = read
         .encode_chat(&chat)
         .expect("the template takes any roles");
@@ -449,7 +449,7 @@ fn a_broken_vocabulary_is_refused_by_key() {
 fn render(template: &str, messages: &[Message]) -> Result<String, String> {
     let special = [("bos_token", "<s>"), ("eos_token", "</s>")];
     let template = ChatTemplate::new(template, special).map_err(|error| error.to_string())?;
-    let rendered = template.render(messages, true);
+    let rendered = template.render(&messages.to_vec().into(), true);
     rendered.map_err(|error| match error {
         TextError::Template { what } => what.reveal().to_owned(),
         other => panic!("a template refuses, or is over its bounds: {other}"),
@@ -547,7 +547,7 @@ fn the_templates_own_file_comes_first() {
     );
     let text = |folder: &Path| {
         let template = ChatTemplate::from_folder(folder).expect("whole")?;
-        Some(template.render(&[], false).expect("plain"))
+        Some(template.render(&Chat::default(), false).expect("plain"))
     };
     assert_eq!(text(&folder.0).as_deref(), Some("file<e>"));
     std::fs::remove_file(folder.0.join("chat_template.jinja")).expect("it was written");
@@ -560,7 +560,7 @@ fn the_templates_own_file_comes_first() {
 fn a_chat_needs_a_template() {
     let codec = TextCodec::new(tokenizer(), None);
     let error = codec
-        .encode_chat(&[Message::user("hello")])
+        .encode_chat(&[Message::user("hello")].into())
         .expect_err("no template");
     assert!(matches!(error, TextError::NoTemplate));
     assert!(codec.template().is_none());
@@ -573,4 +573,30 @@ fn the_parts_are_shared_between_threads() {
     check::<Detokenizer>();
     check::<motet::text::StopMatcher>();
     check::<ChatTemplate>();
+}
+
+#[test]
+fn templates_read_tools_calls_and_what_they_ask_for() {
+    let source = "{% for tool in tools %}{{ tool.function.name }};{% endfor %}\
+        {% for m in messages %}{{ m.role }}{% if m.tool_calls %}({{ m.tool_calls[0].name }}){% endif %}\
+        {% if m.tool_call_id is defined %}<{{ m.tool_call_id }}>{% endif %} {% endfor %}\
+        {{ thinking }}{{ bos_token }}";
+    let template = ChatTemplate::new(source, [("bos_token", "<s>")]).expect("it compiles");
+    let called = serde_json::from_value(json!({
+        "role": "assistant", "content": "", "tool_calls": [{"name": "now"}]
+    }));
+    let answered = serde_json::from_value(json!({
+        "role": "tool", "content": "noon", "tool_call_id": "c1"
+    }));
+    let chat = Chat::from([
+        Message::user("What time is it?"),
+        called.expect("a message"),
+        answered.expect("a message"),
+    ])
+    .variable("tools", json!([{"function": {"name": "now"}}]))
+    .variable("thinking", json!(true))
+    // What is the engine's own cannot be replaced.
+    .variable("messages", json!([]));
+    let spelled = template.render(&chat, true).expect("it renders");
+    assert_eq!(spelled, "now;user assistant(now) tool<c1> True<s>");
 }

@@ -34,7 +34,7 @@ impl Conversation {
         };
         if !system_prompt.is_empty() {
             match &mut conversation {
-                Conversation::Chat(messages) => messages.push(message("system", system_prompt)),
+                Conversation::Chat(messages) => messages.push(Message::system(system_prompt)),
                 Conversation::Tokens(tokens) => speak(tokens, SYSTEM, system_prompt),
             }
         }
@@ -44,7 +44,7 @@ impl Conversation {
     /// The user speaks.
     pub(crate) fn ask(&mut self, question: &str) {
         match self {
-            Conversation::Chat(messages) => messages.push(message("user", question)),
+            Conversation::Chat(messages) => messages.push(Message::user(question)),
             Conversation::Tokens(tokens) => {
                 speak(tokens, USER, question);
                 tokens.push(ASSISTANT);
@@ -55,7 +55,7 @@ impl Conversation {
     /// What the model is to continue.
     pub(crate) fn prompt(&self) -> Prompt {
         match self {
-            Conversation::Chat(messages) => Prompt::Chat(messages.clone()),
+            Conversation::Chat(messages) => Prompt::Chat(messages.clone().into()),
             Conversation::Tokens(tokens) => Prompt::Tokens(tokens.clone()),
         }
     }
@@ -63,16 +63,9 @@ impl Conversation {
     /// The model has spoken.
     pub(crate) fn answer(&mut self, reply_text: &str, reply_tokens: &[TokenId]) {
         match self {
-            Conversation::Chat(messages) => messages.push(message("assistant", reply_text)),
+            Conversation::Chat(messages) => messages.push(Message::assistant(reply_text)),
             Conversation::Tokens(tokens) => tokens.extend_from_slice(reply_tokens),
         }
-    }
-}
-
-fn message(role: &str, content: &str) -> Message {
-    Message {
-        role: role.to_owned(),
-        content: content.to_owned(),
     }
 }
 
@@ -121,10 +114,11 @@ mod tests {
         let mut conversation = Conversation::new(true, "");
         conversation.ask("Hello?");
         conversation.answer("Hello.", &[1]);
-        let Prompt::Chat(messages) = conversation.prompt() else {
+        let Prompt::Chat(chat) = conversation.prompt() else {
             panic!("chat was asked for");
         };
-        let said: Vec<_> = messages
+        let said: Vec<_> = chat
+            .messages
             .iter()
             .map(|m| (m.role.as_str(), m.content.as_str()))
             .collect();

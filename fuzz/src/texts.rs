@@ -3,7 +3,9 @@
 use std::hint::black_box;
 use std::sync::LazyLock;
 
-use motet::text::{ChatTemplate, Detokenizer, Message, SpecialTokens, StopStrings, Tokenizer};
+use motet::text::{
+    Chat, ChatTemplate, Detokenizer, Message, SpecialTokens, StopStrings, Tokenizer,
+};
 
 use super::input::Input;
 use super::scratch::Scratch;
@@ -28,9 +30,9 @@ pub fn template(input: &[u8]) {
     let Ok(template) = ChatTemplate::new(source, special) else {
         return;
     };
-    let messages = [Message::system("Be brief."), Message::user(said)];
+    let chat = Chat::from([Message::system("Be brief."), Message::user(said)]);
     for prompts in [true, false] {
-        black_box(template.render(&messages, prompts).is_ok());
+        black_box(template.render(&chat, prompts).is_ok());
     }
 }
 

@@ -79,7 +79,7 @@ impl Engine {
         let tokens = match prompt {
             Prompt::Tokens(tokens) => tokens.clone(),
             Prompt::Text(words) => text("prompt.text")?.encode_prompt(words)?,
-            Prompt::Chat(messages) => text("prompt.chat")?.encode_chat(messages)?,
+            Prompt::Chat(chat) => text("prompt.chat")?.encode_chat(chat)?,
         };
         self.known_tokens(tokens)
     }
@@ -105,12 +105,12 @@ impl Engine {
         prompt: &Prompt,
         tokens: &[TokenId],
     ) -> Result<Option<usize>, SubmitError> {
-        let (Prompt::Chat(messages), Some(text), false) =
+        let (Prompt::Chat(chat), Some(text), false) =
             (prompt, &self.text, self.spec.resumes_anywhere())
         else {
             return Ok(None);
         };
-        let so_far = text.encode_conversation(messages)?;
+        let so_far = text.encode_conversation(chat)?;
         Ok(Some(common_prefix(tokens, &so_far)).filter(|at| *at > 0))
     }
 

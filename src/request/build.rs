@@ -9,7 +9,7 @@ use super::{ContextLimit, Priority, Prompt, Request};
 use crate::TokenId;
 use crate::grammar::GrammarSource;
 use crate::model::sampling::Sampling;
-use crate::text::Message;
+use crate::text::Chat;
 
 impl Request {
     /// Continues text.
@@ -26,8 +26,8 @@ impl Request {
 
     /// Answers a conversation.
     #[must_use]
-    pub fn chat(messages: impl Into<Vec<Message>>) -> Self {
-        Self::new(Prompt::Chat(messages.into()))
+    pub fn chat(chat: impl Into<Chat>) -> Self {
+        Self::new(Prompt::Chat(chat.into()))
     }
 
     /// A request with this prompt and default settings: greedy, 256 tokens.

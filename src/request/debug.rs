@@ -63,7 +63,7 @@ impl fmt::Debug for Prompt {
         match self {
             Self::Tokens(tokens) => write!(f, "Tokens({} tokens)", tokens.len()),
             Self::Text(text) => write!(f, "Text({} bytes)", text.len()),
-            Self::Chat(messages) => write!(f, "Chat({} messages)", messages.len()),
+            Self::Chat(chat) => chat.fmt(f),
         }
     }
 }

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::TokenId;
 use crate::grammar::GrammarSource;
 use crate::model::sampling::Sampling;
-use crate::text::Message;
+use crate::text::Chat;
 
 pub use crate::model::sampling::TokenLogprobs;
 pub use output::{Completion, Finish, FinishReason, Piece, QueuePlace, Usage};
@@ -143,5 +143,5 @@ pub enum Prompt {
     Text(String),
     /// A conversation, put into the model's chat template, up to where the
     /// assistant is to speak.
-    Chat(Vec<Message>),
+    Chat(Chat),
 }

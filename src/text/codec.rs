@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use super::{
-    ChatTemplate, Detokenizer, GgufVocabulary, Message, SpecialTokens, TextError, Tokenizer,
-};
+use super::{Chat, ChatTemplate, Detokenizer, GgufVocabulary, SpecialTokens, TextError, Tokenizer};
 use crate::TokenId;
 
 /// Everything between a model's text and its tokens. Cheap to clone.
@@ -86,10 +84,9 @@ impl TextCodec {
     /// # Errors
     ///
     /// [`TextError::NoTemplate`], [`TextError::Template`], [`TextError::Encode`].
-    pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<TokenId>, TextError> {
+    pub fn encode_chat(&self, chat: &Chat) -> Result<Vec<TokenId>, TextError> {
         let template = self.template.as_ref().ok_or(TextError::NoTemplate)?;
-        self.tokenizer
-            .encode(&template.render(messages, true)?, false)
+        self.tokenizer.encode(&template.render(chat, true)?, false)
     }
 
     /// The tokens of a conversation so far, without asking the assistant to speak.
@@ -97,10 +94,9 @@ impl TextCodec {
     /// # Errors
     ///
     /// As [`encode_chat`](Self::encode_chat).
-    pub fn encode_conversation(&self, messages: &[Message]) -> Result<Vec<TokenId>, TextError> {
+    pub fn encode_conversation(&self, chat: &Chat) -> Result<Vec<TokenId>, TextError> {
         let template = self.template.as_ref().ok_or(TextError::NoTemplate)?;
-        self.tokenizer
-            .encode(&template.render(messages, false)?, false)
+        self.tokenizer.encode(&template.render(chat, false)?, false)
     }
 
     /// A detokenizer for one sequence's output, without special tokens.

@@ -54,6 +54,6 @@ pub use error::TextError;
 pub use gguf::GgufVocabulary;
 pub use output::{Certain, TextOutput};
 pub use stop::{Released, StopMatcher, StopStrings};
-pub use template::{ChatTemplate, Message};
+pub use template::{Chat, ChatTemplate, Message};
 pub use tokenizer::Tokenizer;
 pub use utf8::Utf8Stream;

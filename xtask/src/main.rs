@@ -7,19 +7,23 @@
 //! | `bench/` | the figures, side by side with mlx-lm |
 //! | `coverage.rs` | what of the cores the tests reach |
 //! | `fuzz.rs` | libFuzzer on the targets in `fuzz/`, with a stable compiler |
+//! | `clients.rs` | clients of others against the server |
 //! | `demo.rs`, `test.rs`, `simulate.rs`, `soak.rs` | commands put together from set-up and cargo |
 //! | `cache.rs` | the per-user folder that all of it lives in, and its lock |
+//! | `packages.rs` | Python packages, in the cache |
 //! | `component.rs` | a folder that is there whole and undamaged, or is built again |
 //! | `checksum.rs`, `process.rs`, `ui.rs` | SHA-256, other programs, the terminal |
 
 mod bench;
 mod cache;
 mod checksum;
+mod clients;
 mod component;
 mod coverage;
 mod demo;
 mod fuzz;
 mod model;
+mod packages;
 mod process;
 mod setup;
 mod simulate;
@@ -62,6 +66,8 @@ enum Command {
     Fuzz(fuzz::Arguments),
     /// Count the lines and branches of the cores that tests reach
     Coverage(coverage::Arguments),
+    /// Run the official OpenAI client against the server
+    Clients,
 }
 
 fn main() -> ExitCode {
@@ -77,6 +83,7 @@ fn main() -> ExitCode {
         Command::Soak(arguments) => soak::command(&arguments),
         Command::Fuzz(arguments) => fuzz::command(&arguments),
         Command::Coverage(arguments) => coverage::command(&arguments),
+        Command::Clients => clients::command(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

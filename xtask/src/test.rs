@@ -55,6 +55,8 @@ const STAGES: &[Stage] = &[
         cargo: &["test", "--target-dir", "target/planted", "--test", "orders", "planted"] },
     Stage { name: "simulation, planted mistakes", quick: false, environment: &[],
         cargo: &["run", "--package", "xtask", "--", "simulate", "--planted"] },
+    Stage { name: "clients of the server", quick: false, environment: &[],
+        cargo: &["run", "--package", "xtask", "--", "clients"] },
     Stage { name: "quickstart", quick: false, environment: &[],
         cargo: &["run", "--features", "mlx", "--example", "quickstart"] },
     Stage { name: "load generator, oracle", quick: false, environment: &[],

@@ -174,7 +174,7 @@ fn prompt_tokens(prompt: &Prompt, text: Option<&TextCodec>) -> Result<Vec<TokenI
     Ok(match prompt {
         Prompt::Tokens(tokens) => tokens.clone(),
         Prompt::Text(words) => text?.encode_prompt(words)?,
-        Prompt::Chat(messages) => text?.encode_chat(messages)?,
+        Prompt::Chat(chat) => text?.encode_chat(chat)?,
     })
 }
 

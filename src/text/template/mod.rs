@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Value;
+use minijinja::value::{Serde, Value};
 use minijinja::{AutoEscape, Environment, context};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
@@ -41,6 +41,55 @@ const OUTPUT_BYTES_MAX: usize = 64 << 20;
 /// The name under which the environment keeps the one template.
 const NAME: &str = "chat";
 
+/// A conversation, and what else its template may read. Printed with `Debug`, it shows how
+/// much that is.
+///
+/// ```
+/// use motet::text::{Chat, Message};
+///
+/// let tools = serde_json::json!([{"type": "function", "function": {"name": "now"}}]);
+/// let chat = Chat::from([Message::user("What time is it?")]).variable("tools", tools);
+/// ```
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Chat {
+    /// What was said.
+    pub messages: Vec<Message>,
+    /// By name: `tools` (in the API's own shape), `documents`, and what the template asks
+    /// for besides, such as `enable_thinking`.
+    pub variables: BTreeMap<String, Json>,
+}
+
+impl Chat {
+    /// Sets a variable.
+    #[must_use]
+    pub fn variable(mut self, name: impl Into<String>, value: Json) -> Self {
+        self.variables.insert(name.into(), value);
+        self
+    }
+}
+
+impl From<Vec<Message>> for Chat {
+    fn from(messages: Vec<Message>) -> Self {
+        Self {
+            messages,
+            variables: BTreeMap::new(),
+        }
+    }
+}
+
+impl<const N: usize> From<[Message; N]> for Chat {
+    fn from(messages: [Message; N]) -> Self {
+        Self::from(Vec::from(messages))
+    }
+}
+
+impl fmt::Debug for Chat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (messages, variables) = (self.messages.len(), self.variables.len());
+        write!(f, "Chat({messages} messages, {variables} variables)")
+    }
+}
+
 /// One message of a conversation. Printed with `Debug`, it shows how long it is.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
@@ -48,6 +97,9 @@ pub struct Message {
     pub role: String,
     /// What was said.
     pub content: String,
+    /// What else the template may read of it: `name`, `tool_calls`, `tool_call_id`.
+    #[serde(flatten)]
+    pub more: BTreeMap<String, Json>,
 }
 
 impl fmt::Debug for Message {
@@ -62,6 +114,7 @@ impl Message {
         Self {
             role: role.into(),
             content: content.into(),
+            more: BTreeMap::new(),
         }
     }
 
@@ -78,6 +131,15 @@ impl Message {
     /// What the model has said.
     pub fn assistant(content: impl Into<String>) -> Self {
         Self::new("assistant", content)
+    }
+
+    /// As the template reads it.
+    fn value(&self) -> Value {
+        let said = context! { role => self.role.as_str(), content => self.content.as_str() };
+        match self.more.is_empty() {
+            true => said,
+            false => context! { ..said, ..Serde(&self.more) },
+        }
     }
 }
 
@@ -161,20 +223,18 @@ impl ChatTemplate {
     ///
     /// [`TextError::Template`] when the template refuses the messages, with its
     /// own words, or needs more than it may use.
-    pub fn render(
-        &self,
-        messages: &[Message],
-        add_generation_prompt: bool,
-    ) -> Result<String, TextError> {
-        let messages = messages.iter().map(|message| {
-            context! { role => message.role.as_str(), content => message.content.as_str() }
-        });
-        let variables = context! {
-            messages => messages.collect::<Value>(),
+    pub fn render(&self, chat: &Chat, add_generation_prompt: bool) -> Result<String, TextError> {
+        let engine = context! {
+            messages => chat.messages.iter().map(Message::value).collect::<Value>(),
             add_generation_prompt => add_generation_prompt,
-            tools => (),
-            documents => (),
-            ..self.0.special_tokens.clone()
+        };
+        let unless_given = context! { tools => (), documents => () };
+        // What comes first hides what comes later.
+        let variables = context! {
+            ..engine,
+            ..Serde(&chat.variables),
+            ..unless_given,
+            ..self.0.special_tokens.clone(),
         };
         let template = self.0.environment.get_template(NAME);
         let template = template.expect("compiled when the environment was made");

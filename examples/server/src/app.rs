@@ -1,0 +1,217 @@
+//! Routes, and what every request passes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use metrics_exporter_prometheus::PrometheusHandle;
+use motet::Engine;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::arguments::Conduct;
+use crate::error::ApiError;
+use crate::keys::Keys;
+use crate::log::RequestLog;
+use crate::{openai, state, tokens};
+
+static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Longest request id that is taken over from a client.
+const REQUEST_ID_BYTES_MAX: usize = 64;
+
+/// Everything that the routes share.
+#[derive(Debug)]
+pub struct App {
+    pub(crate) engine: Engine,
+    /// What clients call the model.
+    pub(crate) model: String,
+    pub(crate) keys: Keys,
+    pub(crate) conduct: Conduct,
+    pub(crate) metrics: Option<PrometheusHandle>,
+    /// Seconds since 1970.
+    pub(crate) created: u64,
+    /// Names are this and a number.
+    instance: u32,
+    named: AtomicU64,
+}
+
+impl App {
+    /// Puts the parts together.
+    #[must_use]
+    pub fn new(engine: Engine, model: String, keys: Keys, conduct: Conduct) -> Self {
+        Self {
+            engine,
+            model,
+            keys,
+            conduct,
+            metrics: None,
+            created: now(),
+            instance: rand::random(),
+            named: AtomicU64::new(0),
+        }
+    }
+
+    /// Also tells what this recorder has recorded.
+    #[must_use]
+    pub fn metrics(mut self, metrics: PrometheusHandle) -> Self {
+        self.metrics = Some(metrics);
+        self
+    }
+
+    /// The engine, to be shut down.
+    #[must_use]
+    pub fn into_engine(self) -> Engine {
+        self.engine
+    }
+
+    /// Takes in nothing more, and returns when all inside are out.
+    pub async fn drain(&self) {
+        self.engine.drain().await;
+    }
+
+    /// A name that nothing else has.
+    pub(crate) fn name(&self, prefix: &str) -> String {
+        let number = self.named.fetch_add(1, Ordering::Relaxed);
+        format!("{prefix}-{:08x}{number:08x}", self.instance)
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// The whole server, but for the socket.
+pub fn router(app: Arc<App>) -> Router {
+    let guarded = Router::new()
+        .route("/v1/chat/completions", post(openai::chat::complete))
+        .route("/v1/completions", post(openai::text::complete))
+        .route("/v1/models", get(state::models))
+        .route("/v1/models/{model}", get(state::model))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&app), authorize));
+    let body_bytes_max = app.conduct.body_bytes_max;
+    Router::new()
+        .merge(guarded)
+        .route("/health", get(state::health))
+        .route("/ready", get(state::ready))
+        .route("/metrics", get(state::metrics))
+        .fallback(nowhere)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(body_bytes_max))
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), accompany))
+        .with_state(app)
+}
+
+/// Gives the request its id and its line in the log, and looks at the size of its headers.
+async fn accompany(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+    let sent = request.headers().get(&REQUEST_ID).cloned();
+    let id = sent
+        .filter(is_printable)
+        .unwrap_or_else(|| HeaderValue::try_from(app.name("req")).expect("it is ASCII"));
+    let text = id.to_str().unwrap_or_default().to_owned();
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let log = RequestLog::new(text, method, path);
+    request.extensions_mut().insert(log.clone());
+    let mut response = match header_bytes(request.headers()) <= app.conduct.header_bytes_max {
+        true => next.run(request).await,
+        false => ApiError::request(
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            format!(
+                "the headers are longer than {} bytes",
+                app.conduct.header_bytes_max
+            ),
+        )
+        .into_response(),
+    };
+    log.answered(response.status());
+    response.headers_mut().insert(&REQUEST_ID, id);
+    response
+}
+
+/// Who may not ask does not come further.
+async fn authorize(
+    State(app): State<Arc<App>>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let caller = app.keys.admit(request.headers())?;
+    request.extensions_mut().insert(caller);
+    Ok(next.run(request).await)
+}
+
+fn is_printable(id: &HeaderValue) -> bool {
+    (1..=REQUEST_ID_BYTES_MAX).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
+}
+
+fn header_bytes(headers: &HeaderMap) -> usize {
+    let bytes = headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len());
+    bytes.sum()
+}
+
+async fn nowhere(method: Method, request: Request) -> ApiError {
+    let message = format!("there is nothing at {method} {}", request.uri().path());
+    ApiError::request(StatusCode::NOT_FOUND, message)
+}
+
+async fn wrong_method(method: Method, request: Request) -> ApiError {
+    let message = format!("{} does not take {method}", request.uri().path());
+    ApiError::request(StatusCode::METHOD_NOT_ALLOWED, message)
+}
+
+/// A body of JSON, of which errors name the field.
+#[derive(Debug)]
+pub(crate) struct Body(Value);
+
+impl Body {
+    /// The fields that `T` knows; others are left alone, as clients send many.
+    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
+        serde_path_to_error::deserialize(&self.0).map_err(|error| {
+            let path = error.path().to_string();
+            let message = format!("`{path}`: {}", error.inner());
+            ApiError::field(path, message)
+        })
+    }
+}
+
+impl<S: Send + Sync> FromRequest<S> for Body {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        // Pages of other sites may send text to this machine, and not JSON.
+        let kind = request.headers().get(header::CONTENT_TYPE);
+        let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        if !kind.starts_with("application/json") {
+            let message = "expected a body of `Content-Type: application/json`";
+            return Err(ApiError::request(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                message,
+            ));
+        }
+        let bytes = Bytes::from_request(request, state).await;
+        let bytes =
+            bytes.map_err(|refused| ApiError::request(refused.status(), refused.body_text()))?;
+        let body: Value = serde_json::from_slice(&bytes).map_err(|error| {
+            let message = format!("the body is not JSON: {error}");
+            ApiError::request(StatusCode::BAD_REQUEST, message)
+        })?;
+        match body.is_object() {
+            true => Ok(Self(body)),
+            false => Err(ApiError::request(
+                StatusCode::BAD_REQUEST,
+                "the body is not a JSON object",
+            )),
+        }
+    }
+}

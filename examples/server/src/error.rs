@@ -1,0 +1,221 @@
+//! The API's errors, with their status.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use motet::error::{GenerateError, SubmitError};
+use motet::text::TextError;
+use serde_json::{Value, json};
+
+/// What a client is told when it does not get what it asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    /// The API's `type`: a family of errors.
+    kind: &'static str,
+    message: String,
+    /// The field of the body that is to blame.
+    param: Option<String>,
+    code: Option<&'static str>,
+    retry_after: Option<Duration>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            kind,
+            message: message.into(),
+            param: None,
+            code: None,
+            retry_after: None,
+        }
+    }
+
+    /// A field of the body makes no sense.
+    pub(crate) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
+        let error = Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message);
+        Self {
+            param: Some(param.into()),
+            ..error
+        }
+    }
+
+    /// The request makes sense, and this server or its model cannot do it.
+    pub(crate) fn cannot(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            status: StatusCode::UNPROCESSABLE_ENTITY,
+            ..Self::field(param, message)
+        }
+    }
+
+    /// The request itself, not a field of it, is of this status.
+    pub(crate) fn request(status: StatusCode, message: impl Into<String>) -> Self {
+        Self::new(status, "invalid_request_error", message)
+    }
+
+    /// The model's template or tokenizer refuses, in its own words.
+    pub(crate) fn text(param: &str, error: &TextError) -> Self {
+        let message = match error {
+            TextError::Template { what } => format!("the chat template: {}", what.reveal()),
+            other => other.to_string(),
+        };
+        Self::cannot(param, message)
+    }
+
+    pub(crate) fn unauthorized() -> Self {
+        let message = "no valid API key; send it as `Authorization: Bearer KEY`";
+        let kind = "authentication_error";
+        Self {
+            code: Some("invalid_api_key"),
+            ..Self::new(StatusCode::UNAUTHORIZED, kind, message)
+        }
+    }
+
+    pub(crate) fn model_not_found(named: &str) -> Self {
+        let message = format!("there is no model {named:?} here; `GET /v1/models` lists them");
+        Self {
+            status: StatusCode::NOT_FOUND,
+            code: Some("model_not_found"),
+            ..Self::field("model", message)
+        }
+    }
+
+    /// There are too many requests just now.
+    pub(crate) fn busy(message: impl Into<String>, retry_after: Duration) -> Self {
+        let error = Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "rate_limit_error",
+            message.into(),
+        );
+        Self {
+            code: Some("queue_full"),
+            retry_after: Some(retry_after),
+            ..error
+        }
+    }
+
+    fn unavailable(message: String, code: &'static str) -> Self {
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message);
+        Self {
+            code: Some(code),
+            ..error
+        }
+    }
+
+    /// The body of the answer, and of a stream's last event.
+    pub(crate) fn body(&self) -> Value {
+        json!({"error": {
+            "message": self.message,
+            "type": self.kind,
+            "param": self.param,
+            "code": self.code,
+        }})
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body())).into_response();
+        if let Some(after) = self.retry_after {
+            // Whole seconds, and never at once.
+            let seconds = after.as_secs_f64().ceil().max(1.0) as u64;
+            let headers = response.headers_mut();
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+impl From<SubmitError> for ApiError {
+    fn from(error: SubmitError) -> Self {
+        let message = error.to_string();
+        match error {
+            SubmitError::Field {
+                field,
+                found,
+                expected,
+            } => {
+                let name = api_name(field);
+                Self::field(name, format!("`{name}` is {found}; expected {expected}"))
+            }
+            SubmitError::Text(error) => Self::text("messages", &error),
+            // What is wrong quotes the request: for whoever sent it, and not for logs.
+            SubmitError::Grammar { why } => {
+                let message = format!("`response_format` does not compile: {}", why.reveal());
+                Self::cannot("response_format", message)
+            }
+            SubmitError::NoTokenizer { field } => Self::cannot(api_name(field), message),
+            SubmitError::TooLarge { .. } => Self::cannot("max_tokens", message),
+            SubmitError::QueueFull { retry_after, .. } => Self::busy(message, retry_after),
+            SubmitError::Draining => Self::unavailable(message, "draining"),
+            SubmitError::Broken { .. } => Self::unavailable(message, "broken"),
+            _ => Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message),
+        }
+    }
+}
+
+impl From<GenerateError> for ApiError {
+    fn from(error: GenerateError) -> Self {
+        let message = error.to_string();
+        match error {
+            GenerateError::Shutdown => Self::unavailable(message, "draining"),
+            GenerateError::Broken { .. } => Self::unavailable(message, "broken"),
+            GenerateError::OutOfMemory => Self::unavailable(message, "out_of_memory"),
+            GenerateError::DeadlineMissed { .. } => {
+                Self::new(StatusCode::GATEWAY_TIMEOUT, "server_error", message)
+            }
+            GenerateError::SlowReader { .. } => {
+                Self::new(StatusCode::REQUEST_TIMEOUT, "server_error", message)
+            }
+            _ => Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message),
+        }
+    }
+}
+
+/// What the API calls a field of the engine's request.
+fn api_name(field: &'static str) -> &'static str {
+    match field {
+        "output_tokens_max" => "max_tokens",
+        "output_tokens_min" => "min_tokens",
+        "stop_strings" => "stop",
+        "stop_tokens" => "stop_token_ids",
+        "ignore_end_tokens" => "ignore_eos",
+        "at_context_limit.keep" => "num_keep",
+        "prompt.chat" => "messages",
+        "prompt.text" => "prompt",
+        _ => field.strip_prefix("sampling.").unwrap_or(field),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_is_told_in_whole_seconds() {
+        let check = |milliseconds, expected: &str| {
+            let after = Duration::from_millis(milliseconds);
+            let response = ApiError::busy("full", after).into_response();
+            assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+            assert_eq!(response.headers()[header::RETRY_AFTER], expected);
+        };
+        check(0, "1");
+        check(1_001, "2");
+        check(90_000, "90");
+    }
+
+    #[test]
+    fn fields_have_the_names_that_the_client_used() {
+        let error = SubmitError::Field {
+            field: "sampling.top_p",
+            found: "2".into(),
+            expected: "at most 1".into(),
+        };
+        let body = ApiError::from(error).body();
+        assert_eq!(body["error"]["param"], "top_p");
+        assert_eq!(body["error"]["message"], "`top_p` is 2; expected at most 1");
+    }
+}

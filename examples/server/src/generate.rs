@@ -1,0 +1,176 @@
+//! Outputs as they come, several side by side.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_util::Stream;
+use futures_util::stream::{SelectAll, StreamExt};
+use motet::error::GenerateError;
+use motet::request::{FinishReason, Piece, TokenLogprobs, Usage};
+use motet::text::Tokenizer;
+use motet::{Engine, Request, TokenId, TokenStream};
+
+use crate::error::ApiError;
+use crate::keys::Caller;
+use crate::log::RequestLog;
+
+/// What happens to one of the outputs.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// It goes on.
+    Said {
+        text: String,
+        logprobs: Vec<(TokenId, TokenLogprobs)>,
+    },
+    /// It is over.
+    Ended(FinishReason),
+    /// It ended without being whole.
+    Failed(GenerateError),
+}
+
+/// The outputs of one request, by number. Dropping them cancels them.
+#[derive(Debug)]
+pub(crate) struct Voices {
+    voices: SelectAll<Voice>,
+    usage: Usage,
+    log: RequestLog,
+    /// Its place is free when the outputs are gone.
+    _caller: Caller,
+}
+
+#[derive(Debug)]
+struct Voice {
+    number: usize,
+    stream: TokenStream,
+    log: RequestLog,
+    /// Tokens whose log probabilities are still to come.
+    untold: VecDeque<TokenId>,
+    wants_logprobs: bool,
+    /// Whether its prompt counts: one of those that share it does.
+    pays_for_prompt: bool,
+    is_over: bool,
+}
+
+impl Voices {
+    /// Takes all requests in, or none; each may want several outputs.
+    pub(crate) async fn submit(
+        engine: &Engine,
+        requests: Vec<Request>,
+        caller: Caller,
+        log: RequestLog,
+    ) -> Result<Self, ApiError> {
+        let mut voices = SelectAll::new();
+        for request in requests {
+            let wants_logprobs = request.logprobs.is_some();
+            let streams = match request.n {
+                1 => vec![engine.submit(request).await?],
+                _ => engine.submit_many(request).await?,
+            };
+            for (place, stream) in streams.into_iter().enumerate() {
+                if place == 0 {
+                    log.prompt(stream.prompt_tokens());
+                }
+                voices.push(Voice {
+                    number: voices.len(),
+                    stream,
+                    log: log.clone(),
+                    untold: VecDeque::new(),
+                    wants_logprobs,
+                    pays_for_prompt: place == 0,
+                    is_over: false,
+                });
+            }
+        }
+        log.opened();
+        Ok(Self {
+            voices,
+            usage: Usage::default(),
+            log,
+            _caller: caller,
+        })
+    }
+
+    /// How many outputs are not over.
+    pub(crate) fn count(&self) -> usize {
+        self.voices.len()
+    }
+
+    /// What happens next, and to which; none when all are over.
+    pub(crate) async fn next(&mut self) -> Option<(usize, Event)> {
+        let Some((number, event, usage)) = self.voices.next().await else {
+            self.log.closed();
+            return None;
+        };
+        if let Some(usage) = usage {
+            self.usage.prompt_tokens += usage.prompt_tokens;
+            self.usage.cached_tokens += usage.cached_tokens;
+            self.usage.output_tokens += usage.output_tokens;
+        }
+        Some((number, event))
+    }
+
+    /// What those that are over have cost.
+    pub(crate) fn usage(&self) -> Usage {
+        self.usage
+    }
+}
+
+impl Voice {
+    fn said(&mut self, piece: Piece) -> Event {
+        if piece.token.is_some() {
+            self.log.output(1);
+        }
+        if self.wants_logprobs {
+            self.untold.extend(piece.token);
+        }
+        // One each, in the order of the tokens.
+        let told = piece.logprobs.into_iter();
+        let logprobs = told.filter_map(|logprobs| Some((self.untold.pop_front()?, logprobs)));
+        Event::Said {
+            logprobs: logprobs.collect(),
+            text: piece.text,
+        }
+    }
+}
+
+impl Stream for Voice {
+    type Item = (usize, Event, Option<Usage>);
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let next = std::task::ready!(self.stream.poll_next_unpin(cx));
+        let (event, usage) = match next {
+            Some(Ok(piece)) => (self.said(piece), None),
+            Some(Err(error)) => (Event::Failed(error), None),
+            None => match self.stream.finish() {
+                Some(finish) => {
+                    let mut usage = finish.usage;
+                    if !self.pays_for_prompt {
+                        (usage.prompt_tokens, usage.cached_tokens) = (0, 0);
+                    }
+                    (Event::Ended(finish.reason), Some(usage))
+                }
+                None => (Event::Failed(GenerateError::Lost), None),
+            },
+        };
+        self.is_over = !matches!(event, Event::Said { .. });
+        Poll::Ready(Some((self.number, event, usage)))
+    }
+}
+
+/// Why an output ended, in the API's words.
+pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Length | FinishReason::Deadline => "length",
+        _ => "stop",
+    }
+}
+
+/// A token as text; what is not whole characters is replaced.
+pub(crate) fn spelled(tokenizer: &Tokenizer, token: TokenId) -> (String, Vec<u8>) {
+    let bytes = tokenizer.token_bytes(token).unwrap_or_default();
+    (String::from_utf8_lossy(bytes).into_owned(), bytes.to_vec())
+}

@@ -1,0 +1,164 @@
+//! Whose request it is, and how many of theirs there may be at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use axum::http::{HeaderMap, header};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::error::ApiError;
+
+/// Who has as many requests inside as they may is told to try again after so long.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The keys that this server knows; without any, everybody may come.
+#[derive(Debug, Default)]
+pub struct Keys(Vec<Key>);
+
+#[derive(Debug)]
+struct Key {
+    name: Arc<str>,
+    /// Keys are compared by their digests: all are of one length, and none is kept.
+    digest: [u8; 32],
+    places: Arc<Semaphore>,
+}
+
+/// Who asks, while they ask. Clones are the same request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Caller {
+    /// The key's name, not the key; none where no keys are asked for.
+    pub(crate) name: Option<Arc<str>>,
+    _place: Option<Arc<OwnedSemaphorePermit>>,
+}
+
+impl Keys {
+    /// Reads a file of keys: on each line a name, the key and, if wanted, how many
+    /// requests it may have inside at once. `#` begins a comment.
+    ///
+    /// # Errors
+    ///
+    /// A line that is something else, by its number and never by its content.
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut keys = Self::default();
+        for (number, line) in (1..).zip(text.lines()) {
+            let words = line.split('#').next().unwrap_or_default();
+            let words: Vec<&str> = words.split_whitespace().collect();
+            let (name, key, places) = match *words {
+                [] => continue,
+                [name, key] => (name, key, None),
+                [name, key, places] => (name, key, Some(places)),
+                _ => bail!("line {number}: expected a name, a key and perhaps a number"),
+            };
+            let places = match places.map(str::parse::<usize>) {
+                None => Semaphore::MAX_PERMITS,
+                Some(Ok(places)) if (1..=Semaphore::MAX_PERMITS).contains(&places) => places,
+                Some(_) => bail!("line {number}: the third word is to be a number, 1 or more"),
+            };
+            keys.add(name, key, places)
+                .with_context(|| format!("line {number}"))?;
+        }
+        ensure!(!keys.0.is_empty(), "there is no key in it");
+        Ok(keys)
+    }
+
+    fn add(&mut self, name: &str, key: &str, places: usize) -> Result<()> {
+        let digest = Sha256::digest(key).into();
+        let is_new = |known: &Key| *known.name != *name && known.digest != digest;
+        ensure!(self.0.iter().all(is_new), "its name or key is there twice");
+        self.0.push(Key {
+            name: name.into(),
+            digest,
+            places: Arc::new(Semaphore::new(places)),
+        });
+        Ok(())
+    }
+
+    /// Lets a request in, or not.
+    pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
+        if self.0.is_empty() {
+            return Ok(Caller::default());
+        }
+        let sent = headers.get(header::AUTHORIZATION);
+        let sent = sent.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let key = self.find(sent.ok_or_else(ApiError::unauthorized)?);
+        let key = key.ok_or_else(ApiError::unauthorized)?;
+        let place = Arc::clone(&key.places).try_acquire_owned();
+        let place = place.map_err(|_| {
+            let message = "as many requests of this key are inside as it may have";
+            ApiError::busy(message, RETRY_AFTER)
+        })?;
+        Ok(Caller {
+            name: Some(Arc::clone(&key.name)),
+            _place: Some(Arc::new(place)),
+        })
+    }
+
+    /// Looks at every key, so that the time it takes tells nothing.
+    fn find(&self, sent: &str) -> Option<&Key> {
+        let digest: [u8; 32] = Sha256::digest(sent.trim()).into();
+        self.0.iter().fold(None, |found, key| {
+            match bool::from(key.digest.ct_eq(&digest)) {
+                true => Some(key),
+                false => found,
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(value: &str) -> HeaderMap {
+        let value = value.parse().expect("a header");
+        HeaderMap::from_iter([(header::AUTHORIZATION, value)])
+    }
+
+    #[test]
+    fn keys_let_in_and_count() {
+        let keys = Keys::parse("# ours\nann secret-a 1\nbob secret-b # unlimited\n").expect("two");
+        for refused in [
+            "",
+            "Bearer ",
+            "Bearer secret",
+            "secret-a",
+            "Bearer secret-aa",
+        ] {
+            let error = keys.admit(&headers(refused)).expect_err(refused);
+            assert_eq!(error.status, 401, "{refused}");
+        }
+        assert_eq!(keys.admit(&HeaderMap::new()).expect_err("none").status, 401);
+
+        let first = keys.admit(&headers("Bearer secret-a")).expect("ann");
+        assert_eq!(first.name.as_deref(), Some("ann"));
+        let second = keys.admit(&headers("Bearer secret-a"));
+        assert_eq!(second.expect_err("one at once").status, 429);
+        let others: Vec<_> = (0..100)
+            .map(|_| keys.admit(&headers("Bearer secret-b")).expect("bob"))
+            .collect();
+        drop((first, others));
+        keys.admit(&headers("Bearer secret-a")).expect("again");
+
+        let open = Keys::default().admit(&HeaderMap::new()).expect("open");
+        assert_eq!(open.name, None);
+    }
+
+    #[test]
+    fn files_of_keys_are_read_or_refused_without_showing_them() {
+        for (text, expected) in [
+            ("", "there is no key in it"),
+            ("ann", "line 1: expected a name"),
+            ("ann secret many", "line 1: the third word"),
+            ("ann secret 0", "line 1: the third word"),
+            ("ann secret\n\nann other", "line 3: its name or key"),
+            ("ann secret\nbob secret", "line 2: its name or key"),
+        ] {
+            let error = format!("{:#}", Keys::parse(text).expect_err(text));
+            assert!(error.contains(expected), "{error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+}

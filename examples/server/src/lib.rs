@@ -1,0 +1,31 @@
+//! An OpenAI-compatible server on Motet: what an embedder writes around an engine.
+//!
+//! ```text
+//!  client ── app ── keys ── openai ── generate ──▶ Engine
+//!                                        └── server-sent events, or one answer
+//! ```
+//!
+//! | room | what happens there |
+//! |---|---|
+//! | `app.rs` | routes and what every request passes: its id, its limits, its log line |
+//! | `keys.rs` | whose request it is, and how many of theirs there may be |
+//! | `openai/` | the API's bodies, as requests to the engine and back |
+//! | `generate.rs` | outputs as they come, several side by side |
+//! | `tokens.rs` | text to tokens and back |
+//! | `state.rs` | which models, how the server is, its metrics |
+//! | `error.rs` | the API's errors, with their status |
+//! | `recorder.rs` | what the engine tells, for Prometheus |
+//! | `serve.rs` | the socket, and the end: those inside finish |
+
+pub mod app;
+pub mod arguments;
+mod error;
+mod generate;
+pub mod keys;
+mod log;
+mod openai;
+mod recorder;
+pub mod serve;
+pub mod start;
+mod state;
+mod tokens;

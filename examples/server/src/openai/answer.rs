@@ -1,0 +1,258 @@
+//! An answer whole, or as server-sent events.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::response::sse::{self, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use motet::request::{FinishReason, TokenLogprobs, Usage};
+use motet::{TokenId, text::TextCodec};
+use serde_json::{Map, Value, json};
+
+use crate::app::{App, now};
+use crate::error::ApiError;
+use crate::generate::{Event, Voices, finish_reason};
+
+/// While nothing is said for so long, a comment keeps the connection.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// How an endpoint spells an output.
+pub(crate) trait Shape: Send + 'static {
+    /// What begins the answer's id.
+    const PREFIX: &'static str;
+    /// The `object` of a whole answer.
+    const WHOLE: &'static str;
+    /// The `object` of a part.
+    const PART: &'static str;
+
+    /// What comes before all else, if anything does.
+    fn first(&self) -> Option<Map<String, Value>>;
+    /// More text.
+    fn part(&self, text: &str, logprobs: Option<Value>) -> Map<String, Value>;
+    /// Nothing more.
+    fn last(&self) -> Map<String, Value>;
+    /// All of it.
+    fn whole(&self, text: &str, logprobs: Option<Value>) -> Map<String, Value>;
+    /// Log probabilities of tokens that come after so many characters of output.
+    fn logprobs(&self, text: &TextCodec, told: &[(TokenId, TokenLogprobs)], after: usize) -> Value;
+}
+
+/// One output, as far as it has come.
+#[derive(Debug, Default)]
+struct Output {
+    text: String,
+    logprobs: Vec<(TokenId, TokenLogprobs)>,
+    /// Characters whose tokens' log probabilities were told.
+    told: usize,
+    ended: Option<FinishReason>,
+}
+
+/// What all parts of an answer have in common.
+#[derive(Debug)]
+struct Head {
+    app: Arc<App>,
+    id: String,
+    created: u64,
+    wants_logprobs: bool,
+}
+
+impl Head {
+    fn new<S: Shape>(app: Arc<App>, wants_logprobs: bool) -> Self {
+        Self {
+            id: app.name(S::PREFIX),
+            created: now(),
+            app,
+            wants_logprobs,
+        }
+    }
+
+    fn body(&self, object: &str, choices: Vec<Value>, usage: Option<Usage>) -> Value {
+        let mut body = json!({
+            "id": self.id,
+            "object": object,
+            "created": self.created,
+            "model": self.app.model,
+            "choices": choices,
+        });
+        if let Some(usage) = usage {
+            body["usage"] = spell_usage(usage);
+        }
+        body
+    }
+
+    fn logprobs<S: Shape>(
+        &self,
+        shape: &S,
+        told: &[(TokenId, TokenLogprobs)],
+        after: usize,
+    ) -> Option<Value> {
+        let text = self.app.engine.text().filter(|_| self.wants_logprobs)?;
+        Some(shape.logprobs(text, told, after))
+    }
+}
+
+/// Waits for all outputs.
+pub(crate) async fn whole<S: Shape>(
+    app: Arc<App>,
+    shape: S,
+    mut voices: Voices,
+    wants_logprobs: bool,
+) -> Result<Response, ApiError> {
+    let head = Head::new::<S>(app, wants_logprobs);
+    let mut outputs: Vec<Output> = Vec::new();
+    outputs.resize_with(voices.count(), Output::default);
+    while let Some((number, event)) = voices.next().await {
+        let output = &mut outputs[number];
+        match event {
+            Event::Said { text, logprobs } => {
+                output.text.push_str(&text);
+                output.logprobs.extend(logprobs);
+            }
+            Event::Ended(reason) => output.ended = Some(reason),
+            Event::Failed(error) => return Err(error.into()),
+        }
+    }
+    let choices = (0..).zip(&outputs).map(|(number, output)| {
+        let logprobs = head.logprobs(&shape, &output.logprobs, 0);
+        choice(number, shape.whole(&output.text, logprobs), output.ended)
+    });
+    let body = head.body(S::WHOLE, choices.collect(), Some(voices.usage()));
+    Ok(Json(body).into_response())
+}
+
+/// Answers with each piece as it comes. A client who leaves drops this, and with it the
+/// outputs; one who reads slowly pauses them.
+pub(crate) fn streamed<S: Shape>(
+    app: Arc<App>,
+    shape: S,
+    voices: Voices,
+    wants_logprobs: bool,
+    wants_usage: bool,
+) -> Response {
+    let mut outputs: Vec<Output> = Vec::new();
+    outputs.resize_with(voices.count(), Output::default);
+    let streaming = Streaming {
+        head: Head::new::<S>(app, wants_logprobs),
+        shape,
+        voices,
+        wants_usage,
+        begun: 0,
+        outputs,
+        stage: Stage::Begins,
+    };
+    let events = stream::unfold(streaming, |mut streaming| async {
+        let event = streaming.next().await?;
+        Some((Ok::<_, Infallible>(event), streaming))
+    });
+    let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
+    Sse::new(events).keep_alive(keep_alive).into_response()
+}
+
+struct Streaming<S> {
+    head: Head,
+    shape: S,
+    voices: Voices,
+    wants_usage: bool,
+    outputs: Vec<Output>,
+    /// Outputs whose first part was sent.
+    begun: usize,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Begins,
+    Speaks,
+    TellsUsage,
+    Ends,
+    Over,
+}
+
+impl<S: Shape> Streaming<S> {
+    async fn next(&mut self) -> Option<sse::Event> {
+        loop {
+            match self.stage {
+                Stage::Begins => match self.shape.first() {
+                    Some(first) if self.begun < self.outputs.len() => {
+                        self.begun += 1;
+                        return Some(self.part(self.begun - 1, first, None));
+                    }
+                    _ => self.stage = Stage::Speaks,
+                },
+                Stage::Speaks => match self.voices.next().await {
+                    Some((number, event)) => {
+                        if let Some(event) = self.spell(number, event) {
+                            return Some(event);
+                        }
+                    }
+                    None if self.wants_usage => self.stage = Stage::TellsUsage,
+                    None => self.stage = Stage::Ends,
+                },
+                Stage::TellsUsage => {
+                    self.stage = Stage::Ends;
+                    let usage = Some(self.voices.usage());
+                    return Some(event(&self.head.body(S::PART, Vec::new(), usage)));
+                }
+                Stage::Ends => {
+                    self.stage = Stage::Over;
+                    return Some(sse::Event::default().data("[DONE]"));
+                }
+                Stage::Over => return None,
+            }
+        }
+    }
+
+    /// None where there is nothing to say: a token may end within a character.
+    fn spell(&mut self, number: usize, happened: Event) -> Option<sse::Event> {
+        match happened {
+            Event::Said { text, logprobs } => {
+                if text.is_empty() && logprobs.is_empty() {
+                    return None;
+                }
+                let after = self.outputs[number].told;
+                self.outputs[number].told += text.chars().count();
+                let logprobs = self.head.logprobs(&self.shape, &logprobs, after);
+                Some(self.part(number, self.shape.part(&text, logprobs), None))
+            }
+            Event::Ended(reason) => Some(self.part(number, self.shape.last(), Some(reason))),
+            // The status is long gone: the error is the last event.
+            Event::Failed(error) => {
+                self.stage = Stage::Over;
+                Some(event(&ApiError::from(error).body()))
+            }
+        }
+    }
+
+    fn part(
+        &self,
+        number: usize,
+        content: Map<String, Value>,
+        ended: Option<FinishReason>,
+    ) -> sse::Event {
+        let choices = vec![choice(number, content, ended)];
+        event(&self.head.body(S::PART, choices, None))
+    }
+}
+
+fn event(body: &Value) -> sse::Event {
+    sse::Event::default().data(body.to_string())
+}
+
+fn choice(number: usize, content: Map<String, Value>, ended: Option<FinishReason>) -> Value {
+    let mut choice = Map::from_iter([("index".to_owned(), json!(number))]);
+    choice.extend(content);
+    choice.insert("finish_reason".into(), json!(ended.map(finish_reason)));
+    choice.into()
+}
+
+fn spell_usage(usage: Usage) -> Value {
+    json!({
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.prompt_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    })
+}

@@ -1,0 +1,203 @@
+//! The fields that both endpoints have.
+
+use std::collections::BTreeMap;
+
+use motet::grammar::GrammarSource;
+use motet::model::sampling::Sampling;
+use motet::request::{ContextLimit, Priority, Prompt};
+use motet::{Request, TokenId};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::keys::Caller;
+
+/// How a prompt is to be continued. What OpenAI's API does not have is named as in vLLM.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Parameters {
+    model: Option<String>,
+    max_tokens: Option<usize>,
+    max_completion_tokens: Option<usize>,
+    min_tokens: Option<usize>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<i64>,
+    min_p: Option<f32>,
+    seed: Option<i64>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+    repetition_penalty: Option<f32>,
+    logit_bias: Option<BTreeMap<String, f32>>,
+    stop: Option<Stop>,
+    stop_token_ids: Option<Vec<TokenId>>,
+    ignore_eos: Option<bool>,
+    n: Option<usize>,
+    #[serde(default)]
+    pub(crate) stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    response_format: Option<ResponseFormat>,
+    user: Option<String>,
+    cache_salt: Option<String>,
+    priority: Option<Class>,
+    /// Go on when the context is full, and forget its oldest part.
+    context_shift: Option<bool>,
+    /// Tokens at the beginning that are never forgotten; asks for `context_shift`.
+    num_keep: Option<usize>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Stop {
+    One(String),
+    Many(Vec<String>),
+}
+
+#[derive(Debug, Deserialize)]
+struct StreamOptions {
+    include_usage: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum ResponseFormat {
+    Text,
+    JsonObject,
+    JsonSchema { json_schema: NamedSchema },
+}
+
+#[derive(Debug, Deserialize)]
+struct NamedSchema {
+    schema: Value,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Class {
+    Background,
+    Normal,
+    Urgent,
+}
+
+impl Parameters {
+    /// Whether the last event of a stream is to tell what it cost.
+    pub(crate) fn wants_usage(&self) -> bool {
+        let options = self.stream_options.as_ref();
+        options.and_then(|options| options.include_usage) == Some(true)
+    }
+
+    /// The engine's request for this prompt, of at most so many tokens if not said.
+    pub(crate) fn request(
+        &self,
+        app: &App,
+        caller: &Caller,
+        prompt: Prompt,
+        output_tokens_max: usize,
+    ) -> Result<Request, ApiError> {
+        if let Some(named) = self.model.as_ref().filter(|named| **named != app.model) {
+            return Err(ApiError::model_not_found(named));
+        }
+        let said = self.max_completion_tokens.or(self.max_tokens);
+        let mut request = Request::new(prompt).output_tokens_max(said.unwrap_or(output_tokens_max));
+        request.output_tokens_min = self.min_tokens.unwrap_or(0);
+        request.sampling = self.sampling()?;
+        request.logit_bias = self.logit_bias()?;
+        request.stop_strings = match &self.stop {
+            None => Vec::new(),
+            Some(Stop::One(stop)) => vec![stop.clone()],
+            Some(Stop::Many(stops)) => stops.clone(),
+        };
+        request.stop_tokens = self.stop_token_ids.clone().unwrap_or_default();
+        request.ignore_end_tokens = self.ignore_eos.unwrap_or(false);
+        request.n = self.n.unwrap_or(1);
+        request.grammar = self
+            .response_format
+            .as_ref()
+            .and_then(ResponseFormat::grammar);
+        // A key is one user, whatever names it gives: else more names were a larger share.
+        let user = caller.name.as_deref().or(self.user.as_deref());
+        request.user = user.map(str::to_owned);
+        request.cache_salt = self.salt(app, caller);
+        request.priority = self.priority.map_or(Priority::Normal, Class::priority);
+        request.at_context_limit = self.at_context_limit();
+        Ok(request)
+    }
+
+    fn sampling(&self) -> Result<Sampling, ApiError> {
+        let top_k = match self.top_k {
+            None | Some(-1) => 0,
+            Some(top_k) => u32::try_from(top_k).map_err(|_| {
+                ApiError::field("top_k", format!("`top_k` is {top_k}; expected -1 or more"))
+            })?,
+        };
+        // The API's penalties look at all of the output; the third looks at the prompt too.
+        let looks_back = self.repetition_penalty.is_some();
+        Ok(Sampling {
+            temperature: self.temperature.unwrap_or(1.0),
+            top_k,
+            top_p: self.top_p.unwrap_or(1.0),
+            min_p: self.min_p.unwrap_or(0.0),
+            seed: self.seed.map_or_else(rand::random, i64::cast_unsigned),
+            repetition_penalty: self.repetition_penalty.unwrap_or(1.0),
+            presence_penalty: self.presence_penalty.unwrap_or(0.0),
+            frequency_penalty: self.frequency_penalty.unwrap_or(0.0),
+            penalty_window: u32::MAX,
+            penalize_prompt: looks_back,
+        })
+    }
+
+    /// -100 and 100 are as good as never and always, as in the API.
+    fn logit_bias(&self) -> Result<BTreeMap<TokenId, f32>, ApiError> {
+        let all = self.logit_bias.iter().flatten();
+        let parsed = all.map(|(token, bias)| match token.parse() {
+            Ok(token) => Ok((token, *bias)),
+            Err(_) => {
+                let message = format!("`logit_bias` names {token:?}; expected token ids");
+                Err(ApiError::field("logit_bias", message))
+            }
+        });
+        parsed.collect()
+    }
+
+    /// Keys share no cached state, unless the server was told that they may.
+    fn salt(&self, app: &App, caller: &Caller) -> Option<String> {
+        let own = caller.name.as_ref().filter(|_| !app.conduct.share_cache);
+        match (own, &self.cache_salt) {
+            // Its length before it, so that no two pairs are spelled alike.
+            (Some(name), Some(salt)) => Some(format!("{}:{name}{salt}", name.len())),
+            (Some(name), None) => Some(format!("{}:{name}", name.len())),
+            (None, salt) => salt.clone(),
+        }
+    }
+
+    fn at_context_limit(&self) -> ContextLimit {
+        match self.context_shift.unwrap_or(self.num_keep.is_some()) {
+            true => ContextLimit::Shift {
+                keep: self.num_keep.unwrap_or(0),
+            },
+            false => ContextLimit::Stop,
+        }
+    }
+}
+
+impl ResponseFormat {
+    fn grammar(&self) -> Option<GrammarSource> {
+        match self {
+            Self::Text => None,
+            Self::JsonObject => Some(GrammarSource::Json),
+            Self::JsonSchema { json_schema } => {
+                Some(GrammarSource::JsonSchema(json_schema.schema.to_string()))
+            }
+        }
+    }
+}
+
+impl Class {
+    fn priority(self) -> Priority {
+        match self {
+            Self::Background => Priority::Background,
+            Self::Normal => Priority::Normal,
+            Self::Urgent => Priority::Urgent,
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! `POST /v1/completions`.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::response::Response;
+use motet::TokenId;
+use motet::request::{Prompt, TokenLogprobs};
+use motet::text::TextCodec;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::answer::{self, Shape};
+use super::parameters::Parameters;
+use crate::app::{App, Body};
+use crate::error::ApiError;
+use crate::generate::{Voices, spelled};
+use crate::keys::Caller;
+use crate::log::RequestLog;
+
+/// What the API takes where `max_tokens` is not said.
+const OUTPUT_TOKENS_MAX: usize = 16;
+/// Prompts of one request: each takes a place in the queue.
+const PROMPTS_MAX: usize = 128;
+
+#[derive(Debug, Deserialize)]
+struct Wanted {
+    prompt: Prompts,
+    logprobs: Option<usize>,
+    echo: Option<bool>,
+    suffix: Option<String>,
+    best_of: Option<usize>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Prompts {
+    Text(String),
+    Texts(Vec<String>),
+    Tokens(Vec<TokenId>),
+    ManyTokens(Vec<Vec<TokenId>>),
+}
+
+/// Continues one prompt, or several side by side.
+pub(crate) async fn complete(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Extension(log): Extension<RequestLog>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let parameters: Parameters = body.read()?;
+    let wanted: Wanted = body.read()?;
+    wanted.check()?;
+    let wants_logprobs = wanted.logprobs.is_some();
+    let prompts = wanted.prompt.prompts()?;
+    let requests = prompts.into_iter().map(|prompt| {
+        let mut request = parameters.request(&app, &caller, prompt, OUTPUT_TOKENS_MAX)?;
+        request.logprobs = wanted.logprobs;
+        Ok::<_, ApiError>(request)
+    });
+    let requests = requests.collect::<Result<_, _>>()?;
+    let voices = Voices::submit(&app.engine, requests, caller, log).await?;
+    match parameters.stream {
+        Some(true) => {
+            let wants_usage = parameters.wants_usage();
+            Ok(answer::streamed(
+                app,
+                TextShape,
+                voices,
+                wants_logprobs,
+                wants_usage,
+            ))
+        }
+        _ => answer::whole(app, TextShape, voices, wants_logprobs).await,
+    }
+}
+
+impl Wanted {
+    /// What this server does not do is refused, rather than left out.
+    fn check(&self) -> Result<(), ApiError> {
+        let cannot = |field: &str| {
+            let message = format!("`{field}` is not supported");
+            Err(ApiError::cannot(field, message))
+        };
+        if self.echo == Some(true) {
+            return cannot("echo");
+        }
+        if self
+            .suffix
+            .as_ref()
+            .is_some_and(|suffix| !suffix.is_empty())
+        {
+            return cannot("suffix");
+        }
+        if self.best_of.is_some_and(|best_of| best_of > 1) {
+            return cannot("best_of");
+        }
+        Ok(())
+    }
+}
+
+impl Prompts {
+    fn prompts(self) -> Result<Vec<Prompt>, ApiError> {
+        let prompts: Vec<Prompt> = match self {
+            Self::Text(text) => vec![Prompt::Text(text)],
+            Self::Texts(texts) => texts.into_iter().map(Prompt::Text).collect(),
+            Self::Tokens(tokens) => vec![Prompt::Tokens(tokens)],
+            Self::ManyTokens(all) => all.into_iter().map(Prompt::Tokens).collect(),
+        };
+        match prompts.len() {
+            1..=PROMPTS_MAX => Ok(prompts),
+            count => {
+                let message = format!("`prompt` has {count}; expected 1 to {PROMPTS_MAX}");
+                Err(ApiError::field("prompt", message))
+            }
+        }
+    }
+}
+
+struct TextShape;
+
+impl Shape for TextShape {
+    const PREFIX: &'static str = "cmpl";
+    const WHOLE: &'static str = "text_completion";
+    const PART: &'static str = "text_completion";
+
+    fn first(&self) -> Option<Map<String, Value>> {
+        None
+    }
+
+    fn part(&self, text: &str, logprobs: Option<Value>) -> Map<String, Value> {
+        self.whole(text, logprobs)
+    }
+
+    fn last(&self) -> Map<String, Value> {
+        self.whole("", None)
+    }
+
+    fn whole(&self, text: &str, logprobs: Option<Value>) -> Map<String, Value> {
+        Map::from_iter([
+            ("text".to_owned(), json!(text)),
+            ("logprobs".to_owned(), logprobs.into()),
+        ])
+    }
+
+    fn logprobs(&self, text: &TextCodec, told: &[(TokenId, TokenLogprobs)], after: usize) -> Value {
+        let spell = |token| spelled(text.tokenizer(), token).0;
+        let tokens: Vec<String> = told.iter().map(|(token, _)| spell(*token)).collect();
+        let offsets = tokens.iter().scan(after, |at, token| {
+            let begins = *at;
+            *at += token.chars().count();
+            Some(begins)
+        });
+        let top = told.iter().map(|(_, logprobs)| {
+            let top = logprobs.top.iter();
+            let top = top.map(|(token, logprob)| (spell(*token), json!(logprob)));
+            Value::from(top.collect::<Map<_, _>>())
+        });
+        json!({
+            "text_offset": offsets.collect::<Vec<_>>(),
+            "token_logprobs": told.iter().map(|(_, logprobs)| logprobs.logprob).collect::<Vec<_>>(),
+            "top_logprobs": top.collect::<Vec<_>>(),
+            "tokens": tokens,
+        })
+    }
+}

@@ -1,0 +1,108 @@
+//! The engine: a model on MLX, or the oracle.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use motet::Engine;
+use motet::config::EngineConfig;
+use motet::model::ModelError;
+use motet::model::oracle::{Oracle, OracleConfig};
+use motet::text::{ChatTemplate, GgufVocabulary, TextCodec, Tokenizer};
+
+use crate::arguments::Arguments;
+
+/// The oracle's last token, which ends its output.
+const ORACLE_END: u32 = 256;
+const ORACLE_TEMPLATE: &str = "{% for tool in tools or [] %}{{ tool | tojson }}{{ '\\n' }}{% endfor %}\
+    {% for message in messages %}{{ message.role }}: {{ message.content }}\
+    {% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}{{ '\\n' }}{% endfor %}\
+    {% if add_generation_prompt %}assistant: {% endif %}";
+
+/// Starts what the arguments ask for.
+///
+/// # Errors
+///
+/// Names the file or setting that does not work.
+pub async fn engine(arguments: &Arguments) -> Result<Engine> {
+    let config = arguments.engine_config();
+    match &arguments.model {
+        Some(path) => model(path, config).await,
+        None => oracle(config).await,
+    }
+}
+
+#[cfg(feature = "mlx")]
+async fn model(path: &Path, config: EngineConfig) -> Result<Engine> {
+    let started = async { Engine::open(path)?.config(config).start().await };
+    let started = started.await;
+    started.with_context(|| format!("cannot serve {}", path.display()))
+}
+
+#[cfg(not(feature = "mlx"))]
+async fn model(_: &Path, _: EngineConfig) -> Result<Engine> {
+    anyhow::bail!(
+        "this server was built without MLX and cannot run a model.\n\
+         Set MLX up and build with it:\n  \
+           cargo xtask setup\n  \
+           cargo run --release --package motet-server --features mlx -- --model PATH\n\
+         or serve a simulated model with --oracle"
+    )
+}
+
+/// The oracle, whose tokens are bytes.
+async fn oracle(config: EngineConfig) -> Result<Engine> {
+    let oracle = OracleConfig {
+        vocab_size: ORACLE_END as usize + 1,
+        context_tokens_max: 8192,
+        end_tokens: vec![ORACLE_END],
+        end_one_in: 64,
+        verify: false,
+        ..OracleConfig::default()
+    };
+    let build = move || Oracle::new(oracle.clone()).map_err(|e| ModelError::Device(e.to_string()));
+    let text = oracle_text().context("the oracle's tokenizer")?;
+    let engine = Engine::builder(build).text(text).config(config);
+    Ok(engine.start().await?)
+}
+
+/// A tokenizer whose tokens are the bytes, in GPT-2's spelling of them.
+fn oracle_text() -> Result<TextCodec> {
+    let printable = |byte: &u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let others = (0..=255).filter(|byte| !printable(byte));
+    let moved = (256..).zip(others).map(|(spelled, _)| spelled);
+    let alphabet = (0..=255).filter(printable).chain(moved);
+    let mut tokens: Vec<String> = alphabet
+        .filter_map(char::from_u32)
+        .map(String::from)
+        .collect();
+    tokens.push("<end>".into());
+    let mut token_types = vec![1; ORACLE_END as usize];
+    token_types.push(3); // a control token
+    let vocabulary = GgufVocabulary {
+        model: "gpt2".into(),
+        pre: Some("gpt-2".into()),
+        tokens,
+        token_types,
+        end: Some(ORACLE_END),
+        ..GgufVocabulary::default()
+    };
+    let template = ChatTemplate::new(ORACLE_TEMPLATE, [])?;
+    Ok(TextCodec::new(
+        Tokenizer::from_gguf(&vocabulary)?,
+        Some(template),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oracle_reads_and_writes_any_text() {
+        let text = oracle_text().expect("a tokenizer");
+        let said = "héllo 🎵\n\0";
+        let tokens = text.encode_prompt(said).expect("bytes");
+        assert_eq!(tokens.len(), said.len());
+        assert_eq!(text.tokenizer().decode(&tokens).expect("bytes"), said);
+    }
+}

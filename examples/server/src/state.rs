@@ -1,0 +1,92 @@
+//! Which models there are, how the server is, its metrics.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use motet::HealthState;
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::error::ApiError;
+
+/// `GET /v1/models`.
+pub(crate) async fn models(State(app): State<Arc<App>>) -> Json<Value> {
+    Json(json!({"object": "list", "data": [description(&app)]}))
+}
+
+/// `GET /v1/models/{model}`.
+pub(crate) async fn model(
+    State(app): State<Arc<App>>,
+    Path(named): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    match named == app.model {
+        true => Ok(Json(description(&app))),
+        false => Err(ApiError::model_not_found(&named)),
+    }
+}
+
+fn description(app: &App) -> Value {
+    json!({
+        "id": app.model,
+        "object": "model",
+        "created": app.created,
+        "owned_by": "motet",
+        "max_model_len": app.engine.model().context_tokens_max,
+    })
+}
+
+/// `GET /health`: whether this process is any good; else start another.
+pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
+    let state = app.engine.health().state;
+    let is_lost = matches!(state, HealthState::Broken { .. } | HealthState::Dead);
+    answer(&app, !is_lost)
+}
+
+/// `GET /ready`: whether requests are taken in.
+pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response {
+    let state = app.engine.health().state;
+    answer(
+        &app,
+        matches!(state, HealthState::Ready | HealthState::Busy),
+    )
+}
+
+fn answer(app: &App, is_well: bool) -> Response {
+    let health = app.engine.health();
+    let (state, reason) = match health.state {
+        HealthState::Ready => ("ready", None),
+        HealthState::Busy => ("busy", None),
+        HealthState::Draining => ("draining", None),
+        HealthState::Recovering { .. } => ("recovering", None),
+        HealthState::Broken { reason } => ("broken", Some(reason)),
+        _ => ("dead", None),
+    };
+    let status = match is_well {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let body = json!({
+        "state": state,
+        "reason": reason,
+        "running": health.running,
+        "waiting": health.waiting,
+        "paused": health.paused,
+        "disk_degraded": health.disk_degraded,
+        "pager_lost": health.pager_lost,
+    });
+    (status, Json(body)).into_response()
+}
+
+/// `GET /metrics`, in Prometheus' words.
+pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
+    match &app.metrics {
+        Some(metrics) => {
+            let kind = "text/plain; version=0.0.4; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], metrics.render()).into_response()
+        }
+        None => ApiError::request(StatusCode::NOT_FOUND, "no metrics are recorded").into_response(),
+    }
+}

@@ -1,0 +1,514 @@
+//! The whole server but for the socket, on the oracle: what clients send and get.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response, StatusCode, header};
+use clap::Parser;
+use http_body_util::BodyExt;
+use motet_server::app::{App, router};
+use motet_server::arguments::Arguments;
+use motet_server::keys::Keys;
+use motet_server::start;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+struct Server {
+    app: Arc<App>,
+    router: Router,
+}
+
+struct Answer {
+    status: StatusCode,
+    body: Value,
+}
+
+impl Server {
+    async fn new() -> Self {
+        Self::with("", "").await
+    }
+
+    async fn with(arguments: &str, keys: &str) -> Self {
+        let words = ["server", "--oracle"].into_iter();
+        let arguments = Arguments::parse_from(words.chain(arguments.split_whitespace()));
+        let engine = start::engine(&arguments).await.expect("the oracle starts");
+        let keys = match keys {
+            "" => Keys::default(),
+            keys => Keys::parse(keys).expect("keys"),
+        };
+        let app = App::new(engine, arguments.model_name(), keys, arguments.conduct);
+        let app = Arc::new(app);
+        let router = router(Arc::clone(&app));
+        Self { app, router }
+    }
+
+    async fn send(&self, request: Request<Body>) -> Response<Body> {
+        let answered = self.router.clone().oneshot(request).await;
+        answered.expect("a router always answers")
+    }
+
+    async fn get(&self, path: &str) -> Answer {
+        let request = Request::get(path).body(Body::empty()).expect("a request");
+        Answer::of(self.send(request).await).await
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> Answer {
+        Answer::of(self.send(post(path, body)).await).await
+    }
+
+    /// The events of a stream, but for the last, which says that it is over.
+    async fn stream(&self, path: &str, body: &Value) -> Vec<Value> {
+        let response = self.send(post(path, body)).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(
+            response.headers()[header::CONTENT_TYPE],
+            "text/event-stream"
+        );
+        let text = whole(response).await;
+        let mut events: Vec<&str> = text
+            .split("\n\n")
+            .filter_map(|event| event.strip_prefix("data: "))
+            .collect();
+        assert_eq!(events.pop(), Some("[DONE]"));
+        let parsed = events.into_iter().map(serde_json::from_str);
+        parsed.collect::<Result<_, _>>().expect("events are JSON")
+    }
+}
+
+impl Answer {
+    async fn of(response: Response<Body>) -> Self {
+        let status = response.status();
+        assert!(response.headers().contains_key("x-request-id"));
+        let text = whole(response).await;
+        let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
+        Self { status, body }
+    }
+
+    #[track_caller]
+    fn ok(self) -> Value {
+        assert_eq!(self.status, StatusCode::OK, "{}", self.body);
+        self.body
+    }
+}
+
+async fn whole(response: Response<Body>) -> String {
+    let bytes = response.into_body().collect().await.expect("a whole body");
+    String::from_utf8(bytes.to_bytes().to_vec()).expect("text")
+}
+
+fn post(path: &str, body: &Value) -> Request<Body> {
+    let request = Request::post(path).header(header::CONTENT_TYPE, "application/json");
+    request
+        .body(Body::from(body.to_string()))
+        .expect("a request")
+}
+
+/// A greedy conversation, with these fields beside.
+fn chat(more: Value) -> Value {
+    let mut body = json!({
+        "model": "oracle",
+        "messages": [{"role": "system", "content": "You are an oracle. ".repeat(8)},
+                     {"role": "user", "content": "What will be?"}],
+        "temperature": 0,
+        "max_tokens": 40,
+    });
+    body.as_object_mut()
+        .expect("an object")
+        .extend(more.as_object().expect("fields").clone());
+    body
+}
+
+const CHAT: &str = "/v1/chat/completions";
+const TEXT: &str = "/v1/completions";
+
+#[tokio::test]
+async fn a_conversation_is_answered_whole_and_in_parts_alike() {
+    let server = Server::new().await;
+    let first = server.post(CHAT, &chat(json!({}))).await.ok();
+    assert_eq!(first["object"], "chat.completion");
+    assert_eq!(first["model"], "oracle");
+    let said = &first["choices"][0]["message"];
+    assert_eq!(said["role"], "assistant");
+    let usage = &first["usage"];
+    assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 0);
+    assert!(usage["completion_tokens"].as_u64() <= Some(40));
+
+    let options = json!({"stream": true, "stream_options": {"include_usage": true}});
+    let mut events = server.stream(CHAT, &chat(options)).await;
+    let last = events.pop().expect("its usage");
+    assert_eq!(last["choices"], json!([]));
+    assert_eq!(
+        last["usage"]["completion_tokens"],
+        usage["completion_tokens"]
+    );
+    // All but the prompt's last token, which must be evaluated.
+    let cached = last["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+    assert_eq!(
+        cached,
+        usage["prompt_tokens"].as_u64().map(|tokens| tokens - 1)
+    );
+
+    assert_eq!(events[0]["choices"][0]["delta"]["role"], "assistant");
+    let parts = events
+        .iter()
+        .map(|event| &event["choices"][0]["delta"]["content"]);
+    let text: String = parts.filter_map(Value::as_str).collect();
+    assert_eq!(json!(text), said["content"]);
+    let reasons = events
+        .iter()
+        .map(|event| &event["choices"][0]["finish_reason"]);
+    let reasons: Vec<_> = reasons.filter(|reason| !reason.is_null()).collect();
+    assert_eq!(reasons, [&first["choices"][0]["finish_reason"]]);
+    assert!(events.iter().all(|event| event["id"] == events[0]["id"]));
+    assert_ne!(events[0]["id"], first["id"]);
+}
+
+#[tokio::test]
+async fn several_outputs_and_prompts_have_their_numbers() {
+    let server = Server::new().await;
+    let body = json!({
+        "prompt": ["one ", [1, 2]], "n": 2
+    });
+    let mixed = server.post(TEXT, &body).await;
+    assert_eq!(
+        mixed.status,
+        StatusCode::BAD_REQUEST,
+        "one kind of prompt at a time"
+    );
+
+    let body = json!({
+        "prompt": ["one ", "two "], "n": 2, "max_tokens": 12, "seed": 7, "temperature": 1.5,
+        "ignore_eos": true,
+    });
+    let answer = server.post(TEXT, &body).await.ok();
+    let choices = answer["choices"].as_array().expect("choices");
+    let numbers: Vec<_> = choices.iter().map(|choice| &choice["index"]).collect();
+    assert_eq!(numbers, [0, 1, 2, 3]);
+    assert!(
+        choices
+            .iter()
+            .all(|choice| choice["finish_reason"] == "length")
+    );
+    // Prompts that are shared are paid for once.
+    assert_eq!(answer["usage"]["prompt_tokens"], 2 * "one ".len());
+    assert_eq!(answer["usage"]["completion_tokens"], 4 * 12);
+
+    let mut streamed = BTreeMap::<u64, String>::new();
+    let mut body = body;
+    body["stream"] = json!(true);
+    for event in server.stream(TEXT, &body).await {
+        let choice = &event["choices"][0];
+        let number = choice["index"].as_u64().expect("a number");
+        let text = choice["text"].as_str().expect("text");
+        streamed.entry(number).or_default().push_str(text);
+    }
+    let texts = choices
+        .iter()
+        .map(|choice| choice["text"].as_str().expect("text"));
+    assert!(streamed.values().eq(texts), "the same seed says the same");
+
+    let tokens = server
+        .post(TEXT, &json!({"prompt": [[1, 2, 3], [4]]}))
+        .await
+        .ok();
+    assert_eq!(tokens["usage"]["prompt_tokens"], 4);
+}
+
+#[tokio::test]
+async fn log_probabilities_are_told_for_each_token() {
+    let server = Server::new().await;
+    let wanted = json!({"logprobs": true, "top_logprobs": 3, "logit_bias": {"256": -100}});
+    let answer = server.post(CHAT, &chat(wanted)).await.ok();
+    let content = answer["choices"][0]["logprobs"]["content"]
+        .as_array()
+        .expect("logprobs");
+    assert_eq!(json!(content.len()), answer["usage"]["completion_tokens"]);
+    for token in content {
+        assert_eq!(token["top_logprobs"].as_array().map(Vec::len), Some(3));
+        assert_eq!(
+            token["top_logprobs"][0]["token"], token["token"],
+            "it is greedy"
+        );
+        assert!(token["logprob"].as_f64() <= Some(0.0));
+    }
+    let bytes = content
+        .iter()
+        .flat_map(|token| token["bytes"].as_array().expect("bytes"));
+    let bytes = bytes
+        .map(|byte| byte.as_u64().expect("a byte") as u8)
+        .collect::<Vec<_>>();
+    let text = String::from_utf8_lossy(&bytes);
+    assert_eq!(answer["choices"][0]["message"]["content"], json!(text));
+
+    let body = json!({"prompt": "ab", "logprobs": 2, "temperature": 0, "ignore_eos": true});
+    let answer = server.post(TEXT, &body).await.ok();
+    let logprobs = &answer["choices"][0]["logprobs"];
+    for field in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+        assert_eq!(
+            logprobs[field].as_array().map(Vec::len),
+            Some(16),
+            "{field}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn outputs_end_and_look_as_was_asked_for() {
+    let server = Server::new().await;
+    let free = server
+        .post(CHAT, &chat(json!({"ignore_eos": true})))
+        .await
+        .ok();
+    let said = free["choices"][0]["message"]["content"]
+        .as_str()
+        .expect("text")
+        .to_owned();
+    assert_eq!(free["choices"][0]["finish_reason"], "length");
+
+    let stop: String = said.chars().skip(10).take(3).collect();
+    let wanted = json!({"stop": stop, "ignore_eos": true});
+    let stopped = server.post(CHAT, &chat(wanted)).await.ok();
+    let end = said.find(&stop).expect("it is in there");
+    assert_eq!(
+        stopped["choices"][0]["message"]["content"],
+        json!(&said[..end])
+    );
+    assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
+
+    let schema = json!({"type": "object", "properties": {"a": {"enum": ["x", "y"]}},
+                        "required": ["a"], "additionalProperties": false});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "s", "schema": schema}});
+    let held = chat(json!({"response_format": format, "max_tokens": 400}));
+    let held = server.post(CHAT, &held).await.ok();
+    let content = held["choices"][0]["message"]["content"]
+        .as_str()
+        .expect("text");
+    if held["choices"][0]["finish_reason"] == "stop" {
+        let value: Value = serde_json::from_str(content).expect("JSON");
+        assert!(value["a"] == "x" || value["a"] == "y", "{value}");
+    } else {
+        // An oracle may be lost in white space; what there is begins an object.
+        assert!(content.trim_start().starts_with('{'), "{content}");
+    }
+}
+
+#[tokio::test]
+async fn tools_reach_the_template() {
+    let server = Server::new().await;
+    let tools = json!([{"type": "function", "function": {"name": "clock"}}]);
+    let called = json!([
+        {"role": "user", "content": [{"type": "text", "text": "What "}, {"type": "text", "text": "time?"}]},
+        {"role": "assistant", "content": null, "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "clock", "arguments": "{\"zone\": 2}"}}]},
+        {"role": "tool", "tool_call_id": "1", "content": "noon"},
+    ]);
+    let spell = async |body: Value| {
+        let tokens = server.post("/tokenize", &body).await.ok();
+        assert_eq!(
+            tokens["count"].as_u64(),
+            tokens["tokens"].as_array().map(|t| t.len() as u64)
+        );
+        let text = server
+            .post("/detokenize", &json!({"tokens": tokens["tokens"]}))
+            .await
+            .ok();
+        text["prompt"].as_str().expect("text").to_owned()
+    };
+    let text = spell(json!({"messages": called, "tools": tools})).await;
+    assert!(
+        text.starts_with(r#"{"type": "function", "function": {"name": "clock"}}"#),
+        "{text}"
+    );
+    assert!(text.contains("user: What time?\n"), "{text}");
+    assert!(text.contains(r#""arguments": {"zone": 2}"#), "{text}");
+    assert!(text.ends_with("tool: noon\nassistant: "), "{text}");
+    let text = spell(json!({"messages": called, "tools": tools, "tool_choice": "none"})).await;
+    assert!(text.starts_with("user: "), "{text}");
+    assert_eq!(spell(json!({"prompt": "as it is"})).await, "as it is");
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_refused_by_name() {
+    let server = Server::with("--body-bytes-max 20000 --header-bytes-max 300", "").await;
+    let check = async |path: &str, body: Value, status: u16, param: Value| {
+        let answer = server.post(path, &body).await;
+        assert_eq!(answer.status.as_u16(), status, "{body}: {}", answer.body);
+        assert_eq!(
+            answer.body["error"]["param"], param,
+            "{body}: {}",
+            answer.body
+        );
+        assert!(answer.body["error"]["message"].is_string());
+    };
+    for (field, value, status) in [
+        ("temperature", json!("hot"), 400),
+        ("temperature", json!(-1), 400),
+        ("top_p", json!(2), 400),
+        ("top_k", json!(-5), 400),
+        ("n", json!(0), 400),
+        ("max_tokens", json!(0), 400),
+        ("stop", json!([""]), 400),
+        ("logit_bias", json!({"x": 1}), 400),
+        ("logit_bias", json!({"999999": 1}), 400),
+        ("priority", json!("first"), 400),
+        ("messages", json!([]), 400),
+        ("model", json!("another"), 404),
+        ("tool_choice", json!("required"), 422),
+        (
+            "response_format",
+            json!({"type": "json_schema", "json_schema": {"schema": {"type": 7}}}),
+            422,
+        ),
+    ] {
+        check(CHAT, chat(json!({field: value})), status, json!(field)).await;
+    }
+    let image = json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]});
+    check(CHAT, chat(image), 400, json!("messages[0].content")).await;
+    check(
+        CHAT,
+        chat(json!({"messages": [{"content": "x"}]})),
+        400,
+        json!("messages[0]"),
+    )
+    .await;
+    check(
+        TEXT,
+        json!({"prompt": "x", "echo": true}),
+        422,
+        json!("echo"),
+    )
+    .await;
+    check(TEXT, json!({"prompt": [300]}), 400, json!("prompt")).await;
+    check(
+        TEXT,
+        json!({"prompt": "x".repeat(9000)}),
+        400,
+        json!("prompt"),
+    )
+    .await;
+    check(
+        TEXT,
+        json!({"prompt": "x".repeat(21_000)}),
+        413,
+        Value::Null,
+    )
+    .await;
+    check("/v1/nothing", json!({}), 404, Value::Null).await;
+    check("/health", json!({}), 405, Value::Null).await;
+    check(CHAT, json!([]), 400, Value::Null).await;
+
+    let plain = Request::post(CHAT)
+        .body(Body::from("{}"))
+        .expect("a request");
+    assert_eq!(
+        server.send(plain).await.status(),
+        StatusCode::UNSUPPORTED_MEDIA_TYPE
+    );
+    let mut torn = post(CHAT, &json!({}));
+    *torn.body_mut() = Body::from("{\"messages\": [");
+    assert_eq!(server.send(torn).await.status(), StatusCode::BAD_REQUEST);
+    let long = Request::get("/health").header("x-long", "x".repeat(400));
+    let long = server
+        .send(long.body(Body::empty()).expect("a request"))
+        .await;
+    assert_eq!(long.status(), StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE);
+}
+
+#[tokio::test]
+async fn keys_have_their_limits_and_their_own_cache() {
+    let server = Server::with("", "ann secret-a 1\nbob secret-b\n").await;
+    let ask = async |key: &str, body: Value| {
+        let mut request = post(CHAT, &body);
+        let key = format!("Bearer {key}").parse().expect("a header");
+        request.headers_mut().insert(header::AUTHORIZATION, key);
+        server.send(request).await
+    };
+    assert_eq!(
+        server.post(CHAT, &chat(json!({}))).await.status,
+        StatusCode::UNAUTHORIZED
+    );
+    assert_eq!(
+        server.get("/v1/models").await.status,
+        StatusCode::UNAUTHORIZED
+    );
+    assert_eq!(server.get("/health").await.status, StatusCode::OK);
+    assert_eq!(
+        ask("wrong", chat(json!({}))).await.status(),
+        StatusCode::UNAUTHORIZED
+    );
+
+    let held = ask("secret-a", chat(json!({"stream": true}))).await;
+    assert_eq!(held.status(), StatusCode::OK);
+    let refused = ask("secret-a", chat(json!({}))).await;
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.headers()[header::RETRY_AFTER], "1");
+    whole(held).await;
+    let cached = async |key: &str, more: Value| {
+        let answer = Answer::of(ask(key, chat(more)).await).await.ok();
+        answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64()
+    };
+    assert_eq!(
+        cached("secret-b", json!({})).await,
+        Some(0),
+        "another's state is not found"
+    );
+    assert!(cached("secret-a", json!({})).await > Some(0));
+    assert_eq!(
+        cached("secret-a", json!({"cache_salt": "x"})).await,
+        Some(0)
+    );
+}
+
+#[tokio::test]
+async fn who_leaves_frees_their_place() {
+    let server = Server::with("--sequences-max 1 --queue-max 1", "").await;
+    let endless = chat(json!({"stream": true, "ignore_eos": true, "max_tokens": 7000}));
+    let mut first = server.send(post(CHAT, &endless)).await.into_body();
+    first.frame().await.expect("it speaks").expect("a part");
+    let waiting = server.send(post(CHAT, &endless)).await;
+    let refused = server.post(CHAT, &chat(json!({}))).await;
+    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.body["error"]["code"], "queue_full");
+    drop((first, waiting));
+    let asked_again = async {
+        loop {
+            let answer = server.post(CHAT, &chat(json!({}))).await;
+            match answer.status {
+                StatusCode::TOO_MANY_REQUESTS => tokio::task::yield_now().await,
+                _ => break answer.ok(),
+            }
+        }
+    };
+    let answered = tokio::time::timeout(Duration::from_secs(30), asked_again).await;
+    answered.expect("a place is free");
+}
+
+#[tokio::test]
+async fn a_draining_server_says_so() {
+    let server = Server::new().await;
+    assert_eq!(server.get("/ready").await.ok()["state"], "ready");
+    assert_eq!(
+        server.get("/v1/models").await.ok()["data"][0]["id"],
+        "oracle"
+    );
+    assert_eq!(
+        server.get("/v1/models/oracle").await.ok()["max_model_len"],
+        8192
+    );
+    assert_eq!(
+        server.get("/v1/models/other").await.status,
+        StatusCode::NOT_FOUND
+    );
+    server.app.drain().await;
+    assert_eq!(
+        server.get("/ready").await.status,
+        StatusCode::SERVICE_UNAVAILABLE
+    );
+    assert_eq!(server.get("/health").await.ok()["state"], "draining");
+    let refused = server.post(CHAT, &chat(json!({}))).await;
+    assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(refused.body["error"]["code"], "draining");
+}
