@@ -15,6 +15,13 @@ use crate::truth::{self, Truth};
 /// A reader who waits gets the next token, or an end, within this time.
 const NEXT_COMES: Duration = Duration::from_secs(3_600);
 
+/// What makes cores panic, at somebody's message by chance.
+const PANICS: [Fault; 3] = [
+    Fault::SchedulerPanics,
+    Fault::CachePanics,
+    Fault::PagerPanics,
+];
+
 /// Whoever is in a step may be failed by these, again and again.
 const FAILS_STEPS: [Fault; 7] = [
     Fault::StepFails,
@@ -112,6 +119,9 @@ pub(crate) fn failed(world: &World, name: motet::SequenceId, truth: &Truth, erro
             let poisoned =
                 plan.rate(Fault::Poison) > 0.0 && (retries_max == 0 || truth.may_hold(POISON));
             *attempts > retries_max && (poisoned || plan.has_any(&FAILS_STEPS))
+        }
+        GenerateError::Panicked { attempts, .. } => {
+            *attempts > plan.config.scheduler.step_retries_max && plan.has_any(&PANICS)
         }
         GenerateError::OutOfMemory => plan.pins,
         GenerateError::ForkSource(_)
