@@ -95,9 +95,10 @@ impl SchedulerCore {
         }
     }
 
-    /// The cache wants to hear when all edits so far are carried out.
+    /// The cache wants to hear when all edits so far are carried out. A device that has not
+    /// heard of the epoch yet would drop what is handed over before that.
     fn clears(&mut self, number: u64, effects: &mut Vec<Effect>) {
-        if !self.edits.is_empty() {
+        if !self.edits.is_empty() || self.clears_device {
             self.clearings.push(number);
         } else if let Some(last) = self.flights.back_mut() {
             last.clearings.push(number);

@@ -283,7 +283,8 @@ pub struct SchedulerCore {
     stale_answers: usize,
     /// There is no device now; there may be one later.
     device_away: bool,
-    /// The device holds what nobody knows any more: work is sent for that alone.
+    /// The device has not heard of the epoch, and holds what nobody knows any more: work is
+    /// sent for that alone.
     clears_device: bool,
     preempted: u64,
     device_idle: Duration,

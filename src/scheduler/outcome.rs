@@ -79,7 +79,7 @@ impl SchedulerCore {
             }
             Err(Failure::Reset(reason)) => {
                 let mut blamed = self.still_there(&flight.members);
-                if blamed.is_empty() {
+                if blamed.is_empty() && !flight.is_stray {
                     // Without a step, nobody in particular is to blame.
                     blamed = self.entries.keys().collect();
                 }

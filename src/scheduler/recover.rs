@@ -40,6 +40,8 @@ pub struct History {
     pub generated: Vec<TokenId>,
     /// Whether it has had a slot.
     pub started: bool,
+    /// Whether it waits for its reader.
+    pub paused: bool,
 }
 
 impl Event {
@@ -84,10 +86,10 @@ impl SchedulerCore {
             takes: Duration::ZERO,
             ends_at: self.now,
             clearings: Vec::new(),
+            is_stray: true,
         });
         self.flights = VecDeque::from_iter(strays);
         self.reset(&[], "", u32::MAX, effects);
-        self.clears_device = true;
     }
 
     /// A sequence goes on from its history.
@@ -96,6 +98,7 @@ impl SchedulerCore {
             submission,
             generated,
             started,
+            paused,
         } = history;
         let sequence = submission.sequence;
         if generated.len() >= submission.output_tokens_max {
@@ -119,6 +122,10 @@ impl SchedulerCore {
         }
         let key = self.entries.insert(entry);
         self.names.insert(sequence, key);
+        if paused {
+            // Before it could start, and others wait for what it computes.
+            self.pause(sequence);
+        }
         self.enqueue(key);
     }
 
@@ -141,7 +148,6 @@ impl SchedulerCore {
     /// There is a device again, and it is empty.
     pub(super) fn find_device(&mut self, effects: &mut Vec<Effect>) {
         self.device_away = false;
-        self.clears_device = false;
         self.may_start = true;
         self.look(effects);
     }
@@ -154,7 +160,6 @@ impl SchedulerCore {
         effects: &mut Vec<Effect>,
     ) {
         self.reset(&[], "", u32::MAX, effects);
-        self.clears_device = true;
         let culprit = culprit.and_then(|(name, error)| Some((*self.names.get(&name)?, error)));
         if let Some((key, error)) = culprit {
             self.fail(key, error, Over::Discard, effects);
@@ -174,6 +179,7 @@ impl SchedulerCore {
         let mut lost: Vec<EntryKey> = self.entries.keys().filter(has_state).collect();
         lost.sort_by_key(|key| self.entries[*key].sequence);
         self.epoch += 1;
+        self.clears_device = true;
         self.edits.clear();
         self.clearings.clear();
         self.drawers.clear();

@@ -107,11 +107,9 @@ impl House {
                 submission: submission(*sequence, caller, &caller.prompt, end_tokens),
                 generated: caller.told.clone(),
                 started: self.losses.started.contains(sequence),
+                paused: self.losses.paused.contains(sequence),
             };
             self.feed(Event::GoOn(history));
-        }
-        for sequence in self.losses.paused.clone() {
-            self.feed(Event::Pause(sequence));
         }
     }
 }

@@ -81,13 +81,14 @@ impl Link {
     }
 
     /// What its caller knows of it; what it continues, where that is not known yet.
-    pub(super) fn event(&self) -> Event {
+    pub(super) fn event(&self, paused: bool) -> Event {
         match &self.start {
             Start::Forks(fork) => Event::Fork(fork.clone()),
             Start::Submitted(submission) => Event::GoOn(History {
                 submission: submission.clone(),
                 generated: self.told.clone(),
                 started: self.started,
+                paused,
             }),
         }
     }

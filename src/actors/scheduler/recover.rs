@@ -216,14 +216,11 @@ impl Scheduler {
             .collect();
         sequences.sort_unstable();
         for (is_fork, sequence) in sequences {
-            let event = self.links[&sequence].event();
+            let event = self.links[&sequence].event(self.paused.contains(&sequence));
             self.advance(event);
             if is_fork {
                 self.note_start(sequence);
             }
-        }
-        for sequence in self.paused.clone() {
-            self.advance(Event::Pause(sequence));
         }
         // What was being handled when the core panicked may have been this.
         let stopping = self.links.iter().filter(|(_, link)| link.stops);
