@@ -66,7 +66,10 @@ impl CacheCore {
     pub(super) fn begin(&mut self, newcomer: Begin, patience: Patience, effects: &mut Vec<Effect>) {
         // One token is always left to evaluate, so that there are logits. And a path is no
         // longer than what the slot is granted now, whatever it will be granted later.
-        let most = (newcomer.tokens.len() - 1).min(newcomer.tokens_max);
+        let most = match newcomer.afresh {
+            true => 0,
+            false => (newcomer.tokens.len() - 1).min(newcomer.tokens_max),
+        };
         let usable = self.usable(&newcomer.salt, &newcomer.tokens[..most]);
         if patience.leader
             && let Some((leader, at)) = self.leader(&newcomer, most, usable.tokens)
@@ -86,7 +89,7 @@ impl CacheCore {
             });
             return;
         }
-        let newcomer = match patience.pager {
+        let newcomer = match patience.pager && !newcomer.afresh {
             true => self.ask_pager(newcomer, &usable, most, patience.leader, effects),
             false => Some(newcomer),
         };

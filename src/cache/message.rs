@@ -133,6 +133,10 @@ pub struct Begin {
     /// How long it takes to compute a token of it, as far as is known: what is in no
     /// copy, or slower to bring, is computed.
     pub token_time: Option<Duration>,
+    /// Whether it begins with nothing, whatever is cached of it. All that it holds is one
+    /// tail then, which takes less of the device than a path of segments, each of whole
+    /// blocks, and a tail.
+    pub afresh: bool,
 }
 
 /// A sequence that has not begun, of which somebody wants to know how much is cached.
@@ -291,6 +295,7 @@ impl Begin {
             restore_points: Vec::new(),
             priority: 0,
             token_time: None,
+            afresh: false,
         }
     }
 }

@@ -215,7 +215,10 @@ impl SchedulerCore {
         }
         self.room_tight = true;
         if waits_for_room && self.running.is_empty() && self.starting.is_empty() {
-            self.fail(key, GenerateError::OutOfMemory, Over::Close, effects);
+            match std::mem::replace(&mut self.entries[key].afresh, true) {
+                false => self.may_start = true,
+                true => self.fail(key, GenerateError::OutOfMemory, Over::Close, effects),
+            }
             // The next may be smaller.
             self.refused = None;
         }

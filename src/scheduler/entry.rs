@@ -59,6 +59,9 @@ pub(super) struct Entry {
     pub(super) overtaken: u32,
     /// The cache had no room for it and head room: it is to begin with little.
     pub(super) tight: bool,
+    /// It did not fit on the device with what is cached of it, even alone: it begins with
+    /// nothing.
+    pub(super) afresh: bool,
     /// Whether it has had a slot before.
     pub(super) started: bool,
     /// Times that it gave way.
@@ -179,6 +182,7 @@ impl Entry {
             resident_tokens: None,
             overtaken: 0,
             tight: false,
+            afresh: false,
             started: false,
             preempted: 0,
             charged_tokens: 0,
@@ -237,6 +241,7 @@ impl Entry {
             restore_points: self.restore_points.clone(),
             priority: self.retention,
             token_time,
+            afresh: self.afresh,
         }
     }
 

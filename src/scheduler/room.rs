@@ -144,7 +144,11 @@ impl SchedulerCore {
             return;
         }
         if self.running.len() == 1 && self.starting.is_empty() {
-            self.fail(needy, GenerateError::OutOfMemory, Over::Close, effects);
+            // What is cached of it may be what takes its room.
+            match std::mem::replace(&mut self.entries[needy].afresh, true) {
+                false => self.let_go(needy, effects),
+                true => self.fail(needy, GenerateError::OutOfMemory, Over::Close, effects),
+            }
             return;
         }
         let needy = Needy::Running(self.entries[needy].class);
@@ -176,9 +180,13 @@ impl SchedulerCore {
     }
 
     fn preempt(&mut self, needy: &Needy, effects: &mut Vec<Effect>) {
-        let Some(key) = self.would_make_way(needy) else {
-            return;
-        };
+        if let Some(key) = self.would_make_way(needy) {
+            self.let_go(key, effects);
+        }
+    }
+
+    /// Has a sequence give way as soon as it is in no step.
+    fn let_go(&mut self, key: EntryKey, effects: &mut Vec<Effect>) {
         let running = self.entries[key].running_mut().expect("holders run");
         running.giving_way = true;
         self.giving_way += 1;

@@ -381,6 +381,7 @@ impl System {
             restore_points: sequence.restore_points.clone(),
             priority: sequence.priority,
             token_time: None,
+            afresh: false,
         })
     }
 }
