@@ -339,6 +339,15 @@ fn a_broken_folder_is_refused_by_name() {
         &[("tokenizer.json", cut[..decoder].into())],
         &["tokenizer.json is damaged"],
     );
+    // And a name in it that is no text.
+    let strange = whole()
+        .1
+        .replacen("\"decoder\":{", "\"decoder\":{\"\\ud800\":1,", 1);
+    check(
+        "strange",
+        &[("tokenizer.json", strange)],
+        &["tokenizer.json is damaged", "line 1 column"],
+    );
     let mut decoder = tokenizer_json();
     decoder["decoder"] = json!({"type": "WordPiece", "prefix": "##", "cleanup": true});
     check(
