@@ -2,6 +2,7 @@
 //! or actors: messages are delivered in a random order, everything is checked after
 //! each, and every sequence must get exactly the tokens that it gets alone.
 
+mod alone;
 #[path = "../common/folder.rs"]
 mod folder;
 mod found;

@@ -1,0 +1,142 @@
+//! What the simulation has found in the scheduler's core, said to it alone, word for word.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use motet::cache::{self, Message};
+use motet::config::SchedulerConfig;
+use motet::device::Outcome;
+use motet::error::GenerateError;
+use motet::model::oracle::OracleConfig;
+use motet::model::{DeviceMemory, LayerKind, Readout};
+use motet::scheduler::{Effect, Event, History, Leftover, SchedulerCore, Submission};
+use motet::{SequenceId, SlotId};
+
+use crate::house::{Caller, submission};
+
+const FIRST: SequenceId = SequenceId(1);
+
+fn scheduler() -> SchedulerCore {
+    let spec = OracleConfig::with_layers(&[LayerKind::Full]).spec();
+    SchedulerCore::new(spec, SchedulerConfig::default())
+}
+
+fn first() -> Submission {
+    let caller = Caller {
+        output_tokens_max: 200,
+        ..Caller::default()
+    };
+    submission(FIRST, &caller, &[1, 2, 3, 4], &[])
+}
+
+fn say(core: &mut SchedulerCore, event: Event) -> Vec<Effect> {
+    let effects = core.handle(Duration::ZERO, event);
+    core.check_integrity();
+    effects
+}
+
+fn landed(tokens: Vec<Readout>) -> Event {
+    Event::Outcome(Outcome {
+        result: Ok(tokens),
+        busy: Duration::ZERO,
+        gap: Duration::ZERO,
+        memory: DeviceMemory::default(),
+    })
+}
+
+/// A scheduler takes over from one that has failed, with so much work under way.
+fn take_over(core: &mut SchedulerCore, under_way: usize) -> Vec<Effect> {
+    let left = Leftover {
+        epoch: 1,
+        unanswered: 0,
+        under_way,
+        device_away: false,
+    };
+    let effects = say(core, Event::TakeOver(left));
+    assert!(effects.contains(&Effect::Cache(Message::Reset)));
+    say(core, Event::Cache(Ok(Vec::new())));
+    effects
+}
+
+/// The device had not heard of the epoch when what had come from the pager was handed over,
+/// and dropped it with all else when it did.
+#[test]
+fn nothing_is_handed_over_before_the_device_has_heard_of_the_epoch() {
+    let mut core = scheduler();
+    take_over(&mut core, 2);
+    let tells = |effects: &[Effect]| {
+        let cleared = Effect::Cache(Message::Cleared { number: 7 });
+        effects.contains(&cleared)
+    };
+    let effects = say(
+        &mut core,
+        Event::News(vec![cache::Effect::Clears { number: 7 }]),
+    );
+    assert!(!tells(&effects), "nothing was sent yet");
+    // What is under way is of the old epoch.
+    let effects = say(&mut core, landed(Vec::new()));
+    assert!(!tells(&effects));
+    let epochs = effects.iter().filter_map(|effect| match effect {
+        Effect::Work(work) => Some(work.epoch),
+        _ => None,
+    });
+    assert_eq!(epochs.collect::<Vec<_>>(), [2], "it is told");
+    assert!(!tells(&say(&mut core, landed(Vec::new()))));
+    assert!(tells(&say(&mut core, landed(Vec::new()))), "it has heard");
+}
+
+/// It was told of the pause after it could start: others waited for what it would compute.
+#[test]
+fn who_was_paused_does_not_start_with_a_new_scheduler() {
+    let mut core = scheduler();
+    take_over(&mut core, 0);
+    let begins = |effects: &[Effect]| {
+        let begin = |effect: &Effect| matches!(effect, Effect::Cache(Message::Begin(_)));
+        effects.iter().any(begin)
+    };
+    let history = History {
+        submission: first(),
+        generated: vec![5],
+        started: true,
+        paused: true,
+    };
+    assert!(!begins(&say(&mut core, Event::GoOn(history))));
+    assert!(begins(&say(&mut core, Event::Resume(FIRST))));
+}
+
+/// Alone on the device, it had no room to grow beside what was cached of it, and failed. It
+/// fits where all that it holds is one tail; only if it does not, it fails.
+#[test]
+fn who_does_not_fit_with_what_is_cached_begins_afresh_before_it_fails() {
+    let mut core = scheduler();
+    let mut to_do: VecDeque<Effect> = say(&mut core, Event::Submit(first())).into();
+    let (mut begins, mut end) = (Vec::new(), None);
+    while let Some(effect) = to_do.pop_front() {
+        let event = match effect {
+            Effect::Cache(Message::Begin(begin)) => {
+                begins.push(begin.afresh);
+                Event::Cache(Ok(vec![cache::Effect::Begun {
+                    sequence: FIRST,
+                    slot: SlotId(begins.len() as u64),
+                    cached_tokens: if begin.afresh { 0 } else { 2 },
+                }]))
+            }
+            Effect::Cache(Message::Grow { sequence, .. }) => {
+                Event::Cache(Ok(vec![cache::Effect::NoGrowth { sequence }]))
+            }
+            Effect::Cache(_) => Event::Cache(Ok(Vec::new())),
+            Effect::Work(work) => {
+                let tokens = work.spans.iter().map(|_| Readout::Token(9));
+                landed(tokens.collect())
+            }
+            Effect::Failed(FIRST, error) => {
+                end = Some(error);
+                continue;
+            }
+            _ => continue,
+        };
+        to_do.extend(say(&mut core, event));
+    }
+    assert_eq!(begins, [false, true]);
+    assert_eq!(end, Some(GenerateError::OutOfMemory));
+}
