@@ -37,6 +37,12 @@ pub(super) struct Fetching {
     clears: Option<u64>,
 }
 
+/// Where a piece is put: below a node, which ends at this offset of the sequence.
+struct Place {
+    parent: NodeKey,
+    at: usize,
+}
+
 impl CacheCore {
     /// Asks the pager for the rest of what a newcomer could begin with. Gives it back
     /// where that is of no use. `leader` says whether it may wait for another sequence
@@ -171,12 +177,15 @@ impl CacheCore {
             return;
         };
         for (piece, bytes) in std::mem::take(&mut fetching.pieces) {
-            // What comes later has its room until its turn.
+            // What comes, now or later, has its room until its turn.
+            let place = self.place_for(&fetching.newcomer, &piece, effects);
             let paging = self.paging.as_mut().expect("there is a pager");
             paging.arriving_bytes -= bytes;
             let (copy, whole) = (piece.copy, self.spec.segment_bytes(piece.extent));
-            match self.import(&fetching.newcomer, piece, effects) {
-                Some(node) => {
+            let place = place.filter(|place| self.has_room_for(&piece, place, effects));
+            match place {
+                Some(place) => {
+                    let node = self.take_in(&fetching.newcomer, piece, place, effects);
                     self.trie.move_hold(fetching.end, node);
                     fetching.end = node;
                 }
@@ -195,42 +204,41 @@ impl CacheCore {
         self.begin(fetching.newcomer, patience, effects);
     }
 
-    /// Puts a piece into the trie, as far as it is not there; its node. None where it has
-    /// no place there, or there is no room.
-    fn import(
+    /// Where a piece goes in the trie, as far as it is not there: a node is cut for it. None
+    /// where it has no place, or there is no room to cut.
+    fn place_for(
         &mut self,
         newcomer: &Begin,
-        piece: Piece,
+        piece: &Piece,
         effects: &mut Vec<Effect>,
-    ) -> Option<NodeKey> {
+    ) -> Option<Place> {
         let root = self.trie.root(&newcomer.salt)?;
         let found = self.trie.find(root, &newcomer.tokens[..piece.end]);
         let at = found.tokens_with_partial();
         if at < piece.start || at >= piece.end {
             return None;
         }
-        let above = found.path.last().copied().unwrap_or(root);
-        let nearest = found.partial.map_or(above, |(node, _)| node);
-        // Held so that making room does not evict what this is about.
-        self.trie.hold(nearest);
-        let fits = self.make_room(self.import_bytes(&piece, at), effects);
         let parent = match found.partial {
-            _ if !fits => None,
-            None => Some(above),
-            Some((node, cut)) => self.split(node, cut, effects),
+            None => found.path.last().copied().unwrap_or(root),
+            Some((node, cut)) => self.split(node, cut, effects)?,
         };
-        let node = parent.map(|parent| self.take_in(newcomer, piece, at, parent, effects));
-        self.trie.release(nearest);
-        node
+        Some(Place { parent, at })
     }
 
-    /// Puts what of a piece begins at offset `at` below `parent`.
+    /// Makes room for a piece, but not where it goes.
+    fn has_room_for(&mut self, piece: &Piece, place: &Place, effects: &mut Vec<Effect>) -> bool {
+        self.trie.hold(place.parent);
+        let fits = self.make_room(self.import_bytes(piece, place.at), effects);
+        self.trie.release(place.parent);
+        fits
+    }
+
+    /// Puts what is not there of a piece in its place; its node.
     fn take_in(
         &mut self,
         newcomer: &Begin,
         piece: Piece,
-        at: usize,
-        parent: NodeKey,
+        Place { parent, at }: Place,
         effects: &mut Vec<Effect>,
     ) -> NodeKey {
         let sealed = self.new_segment(piece.part(at));
