@@ -299,6 +299,22 @@ impl CacheCore {
         }
     }
 
+    /// Bytes that nobody holds and that cannot be evicted now, since the pager reads them or
+    /// what lies below them.
+    pub(super) fn leased_bytes(&self) -> usize {
+        let offered = self.paging.iter().flat_map(|paging| paging.offered.iter());
+        let read = offered.filter_map(|(segment, one)| {
+            let node = one.node.filter(|node| self.trie.contains(*node))?;
+            let word = self.trie.node(node).word();
+            // The pager may have ended with it, and the cache not heard of that.
+            (word.segment() == *segment && word.leases() > 0).then_some(node)
+        });
+        let kept: BTreeSet<NodeKey> = read.flat_map(|node| self.trie.path(node)).collect();
+        let free = kept.iter().map(|node| self.trie.node(*node));
+        let free = free.filter(|node| node.holders() == 0);
+        free.map(|node| node.bytes()).sum()
+    }
+
     /// Whether there may be room soon that is not there now.
     pub(super) fn something_leaves(&self) -> bool {
         let leaves = |paging: &Paging| {

@@ -12,12 +12,16 @@ use crate::planted::{self, Bug};
 const MERGEABLE_MAX: usize = 1024;
 
 impl CacheCore {
-    /// Evicts until `bytes` more fit. False, as far as can be seen before anything is
-    /// evicted, when even that is not enough.
+    /// Evicts until `bytes` more fit. False, and nothing is evicted, when even that is not
+    /// enough.
     pub(super) fn make_room(&mut self, bytes: usize, effects: &mut Vec<Effect>) -> bool {
         let budget = self.config.device_bytes_max;
         let lasting = self.own_bytes + self.reserved_bytes + self.transit_bytes() + bytes;
         if self.trie.protected_bytes() + lasting > budget {
+            return false;
+        }
+        let evicts = self.trie.bytes() + lasting > budget;
+        if evicts && self.trie.protected_bytes() + self.leased_bytes() + lasting > budget {
             return false;
         }
         while self.trie.bytes() + lasting > budget {

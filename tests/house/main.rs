@@ -10,6 +10,7 @@ mod histories;
 mod house;
 mod losses;
 mod pages;
+mod room;
 
 use histories::{KINDS, Seen, history, history_of_losses, paged_history};
 use house::{Caller, House};
