@@ -5,8 +5,8 @@ mod common;
 use std::time::Duration;
 
 use common::folder::Folder;
-use common::{engine, until};
-use motet::config::{DiskConfig, EngineConfig};
+use common::{engine, small, until};
+use motet::config::DiskConfig;
 use motet::error::{QueueLimit, SubmitError};
 use motet::model::LayerKind;
 use motet::model::oracle::OracleConfig;
@@ -22,13 +22,6 @@ fn oracle() -> OracleConfig {
         tail_block_tokens: 16,
         ..OracleConfig::with_layers(&[LayerKind::Full])
     }
-}
-
-fn small() -> EngineConfig {
-    let mut config = EngineConfig::default();
-    config.scheduler.sequences_max = 4;
-    config.scheduler.step_tokens_max = 32;
-    config
 }
 
 fn prompt(tokens: u32) -> Vec<TokenId> {

@@ -5,8 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{bytes, engine, until};
-use motet::config::EngineConfig;
+use common::{bytes, engine, small, until};
 use motet::error::{BestOfError, GenerateError, QueueLimit, SubmitError};
 use motet::grammar::GrammarSource;
 use motet::model::LayerKind;
@@ -29,13 +28,6 @@ fn slow_oracle(step: Duration) -> OracleConfig {
     let mut oracle = oracle();
     oracle.cost.base = step;
     oracle
-}
-
-fn small() -> EngineConfig {
-    let mut config = EngineConfig::default();
-    config.scheduler.sequences_max = 4;
-    config.scheduler.step_tokens_max = 32;
-    config
 }
 
 fn prompt(tokens: u32) -> Vec<TokenId> {

@@ -12,7 +12,7 @@ use motet::model::ModelSpec;
 use motet::pager::tiers::Precision;
 use motet::pager::{self, Done, Job, PagerCore, Task, Told};
 
-use super::cache_owner::{Ask, CacheOwner, Place, Prompt};
+use super::cache_owner::{Ask, CacheOwner, DEVICE_TOKENS, Place, Prompt};
 use super::paper::Written;
 use crate::world::{mpsc, spawn_deep, thread};
 
@@ -36,27 +36,45 @@ enum ForPager {
     Nothing,
 }
 
-/// A prefix is cached, and offered to the pager. Then a scheduler asks for this and that,
-/// and in the end for `large`, which needs all the room that there is.
-pub(super) fn run(
-    config: PagerConfig,
-    prefix: &'static Prompt,
-    asks: &'static [Ask],
-    large: &'static Prompt,
-) {
-    let cache = spawn_deep(move || own_the_cache(config, prefix, asks, large));
+static PREFIX: Prompt = Prompt {
+    name: 1,
+    first: 1,
+    tokens: 16,
+    granted: 16,
+};
+/// Continues the prefix.
+static FORK: Prompt = Prompt {
+    name: 2,
+    first: 1,
+    tokens: 20,
+    granted: 20,
+};
+/// Needs all that there is.
+static LARGE: Prompt = Prompt {
+    name: 3,
+    first: 500,
+    tokens: 8,
+    granted: DEVICE_TOKENS,
+};
+
+static ASKS: [Ask; 4] = [
+    Ask::Begin(&FORK),
+    Ask::Close(&FORK),
+    Ask::Begin(&LARGE),
+    Ask::Close(&LARGE),
+];
+
+/// A prefix is cached, and offered to the pager. Then a scheduler asks for a fork of it, and
+/// in the end for somebody large, who needs all the room that there is.
+pub(super) fn run(config: PagerConfig) {
+    let cache = spawn_deep(move || own_the_cache(config));
     cache.join().unwrap();
 }
 
-fn own_the_cache(
-    config: PagerConfig,
-    prefix: &'static Prompt,
-    asks: &'static [Ask],
-    large: &'static Prompt,
-) {
+fn own_the_cache(config: PagerConfig) {
     let mut owner = CacheOwner::new();
-    let mut for_pager = owner.ask(Ask::Begin(prefix));
-    for_pager.extend(owner.ask(Ask::Close(prefix)));
+    let mut for_pager = owner.ask(Ask::Begin(&PREFIX));
+    for_pager.extend(owner.ask(Ask::Close(&PREFIX)));
     assert_eq!(owner.offered.len(), 1, "the prefix is cached, and offered");
 
     let (tell, heard) = mpsc::channel();
@@ -66,14 +84,12 @@ fn own_the_cache(
         spawn_deep(move || keep_copies(spec, config, &messages, &tell))
     };
     let scheduler = thread::spawn(move || {
-        let last = [Ask::Begin(large), Ask::Close(large)];
-        for ask in asks.iter().copied().chain(last) {
+        for ask in ASKS {
             tell.send(Heard::Asked(ask)).expect("the cache lives");
         }
     });
-    let asks = asks.len() + 2;
     let served = catch_unwind(AssertUnwindSafe(|| {
-        serve(&mut owner, for_pager, asks, large, &heard, &to_pager);
+        serve(&mut owner, for_pager, &heard, &to_pager);
     }));
     to_pager.send(ForPager::Nothing).expect("the pager lives");
     scheduler.join().unwrap();
@@ -86,12 +102,10 @@ fn own_the_cache(
     owner.check_empty();
 }
 
-/// The cache's thread, until `large` is over and the pager has answered for everything.
+/// The cache's thread, until who is large is over and the pager has answered for everything.
 fn serve(
     owner: &mut CacheOwner,
     mut for_pager: Vec<pager::Message>,
-    asks: usize,
-    large: &Prompt,
     heard: &mpsc::Receiver<Heard>,
     to_pager: &mpsc::Sender<ForPager>,
 ) {
@@ -106,10 +120,10 @@ fn serve(
         for message in for_pager.drain(..) {
             send(ForPager::Message(message));
         }
-        if owner.place(large) == Some(Place::Over) && owner.offered.is_empty() {
+        if owner.place(&LARGE) == Some(Place::Over) && owner.offered.is_empty() {
             return;
         }
-        if asked == asks && !pinged {
+        if asked == ASKS.len() && !pinged {
             (pinged, quiet) = (true, true);
             send(ForPager::Ping);
         }
@@ -133,7 +147,7 @@ fn serve(
                 pinged = false;
             }
         }
-        let has_begun = matches!(owner.place(large), Some(Place::Live(_) | Place::Over));
+        let has_begun = matches!(owner.place(&LARGE), Some(Place::Live(_) | Place::Over));
         if has_begun && !std::mem::replace(&mut large_began, true) {
             assert_eq!(Token::strong_count(&memory), 1, "what left has left");
         }

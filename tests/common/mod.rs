@@ -22,6 +22,14 @@ pub(crate) async fn engine(oracle: &OracleConfig, config: EngineConfig) -> Engin
         .expect("the engine starts")
 }
 
+/// Room for four sequences, and steps of 32 tokens.
+pub(crate) fn small() -> EngineConfig {
+    let mut config = EngineConfig::default();
+    config.scheduler.sequences_max = 4;
+    config.scheduler.step_tokens_max = 32;
+    config
+}
+
 /// A tokenizer whose tokens are the bytes, and an end token.
 pub(crate) fn bytes() -> TextCodec {
     let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();

@@ -8,6 +8,7 @@ mod fate;
 #[path = "../common/folder.rs"]
 mod folder;
 mod fuses;
+mod heap;
 mod house;
 mod left;
 mod panics;

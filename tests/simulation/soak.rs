@@ -10,6 +10,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::heap;
 use crate::house::{self, World};
 use crate::plan::Plan;
 use crate::record::{Counts, Record};
@@ -40,6 +41,8 @@ pub(crate) struct Seen {
 /// What is used at one moment.
 struct Sample {
     minutes: f64,
+    /// What is allocated.
+    held_bytes: usize,
     /// What the process has in memory, where that can be told.
     process_bytes: Option<usize>,
     device_bytes: usize,
@@ -125,6 +128,7 @@ impl Sample {
         let stats = world.engine().expect("it is open").stats();
         Self {
             minutes: begun.elapsed().as_secs_f64() / MINUTE.as_secs_f64(),
+            held_bytes: heap::held_bytes(),
             process_bytes: process_bytes(),
             device_bytes: world.devices.alive()[2],
             tasks: Handle::current().metrics().num_alive_tasks(),
@@ -140,6 +144,7 @@ impl Seen {
             "{:<34} {:>12} {:>12} {:>14} {:>14}",
             "", "first", "last", "a minute", "in 2nd half"
         );
+        self.print_line("allocated, bytes", |sample| Some(sample.held_bytes));
         self.print_line("process, bytes", |sample| sample.process_bytes);
         self.print_line("device, bytes", |sample| Some(sample.device_bytes));
         self.print_line("tasks", |sample| Some(sample.tasks));
