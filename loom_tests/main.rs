@@ -11,6 +11,7 @@ mod buffers;
 mod cancel;
 mod credits;
 mod dock;
+mod gate;
 mod hand_overs;
 mod heartbeat;
 mod host;

@@ -6,13 +6,41 @@
 //! exists.
 
 #[cfg(not(motet_loom))]
-pub(crate) use std::sync::{
-    Arc, Mutex, MutexGuard,
-    atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering},
+pub(crate) use std::{
+    hint::spin_loop,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering},
+    },
+    thread::yield_now,
 };
 
 #[cfg(motet_loom)]
-pub(crate) use loom::sync::{
-    Arc, Mutex, MutexGuard,
-    atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering},
+pub(crate) use loom::{
+    cell::UnsafeCell,
+    hint::spin_loop,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering},
+    },
+    thread::yield_now,
 };
+
+/// std's, to be used as loom's is, which notices whoever reads what another writes.
+#[cfg(not(motet_loom))]
+pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+#[cfg(not(motet_loom))]
+impl<T> UnsafeCell<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(std::cell::UnsafeCell::new(value))
+    }
+
+    pub(crate) fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
+        read(self.0.get())
+    }
+
+    pub(crate) fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
+        write(self.0.get())
+    }
+}

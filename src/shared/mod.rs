@@ -12,6 +12,7 @@
 //! | [`admission`] | callers, sequences | how many requests and waiting prompt tokens are in the house |
 //! | [`cancel`] | a caller's stream, the scheduler | who ended a sequence first |
 //! | [`credits`] | the scheduler, a caller's stream | how far a sequence is ahead of its reader, and who ends its pause |
+//! | [`gate`] | who runs a kernel, its workers | who may still take part in a loop |
 //! | [`heartbeat`] | the scheduler, who asks for health | since when the device has been at its work |
 //! | [`lease`] | the cache, the pager | whether a segment may be evicted |
 //! | [`users`] | callers, sequences | how much of the house each user has |
@@ -19,6 +20,7 @@
 pub mod admission;
 pub mod cancel;
 pub mod credits;
+pub mod gate;
 pub mod heartbeat;
 pub mod lease;
 pub mod users;

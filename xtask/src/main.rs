@@ -6,6 +6,7 @@
 //! | `model.rs` | the models that tests and examples run |
 //! | `bench/` | the figures, side by side with mlx-lm |
 //! | `coverage.rs` | what of the cores the tests reach |
+//! | `mutants.rs` | whether tests notice a mistake in the cores |
 //! | `fuzz.rs` | libFuzzer on the targets in `fuzz/`, with a stable compiler |
 //! | `clients.rs` | clients of others against the server |
 //! | `demo.rs`, `test.rs`, `simulate.rs`, `soak.rs` | commands put together from set-up and cargo |
@@ -23,6 +24,7 @@ mod coverage;
 mod demo;
 mod fuzz;
 mod model;
+mod mutants;
 mod packages;
 mod process;
 mod setup;
@@ -66,6 +68,8 @@ enum Command {
     Fuzz(fuzz::Arguments),
     /// Count the lines and branches of the cores that tests reach
     Coverage(coverage::Arguments),
+    /// Try whether tests notice mistakes in the cores
+    Mutants(mutants::Arguments),
     /// Run the official OpenAI client against the server
     Clients,
 }
@@ -83,6 +87,7 @@ fn main() -> ExitCode {
         Command::Soak(arguments) => soak::command(&arguments),
         Command::Fuzz(arguments) => fuzz::command(&arguments),
         Command::Coverage(arguments) => coverage::command(&arguments),
+        Command::Mutants(arguments) => mutants::command(&arguments),
         Command::Clients => clients::command(),
     };
     match result {

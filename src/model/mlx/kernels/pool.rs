@@ -9,41 +9,33 @@
 //!
 //! One loop runs at a time; a second caller works alone.
 
-use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::split::Split;
+use crate::shared::gate::{Entrance, Opened, Opener, gate};
 
 /// How long a worker spins before it parks. Longer than the gaps between the
 /// loops of one kernel, shorter than the matrix products between two kernels,
 /// whose threads want the core.
 const SPIN: Duration = Duration::from_micros(20);
 
-/// The gate is open: workers may join the loop.
-const OPEN: u64 = 1 << 31;
-/// One worker inside the loop.
-const ONE: u64 = 1;
-/// Low half of the gate: `OPEN` and the number of workers inside. The high half
-/// counts loops, so that a worker joins each at most once.
-const LOW: u64 = (1 << 32) - 1;
-
 /// Threads for parallel loops.
 #[derive(Debug)]
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     /// Held by the caller whose loop runs.
-    turn: Mutex<()>,
+    turn: Mutex<Opener<Body>>,
     workers: Vec<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    gate: AtomicU64,
-    body: UnsafeCell<Option<Body>>,
+    /// Where workers join the loop.
+    entrance: Entrance<Body>,
     /// Next index that nobody has taken.
     next: AtomicUsize,
     panicked: AtomicBool,
@@ -68,13 +60,11 @@ impl std::fmt::Debug for Body {
     }
 }
 
-// SAFETY: `body` is written only by the holder of `turn`, and only while the
-// gate is closed with nobody inside; it is read only inside the open gate, by
-// workers that entered with an acquiring exchange after the releasing store that
-// opened it. What it points to is `Sync` and outlives the loop.
-unsafe impl Sync for Shared {}
-// SAFETY: as above; the pointer is never used outside a loop.
-unsafe impl Send for Shared {}
+// SAFETY: what it points to is `Sync` and outlives the loop, and it is used within the loop
+// only.
+unsafe impl Sync for Body {}
+// SAFETY: as above.
+unsafe impl Send for Body {}
 
 impl Pool {
     /// The pool of this process: as many threads, callers included, as OpenBLAS
@@ -93,9 +83,9 @@ impl Pool {
     /// A pool of `threads` threads, the calling one included.
     pub(crate) fn new(threads: usize) -> Pool {
         let workers = threads.saturating_sub(1);
+        let (opener, entrance) = gate();
         let shared = Arc::new(Shared {
-            gate: AtomicU64::new(0),
-            body: UnsafeCell::new(None),
+            entrance,
             next: AtomicUsize::new(0),
             panicked: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -111,7 +101,7 @@ impl Pool {
         let workers = (0..workers).map_while(|index| spawn(index).ok()).collect();
         Pool {
             shared,
-            turn: Mutex::new(()),
+            turn: Mutex::new(opener),
             workers,
         }
     }
@@ -129,16 +119,21 @@ impl Pool {
     pub(crate) fn run(&self, count: usize, body: impl Fn(usize) + Sync) {
         let turn = match self.turn.try_lock() {
             Ok(turn) => Some(turn),
-            // The lock guards no data that a panic could have left half-changed.
+            // A panic leaves the gate closed.
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         };
-        if turn.is_none() || self.workers.is_empty() || count < 2 {
+        let turn = turn.filter(|_| !self.workers.is_empty() && count > 1);
+        let Some(mut turn) = turn else {
             return (0..count).for_each(body);
-        }
-        self.open(count, &body);
+        };
+        let opened = self.open(&mut turn, count, &body);
         let own = catch_unwind(AssertUnwindSafe(|| self.shared.take_part(&body, count)));
-        self.shared.close();
+        // After a panic of our own there may be indices left: nobody needs them.
+        self.shared
+            .next
+            .fetch_add(usize::MAX / 2, Ordering::Relaxed);
+        drop(opened);
         let others_panicked = self.shared.panicked.swap(false, Ordering::Relaxed);
         drop(turn);
         if let Err(panic) = own {
@@ -178,26 +173,25 @@ impl Pool {
         });
     }
 
-    fn open<'a>(&self, count: usize, body: &'a (dyn Fn(usize) + Sync + 'a)) {
+    fn open<'a>(
+        &self,
+        opener: &'a mut Opener<Body>,
+        count: usize,
+        body: &'a (dyn Fn(usize) + Sync + 'a),
+    ) -> Opened<'a, Body> {
         let shared = &*self.shared;
         let run: *const (dyn Fn(usize) + Sync + 'a) = body;
-        // SAFETY: only the lifetime changes; `close` returns before it ends.
+        // SAFETY: only the lifetime changes; the gate is closed before it ends.
         let run: *const (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(run) };
-        // SAFETY: this thread holds `turn` and the gate is closed and empty.
-        unsafe { *shared.body.get() = Some(Body { run, count }) };
         shared.next.store(0, Ordering::Relaxed);
-        let loops = shared.gate.load(Ordering::Relaxed) & !LOW;
-        // Sequentially consistent with the worker's own store and load, so that
-        // either it sees the gate open or we see that it is parked.
-        shared
-            .gate
-            .store(loops.wrapping_add(LOW + 1) | OPEN, Ordering::SeqCst);
+        let opened = opener.open(Body { run, count });
         // The caller takes part, so one worker less than there are calls is enough.
         for (worker, parked) in self.workers.iter().zip(&shared.parked).take(count - 1) {
             if parked.load(Ordering::SeqCst) {
                 worker.thread().unpark();
             }
         }
+        opened
     }
 }
 
@@ -222,29 +216,15 @@ impl Shared {
         }
     }
 
-    /// Shuts the gate and waits until nobody is inside.
-    fn close(&self) {
-        // After a panic of the caller's own there may be indices left: nobody needs them.
-        self.next.fetch_add(usize::MAX / 2, Ordering::Relaxed);
-        self.gate.fetch_and(!OPEN, Ordering::Relaxed);
-        let mut waited = 0_u32;
-        while self.gate.load(Ordering::Acquire) & LOW != 0 {
-            waited += 1;
-            if waited.is_multiple_of(1 << 10) {
-                thread::yield_now();
-            }
-            std::hint::spin_loop();
-        }
-    }
-
     /// A worker's life.
     fn work(&self, index: usize) {
         let mut seen = 0;
         while let Some(number) = self.wait(index, seen) {
             seen = number;
-            let Some(body) = self.enter(number) else {
+            let Some(inside) = self.entrance.enter(number) else {
                 continue;
             };
+            let body = inside.shown();
             // SAFETY: inside the gate, so the loop's caller still waits for us.
             let run = unsafe { &*body.run };
             let outcome = catch_unwind(AssertUnwindSafe(|| self.take_part(run, body.count)));
@@ -253,17 +233,14 @@ impl Shared {
                 // Its drop might panic again, and then nobody would leave the gate.
                 std::mem::forget(panic);
             }
-            self.gate.fetch_sub(ONE, Ordering::Release);
+            drop(inside);
         }
     }
 
     /// Waits for a loop after loop number `seen`; returns its number, or nothing
     /// when there will be no more.
     fn wait(&self, index: usize, seen: u64) -> Option<u64> {
-        let fresh = |order| {
-            let gate = self.gate.load(order);
-            (gate & !LOW != seen && gate & OPEN != 0).then_some(gate & !LOW)
-        };
+        let fresh = |order| self.entrance.number(seen, order);
         let start = Instant::now();
         while start.elapsed() < SPIN {
             for _ in 0..16 {
@@ -287,24 +264,6 @@ impl Shared {
                 return None;
             }
         }
-    }
-
-    /// Joins loop `number`, unless it has been closed meanwhile.
-    fn enter(&self, number: u64) -> Option<Body> {
-        let mut gate = self.gate.load(Ordering::Relaxed);
-        while gate & !LOW == number && gate & OPEN != 0 {
-            match self.gate.compare_exchange_weak(
-                gate,
-                gate + ONE,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
-                // SAFETY: inside the gate nobody writes `body`.
-                Ok(_) => return unsafe { *self.body.get() },
-                Err(now) => gate = now,
-            }
-        }
-        None
     }
 }
 

@@ -1,0 +1,114 @@
+//! `cargo xtask mutants`: the three cores with a mistake each, to see that the tests notice.
+//!
+//! cargo-mutants makes the mistakes, in a copy of the tree, and is installed into the cache.
+//! There are some three thousand, half a minute each: by default one in forty is tried. The
+//! first round has the quick tests; what survives is tried again with all that are about the
+//! cores.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::cache::Cache;
+use crate::{component, process, ui, workspace};
+
+const VERSION: &str = "27.1.0";
+const CORES: [&str; 3] = ["src/scheduler/**", "src/cache/**", "src/pager/**"];
+/// What is there for tests and readers only.
+const NOT_MUTATED: &str = "check_integrity|/check.rs|impl Debug|impl fmt::Debug";
+const QUICK: [&str; 4] = [
+    "--lib",
+    "--test=house",
+    "--test=orders",
+    "--test=scheduling",
+];
+const MORE: [&str; 8] = [
+    "--test=cache_machine",
+    "--test=fuzz",
+    "--test=keeping",
+    "--test=pager_tiers",
+    "--test=paging",
+    "--test=recovery",
+    "--test=requests",
+    "--test=simulation",
+];
+/// Unit tests of what is not mutated.
+const NOT_TESTED: [&str; 3] = ["model::", "text::", "grammar::"];
+/// A mistake that makes a test hang is noticed after so long.
+const TIMEOUT_SECONDS: &str = "120";
+/// `cargo mutants` ends so where some have survived, or have hung.
+const SURVIVORS: [i32; 2] = [2, 3];
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Which part of all mistakes, K/N: every N-th, from number K on
+    #[arg(long, default_value = "0/40", value_name = "K/N")]
+    shard: String,
+    /// Only in files that match, as `src/cache/room.rs` or `src/pager/**`
+    #[arg(long, value_name = "GLOB")]
+    file: Option<String>,
+}
+
+pub(crate) fn command(arguments: &Arguments) -> Result<()> {
+    let program = install(&Cache::open()?)?;
+    ui::heading("the quick tests");
+    round(&program, arguments, &QUICK, &[])?;
+    ui::heading("what has survived, with all tests of the cores");
+    round(&program, arguments, &MORE, &["--iterate"])?;
+    println!("\nsurvivors are listed in target/mutants.out/missed.txt");
+    Ok(())
+}
+
+/// The folder of cargo-mutants, which is built unless the cache has it.
+fn install(cache: &Cache) -> Result<PathBuf> {
+    let folder = cache.tools().join(format!("cargo-mutants-{VERSION}"));
+    let _lock = cache.lock()?;
+    component::ensure(&folder, |fresh| {
+        let task = ui::Task::start(format!("build cargo-mutants {VERSION} (some minutes)"));
+        let mut cargo = workspace::cargo();
+        cargo
+            .args(["install", "cargo-mutants", "--locked", "--version", VERSION])
+            .arg("--root")
+            .arg(fresh);
+        process::capture(&mut cargo)?;
+        task.done();
+        Ok(())
+    })?;
+    Ok(folder.join("bin/cargo-mutants"))
+}
+
+fn round(program: &PathBuf, arguments: &Arguments, tests: &[&str], how: &[&str]) -> Result<()> {
+    let target = workspace::root().join("target");
+    let mut command = Command::new(program);
+    command
+        .current_dir(workspace::root())
+        .args(["mutants", "--package=motet", "--profile=mutants"])
+        .args(["--baseline=skip", "--build-timeout=600", "--timeout"])
+        .arg(TIMEOUT_SECONDS)
+        .args(["--exclude-re", NOT_MUTATED, "--sharding=round-robin"])
+        .args(["--shard", &arguments.shard])
+        .arg("--output")
+        .arg(&target)
+        .args(how)
+        // One at a time, so that the dependencies are built once.
+        .env("CARGO_TARGET_DIR", target.join("mutants"))
+        // Fewer than prove something by themselves, but enough to notice a mistake.
+        .env("MOTET_HISTORIES", "200")
+        .env("MOTET_ORDERS_STATES", "3000");
+    match &arguments.file {
+        Some(file) => drop(command.args(["--file", file])),
+        None => drop(command.args(CORES.iter().flat_map(|file| ["--file", file]))),
+    }
+    for test in tests {
+        command.arg(format!("--cargo-arg={test}"));
+    }
+    command.args(["--", "--"]);
+    command.args(NOT_TESTED.iter().flat_map(|skip| ["--skip", skip]));
+    let status = command.status().context("cannot start cargo-mutants")?;
+    match status.code() {
+        Some(0) => Ok(()),
+        Some(code) if SURVIVORS.contains(&code) => Ok(()),
+        _ => bail!("cargo-mutants failed ({status})"),
+    }
+}
