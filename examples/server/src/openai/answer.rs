@@ -9,12 +9,16 @@ use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use motet::request::{FinishReason, TokenLogprobs, Usage};
-use motet::{TokenId, text::TextCodec};
+use motet::text::TextCodec;
+use motet::{Request, TokenId};
 use serde_json::{Map, Value, json};
 
+use super::parameters::Parameters;
 use crate::app::{App, now};
 use crate::error::ApiError;
 use crate::generate::{Event, Voices, finish_reason};
+use crate::keys::Caller;
+use crate::log::RequestLog;
 
 /// While nothing is said for so long, a comment keeps the connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -94,14 +98,26 @@ impl Head {
     }
 }
 
-/// Waits for all outputs.
-pub(crate) async fn whole<S: Shape>(
+/// Has the requests done, and answers whole or as it comes.
+pub(crate) async fn answer<S: Shape>(
     app: Arc<App>,
     shape: S,
-    mut voices: Voices,
-    wants_logprobs: bool,
+    requests: Vec<Request>,
+    parameters: &Parameters,
+    caller: Caller,
+    log: RequestLog,
 ) -> Result<Response, ApiError> {
+    let wants_logprobs = requests.iter().any(|request| request.logprobs.is_some());
+    let voices = Voices::submit(&app.engine, requests, caller, log).await?;
     let head = Head::new::<S>(app, wants_logprobs);
+    match parameters.wants_stream() {
+        true => Ok(streamed(head, shape, voices, parameters.wants_usage())),
+        false => whole(head, shape, voices).await,
+    }
+}
+
+/// Waits for all outputs.
+async fn whole<S: Shape>(head: Head, shape: S, mut voices: Voices) -> Result<Response, ApiError> {
     let mut outputs: Vec<Output> = Vec::new();
     outputs.resize_with(voices.count(), Output::default);
     while let Some((number, event)) = voices.next().await {
@@ -125,17 +141,11 @@ pub(crate) async fn whole<S: Shape>(
 
 /// Answers with each piece as it comes. A client who leaves drops this, and with it the
 /// outputs; one who reads slowly pauses them.
-pub(crate) fn streamed<S: Shape>(
-    app: Arc<App>,
-    shape: S,
-    voices: Voices,
-    wants_logprobs: bool,
-    wants_usage: bool,
-) -> Response {
+fn streamed<S: Shape>(head: Head, shape: S, voices: Voices, wants_usage: bool) -> Response {
     let mut outputs: Vec<Output> = Vec::new();
     outputs.resize_with(voices.count(), Output::default);
     let streaming = Streaming {
-        head: Head::new::<S>(app, wants_logprobs),
+        head,
         shape,
         voices,
         wants_usage,

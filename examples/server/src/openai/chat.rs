@@ -16,7 +16,7 @@ use super::answer::{self, Shape};
 use super::parameters::Parameters;
 use crate::app::{App, Body};
 use crate::error::ApiError;
-use crate::generate::{Voices, spelled};
+use crate::generate::spelled;
 use crate::keys::Caller;
 use crate::log::RequestLog;
 
@@ -71,22 +71,9 @@ pub(crate) async fn complete(
     // As long as the context leaves room for.
     let most = app.engine.model().context_tokens_max;
     let mut request = parameters.request(&app, &caller, Prompt::Chat(chat), most)?;
-    let wants_logprobs = logprobs.logprobs == Some(true);
-    request.logprobs = wants_logprobs.then_some(logprobs.top_logprobs.unwrap_or(0));
-    let voices = Voices::submit(&app.engine, vec![request], caller, log).await?;
-    match parameters.stream {
-        Some(true) => {
-            let wants_usage = parameters.wants_usage();
-            Ok(answer::streamed(
-                app,
-                ChatShape,
-                voices,
-                wants_logprobs,
-                wants_usage,
-            ))
-        }
-        _ => answer::whole(app, ChatShape, voices, wants_logprobs).await,
-    }
+    request.logprobs =
+        (logprobs.logprobs == Some(true)).then_some(logprobs.top_logprobs.unwrap_or(0));
+    answer::answer(app, ChatShape, vec![request], &parameters, caller, log).await
 }
 
 impl Conversation {

@@ -15,7 +15,7 @@ use super::answer::{self, Shape};
 use super::parameters::Parameters;
 use crate::app::{App, Body};
 use crate::error::ApiError;
-use crate::generate::{Voices, spelled};
+use crate::generate::spelled;
 use crate::keys::Caller;
 use crate::log::RequestLog;
 
@@ -52,7 +52,6 @@ pub(crate) async fn complete(
     let parameters: Parameters = body.read()?;
     let wanted: Wanted = body.read()?;
     wanted.check()?;
-    let wants_logprobs = wanted.logprobs.is_some();
     let prompts = wanted.prompt.prompts()?;
     let requests = prompts.into_iter().map(|prompt| {
         let mut request = parameters.request(&app, &caller, prompt, OUTPUT_TOKENS_MAX)?;
@@ -60,20 +59,7 @@ pub(crate) async fn complete(
         Ok::<_, ApiError>(request)
     });
     let requests = requests.collect::<Result<_, _>>()?;
-    let voices = Voices::submit(&app.engine, requests, caller, log).await?;
-    match parameters.stream {
-        Some(true) => {
-            let wants_usage = parameters.wants_usage();
-            Ok(answer::streamed(
-                app,
-                TextShape,
-                voices,
-                wants_logprobs,
-                wants_usage,
-            ))
-        }
-        _ => answer::whole(app, TextShape, voices, wants_logprobs).await,
-    }
+    answer::answer(app, TextShape, requests, &parameters, caller, log).await
 }
 
 impl Wanted {
