@@ -66,8 +66,8 @@ enum Command {
     Fuzz(fuzz::Arguments),
     /// Count the lines and branches of the cores that tests reach
     Coverage(coverage::Arguments),
-    /// Run the official OpenAI client against the server
-    Clients,
+    /// Run OpenAI's client, LangChain, schemathesis and a crowd that leaves against the server
+    Clients(clients::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
         Command::Soak(arguments) => soak::command(&arguments),
         Command::Fuzz(arguments) => fuzz::command(&arguments),
         Command::Coverage(arguments) => coverage::command(&arguments),
-        Command::Clients => clients::command(),
+        Command::Clients(arguments) => clients::command(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -106,13 +106,13 @@ async fn rest(mut socket: TcpStream) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn those_inside_finish_and_nobody_else_comes_in() {
-    let running = run("").await;
+    let running = run("--grace-seconds 600").await;
     let address = running.address;
     let inside = begin(address, 200).await;
     let said = tokio::spawn(rest(inside));
     running.end().await;
     let said = said.await.expect("no panic");
-    assert!(said.contains("data: [DONE]"), "all of it came");
+    assert!(said.contains("data: [DONE]"), "all of it came: {said}");
     let late = TcpStream::connect(address).await;
     assert!(late.is_err(), "nobody listens any more");
 }
@@ -171,7 +171,7 @@ async fn who_is_slow_to_ask_is_not_waited_for() {
 /// Connections are one at a time here: the next is served when the other is closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_does_not_read_is_cut_off() {
-    let limits = "--connections-max 1 --unread-seconds 1 --arrival-seconds 0";
+    let limits = "--connections-max 1 --unread-seconds 2 --arrival-seconds 5";
     let running = run(limits).await;
     let unread = TcpSocket::new_v4().expect("a socket");
     // What the system would keep for a reader is more than is sent.

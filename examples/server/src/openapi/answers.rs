@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{object, reference};
+use super::{described, object, reference};
 
 /// Every status that is an error, and when it is answered.
 const ERRORS: [(u16, &str); 12] = [
@@ -74,12 +74,18 @@ pub(super) fn json(description: &str, schema: &str) -> Value {
 }
 
 /// An answer in parts.
-pub(super) fn events(shape: &str) -> Value {
-    let description = format!(
-        "With `stream`: server-sent events, each the `{shape}Part` of one output, and \
-         `[DONE]` at the end. A stream that fails ends with an `Error` instead."
+pub(super) fn events(part: &str) -> Value {
+    let told = json!({
+        "type": "string",
+        "contentMediaType": "application/json",
+        "contentSchema": {"anyOf": [reference(part), reference("Error")]},
+    });
+    let event = object(
+        json!({"data": {"anyOf": [{"const": "[DONE]"}, told]}}),
+        &["data"],
     );
-    json!({"schema": {"type": "string", "description": description}})
+    let when = "With `stream`. The last is `[DONE]`, or the error that ended it";
+    json!({"itemSchema": described(event, when)})
 }
 
 pub(super) fn schemas() -> Map<String, Value> {

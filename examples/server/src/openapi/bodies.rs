@@ -4,7 +4,7 @@ use motet::Request;
 use motet::text::StopStrings;
 use serde_json::{Map, Value, json};
 
-use super::{object, reference};
+use super::{described, object, reference};
 use crate::app::App;
 use crate::openai::text::PROMPTS_MAX;
 
@@ -235,11 +235,6 @@ fn counted(from: u64, to: u64) -> Value {
 fn optional(schema: &Value) -> Value {
     let mut schema = schema.clone();
     schema["type"] = json!([schema["type"], "null"]);
-    schema
-}
-
-fn described(mut schema: Value, description: &str) -> Value {
-    schema["description"] = json!(description);
     schema
 }
 

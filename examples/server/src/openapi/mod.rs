@@ -1,4 +1,4 @@
-//! `GET /openapi.json`: this server as OpenAPI 3.1 describes it.
+//! `GET /openapi.json`: this server as OpenAPI 3.2 describes it.
 //!
 //! Put together from the running server rather than kept in a file: what a field may be
 //! depends on the model and on the limits in force, and those are here by their names.
@@ -39,7 +39,7 @@ pub(crate) async fn describe(State(app): State<Arc<App>>) -> Json<Value> {
 
 fn document(app: &App) -> Value {
     json!({
-        "openapi": "3.1.0",
+        "openapi": "3.2.0",
         "info": {
             "title": "Motet",
             "summary": "OpenAI's API, with the extensions of vLLM",
@@ -119,7 +119,7 @@ fn post(summary: &str, body: &str, schema: &str) -> Value {
 fn generate(summary: &str, body: &str, shape: &str) -> Value {
     let mut path = post(summary, body, &format!("{shape}Completion"));
     let responses = &mut path["post"]["responses"];
-    responses["200"]["content"]["text/event-stream"] = answers::events(shape);
+    responses["200"]["content"]["text/event-stream"] = answers::events(&format!("{shape}Part"));
     for (status, refused) in answers::refused(&[&GENERATED]) {
         responses[status] = refused;
     }
@@ -158,4 +158,9 @@ fn reference(schema: &str) -> Value {
 /// An object of exactly these fields.
 fn object(properties: Value, required: &[&str]) -> Value {
     json!({"type": "object", "properties": properties, "required": required})
+}
+
+fn described(mut schema: Value, description: &str) -> Value {
+    schema["description"] = json!(description);
+    schema
 }
