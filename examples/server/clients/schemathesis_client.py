@@ -20,7 +20,9 @@ excluded = "positive_data_acceptance"
 words = ["run", f"{url}/openapi.json", "--header", f"Authorization: Bearer {key}"]
 words += ["--checks", "all", "--exclude-checks", excluded, "--max-examples", cases]
 words += ["--phases", "examples,coverage,fuzzing", "--seed", "1", "--workers", "1"]
-words += ["--continue-on-failure", "--no-shrink", "--request-timeout", "60"]
+words += ["--continue-on-failure", "--no-shrink"]
+# Ten contexts full of tokens may be asked for, and are answered.
+words += ["--request-timeout", "300", "--max-response-time", "300"]
 with tempfile.TemporaryDirectory() as folder:
     # It leaves notes for its next run where it runs.
     os.chdir(folder)
