@@ -261,6 +261,21 @@ async fn shutdown_ends_everyone_with_an_error() {
 }
 
 #[tokio::test]
+async fn a_shared_engine_ends_its_sequences_and_is_shut_down_when_they_are_gone() {
+    let mut oracle = oracle();
+    oracle.end_one_in = 0;
+    let engine = engine(&oracle, small()).await;
+    let request = Request::tokens([1, 2, 3]).output_tokens_max(400);
+    let stream = engine.submit(request.clone()).await.unwrap();
+    engine.abort().await;
+    assert_eq!(stream.collect().await, Err(GenerateError::Shutdown));
+    let late = engine.submit(request).await;
+    assert!(matches!(late, Err(SubmitError::Draining)), "{late:?}");
+    engine.shutdown(Shutdown::Abort).await;
+    assert_eq!(oracle.counters.now().segments_alive, 0);
+}
+
+#[tokio::test]
 async fn failed_steps_and_panics_are_survived() {
     let mut oracle = oracle();
     oracle.end_one_in = 0;

@@ -183,6 +183,21 @@ impl Engine {
         }
     }
 
+    /// Takes no new requests and ends those inside: their callers get
+    /// [`GenerateError::Shutdown`](crate::error::GenerateError::Shutdown). For whoever shares
+    /// the engine with tasks that hold it until their streams end, and cannot
+    /// [shut it down](Engine::shutdown) before.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once it was polled, dropping the future leaves the engine closed to new requests;
+    /// those inside may go on.
+    pub async fn abort(&self) {
+        self.admission.shut();
+        // A scheduler that is gone has nothing left to end.
+        self.scheduler.tell(Abort).send().await.ok();
+    }
+
     /// Takes no new requests, ends or finishes those inside, and waits until the device
     /// has freed everything, for `scheduler.device_timeout` at most.
     ///
@@ -191,12 +206,10 @@ impl Engine {
     /// Dropping the future leaves the shutdown to go on by itself once all sequences
     /// have ended; before that, they go on while they have callers.
     pub async fn shutdown(self, how: Shutdown) {
-        self.admission.shut();
         if how == Shutdown::Finish {
             self.drain().await;
         }
-        // A scheduler that is gone has nothing left to end.
-        self.scheduler.tell(Abort).send().await.ok();
+        self.abort().await;
         drop(self.scheduler);
         // A device that does not answer is not waited for.
         let patience = self.config.scheduler.device_timeout;

@@ -1,22 +1,91 @@
 //! `cargo xtask clients`: clients of others against the server, on the oracle.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::cache::Cache;
-use crate::{packages, process, workspace};
+use crate::packages::{self, Packages};
+use crate::{process, ui, workspace};
 
 const REQUIREMENTS: &str = "examples/server/clients/requirements.txt";
-const CLIENT: &str = "examples/server/clients/openai_client.py";
+const CLIENTS: [&str; 2] = ["openai_client.py", "langchain_client.py"];
+/// Asks for what the server says it takes, and for what it does not.
+const SCHEMATHESIS: &str = "examples/server/clients/schemathesis_client.py";
+/// Leaves all the time, and reads what it stays for to the end.
+const CROWD: &str = "examples/server/clients/crowd.py";
+const KEY: &str = "a-key-of-the-checks";
 
-pub(crate) fn command() -> Result<()> {
-    let packages = packages::install(&Cache::open()?, "openai", REQUIREMENTS)?;
-    let server = Server::start()?;
-    let mut client = packages.program(CLIENT);
-    process::run(client.arg(&server.url).arg(packages.folder()))
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Cases that schemathesis makes up for each operation, beside the edges of each field
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    cases: u32,
+    /// Seconds that 200 streams come and go
+    #[arg(long, value_name = "SECONDS", default_value_t = 8)]
+    crowd_seconds: u32,
+}
+
+pub(crate) fn command(arguments: &Arguments) -> Result<()> {
+    let cache = Cache::open()?;
+    let packages = packages::install(&cache, "clients", REQUIREMENTS)?;
+    let program = build()?;
+    let server = Server::start(&program, &[])?;
+    for client in CLIENTS {
+        ui::heading(client);
+        run(
+            &packages,
+            &format!("examples/server/clients/{client}"),
+            &server,
+            &[],
+        )?;
+    }
+
+    ui::heading("200 streams, of which one in ten leaves");
+    let seconds = arguments.crowd_seconds.to_string();
+    run(
+        &packages,
+        CROWD,
+        &server,
+        &["200", &seconds, &server.process.id().to_string()],
+    )?;
+
+    ui::heading("schemathesis");
+    // With a key, so that it can try without.
+    let keys = workspace::root().join("target/motet/clients.keys");
+    fs::create_dir_all(keys.parent().unwrap_or(&keys)).context("cannot make target/motet")?;
+    fs::write(&keys, format!("checks {KEY}\n")).context("cannot write the keys")?;
+    let keys = keys.to_string_lossy();
+    let server = Server::start(&program, &["--api-keys", &keys])?;
+    let cases = arguments.cases.to_string();
+    run(&packages, SCHEMATHESIS, &server, &[KEY, &cases])
+}
+
+fn run(packages: &Packages, client: &str, server: &Server, words: &[&str]) -> Result<()> {
+    let mut command = packages.program(client);
+    command.arg(&server.url).arg(packages.folder()).args(words);
+    process::run(&mut command)
+}
+
+/// Builds the server and says where it is.
+fn build() -> Result<PathBuf> {
+    let mut cargo = workspace::cargo();
+    cargo.args(["build", "--package", "motet-server", "--message-format"]);
+    cargo
+        .args(["json-render-diagnostics"])
+        .stderr(Stdio::inherit());
+    let built = process::capture(&mut cargo)?;
+    let messages = built
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    let program = messages
+        .filter_map(|message: Value| message["executable"].as_str().map(PathBuf::from))
+        .next_back();
+    program.context("cargo did not say where the server is")
 }
 
 /// A server with a port of its own. Ends when this is dropped.
@@ -26,22 +95,10 @@ struct Server {
 }
 
 impl Server {
-    fn start() -> Result<Self> {
-        let mut cargo = workspace::cargo();
-        cargo.args(["build", "--package", "motet-server", "--message-format"]);
-        cargo
-            .args(["json-render-diagnostics"])
-            .stderr(Stdio::inherit());
-        let built = process::capture(&mut cargo)?;
-        let messages = built
-            .lines()
-            .filter_map(|line| serde_json::from_str(line).ok());
-        let program = messages
-            .filter_map(|message: Value| message["executable"].as_str().map(str::to_owned))
-            .next_back()
-            .context("cargo did not say where the server is")?;
-        let mut process = std::process::Command::new(program)
+    fn start(program: &PathBuf, arguments: &[&str]) -> Result<Self> {
+        let mut process = Command::new(program)
             .args(["--oracle", "--port", "0"])
+            .args(arguments)
             .stderr(Stdio::piped())
             .spawn()
             .context("cannot start the server")?;

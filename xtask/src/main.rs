@@ -70,8 +70,8 @@ enum Command {
     Coverage(coverage::Arguments),
     /// Try whether tests notice mistakes in the cores
     Mutants(mutants::Arguments),
-    /// Run the official OpenAI client against the server
-    Clients,
+    /// Run OpenAI's client, LangChain, schemathesis and a crowd that leaves against the server
+    Clients(clients::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -88,7 +88,7 @@ fn main() -> ExitCode {
         Command::Fuzz(arguments) => fuzz::command(&arguments),
         Command::Coverage(arguments) => coverage::command(&arguments),
         Command::Mutants(arguments) => mutants::command(&arguments),
-        Command::Clients => clients::command(),
+        Command::Clients(arguments) => clients::command(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -20,7 +20,7 @@ use crate::arguments::Conduct;
 use crate::error::ApiError;
 use crate::keys::Keys;
 use crate::log::RequestLog;
-use crate::{openai, state, tokens};
+use crate::{openai, openapi, state, tokens};
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Longest request id that is taken over from a client.
@@ -76,6 +76,11 @@ impl App {
         self.engine.drain().await;
     }
 
+    /// Takes in nothing more and ends those inside: each is told so.
+    pub(crate) async fn abort(&self) {
+        self.engine.abort().await;
+    }
+
     /// A name that nothing else has.
     pub(crate) fn name(&self, prefix: &str) -> String {
         let number = self.named.fetch_add(1, Ordering::Relaxed);
@@ -95,7 +100,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/chat/completions", post(openai::chat::complete))
         .route("/v1/completions", post(openai::text::complete))
         .route("/v1/models", get(state::models))
-        .route("/v1/models/{model}", get(state::model))
+        .route("/v1/models/{*model}", get(state::model))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), authorize));
@@ -105,6 +110,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/health", get(state::health))
         .route("/ready", get(state::ready))
         .route("/metrics", get(state::metrics))
+        .route("/openapi.json", get(openapi::describe))
         .fallback(nowhere)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(body_bytes_max))
@@ -185,21 +191,19 @@ impl Body {
     }
 }
 
-impl<S: Send + Sync> FromRequest<S> for Body {
+impl FromRequest<Arc<App>> for Body {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         // Pages of other sites may send text to this machine, and not JSON.
-        let kind = request.headers().get(header::CONTENT_TYPE);
-        let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-        if !kind.starts_with("application/json") {
+        if !is_json(request.headers()) {
             let message = "expected a body of `Content-Type: application/json`";
             return Err(ApiError::request(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 message,
             ));
         }
-        let bytes = Bytes::from_request(request, state).await;
+        let bytes = arrived(Bytes::from_request(request, app), &app.conduct).await?;
         let bytes =
             bytes.map_err(|refused| ApiError::request(refused.status(), refused.body_text()))?;
         let body: Value = serde_json::from_slice(&bytes).map_err(|error| {
@@ -214,4 +218,24 @@ impl<S: Send + Sync> FromRequest<S> for Body {
             )),
         }
     }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let without_charset = kind.split(';').next().unwrap_or_default();
+    without_charset
+        .trim()
+        .eq_ignore_ascii_case("application/json")
+}
+
+/// Waits for a body, as long as it may take.
+async fn arrived<T>(body: impl Future<Output = T>, conduct: &Conduct) -> Result<T, ApiError> {
+    let Some(time) = conduct.arrival_time() else {
+        return Ok(body.await);
+    };
+    tokio::time::timeout(time, body).await.map_err(|_| {
+        let message = format!("the body has not come within {} seconds", time.as_secs());
+        ApiError::request(StatusCode::REQUEST_TIMEOUT, message)
+    })
 }

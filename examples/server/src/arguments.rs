@@ -75,6 +75,15 @@ pub struct Conduct {
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 10)]
     pub header_bytes_max: usize,
 
+    /// Connections at once; more wait until one is closed
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub connections_max: u32,
+
+    /// Longest that a request's headers may take to come, and then its body; 0 is for ever
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub arrival_seconds: u64,
+
     /// Cut a client off that has read nothing for so long; 0 is never
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub unread_seconds: u64,
@@ -122,6 +131,22 @@ pub struct EngineSettings {
     pub disk_mib: Option<usize>,
 }
 
+impl Conduct {
+    /// How long the headers and the body may take to come; none is for ever.
+    pub(crate) fn arrival_time(&self) -> Option<Duration> {
+        unless_zero(self.arrival_seconds)
+    }
+
+    /// How long a client may read nothing; none is for ever.
+    pub(crate) fn unread_time(&self) -> Option<Duration> {
+        unless_zero(self.unread_seconds)
+    }
+}
+
+fn unless_zero(seconds: u64) -> Option<Duration> {
+    (seconds > 0).then_some(Duration::from_secs(seconds))
+}
+
 impl Arguments {
     /// The engine's settings.
     #[must_use]
@@ -132,10 +157,7 @@ impl Arguments {
         config.scheduler.sequences_max = engine.sequences_max;
         config.scheduler.queue_max = engine.queue_max;
         config.scheduler.step_tokens_max = engine.step_tokens.max(engine.sequences_max);
-        config.scheduler.unread_timeout = match self.conduct.unread_seconds {
-            0 => None,
-            seconds => Some(Duration::from_secs(seconds)),
-        };
+        config.scheduler.unread_timeout = self.conduct.unread_time();
         config.cache.device_bytes_max = mib(engine.cache_mib);
         config.pager.host_bytes_max = mib(engine.host_mib);
         config.pager.disk = engine.disk.clone().map(|folder| DiskConfig {

@@ -61,9 +61,13 @@ impl Voices {
         log: RequestLog,
     ) -> Result<Self, ApiError> {
         let mut voices = SelectAll::new();
-        for request in requests {
+        for mut request in requests {
+            if request.best_of.is_some() {
+                // They are what the best is told by.
+                request.logprobs.get_or_insert(0);
+            }
             let wants_logprobs = request.logprobs.is_some();
-            let streams = match request.n {
+            let streams = match request.best_of.unwrap_or(request.n) {
                 1 => vec![engine.submit(request).await?],
                 _ => engine.submit_many(request).await?,
             };

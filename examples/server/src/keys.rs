@@ -76,9 +76,14 @@ impl Keys {
         Ok(())
     }
 
+    /// Whether there are any.
+    pub(crate) fn are_asked_for(&self) -> bool {
+        !self.0.is_empty()
+    }
+
     /// Lets a request in, or not.
     pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
-        if self.0.is_empty() {
+        if !self.are_asked_for() {
             return Ok(Caller::default());
         }
         let sent = headers.get(header::AUTHORIZATION);

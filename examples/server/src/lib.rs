@@ -10,20 +10,24 @@
 //! | `app.rs` | routes and what every request passes: its id, its limits, its log line |
 //! | `keys.rs` | whose request it is, and how many of theirs there may be |
 //! | `openai/` | the API's bodies, as requests to the engine and back |
+//! | `openapi/` | the description of all that, at `/openapi.json` |
 //! | `generate.rs` | outputs as they come, several side by side |
 //! | `tokens.rs` | text to tokens and back |
 //! | `state.rs` | which models, how the server is, its metrics |
 //! | `error.rs` | the API's errors, with their status |
 //! | `recorder.rs` | what the engine tells, for Prometheus |
-//! | `serve.rs` | the socket, and the end: those inside finish |
+//! | `connections.rs` | the socket's connections, each with its limits |
+//! | `serve.rs` | from the start to the end: those inside finish |
 
 pub mod app;
 pub mod arguments;
+mod connections;
 mod error;
 mod generate;
 pub mod keys;
 mod log;
 mod openai;
+mod openapi;
 mod recorder;
 pub mod serve;
 pub mod start;

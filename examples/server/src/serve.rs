@@ -1,4 +1,4 @@
-//! The socket, and the end.
+//! From the start to the end.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use motet::Shutdown;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::app::{self, App};
+use crate::app::App;
 use crate::arguments::Arguments;
+use crate::connections::Connections;
 use crate::keys::Keys;
 use crate::{recorder, start};
 
@@ -47,43 +47,22 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
     serve(app, listener, told_to_end()).await
 }
 
-/// Serves until `end` is ready, and those inside have finished, or had their time.
+/// Serves until `end` is ready, and those inside have finished, or had their time: then
+/// they are told that the server ends.
 ///
 /// # Errors
 ///
-/// When the socket fails.
+/// None today; a socket that cannot accept is tried again.
 pub async fn serve(
     app: Arc<App>,
     listener: TcpListener,
-    end: impl Future<Output = ()> + Send + 'static,
+    end: impl Future<Output = ()>,
 ) -> Result<()> {
-    let (ended, mut is_ended) = watch::channel(false);
+    let mut connections = Connections::new(&app);
+    connections.accept(listener, end).await;
+    tracing::info!("ending: those inside may finish");
     let grace = Duration::from_secs(app.conduct.grace_seconds);
-    let draining = Arc::clone(&app);
-    let mut told = is_ended.clone();
-    let service = app::router(Arc::clone(&app));
-    let server = axum::serve(listener, service).with_graceful_shutdown(async move {
-        told.wait_for(|ended| *ended).await.ok();
-    });
-    let mut server = tokio::spawn(server.into_future());
-    tokio::spawn(async move {
-        end.await;
-        tracing::info!("ending: those inside may finish");
-        ended.send_replace(true);
-        // Connections that stay open are told that nothing more is taken in.
-        draining.drain().await;
-    });
-    let late = async {
-        is_ended.wait_for(|ended| *ended).await.ok();
-        tokio::time::sleep(grace).await;
-    };
-    tokio::select! {
-        served = &mut server => served.context("the server panicked")?.context("the socket")?,
-        () = late => {
-            tracing::warn!("some are still inside: they end now");
-            server.abort();
-        }
-    }
+    connections.close(&app, grace).await;
     finish(app).await;
     Ok(())
 }
@@ -99,9 +78,9 @@ async fn finish(mut app: Arc<App>) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    // Who holds it longer than that keeps it to the end of the process.
-    if let Ok(app) = timeout(Duration::from_secs(5), alone).await {
-        app.into_engine().shutdown(Shutdown::Abort).await;
+    match timeout(Duration::from_secs(5), alone).await {
+        Ok(app) => app.into_engine().shutdown(Shutdown::Abort).await,
+        Err(_) => tracing::error!("the engine is still in use: what is not on disk is lost"),
     }
 }
 

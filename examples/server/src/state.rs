@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -20,8 +21,10 @@ pub(crate) async fn models(State(app): State<Arc<App>>) -> Json<Value> {
 /// `GET /v1/models/{model}`.
 pub(crate) async fn model(
     State(app): State<Arc<App>>,
-    Path(named): Path<String>,
+    named: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, ApiError> {
+    let Path(named) =
+        named.map_err(|refused| ApiError::request(StatusCode::BAD_REQUEST, refused.body_text()))?;
     match named == app.model {
         true => Ok(Json(description(&app))),
         false => Err(ApiError::model_not_found(&named)),

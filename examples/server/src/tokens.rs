@@ -15,14 +15,14 @@ use crate::openai::chat::Conversation;
 
 /// What is to become tokens: text, or a conversation.
 #[derive(Debug, Deserialize)]
-struct Tokenize {
+pub(crate) struct Tokenize {
     prompt: Option<String>,
     add_special_tokens: Option<bool>,
     add_generation_prompt: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Detokenize {
+pub(crate) struct Detokenize {
     tokens: Vec<TokenId>,
 }
 
@@ -44,7 +44,12 @@ pub(crate) async fn tokenize(
             }
         }
     };
-    let tokens = tokens.map_err(|error| ApiError::text("messages", &error))?;
+    let param = if wanted.prompt.is_some() {
+        "prompt"
+    } else {
+        "messages"
+    };
+    let tokens = tokens.map_err(|error| ApiError::text(param, &error))?;
     Ok(Json(json!({
         "count": tokens.len(),
         "max_model_len": app.engine.model().context_tokens_max,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{Request, Response, StatusCode, header};
+use axum::http::{Method, Request, Response, StatusCode, header};
 use clap::Parser;
 use http_body_util::BodyExt;
 use motet_server::app::{App, router};
@@ -218,6 +218,168 @@ async fn several_outputs_and_prompts_have_their_numbers() {
 }
 
 #[tokio::test]
+async fn prompts_are_told_again() {
+    let server = Server::new().await;
+    let body = json!({
+        "prompt": ["one ", "two "], "n": 2, "max_tokens": 12, "seed": 7, "temperature": 1.5,
+    });
+    let texts = async |body: &Value| -> Vec<String> {
+        let answer = server.post(TEXT, body).await.ok();
+        let choices = answer["choices"].as_array().expect("choices").iter();
+        let texts = choices.map(|choice| choice["text"].as_str().expect("text").to_owned());
+        texts.collect()
+    };
+    let outputs = texts(&body).await;
+    let prompts = ["one ", "one ", "two ", "two "];
+    let expected = prompts.iter().zip(&outputs);
+    let expected: Vec<String> = expected
+        .map(|(prompt, said)| format!("{prompt}{said}"))
+        .collect();
+    let mut body = body;
+    body["echo"] = json!(true);
+    assert_eq!(texts(&body).await, expected);
+
+    body["stream"] = json!(true);
+    let mut streamed = BTreeMap::<u64, String>::new();
+    for event in server.stream(TEXT, &body).await {
+        let choice = &event["choices"][0];
+        let number = choice["index"].as_u64().expect("a number");
+        let text = choice["text"].as_str().expect("text");
+        streamed.entry(number).or_default().push_str(text);
+    }
+    assert!(streamed.values().eq(&expected), "{streamed:?}");
+
+    let tokens = server
+        .post("/tokenize", &json!({"prompt": "a\0ü"}))
+        .await
+        .ok();
+    let tokens = json!({"prompt": tokens["tokens"], "echo": true});
+    assert!(texts(&tokens).await[0].starts_with("a\0ü"));
+}
+
+#[tokio::test]
+async fn the_best_are_chosen_for_each_prompt() {
+    let server = Server::new().await;
+    let wanted = json!({
+        "prompt": ["one ", "two "], "max_tokens": 12, "seed": 7, "temperature": 1.5,
+        "ignore_eos": true, "n": 5, "logprobs": 0,
+    });
+    let all = server.post(TEXT, &wanted).await.ok();
+    let mean = |choice: &Value| {
+        let logprobs = choice["logprobs"]["token_logprobs"].as_array();
+        let logprobs = logprobs.expect("as asked").iter();
+        logprobs
+            .map(|logprob| logprob.as_f64().expect("a number"))
+            .sum::<f64>()
+            / 12.0
+    };
+    let mut best: Vec<Value> = Vec::new();
+    for rivals in all["choices"].as_array().expect("choices").chunks(5) {
+        let mut rivals = rivals.to_vec();
+        rivals.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
+        best.extend(
+            rivals
+                .into_iter()
+                .take(2)
+                .map(|choice| choice["text"].clone()),
+        );
+    }
+
+    let mut chosen = wanted;
+    chosen["n"] = json!(2);
+    chosen["best_of"] = json!(5);
+    chosen["logprobs"] = Value::Null;
+    let chosen = server.post(TEXT, &chosen).await.ok();
+    let choices = chosen["choices"].as_array().expect("choices");
+    let texts: Vec<_> = choices
+        .iter()
+        .map(|choice| choice["text"].clone())
+        .collect();
+    assert_eq!(texts, best);
+    assert!(choices.iter().all(|choice| choice["logprobs"].is_null()));
+    // All that were generated are paid for.
+    assert_eq!(chosen["usage"]["completion_tokens"], 2 * 5 * 12);
+}
+
+#[tokio::test]
+async fn whatever_bytes_come_are_read_or_refused() {
+    let server = Server::new().await;
+    let send = async |kind: &str, body: &[u8]| {
+        let request = Request::post(TEXT).header(header::CONTENT_TYPE, kind);
+        let request = request.body(Body::from(body.to_vec())).expect("a request");
+        Answer::of(server.send(request).await).await
+    };
+    let json = "application/json";
+    let deep = [b"{\"prompt\": ".as_slice(), &b"[".repeat(100_000)].concat();
+    for (kind, body, status) in [
+        (
+            "Application/JSON; charset=utf-8",
+            br#"{"prompt": "x"}"#.as_slice(),
+            200,
+        ),
+        ("application/jsonp", br#"{"prompt": "x"}"#, 415),
+        ("text/plain", br#"{"prompt": "x"}"#, 415),
+        (
+            json,
+            "{\"prompt\": \"\\u0000 \u{1F3B5} e\u{301}\"}".as_bytes(),
+            200,
+        ),
+        (json, b"{\"prompt\": \"\xff\"}", 400),
+        (json, br#"{"prompt": "\ud800"}"#, 400),
+        (json, b"{\"prompt\": \"\0\"}", 400),
+        (json, b"", 400),
+        (json, &deep, 400),
+        (json, br#"{"prompt": "x", "max_tokens": 1e400}"#, 400),
+        (
+            json,
+            br#"{"prompt": "x", "max_tokens": 99999999999999999999999}"#,
+            400,
+        ),
+        (json, br#"{"prompt": "x", "temperature": 1e300}"#, 400),
+        (
+            json,
+            br#"{"prompt": "x", "max_tokens": 18446744073709551615, "stop": "a"}"#,
+            200,
+        ),
+    ] {
+        let answer = send(kind, body).await;
+        let sent = String::from_utf8_lossy(&body[..body.len().min(80)]);
+        assert_eq!(answer.status.as_u16(), status, "{sent}: {}", answer.body);
+        assert!(status == 200 || answer.body["error"]["message"].is_string());
+    }
+    let torn = server.get("/v1/models/%ff").await;
+    assert_eq!(torn.status, StatusCode::BAD_REQUEST);
+    assert!(torn.body["error"]["message"].is_string(), "{}", torn.body);
+    let nested = server.get("/v1/models/some/other").await;
+    assert_eq!(nested.body["error"]["code"], "model_not_found");
+}
+
+#[tokio::test]
+async fn methods_are_as_http_has_them_and_other_sites_are_not_let_in() {
+    let server = Server::new().await;
+    let send = async |method: Method, path: &str| {
+        let request = Request::builder().method(method).uri(path);
+        let request = request.header(header::ORIGIN, "http://another.site");
+        let response = server
+            .send(request.body(Body::empty()).expect("a request"))
+            .await;
+        let allows_others = response
+            .headers()
+            .contains_key("access-control-allow-origin");
+        assert!(!allows_others, "{path}");
+        response
+    };
+    let head = send(Method::HEAD, "/health").await;
+    assert_eq!(head.status(), StatusCode::OK);
+    assert_eq!(whole(head).await, "");
+    for method in [Method::OPTIONS, Method::GET, Method::DELETE] {
+        let refused = send(method, CHAT).await;
+        assert_eq!(refused.status(), StatusCode::METHOD_NOT_ALLOWED);
+        assert_eq!(refused.headers()[header::ALLOW], "POST");
+    }
+}
+
+#[tokio::test]
 async fn log_probabilities_are_told_for_each_token() {
     let server = Server::new().await;
     let wanted = json!({"logprobs": true, "top_logprobs": 3, "logit_bias": {"256": -100}});
@@ -355,6 +517,7 @@ async fn what_makes_no_sense_is_refused_by_name() {
         ("logit_bias", json!({"999999": 1}), 400),
         ("priority", json!("first"), 400),
         ("messages", json!([]), 400),
+        ("top_logprobs", json!(2), 400),
         ("model", json!("another"), 404),
         ("tool_choice", json!("required"), 422),
         (
@@ -374,13 +537,16 @@ async fn what_makes_no_sense_is_refused_by_name() {
         json!("messages[0]"),
     )
     .await;
-    check(
-        TEXT,
-        json!({"prompt": "x", "echo": true}),
-        422,
-        json!("echo"),
-    )
-    .await;
+    for (field, more, status) in [
+        ("echo", json!({"echo": true, "logprobs": 0}), 422),
+        ("suffix", json!({"suffix": "y"}), 422),
+        ("best_of", json!({"best_of": 2, "stream": true}), 422),
+        ("best_of", json!({"best_of": 2, "n": 3}), 400),
+    ] {
+        let mut body = more;
+        body["prompt"] = json!("x");
+        check(TEXT, body, status, json!(field)).await;
+    }
     check(TEXT, json!({"prompt": [300]}), 400, json!("prompt")).await;
     check(
         TEXT,

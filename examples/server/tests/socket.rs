@@ -1,7 +1,7 @@
 //! The server at a real socket, to its end.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use clap::Parser;
@@ -10,7 +10,7 @@ use motet_server::arguments::Arguments;
 use motet_server::keys::Keys;
 use motet_server::{serve, start};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -19,7 +19,24 @@ struct Running {
     address: SocketAddr,
     end: oneshot::Sender<()>,
     server: JoinHandle<anyhow::Result<()>>,
+    app: Weak<App>,
 }
+
+impl Running {
+    /// Ends it, and sees that nobody had the engine any more when it was shut down.
+    async fn end(self) {
+        self.end.send(()).expect("it serves");
+        let served = timeout(PATIENCE, self.server).await;
+        served
+            .expect("in time")
+            .expect("no panic")
+            .expect("no error");
+        assert!(self.app.upgrade().is_none(), "somebody has the engine");
+    }
+}
+
+/// A test that waits so long has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn run(arguments: &str) -> Running {
     let words = ["server", "--oracle"].into_iter();
@@ -29,66 +46,142 @@ async fn run(arguments: &str) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
     let address = listener.local_addr().expect("an address");
     let (end, ended) = oneshot::channel();
-    let server = tokio::spawn(serve::serve(Arc::new(app), listener, async {
+    let app = Arc::new(app);
+    let weak = Arc::downgrade(&app);
+    let server = tokio::spawn(serve::serve(app, listener, async {
         ended.await.ok();
     }));
     Running {
         address,
         end,
         server,
+        app: weak,
     }
+}
+
+/// A stream of so many tokens, asked for.
+fn stream(tokens: usize) -> String {
+    let body = format!(
+        "{{\"prompt\": \"x\", \"stream\": true, \"ignore_eos\": true, \"max_tokens\": {tokens}}}"
+    );
+    post(&body)
+}
+
+fn post(body: &str) -> String {
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    format!("{head}content-length: {}\r\n\r\n{body}", body.len())
+}
+
+async fn connect(address: SocketAddr) -> TcpStream {
+    TcpStream::connect(address).await.expect("it listens")
+}
+
+/// Sends, and reads the first line of the answer.
+async fn ask(socket: &mut TcpStream, request: &str) -> String {
+    let sent = socket.write_all(request.as_bytes()).await;
+    sent.expect("it reads");
+    let mut line = String::new();
+    while !line.ends_with("\r\n") {
+        let byte = timeout(PATIENCE, socket.read_u8()).await;
+        line.push(byte.expect("in time").expect("it answers") as char);
+    }
+    line.trim_end().to_owned()
 }
 
 /// Asks for a stream, and reads until it has begun.
 async fn begin(address: SocketAddr, tokens: usize) -> TcpStream {
-    let body = format!(
-        "{{\"prompt\": \"x\", \"stream\": true, \"ignore_eos\": true, \"max_tokens\": {tokens}}}"
-    );
-    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
-    let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
-    let mut socket = TcpStream::connect(address).await.expect("it listens");
-    let sent = socket.write_all(request.as_bytes()).await;
-    sent.expect("it reads");
-    let mut first = [0; 15];
-    let read = socket.read_exact(&mut first).await;
-    read.expect("it answers");
-    assert_eq!(&first, b"HTTP/1.1 200 OK");
+    let mut socket = connect(address).await;
+    let status = ask(&mut socket, &stream(tokens)).await;
+    assert_eq!(status, "HTTP/1.1 200 OK");
     socket
 }
 
 /// What comes until the other side closes.
 async fn rest(mut socket: TcpStream) -> String {
     let mut rest = Vec::new();
-    socket.read_to_end(&mut rest).await.ok();
+    let read = timeout(PATIENCE, socket.read_to_end(&mut rest)).await;
+    read.expect("the connection is closed behind the last").ok();
     String::from_utf8_lossy(&rest).into_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn those_inside_finish_and_nobody_else_comes_in() {
-    let running = run("").await;
-    let inside = begin(running.address, 2000).await;
-    running.end.send(()).expect("it serves");
-    let said = timeout(Duration::from_secs(60), rest(inside)).await;
-    let said = said.expect("the connection is closed behind the last");
-    assert!(said.contains("data: [DONE]"), "all of it came");
-    let served = timeout(Duration::from_secs(60), running.server).await;
-    served
-        .expect("in time")
-        .expect("no panic")
-        .expect("no error");
-    let late = TcpStream::connect(running.address).await;
+    let running = run("--grace-seconds 600").await;
+    let address = running.address;
+    let inside = begin(address, 200).await;
+    let said = tokio::spawn(rest(inside));
+    running.end().await;
+    let said = said.await.expect("no panic");
+    assert!(said.contains("data: [DONE]"), "all of it came: {said}");
+    let late = TcpStream::connect(address).await;
     assert!(late.is_err(), "nobody listens any more");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn those_who_take_too_long_are_left() {
+async fn those_who_take_too_long_are_told_that_the_server_ends() {
     let running = run("--grace-seconds 0").await;
-    // Nobody reads this one: it never ends by itself.
+    let late = begin(running.address, 8000).await;
     let _stuck = begin(running.address, 8000).await;
-    running.end.send(()).expect("it serves");
-    let served = timeout(Duration::from_secs(60), running.server).await;
-    served
-        .expect("in time")
-        .expect("no panic")
-        .expect("no error");
+    let said = tokio::spawn(rest(late));
+    running.end().await;
+    let said = said.await.expect("no panic");
+    assert!(said.contains(r#""code":"draining""#), "it is told why");
+    assert!(!said.contains("[DONE]"), "it is not whole");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_outlives_its_errors() {
+    let running = run("").await;
+    let mut socket = connect(running.address).await;
+    for (body, status) in [
+        ("{", "HTTP/1.1 400 Bad Request"),
+        ("{}", "HTTP/1.1 400 Bad Request"),
+        (
+            r#"{"prompt": "x", "suffix": "y"}"#,
+            "HTTP/1.1 422 Unprocessable Entity",
+        ),
+    ] {
+        assert_eq!(ask(&mut socket, &post(body)).await, status, "{body}");
+        // The error has no line break of its own: it ends what there is to read.
+        let mut error = vec![0; 4096];
+        let read = timeout(PATIENCE, socket.read(&mut error)).await;
+        assert!(read.expect("in time").expect("an error") > 0);
+    }
+    let answered = ask(&mut socket, &post(r#"{"prompt": "x"}"#)).await;
+    assert_eq!(answered, "HTTP/1.1 200 OK");
+    drop(socket);
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_slow_to_ask_is_not_waited_for() {
+    let running = run("--arrival-seconds 1").await;
+    let mut headless = connect(running.address).await;
+    let sent = headless.write_all(b"POST /v1/completions HTTP/1.1\r\nhost:");
+    sent.await.expect("it reads");
+    assert_eq!(rest(headless).await, "", "it is closed");
+
+    let mut bodiless = connect(running.address).await;
+    let whole = post(r#"{"prompt": "x"}"#);
+    let status = ask(&mut bodiless, &whole[..whole.len() - 3]).await;
+    assert_eq!(status, "HTTP/1.1 408 Request Timeout");
+    running.end().await;
+}
+
+/// Connections are one at a time here: the next is served when the other is closed.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_read_is_cut_off() {
+    let limits = "--connections-max 1 --unread-seconds 2 --arrival-seconds 5";
+    let running = run(limits).await;
+    let unread = TcpSocket::new_v4().expect("a socket");
+    // What the system would keep for a reader is more than is sent.
+    unread.set_recv_buffer_size(4096).expect("a small buffer");
+    let mut unread = unread.connect(running.address).await.expect("it listens");
+    // Log probabilities make it many bytes.
+    let body = r#"{"prompt": "x", "stream": true, "ignore_eos": true, "max_tokens": 8000, "n": 4,
+                   "logprobs": 20}"#;
+    assert_eq!(ask(&mut unread, &post(body)).await, "HTTP/1.1 200 OK");
+    let next = begin(running.address, 10).await;
+    drop((unread, next));
+    running.end().await;
 }

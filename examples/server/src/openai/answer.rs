@@ -9,12 +9,16 @@ use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use motet::request::{FinishReason, TokenLogprobs, Usage};
-use motet::{TokenId, text::TextCodec};
+use motet::text::TextCodec;
+use motet::{Request, TokenId};
 use serde_json::{Map, Value, json};
 
+use super::parameters::Parameters;
 use crate::app::{App, now};
 use crate::error::ApiError;
 use crate::generate::{Event, Voices, finish_reason};
+use crate::keys::Caller;
+use crate::log::RequestLog;
 
 /// While nothing is said for so long, a comment keeps the connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -28,14 +32,14 @@ pub(crate) trait Shape: Send + 'static {
     /// The `object` of a part.
     const PART: &'static str;
 
-    /// What comes before all else, if anything does.
-    fn first(&self) -> Option<Map<String, Value>>;
+    /// What comes before all else of this output, if anything does.
+    fn first(&self, number: usize) -> Option<Map<String, Value>>;
     /// More text.
     fn part(&self, text: &str, logprobs: Option<Value>) -> Map<String, Value>;
     /// Nothing more.
     fn last(&self) -> Map<String, Value>;
-    /// All of it.
-    fn whole(&self, text: &str, logprobs: Option<Value>) -> Map<String, Value>;
+    /// All of this output.
+    fn whole(&self, number: usize, text: &str, logprobs: Option<Value>) -> Map<String, Value>;
     /// Log probabilities of tokens that come after so many characters of output.
     fn logprobs(&self, text: &TextCodec, told: &[(TokenId, TokenLogprobs)], after: usize) -> Value;
 }
@@ -48,6 +52,42 @@ struct Output {
     /// Characters whose tokens' log probabilities were told.
     told: usize,
     ended: Option<FinishReason>,
+}
+
+/// Of the outputs of each prompt, those that are kept.
+#[derive(Clone, Copy, Debug)]
+struct Chosen {
+    n: usize,
+    of: usize,
+}
+
+impl Chosen {
+    /// Those whose tokens have the highest mean log probability, the best first.
+    fn best(self, outputs: Vec<Output>) -> Vec<Output> {
+        let mut outputs = outputs.into_iter();
+        let mut kept = Vec::new();
+        while outputs.len() > 0 {
+            let mut rivals: Vec<Output> = outputs.by_ref().take(self.of).collect();
+            rivals.sort_by(|a, b| b.mean_logprob().total_cmp(&a.mean_logprob()));
+            rivals.truncate(self.n);
+            kept.extend(rivals);
+        }
+        kept
+    }
+}
+
+impl Output {
+    /// The lowest there is where no token is known to judge by.
+    fn mean_logprob(&self) -> f64 {
+        let logprobs = self.logprobs.iter();
+        let sum: f64 = logprobs
+            .map(|(_, logprobs)| f64::from(logprobs.logprob))
+            .sum();
+        match self.logprobs.len() {
+            0 => f64::NEG_INFINITY,
+            tokens => sum / tokens as f64,
+        }
+    }
 }
 
 /// What all parts of an answer have in common.
@@ -94,14 +134,35 @@ impl Head {
     }
 }
 
-/// Waits for all outputs.
-pub(crate) async fn whole<S: Shape>(
+/// Has the requests done, and answers whole or as it comes.
+pub(crate) async fn answer<S: Shape>(
     app: Arc<App>,
     shape: S,
-    mut voices: Voices,
-    wants_logprobs: bool,
+    requests: Vec<Request>,
+    parameters: &Parameters,
+    caller: Caller,
+    log: RequestLog,
 ) -> Result<Response, ApiError> {
+    let wants_logprobs = requests.iter().any(|request| request.logprobs.is_some());
+    let chosen = requests.first().and_then(|request| {
+        let of = request.best_of?;
+        Some(Chosen { n: request.n, of })
+    });
+    let voices = Voices::submit(&app.engine, requests, caller, log).await?;
     let head = Head::new::<S>(app, wants_logprobs);
+    match parameters.wants_stream() {
+        true => Ok(streamed(head, shape, voices, parameters.wants_usage())),
+        false => whole(head, shape, voices, chosen).await,
+    }
+}
+
+/// Waits for all outputs.
+async fn whole<S: Shape>(
+    head: Head,
+    shape: S,
+    mut voices: Voices,
+    chosen: Option<Chosen>,
+) -> Result<Response, ApiError> {
     let mut outputs: Vec<Output> = Vec::new();
     outputs.resize_with(voices.count(), Output::default);
     while let Some((number, event)) = voices.next().await {
@@ -115,9 +176,13 @@ pub(crate) async fn whole<S: Shape>(
             Event::Failed(error) => return Err(error.into()),
         }
     }
+    if let Some(chosen) = chosen {
+        outputs = chosen.best(outputs);
+    }
     let choices = (0..).zip(&outputs).map(|(number, output)| {
         let logprobs = head.logprobs(&shape, &output.logprobs, 0);
-        choice(number, shape.whole(&output.text, logprobs), output.ended)
+        let content = shape.whole(number, &output.text, logprobs);
+        choice(number, content, output.ended)
     });
     let body = head.body(S::WHOLE, choices.collect(), Some(voices.usage()));
     Ok(Json(body).into_response())
@@ -125,17 +190,11 @@ pub(crate) async fn whole<S: Shape>(
 
 /// Answers with each piece as it comes. A client who leaves drops this, and with it the
 /// outputs; one who reads slowly pauses them.
-pub(crate) fn streamed<S: Shape>(
-    app: Arc<App>,
-    shape: S,
-    voices: Voices,
-    wants_logprobs: bool,
-    wants_usage: bool,
-) -> Response {
+fn streamed<S: Shape>(head: Head, shape: S, voices: Voices, wants_usage: bool) -> Response {
     let mut outputs: Vec<Output> = Vec::new();
     outputs.resize_with(voices.count(), Output::default);
     let streaming = Streaming {
-        head: Head::new::<S>(app, wants_logprobs),
+        head,
         shape,
         voices,
         wants_usage,
@@ -157,7 +216,7 @@ struct Streaming<S> {
     voices: Voices,
     wants_usage: bool,
     outputs: Vec<Output>,
-    /// Outputs whose first part was sent.
+    /// Outputs whose first part was sent, if they have one.
     begun: usize,
     stage: Stage,
 }
@@ -175,13 +234,14 @@ impl<S: Shape> Streaming<S> {
     async fn next(&mut self) -> Option<sse::Event> {
         loop {
             match self.stage {
-                Stage::Begins => match self.shape.first() {
-                    Some(first) if self.begun < self.outputs.len() => {
-                        self.begun += 1;
-                        return Some(self.part(self.begun - 1, first, None));
+                Stage::Begins if self.begun < self.outputs.len() => {
+                    let number = self.begun;
+                    self.begun += 1;
+                    if let Some(first) = self.shape.first(number) {
+                        return Some(self.part(number, first, None));
                     }
-                    _ => self.stage = Stage::Speaks,
-                },
+                }
+                Stage::Begins => self.stage = Stage::Speaks,
                 Stage::Speaks => match self.voices.next().await {
                     Some((number, event)) => {
                         if let Some(event) = self.spell(number, event) {

@@ -16,7 +16,7 @@ use super::answer::{self, Shape};
 use super::parameters::Parameters;
 use crate::app::{App, Body};
 use crate::error::ApiError;
-use crate::generate::{Voices, spelled};
+use crate::generate::spelled;
 use crate::keys::Caller;
 use crate::log::RequestLog;
 
@@ -53,7 +53,7 @@ struct Part {
 }
 
 #[derive(Debug, Deserialize)]
-struct Logprobs {
+pub(crate) struct Logprobs {
     logprobs: Option<bool>,
     top_logprobs: Option<usize>,
 }
@@ -71,21 +71,21 @@ pub(crate) async fn complete(
     // As long as the context leaves room for.
     let most = app.engine.model().context_tokens_max;
     let mut request = parameters.request(&app, &caller, Prompt::Chat(chat), most)?;
-    let wants_logprobs = logprobs.logprobs == Some(true);
-    request.logprobs = wants_logprobs.then_some(logprobs.top_logprobs.unwrap_or(0));
-    let voices = Voices::submit(&app.engine, vec![request], caller, log).await?;
-    match parameters.stream {
-        Some(true) => {
-            let wants_usage = parameters.wants_usage();
-            Ok(answer::streamed(
-                app,
-                ChatShape,
-                voices,
-                wants_logprobs,
-                wants_usage,
-            ))
+    request.logprobs = logprobs.alternatives()?;
+    answer::answer(app, ChatShape, vec![request], &parameters, caller, log).await
+}
+
+impl Logprobs {
+    /// Of how many tokens beside each, if they are wanted at all.
+    fn alternatives(&self) -> Result<Option<usize>, ApiError> {
+        match (self.logprobs, self.top_logprobs) {
+            (Some(true), top) => Ok(Some(top.unwrap_or(0))),
+            (_, None | Some(0)) => Ok(None),
+            (_, Some(_)) => {
+                let message = "`top_logprobs` needs `logprobs` to be true";
+                Err(ApiError::field("top_logprobs", message))
+            }
         }
-        _ => answer::whole(app, ChatShape, voices, wants_logprobs).await,
     }
 }
 
@@ -166,7 +166,7 @@ impl Shape for ChatShape {
     const WHOLE: &'static str = "chat.completion";
     const PART: &'static str = "chat.completion.chunk";
 
-    fn first(&self) -> Option<Map<String, Value>> {
+    fn first(&self, _: usize) -> Option<Map<String, Value>> {
         Some(delta(json!({"role": "assistant", "content": ""}), None))
     }
 
@@ -178,7 +178,7 @@ impl Shape for ChatShape {
         delta(json!({}), None)
     }
 
-    fn whole(&self, text: &str, logprobs: Option<Value>) -> Map<String, Value> {
+    fn whole(&self, _: usize, text: &str, logprobs: Option<Value>) -> Map<String, Value> {
         let message = json!({"role": "assistant", "content": text, "refusal": null});
         Map::from_iter([
             ("message".to_owned(), message),

@@ -33,8 +33,7 @@ pub(crate) struct Parameters {
     stop_token_ids: Option<Vec<TokenId>>,
     ignore_eos: Option<bool>,
     n: Option<usize>,
-    #[serde(default)]
-    pub(crate) stream: Option<bool>,
+    stream: Option<bool>,
     stream_options: Option<StreamOptions>,
     response_format: Option<ResponseFormat>,
     user: Option<String>,
@@ -80,6 +79,11 @@ enum Class {
 }
 
 impl Parameters {
+    /// Whether the answer is to come as it is made.
+    pub(crate) fn wants_stream(&self) -> bool {
+        self.stream == Some(true)
+    }
+
     /// Whether the last event of a stream is to tell what it cost.
     pub(crate) fn wants_usage(&self) -> bool {
         let options = self.stream_options.as_ref();

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
-use motet::TokenId;
 use motet::request::{Prompt, TokenLogprobs};
 use motet::text::TextCodec;
+use motet::{Request, TokenId};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -15,17 +15,17 @@ use super::answer::{self, Shape};
 use super::parameters::Parameters;
 use crate::app::{App, Body};
 use crate::error::ApiError;
-use crate::generate::{Voices, spelled};
+use crate::generate::spelled;
 use crate::keys::Caller;
 use crate::log::RequestLog;
 
 /// What the API takes where `max_tokens` is not said.
 const OUTPUT_TOKENS_MAX: usize = 16;
 /// Prompts of one request: each takes a place in the queue.
-const PROMPTS_MAX: usize = 128;
+pub(crate) const PROMPTS_MAX: usize = 128;
 
 #[derive(Debug, Deserialize)]
-struct Wanted {
+pub(crate) struct Wanted {
     prompt: Prompts,
     logprobs: Option<usize>,
     echo: Option<bool>,
@@ -51,56 +51,75 @@ pub(crate) async fn complete(
 ) -> Result<Response, ApiError> {
     let parameters: Parameters = body.read()?;
     let wanted: Wanted = body.read()?;
-    wanted.check()?;
-    let wants_logprobs = wanted.logprobs.is_some();
+    wanted.check(&parameters)?;
+    let echoed = match wanted.echo {
+        Some(true) => wanted.prompt.texts(&app)?,
+        _ => Vec::new(),
+    };
     let prompts = wanted.prompt.prompts()?;
     let requests = prompts.into_iter().map(|prompt| {
         let mut request = parameters.request(&app, &caller, prompt, OUTPUT_TOKENS_MAX)?;
         request.logprobs = wanted.logprobs;
+        // As many as are wanted leave no choice.
+        request.best_of = wanted.best_of.filter(|best_of| *best_of != request.n);
         Ok::<_, ApiError>(request)
     });
-    let requests = requests.collect::<Result<_, _>>()?;
-    let voices = Voices::submit(&app.engine, requests, caller, log).await?;
-    match parameters.stream {
-        Some(true) => {
-            let wants_usage = parameters.wants_usage();
-            Ok(answer::streamed(
-                app,
-                TextShape,
-                voices,
-                wants_logprobs,
-                wants_usage,
-            ))
-        }
-        _ => answer::whole(app, TextShape, voices, wants_logprobs).await,
-    }
+    let requests: Vec<Request> = requests.collect::<Result<_, _>>()?;
+    let shape = TextShape {
+        echoed,
+        outputs_each: requests[0].n,
+    };
+    answer::answer(app, shape, requests, &parameters, caller, log).await
 }
 
 impl Wanted {
     /// What this server does not do is refused, rather than left out.
-    fn check(&self) -> Result<(), ApiError> {
-        let cannot = |field: &str| {
-            let message = format!("`{field}` is not supported");
+    fn check(&self, parameters: &Parameters) -> Result<(), ApiError> {
+        let cannot = |field: &str, what: &str| {
+            let message = format!("`{field}` {what}");
             Err(ApiError::cannot(field, message))
         };
-        if self.echo == Some(true) {
-            return cannot("echo");
+        if self.echo == Some(true) && self.logprobs.is_some() {
+            return cannot(
+                "echo",
+                "is not supported with `logprobs`: the prompt's are not computed",
+            );
         }
-        if self
-            .suffix
-            .as_ref()
-            .is_some_and(|suffix| !suffix.is_empty())
-        {
-            return cannot("suffix");
+        let suffix = self.suffix.as_ref();
+        if suffix.is_some_and(|suffix| !suffix.is_empty()) {
+            return cannot("suffix", "is not supported");
         }
-        if self.best_of.is_some_and(|best_of| best_of > 1) {
-            return cannot("best_of");
+        if self.best_of.is_some_and(|best_of| best_of > 1) && parameters.wants_stream() {
+            return cannot(
+                "best_of",
+                "cannot be streamed: which is the best is known at the end",
+            );
         }
         Ok(())
     }
 }
 
 impl Prompts {
+    /// What the prompts say, to be told again.
+    fn texts(&self, app: &App) -> Result<Vec<String>, ApiError> {
+        let decode = |tokens: &Vec<TokenId>| {
+            let text = app.engine.text().ok_or_else(|| {
+                ApiError::cannot(
+                    "echo",
+                    "this model has no tokenizer to spell the prompt with",
+                )
+            })?;
+            let decoded = text.tokenizer().decode(tokens);
+            decoded.map_err(|error| ApiError::field("prompt", error.to_string()))
+        };
+        match self {
+            Self::Text(text) => Ok(vec![text.clone()]),
+            Self::Texts(texts) => Ok(texts.clone()),
+            Self::Tokens(tokens) => Ok(vec![decode(tokens)?]),
+            Self::ManyTokens(all) => all.iter().map(decode).collect(),
+        }
+    }
+
     fn prompts(self) -> Result<Vec<Prompt>, ApiError> {
         let prompts: Vec<Prompt> = match self {
             Self::Text(text) => vec![Prompt::Text(text)],
@@ -118,30 +137,43 @@ impl Prompts {
     }
 }
 
-struct TextShape;
+struct TextShape {
+    /// What comes before the outputs of each prompt; empty where nothing does.
+    echoed: Vec<String>,
+    /// Outputs of each prompt.
+    outputs_each: usize,
+}
+
+impl TextShape {
+    fn echo(&self, number: usize) -> Option<&str> {
+        let echoed = self.echoed.get(number / self.outputs_each)?;
+        Some(echoed)
+    }
+}
 
 impl Shape for TextShape {
     const PREFIX: &'static str = "cmpl";
     const WHOLE: &'static str = "text_completion";
     const PART: &'static str = "text_completion";
 
-    fn first(&self) -> Option<Map<String, Value>> {
-        None
+    fn first(&self, number: usize) -> Option<Map<String, Value>> {
+        Some(self.part(self.echo(number)?, None))
     }
 
     fn part(&self, text: &str, logprobs: Option<Value>) -> Map<String, Value> {
-        self.whole(text, logprobs)
-    }
-
-    fn last(&self) -> Map<String, Value> {
-        self.whole("", None)
-    }
-
-    fn whole(&self, text: &str, logprobs: Option<Value>) -> Map<String, Value> {
         Map::from_iter([
             ("text".to_owned(), json!(text)),
             ("logprobs".to_owned(), logprobs.into()),
         ])
+    }
+
+    fn last(&self) -> Map<String, Value> {
+        self.part("", None)
+    }
+
+    fn whole(&self, number: usize, text: &str, logprobs: Option<Value>) -> Map<String, Value> {
+        let echo = self.echo(number).unwrap_or_default();
+        self.part(&format!("{echo}{text}"), logprobs)
     }
 
     fn logprobs(&self, text: &TextCodec, told: &[(TokenId, TokenLogprobs)], after: usize) -> Value {

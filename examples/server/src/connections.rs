@@ -1,0 +1,114 @@
+//! The socket's connections, each with its limits, and how they are closed.
+//!
+//! | limit | against |
+//! |---|---|
+//! | how many there are | running out of descriptors |
+//! | time for the headers to come, and between two requests | who opens and says nothing |
+//! | time for what is written to be read | who asks and does not read |
+//!
+//! The time for a body is `app.rs`' business: it is answered.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::serve::Listener;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_io_timeout::TimeoutStream;
+
+use crate::app::{self, App};
+
+/// Who is told that the server ends has so long to hear it.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+pub(crate) struct Connections {
+    service: TowerToHyperService<Router>,
+    protocol: http1::Builder,
+    unread_time: Option<Duration>,
+    places: Arc<Semaphore>,
+    open: JoinSet<()>,
+    graceful: GracefulShutdown,
+}
+
+impl Connections {
+    pub(crate) fn new(app: &Arc<App>) -> Self {
+        let mut protocol = http1::Builder::new();
+        protocol
+            .timer(TokioTimer::new())
+            .header_read_timeout(app.conduct.arrival_time());
+        Self {
+            service: TowerToHyperService::new(app::router(Arc::clone(app))),
+            protocol,
+            unread_time: app.conduct.unread_time(),
+            places: Arc::new(Semaphore::new(app.conduct.connections_max as usize)),
+            open: JoinSet::new(),
+            graceful: GracefulShutdown::new(),
+        }
+    }
+
+    /// Takes connections in until `end` is ready.
+    pub(crate) async fn accept(
+        &mut self,
+        mut listener: TcpListener,
+        end: impl Future<Output = ()>,
+    ) {
+        let mut end = pin!(end);
+        let places = Arc::clone(&self.places);
+        loop {
+            let next = async {
+                let place = Arc::clone(&places).acquire_owned().await;
+                let place = place.expect("the semaphore is never closed");
+                (Listener::accept(&mut listener).await.0, place)
+            };
+            tokio::select! {
+                (socket, place) = next => {
+                    let connection = self.connection(socket);
+                    self.open.spawn(async move {
+                        connection.await;
+                        drop(place);
+                    });
+                }
+                Some(_) = self.open.join_next() => {}
+                () = &mut end => return,
+            }
+        }
+    }
+
+    fn connection(&self, socket: TcpStream) -> impl Future<Output = ()> + Send + use<> {
+        // Each piece of a stream is sent as it comes; a socket that cannot is as good.
+        socket.set_nodelay(true).ok();
+        let mut socket = TimeoutStream::new(socket);
+        socket.set_write_timeout(self.unread_time);
+        let socket = TokioIo::new(Box::pin(socket));
+        let served = self.protocol.serve_connection(socket, self.service.clone());
+        let served = self.graceful.watch(served);
+        async {
+            if let Err(error) = served.await {
+                tracing::debug!(%error, "a connection broke");
+            }
+        }
+    }
+
+    /// Lets those inside finish while there is time. Those who are late are told that the
+    /// server ends. Nothing of them is left then.
+    pub(crate) async fn close(mut self, app: &App, grace: Duration) {
+        let finished = async { tokio::join!(app.drain(), self.graceful.shutdown()) };
+        if timeout(grace, finished).await.is_err() {
+            tracing::warn!("some are still inside: they end now");
+            app.abort().await;
+            let all_told = async { while self.open.join_next().await.is_some() {} };
+            if timeout(FAREWELL, all_told).await.is_err() {
+                tracing::warn!(left = self.open.len(), "some do not read: they are cut off");
+            }
+        }
+        self.open.shutdown().await;
+    }
+}

@@ -1,0 +1,135 @@
+//! The description is held to the code.
+
+use std::collections::BTreeSet;
+
+use clap::Parser;
+use serde::de::{self, DeserializeOwned, Visitor};
+use serde::forward_to_deserialize_any;
+
+use super::*;
+use crate::arguments::Arguments;
+use crate::keys::Keys;
+use crate::openai::{chat, parameters::Parameters, text};
+use crate::start;
+use crate::tokens;
+
+async fn described(keys: Keys) -> Value {
+    let arguments = Arguments::parse_from(["server", "--oracle"]);
+    let engine = start::engine(&arguments).await.expect("the oracle starts");
+    document(&App::new(engine, "oracle".into(), keys, arguments.conduct))
+}
+
+/// Tells which fields a body has, instead of reading one.
+#[derive(Debug, Default)]
+struct Fields(BTreeSet<&'static str>);
+
+impl<'de> de::Deserializer<'de> for &mut Fields {
+    type Error = de::value::Error;
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, Self::Error> {
+        self.0.extend(fields);
+        Err(de::Error::custom("only its fields are wanted"))
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
+        Err(de::Error::custom("bodies are structs"))
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf
+        option unit unit_struct newtype_struct seq tuple tuple_struct map enum identifier
+        ignored_any
+    }
+}
+
+impl Fields {
+    fn and<T: DeserializeOwned>(mut self) -> Self {
+        T::deserialize(&mut self).err().expect("nothing is read");
+        self
+    }
+}
+
+fn names(object: &Value) -> BTreeSet<&str> {
+    let object = object.as_object().expect("an object");
+    object.keys().map(String::as_str).collect()
+}
+
+#[tokio::test]
+async fn every_field_that_is_read_is_described_and_no_other() {
+    let document = described(Keys::default()).await;
+    let check = |pointer: &str, read: Fields| {
+        let pointer = format!("/components/schemas/{pointer}/properties");
+        let properties = document.pointer(&pointer).expect(&pointer);
+        assert_eq!(names(properties), read.0, "{pointer}");
+    };
+    let fields = Fields::default;
+    let chat = fields()
+        .and::<Parameters>()
+        .and::<chat::Conversation>()
+        .and::<chat::Logprobs>();
+    check("ChatRequest", chat);
+    check(
+        "TextRequest",
+        fields().and::<Parameters>().and::<text::Wanted>(),
+    );
+    check("Detokenize", fields().and::<tokens::Detokenize>());
+    let [text, chat] = [0, 1].map(|number| {
+        let properties = format!("/components/schemas/Tokenize/anyOf/{number}/properties");
+        names(document.pointer(&properties).expect("two kinds"))
+    });
+    let read = fields()
+        .and::<tokens::Tokenize>()
+        .and::<chat::Conversation>();
+    assert_eq!(&text | &chat, read.0);
+}
+
+/// The router cannot be asked what it routes; its source can.
+#[tokio::test]
+async fn every_route_is_described_and_no_other() {
+    let document = described(Keys::default()).await;
+    let source = include_str!("../app.rs");
+    let routes = source.split(".route(\"").skip(1).map(|route| {
+        let (path, rest) = route.split_once("\", ").expect("a path and its handler");
+        let method = rest.split_once('(').expect("a method").0;
+        (path.replace("{*", "{"), method.to_owned())
+    });
+    let paths = document["paths"].as_object().expect("paths");
+    let described = paths.iter().flat_map(|(path, operations)| {
+        let methods = names(operations).into_iter();
+        methods.map(|method| (path.clone(), method.to_owned()))
+    });
+    assert_eq!(
+        routes.collect::<BTreeSet<_>>(),
+        described.collect::<BTreeSet<_>>()
+    );
+}
+
+#[tokio::test]
+async fn a_key_is_wanted_where_one_may_be_missing() {
+    let open = described(Keys::default()).await;
+    let guarded = described(Keys::parse("ann secret").expect("a key")).await;
+    let chat = "/paths/~1v1~1chat~1completions/post/security";
+    assert_eq!(open.pointer(chat), None);
+    assert!(guarded.pointer(chat).is_some());
+    assert_eq!(guarded.pointer("/paths/~1health/get/security"), None);
+}
+
+#[tokio::test]
+async fn references_lead_somewhere() {
+    let document = described(Keys::default()).await;
+    let text = document.to_string();
+    let references: BTreeSet<&str> = text
+        .split("\"$ref\":\"#")
+        .skip(1)
+        .map(|rest| rest.split('"').next().expect("an end"))
+        .collect();
+    assert!(references.len() > 10, "{references:?}");
+    for reference in references {
+        assert!(document.pointer(reference).is_some(), "{reference}");
+    }
+}
