@@ -10,6 +10,7 @@ use motet::error::{FollowError, GenerateError, KeepError, StartError, SubmitErro
 use motet::model::LayerKind;
 use motet::model::oracle::{Oracle, OracleConfig, ShiftRule, StepCost};
 use motet::model::sampling::Sampling;
+use motet::recovery::Fuses;
 use motet::request::{ContextLimit, FinishReason};
 use motet::{BlockBatch, Engine, PinId, Request, Shutdown, TokenId, TokenStream};
 
@@ -410,6 +411,29 @@ async fn who_reads_nothing_misses_batches_and_holds_nobody_up() {
         .expect("there is room");
     let next = slow.next().await.expect("it goes on");
     assert_eq!(next.number, 1201, "what it missed is counted");
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn who_follows_hears_that_the_cache_was_made_anew() {
+    let fuses = Fuses::default();
+    let build = || Ok(Oracle::new(oracle(FULL)).expect("a valid oracle"));
+    let engine = Engine::builder(build).fuses(fuses.clone()).start().await;
+    let engine = engine.expect("the engine starts");
+    let mut early = engine.follow_blocks().await.expect("nobody follows yet");
+    let warm = |last| engine.warm(Request::tokens(text(1..last)));
+    warm(40).await.expect("there is room");
+    let mut told = vec![early.next().await.expect("all that is there")];
+    told.push(early.next().await.expect("what was computed"));
+
+    fuses.cache.light(1);
+    warm(20).await.expect("it is computed again");
+    let mut late = engine.follow_blocks().await.expect("another may follow");
+    let all = known(&[late.next().await.expect("all that is there")]);
+    assert_eq!(all.len(), 1);
+    while known(&told) != all {
+        told.push(early.next().await.expect("what follows"));
+    }
     engine.shutdown(Shutdown::Abort).await;
 }
 

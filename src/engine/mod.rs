@@ -162,6 +162,13 @@ impl Engine {
         &self.spec
     }
 
+    /// The settings that it runs with. What a step needs of `cache.device_bytes_max` is
+    /// taken off.
+    #[must_use]
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
     /// The tokenizer and chat template, if the engine has them.
     #[must_use]
     pub fn text(&self) -> Option<&TextCodec> {

@@ -19,6 +19,27 @@ pub(crate) fn command() -> Result<()> {
     process::run(client.arg(&server.url).arg(packages.folder()))
 }
 
+/// Builds the server, and says where it is.
+///
+/// # Errors
+///
+/// When it does not compile.
+pub(crate) fn build_server() -> Result<String> {
+    let mut cargo = workspace::cargo();
+    cargo
+        .args(["build", "--package", "motet-server", "--message-format"])
+        .args(["json-render-diagnostics"])
+        .stderr(Stdio::inherit());
+    let built = process::capture(&mut cargo)?;
+    let messages = built
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    messages
+        .filter_map(|message: Value| message["executable"].as_str().map(str::to_owned))
+        .next_back()
+        .context("cargo did not say where the server is")
+}
+
 /// A server with a port of its own. Ends when this is dropped.
 struct Server {
     process: Child,
@@ -27,20 +48,7 @@ struct Server {
 
 impl Server {
     fn start() -> Result<Self> {
-        let mut cargo = workspace::cargo();
-        cargo.args(["build", "--package", "motet-server", "--message-format"]);
-        cargo
-            .args(["json-render-diagnostics"])
-            .stderr(Stdio::inherit());
-        let built = process::capture(&mut cargo)?;
-        let messages = built
-            .lines()
-            .filter_map(|line| serde_json::from_str(line).ok());
-        let program = messages
-            .filter_map(|message: Value| message["executable"].as_str().map(str::to_owned))
-            .next_back()
-            .context("cargo did not say where the server is")?;
-        let mut process = std::process::Command::new(program)
+        let mut process = std::process::Command::new(build_server()?)
             .args(["--oracle", "--port", "0"])
             .stderr(Stdio::piped())
             .spawn()

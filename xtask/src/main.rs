@@ -7,7 +7,7 @@
 //! | `bench/` | the figures, side by side with mlx-lm |
 //! | `coverage.rs` | what of the cores the tests reach |
 //! | `fuzz.rs` | libFuzzer on the targets in `fuzz/`, with a stable compiler |
-//! | `clients.rs` | clients of others against the server |
+//! | `clients.rs`, `scale_out.rs` | clients and a router of others against the server |
 //! | `demo.rs`, `test.rs`, `simulate.rs`, `soak.rs` | commands put together from set-up and cargo |
 //! | `cache.rs` | the per-user folder that all of it lives in, and its lock |
 //! | `packages.rs` | Python packages, in the cache |
@@ -25,6 +25,7 @@ mod fuzz;
 mod model;
 mod packages;
 mod process;
+mod scale_out;
 mod setup;
 mod simulate;
 mod soak;
@@ -68,6 +69,8 @@ enum Command {
     Coverage(coverage::Arguments),
     /// Run the official OpenAI client against the server
     Clients,
+    /// Compare what two servers behind a router find in their caches with what one finds
+    ScaleOut,
 }
 
 fn main() -> ExitCode {
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         Command::Fuzz(arguments) => fuzz::command(&arguments),
         Command::Coverage(arguments) => coverage::command(&arguments),
         Command::Clients => clients::command(),
+        Command::ScaleOut => scale_out::command(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

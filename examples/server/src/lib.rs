@@ -14,12 +14,14 @@
 //! | `tokens.rs` | text to tokens and back |
 //! | `state.rs` | which models, how the server is, its metrics |
 //! | `error.rs` | the API's errors, with their status |
+//! | `fleet/` | what routers are told: KV events, and metrics under vLLM's names |
 //! | `recorder.rs` | what the engine tells, for Prometheus |
 //! | `serve.rs` | the socket, and the end: those inside finish |
 
 pub mod app;
 pub mod arguments;
 mod error;
+pub mod fleet;
 mod generate;
 pub mod keys;
 mod log;
