@@ -105,7 +105,7 @@ async fn who_subscribes_late_sees_the_gap_and_can_close_it() {
     subscriber.subscribe("kv").await.expect("a topic");
 
     // Until the subscription has got there, what is told is missed.
-    let mut prompts = (0..200u32).map(|first| Request::tokens(first..first + 9));
+    let mut prompts = (0..200u32).map(|first| Request::tokens(Vec::from_iter(first..first + 9)));
     let warm = |request| async { app.engine().warm(request).await.expect("there is room") };
     let first = loop {
         warm(prompts.next().expect("the subscription gets there")).await;
