@@ -158,6 +158,10 @@ pub struct CacheConfig {
     /// Sequences as long as the model's whole context that must fit at once. The
     /// engine does not start on a budget that is too small for them.
     pub full_sequences_min: usize,
+    /// Tokens of a block, as which those who follow it are told what is cached: see
+    /// [`Engine::follow_blocks`](crate::Engine::follow_blocks). What reads them says which
+    /// size it wants.
+    pub block_tokens: usize,
 }
 
 /// Settings of the pager: what leaves the device is kept in host memory and on disk.
@@ -264,6 +268,7 @@ impl Default for CacheConfig {
             merge_tokens_max: 512,
             pinned_bytes_max: None,
             full_sequences_min: 1,
+            block_tokens: 16,
         }
     }
 }
@@ -326,6 +331,7 @@ impl EngineConfig {
             self.scheduler.user_requests_max.unwrap_or(usize::MAX),
         )?;
         positive("cache.device_bytes_max", self.cache.device_bytes_max)?;
+        positive("cache.block_tokens", self.cache.block_tokens)?;
         positive(
             "cache.restore_interval_tokens",
             self.cache.restore_interval_tokens,

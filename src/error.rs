@@ -130,6 +130,21 @@ pub enum KeepError {
     Stopped,
 }
 
+/// Why nobody could follow what is cached.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FollowError {
+    /// As many follow it as may.
+    #[error("{followers_max} follow the cache already; drop one of them first")]
+    TooMany {
+        /// How many may.
+        followers_max: usize,
+    },
+    /// The engine has stopped, or is broken.
+    #[error("the engine has stopped")]
+    Stopped,
+}
+
 /// Why a sequence that was taken in ended without its output.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -71,7 +71,7 @@ mod sync;
 mod telemetry;
 pub mod text;
 
-pub use engine::{Engine, EngineBuilder, Health, HealthState, Shutdown};
+pub use engine::{BlockBatch, BlockEvents, Engine, EngineBuilder, Health, HealthState, Shutdown};
 pub use ids::{CopyId, PinId, SegmentId, SequenceId, SlotId, TokenId, UserId};
 pub use open::text_of;
 pub use request::Request;

@@ -1,16 +1,18 @@
 //! The engine's cache as an embedder meets it, on the oracle: forks, shifts, what is
 //! kept and what is not, tenants, and what is refused.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use motet::cache::CacheError;
+use motet::cache::{BlockEvent, BlockHash, CacheError};
 use motet::config::EngineConfig;
-use motet::error::{GenerateError, KeepError, StartError, SubmitError};
+use motet::error::{FollowError, GenerateError, KeepError, StartError, SubmitError};
 use motet::model::LayerKind;
 use motet::model::oracle::{Oracle, OracleConfig, ShiftRule, StepCost};
 use motet::model::sampling::Sampling;
+use motet::recovery::Fuses;
 use motet::request::{ContextLimit, FinishReason};
-use motet::{Engine, PinId, Request, Shutdown, TokenId, TokenStream};
+use motet::{BlockBatch, Engine, PinId, Request, Shutdown, TokenId, TokenStream};
 
 const FULL: &[LayerKind] = &[LayerKind::Full];
 const MIXED: &[LayerKind] = &[
@@ -336,4 +338,118 @@ async fn a_budget_too_small_for_the_worst_case_is_an_error_at_the_start() {
         .unwrap()
         .shutdown(Shutdown::Abort)
         .await;
+}
+
+/// The whole blocks of sixteen tokens that somebody knows who was told this.
+fn known(batches: &[BlockBatch]) -> BTreeSet<BlockHash> {
+    let mut known = BTreeSet::new();
+    for event in batches.iter().flat_map(|batch| batch.events.iter()) {
+        match event {
+            BlockEvent::Stored { hashes, tokens, .. } => {
+                assert_eq!(tokens.len(), 16 * hashes.len());
+                known.extend(hashes);
+            }
+            BlockEvent::Removed { hashes, .. } => known.retain(|hash| !hashes.contains(hash)),
+            _ => known.clear(),
+        }
+    }
+    known
+}
+
+#[tokio::test]
+async fn what_is_cached_is_told_as_it_changes() {
+    let engine = engine(&oracle(FULL)).await;
+    engine
+        .warm(Request::tokens(text(1..40)))
+        .await
+        .expect("there is room");
+    let mut early = engine.follow_blocks().await.expect("nobody follows yet");
+    let mut told = vec![early.next().await.expect("all that is there")];
+    assert_eq!(known(&told).len(), 2, "whole blocks only");
+
+    let longer = Request::tokens(text(1..70));
+    engine
+        .warm(longer.clone().cache_salt("a tenant"))
+        .await
+        .expect("there is room");
+    engine.warm(longer).await.expect("there is room");
+    told.push(early.next().await.expect("a tenant's"));
+    told.push(early.next().await.expect("what follows"));
+    assert_eq!(known(&told).len(), 8, "tenants have blocks of their own");
+    let mut late = engine.follow_blocks().await.expect("another may follow");
+    let all = late.next().await.expect("all that is there");
+    assert_eq!(known(&[all]), known(&told), "who comes late knows the same");
+
+    engine
+        .clear_cache(Some("a tenant"))
+        .await
+        .expect("it is whole");
+    told.push(early.next().await.expect("what is gone"));
+    assert_eq!(known(&told).len(), 4);
+    let numbers: Vec<u64> = told.iter().map(|batch| batch.number).collect();
+    assert_eq!(numbers, [0, 1, 2, 3], "none was missed");
+    engine.shutdown(Shutdown::Abort).await;
+    while early.next().await.is_some() {}
+}
+
+#[tokio::test]
+async fn who_reads_nothing_misses_batches_and_holds_nobody_up() {
+    let engine = engine(&OracleConfig::with_layers(FULL)).await;
+    let mut slow = engine.follow_blocks().await.expect("nobody follows yet");
+    for round in 0..600 {
+        let prompt = Request::tokens(text(round..round + 17));
+        engine.warm(prompt).await.expect("there is room");
+        engine.clear_all_caches().await.expect("it is whole");
+    }
+    for number in 0..1024 {
+        let batch = slow.next().await.expect("as many as it may be behind");
+        assert_eq!(batch.number, number);
+    }
+    engine
+        .warm(Request::tokens(text(1..40)))
+        .await
+        .expect("there is room");
+    let next = slow.next().await.expect("it goes on");
+    assert_eq!(next.number, 1201, "what it missed is counted");
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn who_follows_hears_that_the_cache_was_made_anew() {
+    let fuses = Fuses::default();
+    let build = || Ok(Oracle::new(oracle(FULL)).expect("a valid oracle"));
+    let engine = Engine::builder(build).fuses(fuses.clone()).start().await;
+    let engine = engine.expect("the engine starts");
+    let mut early = engine.follow_blocks().await.expect("nobody follows yet");
+    let warm = |last| engine.warm(Request::tokens(text(1..last)));
+    warm(40).await.expect("there is room");
+    let mut told = vec![early.next().await.expect("all that is there")];
+    told.push(early.next().await.expect("what was computed"));
+
+    fuses.cache.light(1);
+    warm(20).await.expect("it is computed again");
+    let mut late = engine.follow_blocks().await.expect("another may follow");
+    let all = known(&[late.next().await.expect("all that is there")]);
+    assert_eq!(all.len(), 1);
+    while known(&told) != all {
+        told.push(early.next().await.expect("what follows"));
+    }
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn only_so_many_follow() {
+    let engine = engine(&oracle(FULL)).await;
+    let mut all = Vec::new();
+    let refused = loop {
+        match engine.follow_blocks().await {
+            Ok(follower) => all.push(follower),
+            Err(refused) => break refused,
+        }
+    };
+    let followers_max = all.len();
+    assert_eq!(refused, FollowError::TooMany { followers_max });
+    all.pop();
+    engine.follow_blocks().await.expect("one has left");
+    engine.shutdown(Shutdown::Abort).await;
 }

@@ -2,8 +2,11 @@
 //!
 //! What can wake it: a [`Message`] from the scheduler, each answered by exactly one
 //! [`Answer`], in order; a [`Message::Paged`] from the pager, which is news for the
-//! scheduler if anything follows from it; an [`Inspect`] from the engine, which
-//! awaits the reply; and the clock, while the pager's mailbox was full.
+//! scheduler if anything follows from it; an [`Inspect`] or a [`Follow`] from the engine,
+//! which awaits the reply; and the clock, while the pager's mailbox was full.
+//!
+//! Who follows what is cached is told after each message, and misses what there is no room
+//! for: nobody here waits for a reader.
 //!
 //! A core that panics begins anew, empty, and the scheduler hears [`CacheError::Lost`]: all
 //! sequences go on from their histories. The pager stays, and hears of a reset.
@@ -12,6 +15,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kameo::Actor;
@@ -24,13 +28,19 @@ use tokio::time::Instant;
 
 use super::pager::PagerActor;
 use crate::SequenceId;
-use crate::cache::{CacheCore, CacheError, CacheStats, Effect, Message, Salt, TreeView};
+use crate::cache::{
+    BlockEvent, CacheCore, CacheError, CacheStats, Effect, Message, Salt, TreeView,
+};
+use crate::engine::BlockBatch;
+use crate::error::FollowError;
 use crate::pager;
 use crate::recovery::Fuse;
 use crate::simulation::Simulation;
 
 /// After so long a pager whose mailbox was full is told again.
 const RETRY: Duration = Duration::from_millis(1);
+/// Who may follow what is cached at once. Each is told everything at first.
+const FOLLOWERS_MAX: usize = 8;
 
 /// What the cache says to one message.
 #[derive(Debug)]
@@ -52,6 +62,7 @@ pub(crate) struct CacheActor {
     pager: Option<ActorRef<PagerActor>>,
     /// Messages that found the pager's mailbox full; as many as sequences can cause.
     untold: VecDeque<pager::Message>,
+    followers: Vec<Follower>,
     simulation: Option<Simulation>,
     fuse: Fuse,
     born: Instant,
@@ -68,6 +79,20 @@ pub(crate) struct CacheArgs {
 
 /// From now on there is a pager.
 pub(crate) struct Attach(pub(crate) ActorRef<PagerActor>);
+
+/// Somebody wants to know which blocks are cached, from now on.
+pub(crate) struct Follow {
+    pub(crate) follower: mpsc::Sender<BlockBatch>,
+    /// Given back when it has been answered.
+    pub(crate) turn: OwnedSemaphorePermit,
+}
+
+/// Who follows what is cached.
+struct Follower {
+    batches: mpsc::Sender<BlockBatch>,
+    /// Batches that were for it, those counted that it had no room for.
+    told: u64,
+}
 
 /// Somebody wants to look at the trie.
 pub(crate) struct Inspect {
@@ -89,6 +114,7 @@ impl Actor for CacheActor {
             unsent: VecDeque::new(),
             pager: None,
             untold: VecDeque::new(),
+            followers: Vec::new(),
             born: Instant::now(),
         })
     }
@@ -127,6 +153,7 @@ impl Actor for CacheActor {
         _panic: PanicError,
     ) -> Result<ControlFlow<ActorStopReason>, Self::Error> {
         let lost = self.begin_anew();
+        self.tell_followers();
         let stats = self.core.stats();
         // Where nobody is there, the next message says so.
         let _is_heard = self.send(Answer {
@@ -160,6 +187,7 @@ impl kameo::message::Message<Message> for CacheActor {
             let lost = self.begin_anew();
             (Err(lost), self.core.stats())
         });
+        self.tell_followers();
         let is_lost = matches!(result, Err(CacheError::Lost));
         let says = result.as_ref().is_ok_and(|effects| !effects.is_empty());
         let is_news = asked || is_lost || says;
@@ -201,7 +229,65 @@ impl kameo::message::Message<Inspect> for CacheActor {
     }
 }
 
+impl kameo::message::Message<Follow> for CacheActor {
+    type Reply = Result<(), FollowError>;
+
+    async fn handle(
+        &mut self,
+        Follow { follower, turn }: Follow,
+        _ctx: &mut Context<Self, Self::Reply>,
+    ) -> Result<(), FollowError> {
+        self.followers.retain(Follower::is_there);
+        if self.followers.len() == FOLLOWERS_MAX {
+            let followers_max = FOLLOWERS_MAX;
+            return Err(FollowError::TooMany { followers_max });
+        }
+        let all = self.core.follow_blocks().into();
+        let mut follower = Follower {
+            batches: follower,
+            told: 0,
+        };
+        follower.tell(&all);
+        self.followers.push(follower);
+        drop(turn);
+        Ok(())
+    }
+}
+
+impl Follower {
+    fn is_there(&self) -> bool {
+        !self.batches.is_closed()
+    }
+
+    /// Tells it, if it has room for that; else it sees by the number that it missed this.
+    fn tell(&mut self, events: &Arc<[BlockEvent]>) {
+        let batch = BlockBatch {
+            number: self.told,
+            events: Arc::clone(events),
+        };
+        self.told += 1;
+        self.batches.try_send(batch).ok();
+    }
+}
+
 impl CacheActor {
+    /// Tells those who follow what is cached how that has changed.
+    fn tell_followers(&mut self) {
+        if self.followers.is_empty() {
+            return;
+        }
+        self.followers.retain(Follower::is_there);
+        let events: Arc<[BlockEvent]> = self.core.take_block_events().into();
+        if !events.is_empty() {
+            self.followers
+                .iter_mut()
+                .for_each(|follower| follower.tell(&events));
+        }
+        if self.followers.is_empty() {
+            self.core.unfollow_blocks();
+        }
+    }
+
     /// Throws the core's state away, and says what everybody is to know.
     fn begin_anew(&mut self) -> CacheError {
         tracing::warn!("the cache has panicked: it begins anew");
@@ -230,8 +316,10 @@ impl CacheActor {
         self.untold.clear();
         self.pager = None;
         let gone = Message::Paged(pager::Told::Gone);
+        let result = self.core.handle(self.born.elapsed(), gone);
+        self.tell_followers();
         let answer = Answer {
-            result: self.core.handle(self.born.elapsed(), gone),
+            result,
             stats: self.core.stats(),
             asked: false,
             suspect: None,

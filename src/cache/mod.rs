@@ -73,6 +73,7 @@ pub use error::CacheError;
 pub use inspect::{NodeView, TreeView};
 pub use message::{Begin, Effect, LOOKS_MAX, Look, Message, Pin};
 pub use salt::{Salt, SaltDigest};
+pub use trie::{BlockEvent, BlockHash};
 
 /// Sums that anyone may look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -336,7 +337,10 @@ impl CacheCore {
             pin.end = None;
         }
         let paging = self.reset_paging();
+        let mut trie = fresh.trie;
+        trie.follow_like(&self.trie);
         *self = Self {
+            trie,
             pins,
             paging,
             next_expiry: self.next_expiry,
@@ -347,6 +351,24 @@ impl CacheCore {
             hit_tokens: self.hit_tokens,
             ..fresh
         };
+    }
+
+    /// Notes from now on which blocks come and go, and says which there are: as events, of
+    /// which the first is that there are none.
+    pub fn follow_blocks(&mut self) -> Vec<BlockEvent> {
+        self.trie.follow(self.config.block_tokens);
+        self.trie.all_blocks()
+    }
+
+    /// Nobody wants to know any more which blocks come and go.
+    pub fn unfollow_blocks(&mut self) {
+        self.trie.unfollow();
+    }
+
+    /// What has changed of the blocks since this was asked last, in order, if somebody
+    /// follows them.
+    pub fn take_block_events(&mut self) -> Vec<BlockEvent> {
+        self.trie.take_block_events()
     }
 
     fn next_segment(&mut self) -> SegmentId {

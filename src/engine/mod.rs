@@ -9,10 +9,12 @@
 //! | `many.rs` | several outputs of one request |
 //! | `health.rs` | how the engine is, told at once |
 //! | `upkeep.rs` | what is kept: warm, pin, clear, and a look at the trie |
+//! | `follow.rs` | what is cached, told as it changes |
 
 mod admit;
 mod builder;
 mod draws;
+mod follow;
 mod health;
 mod many;
 mod newcomer;
@@ -44,6 +46,7 @@ use crate::text::TextCodec;
 use draws::Grammars;
 
 pub use builder::EngineBuilder;
+pub use follow::{BlockBatch, BlockEvents};
 pub use health::{Health, HealthState};
 
 /// One model, shared by many sequences. The only thing an embedder must know.
@@ -157,6 +160,13 @@ impl Engine {
     #[must_use]
     pub fn model(&self) -> &ModelSpec {
         &self.spec
+    }
+
+    /// The settings that it runs with. What a step needs of `cache.device_bytes_max` is
+    /// taken off.
+    #[must_use]
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
     }
 
     /// The tokenizer and chat template, if the engine has them.

@@ -154,7 +154,7 @@ impl Engine {
 
     /// Waits until few enough ask. The turn goes with the question: one whose caller has
     /// gone counts until it is answered.
-    async fn upkeep_turn(&self) -> OwnedSemaphorePermit {
+    pub(super) async fn upkeep_turn(&self) -> OwnedSemaphorePermit {
         let turns = Arc::clone(&self.upkeep_turns);
         turns.acquire_owned().await.expect("turns are never closed")
     }

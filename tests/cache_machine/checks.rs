@@ -1,8 +1,12 @@
 //! What must be true after each operation, and at the end.
 
+use std::collections::BTreeSet;
+
 use motet::TokenId;
 use motet::cache::{Message, NodeView, TreeView};
 
+use crate::mirror::Mirror;
+use crate::setup::BLOCK_TOKENS;
 use crate::shadow::Part;
 use crate::system::{Phase, System, salt};
 
@@ -23,6 +27,7 @@ impl System {
         self.cache.core().check_integrity();
         for of in 0..2 {
             self.check_tree(of);
+            self.check_mirror(of);
         }
         self.check_sums();
         self.check_slots();
@@ -74,6 +79,29 @@ impl System {
             let is_held = nodes.iter().any(|(tokens, _)| tokens == pinned);
             assert!(is_held, "a pinned prefix is cached");
         }
+    }
+
+    /// Who hears of blocks only knows the whole blocks of the trie.
+    fn check_mirror(&self, of: usize) {
+        let view = self.cache.core().tree(&salt(of));
+        let whole = |(tokens, node): (Vec<TokenId>, &NodeView)| {
+            let ends = node.tokens_before + 1..=tokens.len();
+            let ends = ends.filter(|end| end.is_multiple_of(BLOCK_TOKENS));
+            ends.map(|end| tokens[..end].to_vec()).collect::<Vec<_>>()
+        };
+        let nodes = spelled(&view).into_iter();
+        let blocks: BTreeSet<_> = nodes.flat_map(whole).collect();
+        let known = self.mirror.prefixes(&salt(of));
+        assert_eq!(known, blocks, "who follows knows the trie's whole blocks");
+    }
+
+    /// Who comes late is told the same.
+    fn check_late_follower(&mut self) {
+        let mut late = Mirror::default();
+        for event in self.cache.follow_blocks() {
+            late.hear(event, BLOCK_TOKENS);
+        }
+        assert_eq!(late, self.mirror, "who comes late knows the same");
     }
 
     /// The restore points of a salt: where their nodes end.
@@ -184,6 +212,7 @@ impl System {
 
     /// Ends everything. Nothing may be left.
     pub(crate) fn finish(&mut self) {
+        self.check_late_follower();
         self.oracle.faults.clear();
         self.work(Vec::new());
         while let Some(id) = self.sequences.keys().next().copied() {

@@ -8,6 +8,7 @@
 //! | `happen.rs`, `moves.rs`, `mistakes.rs` | operations, carried out |
 //! | `grants.rs` | what sequences are granted, and what is cached of those to come |
 //! | `naive.rs`, `shadow.rs` | plain token lists: what may be cached; what the device holds |
+//! | `mirror.rs` | what is cached, as who follows its blocks knows it |
 //! | `checks.rs` | what must be true after each operation |
 //! | `mutant.rs`, `planted.rs` | bugs, and that each is noticed |
 //!
@@ -20,6 +21,7 @@
 mod checks;
 mod grants;
 mod happen;
+mod mirror;
 mod mistakes;
 mod moves;
 mod mutant;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use motet::cache::{Begin, CacheCore, CacheError, Effect, LOOKS_MAX, Look, Message};
+use motet::cache::{Begin, BlockEvent, CacheCore, CacheError, Effect, LOOKS_MAX, Look, Message};
 use motet::device::Edit;
 use motet::model::{LayerKind, ModelSpec};
 use motet::{PinId, SegmentId, SequenceId};
@@ -74,6 +74,10 @@ pub(crate) enum Bug {
     LookCountsAll,
     /// A sequence that is looked at uses what is cached.
     LookUses,
+    /// Nobody is told of blocks that come.
+    StoredUntold,
+    /// Nobody is told of blocks that go.
+    RemovedUntold,
 }
 
 /// The core, and what is wrong with it.
@@ -97,8 +101,10 @@ impl Mutant {
                 _ => {}
             }
         }
+        let mut core = CacheCore::new(told, setup.cache(spec));
+        core.follow_blocks();
         Self {
-            core: CacheCore::new(told, setup.cache(spec)),
+            core,
             planted: setup.planted,
             occasions: 0,
             messages: 0,
@@ -143,6 +149,21 @@ impl Mutant {
                 Err(error)
             }
         }
+    }
+
+    pub(crate) fn follow_blocks(&mut self) -> Vec<BlockEvent> {
+        self.core.follow_blocks()
+    }
+
+    /// What was told of blocks since this was asked last.
+    pub(crate) fn block_events(&mut self) -> Vec<BlockEvent> {
+        let mut events = self.core.take_block_events();
+        events.retain(|event| match event {
+            BlockEvent::Stored { .. } => !self.errs(Bug::StoredUntold),
+            BlockEvent::Removed { .. } => !self.errs(Bug::RemovedUntold),
+            _ => true,
+        });
+        events
     }
 
     /// Edits on their way to the device.

@@ -45,6 +45,8 @@ const ALL: &[(Planted, &str)] = &[
     (Core(GrowthEvicts), "who may not grow costs nothing"),
     (Core(LookCountsAll), "what can be resumed after is resident"),
     (Core(LookUses), "nothing changes by being looked at"),
+    (Core(StoredUntold), "who follows knows the trie's whole blocks"),
+    (Core(RemovedUntold), "who follows knows the trie's whole blocks"),
     (Device(LostSeal), "the device holds what it was told to"),
     (Device(LostSplit), "the device holds what it was told to"),
     (Device(WrongOrder), "gets what it gets alone"),

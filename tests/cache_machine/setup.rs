@@ -9,6 +9,8 @@ use crate::mutant::Planted;
 
 /// Longest sequence, in tokens. Short, so that histories come to their ends.
 pub(crate) const CONTEXT_TOKENS: usize = 32;
+/// Tokens of the blocks that are followed.
+pub(crate) const BLOCK_TOKENS: usize = 3;
 
 const KINDS: [&[LayerKind]; 5] = [
     &[LayerKind::Full],
@@ -63,6 +65,7 @@ impl Setup {
             restore_interval_tokens: self.restore_interval_tokens,
             merge_tokens_max: self.merge_tokens_max,
             slot_choice: self.slot_choice,
+            block_tokens: BLOCK_TOKENS,
             pinned_bytes_max: self
                 .pinned_tokens_max
                 .map(|tokens| spec.segment_bytes(Extent::whole(tokens))),

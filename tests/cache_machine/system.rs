@@ -11,9 +11,10 @@ use motet::model::oracle::{Oracle, OracleConfig, Soloist};
 use motet::model::{Model, ModelSpec};
 use motet::{SequenceId, SlotId, TokenId};
 
+use crate::mirror::Mirror;
 use crate::mutant::Mutant;
 use crate::naive::Naive;
-use crate::setup::{CONTEXT_TOKENS, Setup};
+use crate::setup::{BLOCK_TOKENS, CONTEXT_TOKENS, Setup};
 use crate::shadow::Shadow;
 
 /// Live sequences at most.
@@ -31,6 +32,7 @@ pub(crate) struct System {
     pub(crate) cache: Mutant,
     pub(crate) shadow: Shadow,
     pub(crate) naive: Naive,
+    pub(crate) mirror: Mirror,
     pub(crate) sequences: BTreeMap<SequenceId, Sequence>,
     pub(crate) sequences_made: u64,
     pub(crate) pins_made: u64,
@@ -134,6 +136,7 @@ impl System {
             spec,
             table: Table::new(),
             naive: Naive::default(),
+            mirror: Mirror::default(),
             sequences: BTreeMap::new(),
             sequences_made: 0,
             pins_made: 0,
@@ -171,8 +174,11 @@ impl System {
 
     pub(crate) fn send(&mut self, message: Message) -> Result<(), CacheError> {
         self.naive.expire(self.now);
-        let effects = self.cache.handle(self.now, message)?;
-        self.take_in(effects);
+        let handled = self.cache.handle(self.now, message);
+        for event in self.cache.block_events() {
+            self.mirror.hear(event, BLOCK_TOKENS);
+        }
+        self.take_in(handled?);
         Ok(())
     }
 

@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
 pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     let cache = Cache::open()?;
     let packages = packages::install(&cache, "clients", REQUIREMENTS)?;
-    let program = build()?;
+    let program = build_server()?;
     let server = Server::start(&program, &[])?;
     for client in CLIENTS {
         ui::heading(client);
@@ -71,8 +71,12 @@ fn run(packages: &Packages, client: &str, server: &Server, words: &[&str]) -> Re
     process::run(&mut command)
 }
 
-/// Builds the server and says where it is.
-fn build() -> Result<PathBuf> {
+/// Builds the server, and says where it is.
+///
+/// # Errors
+///
+/// When it does not compile.
+pub(crate) fn build_server() -> Result<PathBuf> {
     let mut cargo = workspace::cargo();
     cargo.args(["build", "--package", "motet-server", "--message-format"]);
     cargo

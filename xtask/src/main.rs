@@ -8,7 +8,7 @@
 //! | `coverage.rs` | what of the cores the tests reach |
 //! | `mutants.rs` | whether tests notice a mistake in the cores |
 //! | `fuzz.rs` | libFuzzer on the targets in `fuzz/`, with a stable compiler |
-//! | `clients.rs` | clients of others against the server |
+//! | `clients.rs`, `scale_out.rs` | clients and a router of others against the server |
 //! | `demo.rs`, `test.rs`, `simulate.rs`, `soak.rs` | commands put together from set-up and cargo |
 //! | `cache.rs` | the per-user folder that all of it lives in, and its lock |
 //! | `packages.rs` | Python packages, in the cache |
@@ -27,6 +27,7 @@ mod model;
 mod mutants;
 mod packages;
 mod process;
+mod scale_out;
 mod setup;
 mod simulate;
 mod soak;
@@ -72,6 +73,8 @@ enum Command {
     Mutants(mutants::Arguments),
     /// Run OpenAI's client, LangChain, schemathesis and a crowd that leaves against the server
     Clients(clients::Arguments),
+    /// Compare what two servers behind a router find in their caches with what one finds
+    ScaleOut,
 }
 
 fn main() -> ExitCode {
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
         Command::Coverage(arguments) => coverage::command(&arguments),
         Command::Mutants(arguments) => mutants::command(&arguments),
         Command::Clients(arguments) => clients::command(&arguments),
+        Command::ScaleOut => scale_out::command(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -65,6 +65,12 @@ impl App {
         self
     }
 
+    /// The engine.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
     /// The engine, to be shut down.
     #[must_use]
     pub fn into_engine(self) -> Engine {

@@ -47,6 +47,10 @@ pub struct Arguments {
     /// How the engine is set up.
     #[command(flatten)]
     pub engine: EngineSettings,
+
+    /// What routers are told.
+    #[command(flatten)]
+    pub fleet: FleetSettings,
 }
 
 /// Who may ask, and for how much.
@@ -147,6 +151,35 @@ fn unless_zero(seconds: u64) -> Option<Duration> {
     (seconds > 0).then_some(Duration::from_secs(seconds))
 }
 
+/// What routers are told that spread users over several servers.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Fleet")]
+pub struct FleetSettings {
+    /// Tell what is cached, as vLLM does, at an address such as tcp://127.0.0.1:5557
+    ///
+    /// This tells the tokens of requests to whoever can connect, but for those of
+    /// requests with a cache salt, of which nothing is told.
+    #[arg(long, value_name = "ADDRESS")]
+    pub kv_events: Option<String>,
+
+    /// Tell it again to those who have missed some of it, at this address
+    #[arg(long, value_name = "ADDRESS", requires = "kv_events")]
+    pub kv_events_replay: Option<String>,
+
+    /// The topic under which it is published
+    #[arg(
+        long,
+        value_name = "TOPIC",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub kv_events_topic: String,
+
+    /// Tokens of a block, as the router wants it
+    #[arg(long, value_name = "TOKENS", default_value_t = CacheConfig::default().block_tokens)]
+    pub kv_events_block_size: usize,
+}
+
 impl Arguments {
     /// The engine's settings.
     #[must_use]
@@ -159,6 +192,7 @@ impl Arguments {
         config.scheduler.step_tokens_max = engine.step_tokens.max(engine.sequences_max);
         config.scheduler.unread_timeout = self.conduct.unread_time();
         config.cache.device_bytes_max = mib(engine.cache_mib);
+        config.cache.block_tokens = self.fleet.kv_events_block_size;
         config.pager.host_bytes_max = mib(engine.host_mib);
         config.pager.disk = engine.disk.clone().map(|folder| DiskConfig {
             folder,

@@ -15,6 +15,7 @@
 //! | `tokens.rs` | text to tokens and back |
 //! | `state.rs` | which models, how the server is, its metrics |
 //! | `error.rs` | the API's errors, with their status |
+//! | `fleet/` | what routers are told: KV events, and metrics under vLLM's names |
 //! | `recorder.rs` | what the engine tells, for Prometheus |
 //! | `connections.rs` | the socket's connections, each with its limits |
 //! | `serve.rs` | from the start to the end: those inside finish |
@@ -23,6 +24,7 @@ pub mod app;
 pub mod arguments;
 mod connections;
 mod error;
+pub mod fleet;
 mod generate;
 pub mod keys;
 mod log;

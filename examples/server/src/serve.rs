@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use crate::app::App;
 use crate::arguments::Arguments;
 use crate::connections::Connections;
+use crate::fleet::kv_events::KvEvents;
 use crate::keys::Keys;
 use crate::{recorder, start};
 
@@ -38,6 +39,17 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
         arguments.conduct.clone(),
     );
     let app = Arc::new(app.metrics(metrics));
+    if let Some(events) = KvEvents::bind(&arguments.fleet).await? {
+        if arguments.conduct.api_keys.is_some() && !arguments.conduct.share_cache {
+            tracing::warn!("each key has a cache of its own, of which KV events tell nothing");
+        }
+        tracing::info!(
+            kv_events = events.address,
+            kv_events_replay = events.replay_address,
+            "telling what is cached"
+        );
+        tokio::spawn(events.tell(Arc::downgrade(&app)));
+    }
     let address = (arguments.host, arguments.port);
     let listener = TcpListener::bind(address).await;
     let listener =

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::fleet;
 
 /// `GET /v1/models`.
 pub(crate) async fn models(State(app): State<Arc<App>>) -> Json<Value> {
@@ -88,7 +89,8 @@ pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
     match &app.metrics {
         Some(metrics) => {
             let kind = "text/plain; version=0.0.4; charset=utf-8";
-            ([(header::CONTENT_TYPE, kind)], metrics.render()).into_response()
+            let text = metrics.render() + &fleet::metrics::render(&app.engine, &app.model);
+            ([(header::CONTENT_TYPE, kind)], text).into_response()
         }
         None => ApiError::request(StatusCode::NOT_FOUND, "no metrics are recorded").into_response(),
     }

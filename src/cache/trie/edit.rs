@@ -79,6 +79,7 @@ impl Trie {
         self.bytes += sealed.bytes;
         self.touch(key);
         self.list_if_free(key);
+        self.note_stored(key);
         key
     }
 
@@ -141,6 +142,7 @@ impl Trie {
         self.nodes[key].parent = above;
         self.list_if_free(key);
         self.list_if_free(above);
+        self.note_split(key, above);
         Some(above)
     }
 
@@ -189,6 +191,7 @@ impl Trie {
             .children
             .insert(above.edge[0], lower);
         self.list_if_free(lower);
+        self.note_merged(upper, lower);
         gone
     }
 
@@ -249,6 +252,7 @@ impl Trie {
 
     /// Takes a leaf out that is not in the order any more.
     pub(super) fn remove_leaf(&mut self, key: NodeKey) -> Node {
+        self.note_removed(key);
         let node = self.nodes.remove(key).expect("a leaf is in the trie");
         assert!(node.children.is_empty(), "only leaves are removed");
         self.tokens -= node.edge.len();

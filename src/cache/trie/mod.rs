@@ -12,9 +12,11 @@
 //! |---|---|
 //! | `edit.rs` | insert, split, merge, replace, remove |
 //! | `order.rs` | holding, using, and who is evicted next |
+//! | `blocks.rs` | the same as whole blocks, for those who follow it |
 //! | `children.rs` | children by first token |
 //! | `check.rs` | what must always be true |
 
+mod blocks;
 mod check;
 mod children;
 mod edit;
@@ -23,6 +25,7 @@ mod order;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use slotmap::{SecondaryMap, SlotMap, new_key_type};
 use smallvec::SmallVec;
@@ -32,8 +35,10 @@ use super::salt::Salt;
 use crate::model::Extent;
 use crate::shared::lease::{Lease, LeaseWord};
 use crate::{CopyId, SegmentId, TokenId};
+use blocks::Blocks;
 use children::Children;
 
+pub use blocks::{BlockEvent, BlockHash};
 pub use order::Evicted;
 
 new_key_type! {
@@ -131,6 +136,8 @@ pub struct Trie {
     bytes: usize,
     protected_bytes: usize,
     tick: u64,
+    /// What is cached as whole blocks, if somebody follows it.
+    blocks: Option<Blocks>,
 }
 
 /// Retention priority, the policy's class, last use, node.
@@ -217,6 +224,11 @@ impl Node {
         self.children.iter().map(|(_, child)| child)
     }
 
+    /// Which blocks of so many tokens, counted from the root, end within it.
+    fn blocks(&self, block_tokens: usize) -> Range<usize> {
+        self.tokens_before as usize / block_tokens..self.end() / block_tokens
+    }
+
     fn is_root(&self) -> bool {
         self.edge.is_empty()
     }
@@ -260,6 +272,7 @@ impl Trie {
             bytes: 0,
             protected_bytes: 0,
             tick: 0,
+            blocks: None,
         }
     }
 

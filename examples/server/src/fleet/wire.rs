@@ -1,0 +1,145 @@
+//! vLLM's KV events: structs as arrays, each event beginning with its name.
+//!
+//! The newest vLLM writes events as maps. Arrays are what it wrote before, and what SGLang
+//! writes; Dynamo reads both.
+
+use std::time::Duration;
+
+use motet::TokenId;
+use motet::cache::{BlockEvent, BlockHash, Salt};
+use serde::Serialize;
+
+/// Where the blocks are. What is kept in host memory or on a disk is not told.
+const MEDIUM: &str = "GPU";
+/// Which part of one engine tells this, if it has several.
+const DATA_PARALLEL_RANK: u32 = 0;
+
+/// Events that came at once.
+#[derive(Serialize)]
+struct Batch<'a>(f64, Vec<Event<'a>>, u32);
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Event<'a> {
+    /// Name, hashes, hash of the block before the first, tokens, tokens of a block, number
+    /// of an adapter, medium.
+    Stored(
+        &'static str,
+        Vec<u64>,
+        Option<u64>,
+        &'a [TokenId],
+        usize,
+        Option<u64>,
+        &'static str,
+    ),
+    /// Name, hashes, medium.
+    Removed(&'static str, Vec<u64>, &'static str),
+    /// Name.
+    Cleared((&'static str,)),
+}
+
+/// A batch as MessagePack, if anything in it may be told. What has a salt is left out:
+/// readers look blocks up by their tokens, and would take one tenant's for another's.
+pub(super) fn encode(
+    events: &[BlockEvent],
+    block_tokens: usize,
+    since_1970: Duration,
+) -> Option<Vec<u8>> {
+    let told = events.iter().filter_map(|event| told(event, block_tokens));
+    let told: Vec<Event<'_>> = told.collect();
+    (!told.is_empty()).then(|| {
+        let batch = Batch(since_1970.as_secs_f64(), told, DATA_PARALLEL_RANK);
+        rmp_serde::to_vec(&batch).expect("memory takes all")
+    })
+}
+
+fn told(event: &BlockEvent, block_tokens: usize) -> Option<Event<'_>> {
+    let is_shared = |salt: &Salt| *salt == Salt::default();
+    match event {
+        BlockEvent::Stored {
+            salt,
+            parent,
+            hashes,
+            tokens,
+        } if is_shared(salt) => Some(Event::Stored(
+            "BlockStored",
+            numbers(hashes),
+            parent.map(|parent| parent.0),
+            tokens,
+            block_tokens,
+            None,
+            MEDIUM,
+        )),
+        BlockEvent::Removed { salt, hashes } if is_shared(salt) => {
+            Some(Event::Removed("BlockRemoved", numbers(hashes), MEDIUM))
+        }
+        BlockEvent::Cleared => Some(Event::Cleared(("AllBlocksCleared",))),
+        _ => None,
+    }
+}
+
+fn numbers(hashes: &[BlockHash]) -> Vec<u64> {
+    hashes.iter().map(|hash| hash.0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn decoded(events: &[BlockEvent]) -> Option<Value> {
+        let encoded = encode(events, 2, Duration::from_millis(1500))?;
+        Some(rmp_serde::from_slice(&encoded).expect("MessagePack"))
+    }
+
+    #[test]
+    fn events_are_written_as_vllm_writes_them() {
+        let shared = Salt::default();
+        let stored = BlockEvent::Stored {
+            salt: shared.clone(),
+            parent: Some(BlockHash(7)),
+            hashes: vec![BlockHash(8), BlockHash(u64::MAX)],
+            tokens: vec![1, 2, 3, 70_000],
+        };
+        let removed = BlockEvent::Removed {
+            salt: shared,
+            hashes: vec![BlockHash(8)],
+        };
+        let expected = json!([
+            1.5,
+            [
+                ["AllBlocksCleared"],
+                [
+                    "BlockStored",
+                    [8, u64::MAX],
+                    7,
+                    [1, 2, 3, 70_000],
+                    2,
+                    null,
+                    "GPU"
+                ],
+                ["BlockRemoved", [8], "GPU"],
+            ],
+            0
+        ]);
+        let events = [BlockEvent::Cleared, stored, removed];
+        assert_eq!(decoded(&events), Some(expected));
+    }
+
+    #[test]
+    fn what_has_a_salt_is_left_out() {
+        let salt = Salt::new("a tenant");
+        let stored = BlockEvent::Stored {
+            salt: salt.clone(),
+            parent: None,
+            hashes: vec![BlockHash(1)],
+            tokens: vec![1, 2],
+        };
+        let removed = BlockEvent::Removed {
+            salt,
+            hashes: vec![BlockHash(1)],
+        };
+        assert_eq!(decoded(&[stored, removed]), None);
+    }
+}

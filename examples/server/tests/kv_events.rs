@@ -1,0 +1,149 @@
+//! What is cached reaches a subscriber at a real socket, and what it missed as well.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use clap::Parser;
+use motet::cache::BlockEvent;
+use motet::{BlockBatch, Request};
+use motet_server::app::App;
+use motet_server::arguments::Arguments;
+use motet_server::fleet::kv_events::KvEvents;
+use motet_server::keys::Keys;
+use motet_server::start;
+use serde_json::Value;
+use tokio::time::timeout;
+use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage};
+
+const ARGUMENTS: &str = "server --oracle --kv-events tcp://127.0.0.1:0 --kv-events-topic kv \
+    --kv-events-replay tcp://127.0.0.1:0 --kv-events-block-size 4";
+
+/// What does not come in that time will not.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Blocks, as far as was told.
+#[derive(Debug, Default, PartialEq)]
+struct Known(BTreeSet<u64>);
+
+impl Known {
+    /// A batch as it came over the wire.
+    fn hear(&mut self, payload: &Bytes) {
+        let batch: Value = rmp_serde::from_slice(payload).expect("MessagePack");
+        for event in batch[1].as_array().expect("events") {
+            let hashes = || event[1].as_array().expect("hashes").iter();
+            let hashes = || hashes().map(|hash| hash.as_u64().expect("a hash"));
+            match event[0].as_str().expect("a name") {
+                "BlockStored" => {
+                    let tokens = event[3].as_array().expect("tokens").len();
+                    assert_eq!((tokens, &event[4]), (4 * hashes().count(), &Value::from(4)));
+                    self.0.extend(hashes());
+                }
+                "BlockRemoved" => hashes().for_each(|hash| assert!(self.0.remove(&hash))),
+                "AllBlocksCleared" => self.0.clear(),
+                other => panic!("{other} is not an event"),
+            }
+        }
+    }
+
+    /// All that is there, as the library says.
+    fn of(batch: &BlockBatch) -> Self {
+        let stored = batch.events.iter().flat_map(|event| match event {
+            BlockEvent::Stored { hashes, .. } => &hashes[..],
+            _ => &[],
+        });
+        Self(stored.map(|hash| hash.0).collect())
+    }
+}
+
+fn number(frame: &Bytes) -> u64 {
+    u64::from_be_bytes(frame[..].try_into().expect("eight bytes"))
+}
+
+async fn frames(socket: &mut impl SocketRecv) -> Vec<Bytes> {
+    let message = timeout(PATIENCE, socket.recv()).await;
+    message.expect("it comes").expect("it is whole").into_vec()
+}
+
+/// What somebody knows who asks for all batches, and how many there were.
+async fn told_again(asks: &mut DealerSocket) -> (Known, u64) {
+    let first = Bytes::copy_from_slice(&0u64.to_be_bytes());
+    let question = ZmqMessage::try_from(vec![Bytes::new(), first]);
+    let question = question.expect("two frames");
+    asks.send(question).await.expect("it is sent");
+    let mut known = Known::default();
+    for due in 0.. {
+        let batch = frames(asks).await;
+        if batch[1][..] == [0xFF; 8] {
+            return (known, due);
+        }
+        assert_eq!(number(&batch[1]), due, "each is had again, in order");
+        known.hear(&batch[2]);
+    }
+    unreachable!("the numbers do not end")
+}
+
+#[tokio::test]
+async fn who_subscribes_late_sees_the_gap_and_can_close_it() {
+    let arguments = Arguments::parse_from(ARGUMENTS.split_whitespace());
+    let engine = start::engine(&arguments).await.expect("the oracle starts");
+    let app = App::new(engine, "oracle".into(), Keys::default(), arguments.conduct);
+    let app = Arc::new(app);
+    let events = KvEvents::bind(&arguments.fleet).await.expect("free ports");
+    let events = events.expect("they are asked for");
+    let (address, replay) = (events.address.clone(), events.replay_address.clone());
+    let told = tokio::spawn(events.tell(Arc::downgrade(&app)));
+    let mut asks = DealerSocket::new();
+    let replay = replay.expect("it is asked for");
+    asks.connect(&replay).await.expect("it listens");
+    let begun = async { while told_again(&mut asks).await.1 == 0 {} };
+    timeout(PATIENCE, begun).await.expect("it has begun");
+
+    let mut subscriber = SubSocket::new();
+    subscriber.connect(&address).await.expect("it listens");
+    subscriber.subscribe("kv").await.expect("a topic");
+
+    // Until the subscription has got there, what is told is missed.
+    let mut prompts = (0..200u32).map(|first| Request::tokens(Vec::from_iter(first..first + 9)));
+    let warm = |request| async { app.engine().warm(request).await.expect("there is room") };
+    let first = loop {
+        warm(prompts.next().expect("the subscription gets there")).await;
+        let soon = timeout(Duration::from_millis(50), subscriber.recv()).await;
+        if let Ok(message) = soon {
+            break message.expect("it is whole").into_vec();
+        }
+    };
+    let [topic, seen, _] = &first[..] else {
+        panic!("expected topic, number and events: {first:?}");
+    };
+    assert_eq!((&topic[..], number(seen) > 0), (&b"kv"[..], true), "a gap");
+    app.engine().clear_all_caches().await.expect("it is whole");
+    warm(prompts.next().expect("a few are left")).await;
+    let mut all = app
+        .engine()
+        .follow_blocks()
+        .await
+        .expect("another may follow");
+    let all = Known::of(&all.next().await.expect("all that is there"));
+    assert_eq!(all.0.len(), 2, "two whole blocks");
+
+    let heard = async {
+        loop {
+            let (known, batches) = told_again(&mut asks).await;
+            // The last may still be on its way.
+            if known == all {
+                return batches;
+            }
+        }
+    };
+    let batches = timeout(PATIENCE, heard).await.expect("the same is known");
+    assert!(number(seen) < batches);
+    while number(&frames(&mut subscriber).await[1]) + 1 < batches {}
+
+    drop(app);
+    timeout(PATIENCE, told)
+        .await
+        .expect("it ends")
+        .expect("well");
+}

@@ -1,0 +1,270 @@
+//! What is cached, as whole blocks, for those who follow it.
+//!
+//! A block is so many tokens in a row, counted from the start of a sequence, and what
+//! comes before them: that is what routers which spread users over several engines by
+//! prefix reckon in. A block is cached if all its tokens are, and belongs to the node
+//! within whose edge it ends. So cutting and merging nodes changes nothing that is told.
+//!
+//! Where nobody follows nothing is computed, and nothing is kept.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+use slotmap::SecondaryMap;
+
+use super::{NodeKey, Trie};
+use crate::TokenId;
+use crate::cache::salt::Salt;
+
+/// What stands for a block: its tokens, all tokens before them and the salt. The same in
+/// every process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockHash(pub u64);
+
+/// A change of what is cached on the device.
+///
+/// It holds what users have said: keep it as you keep that.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BlockEvent {
+    /// These blocks are cached from now on.
+    Stored {
+        /// Who may use them.
+        salt: Salt,
+        /// The block before the first of them; none at the start of a sequence.
+        parent: Option<BlockHash>,
+        /// The blocks, each followed by the next.
+        hashes: Vec<BlockHash>,
+        /// Their tokens, as many for each block.
+        tokens: Vec<TokenId>,
+    },
+    /// These blocks are not cached any more.
+    Removed {
+        /// Who could use them.
+        salt: Salt,
+        /// The blocks.
+        hashes: Vec<BlockHash>,
+    },
+    /// No block is cached any more, of any salt.
+    Cleared,
+}
+
+/// The blocks that end within each node, and what is to be told of them.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    block_tokens: usize,
+    hashes: SecondaryMap<NodeKey, Vec<BlockHash>>,
+    untold: Vec<BlockEvent>,
+}
+
+/// Says how much, and not what.
+impl fmt::Debug for BlockEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stored { hashes, .. } => write!(f, "Stored({} blocks)", hashes.len()),
+            Self::Removed { hashes, .. } => write!(f, "Removed({} blocks)", hashes.len()),
+            Self::Cleared => f.write_str("Cleared"),
+        }
+    }
+}
+
+impl BlockHash {
+    /// The hash of a block, given the block before it or, without one, the salt.
+    fn of(parent: Option<Self>, salt: &Salt, tokens: &[TokenId]) -> Self {
+        let hasher = Sha256::new().chain_update("motet block");
+        let hasher = match parent {
+            Some(Self(parent)) => hasher.chain_update(parent.to_le_bytes()),
+            None => hasher.chain_update(salt.digest().0),
+        };
+        let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
+        let digest = hasher.chain_update(bytes).finalize();
+        let first = digest.first_chunk().expect("a digest has 32 bytes");
+        Self(u64::from_le_bytes(*first))
+    }
+}
+
+impl Blocks {
+    fn new(block_tokens: usize) -> Self {
+        Self {
+            block_tokens,
+            hashes: SecondaryMap::new(),
+            untold: Vec::new(),
+        }
+    }
+}
+
+impl Trie {
+    /// Notes from now on which blocks come and go.
+    ///
+    /// # Panics
+    ///
+    /// When blocks have no tokens.
+    pub fn follow(&mut self, block_tokens: usize) {
+        assert!(block_tokens > 0, "a block has tokens");
+        if self.blocks.is_some() {
+            return;
+        }
+        self.blocks = Some(Blocks::new(block_tokens));
+        for node in self.parents_first() {
+            self.note_stored(node);
+        }
+        self.take_block_events();
+    }
+
+    /// Notes nothing any more.
+    pub fn unfollow(&mut self) {
+        self.blocks = None;
+    }
+
+    /// Notes what `lost` did, which is thrown away: all its blocks are gone.
+    pub(crate) fn follow_like(&mut self, lost: &Self) {
+        self.blocks = lost.blocks.as_ref().map(|blocks| Blocks {
+            untold: vec![BlockEvent::Cleared],
+            ..Blocks::new(blocks.block_tokens)
+        });
+    }
+
+    /// What has changed since this was asked last, in order.
+    pub fn take_block_events(&mut self) -> Vec<BlockEvent> {
+        let blocks = self.blocks.as_mut();
+        blocks.map_or_else(Vec::new, |blocks| std::mem::take(&mut blocks.untold))
+    }
+
+    /// All blocks that are followed, as somebody would have been told who knew of none.
+    #[must_use]
+    pub fn all_blocks(&self) -> Vec<BlockEvent> {
+        let nodes = self.parents_first();
+        let stored = nodes.into_iter().filter_map(|node| self.stored(node));
+        std::iter::once(BlockEvent::Cleared).chain(stored).collect()
+    }
+
+    /// A node is there that was not.
+    pub(super) fn note_stored(&mut self, key: NodeKey) {
+        let Some(hashes) = self.hashed(key) else {
+            return;
+        };
+        let blocks = self.blocks.as_mut().expect("they are followed");
+        blocks.hashes.insert(key, hashes);
+        let stored = self.stored(key);
+        let blocks = self.blocks.as_mut().expect("they are followed");
+        blocks.untold.extend(stored);
+    }
+
+    /// A node is about to go.
+    pub(super) fn note_removed(&mut self, key: NodeKey) {
+        let Some(mut blocks) = self.blocks.take() else {
+            return;
+        };
+        let hashes = blocks.hashes.remove(key).expect("every node is followed");
+        if !hashes.is_empty() {
+            let salt = self.salt_above(key).clone();
+            blocks.untold.push(BlockEvent::Removed { salt, hashes });
+        }
+        self.blocks = Some(blocks);
+    }
+
+    /// The node was cut: `above` holds its upper part.
+    pub(super) fn note_split(&mut self, key: NodeKey, above: NodeKey) {
+        let Some(block_tokens) = self.block_tokens() else {
+            return;
+        };
+        let upper = self.nodes[above].blocks(block_tokens).len();
+        let blocks = self.blocks.as_mut().expect("they are followed");
+        let lower = blocks.hashes[key].split_off(upper);
+        let upper = std::mem::replace(&mut blocks.hashes[key], lower);
+        blocks.hashes.insert(above, upper);
+    }
+
+    /// What was `upper` is part of `lower` from now on.
+    pub(super) fn note_merged(&mut self, upper: NodeKey, lower: NodeKey) {
+        let Some(blocks) = &mut self.blocks else {
+            return;
+        };
+        let mut hashes = blocks.hashes.remove(upper).expect("every node is followed");
+        hashes.append(&mut blocks.hashes[lower]);
+        blocks.hashes[lower] = hashes;
+    }
+
+    /// Panics unless each node has as many blocks as end within it.
+    pub(super) fn check_blocks(&self) {
+        let Some(blocks) = &self.blocks else {
+            return;
+        };
+        for key in self.keys() {
+            let ends = self.nodes[key].blocks(blocks.block_tokens).len();
+            assert_eq!(blocks.hashes[key].len(), ends, "every block is followed");
+        }
+        assert_eq!(blocks.hashes.len(), self.len(), "nothing else is followed");
+    }
+
+    fn block_tokens(&self) -> Option<usize> {
+        self.blocks.as_ref().map(|blocks| blocks.block_tokens)
+    }
+
+    /// The hashes of the blocks that end within a node, given those of the nodes above;
+    /// none where nobody follows.
+    fn hashed(&self, key: NodeKey) -> Option<Vec<BlockHash>> {
+        let block_tokens = self.block_tokens()?;
+        let (salt, mut parent) = (self.salt_above(key), self.block_before(key));
+        let tokens = self.tokens_of_blocks(key);
+        let hashes = tokens.chunks_exact(block_tokens).map(|block| {
+            let hash = BlockHash::of(parent, salt, block);
+            *parent.insert(hash)
+        });
+        Some(hashes.collect())
+    }
+
+    /// That the blocks are there that end within a node, if any do.
+    fn stored(&self, key: NodeKey) -> Option<BlockEvent> {
+        let hashes = self.blocks.as_ref()?.hashes[key].clone();
+        (!hashes.is_empty()).then(|| BlockEvent::Stored {
+            salt: self.salt_above(key).clone(),
+            parent: self.block_before(key),
+            hashes,
+            tokens: self.tokens_of_blocks(key),
+        })
+    }
+
+    /// The last block that ends above a node.
+    fn block_before(&self, key: NodeKey) -> Option<BlockHash> {
+        let hashes = &self.blocks.as_ref()?.hashes;
+        let mut at = self.nodes[key].parent;
+        while !self.nodes[at].is_root() {
+            if let Some(last) = hashes[at].last() {
+                return Some(*last);
+            }
+            at = self.nodes[at].parent;
+        }
+        None
+    }
+
+    /// The tokens of the blocks that end within a node, of which the first may begin
+    /// above it.
+    fn tokens_of_blocks(&self, key: NodeKey) -> Vec<TokenId> {
+        let node = &self.nodes[key];
+        let block_tokens = self.block_tokens().expect("they are followed");
+        let ends = node.blocks(block_tokens);
+        let begin = ends.start * block_tokens;
+        let mut parts: Vec<&[TokenId]> = vec![&node.edge];
+        let (mut at, mut from) = (node.parent, node.tokens_before as usize);
+        while from > begin {
+            let above = &self.nodes[at];
+            parts.push(&above.edge);
+            (at, from) = (above.parent, above.tokens_before as usize);
+        }
+        let tokens = parts.into_iter().rev().flatten().copied();
+        let (skipped, wanted) = (begin.saturating_sub(from), ends.len() * block_tokens);
+        tokens.skip(skipped).take(wanted).collect()
+    }
+
+    /// All nodes but the roots, each after its parent.
+    fn parents_first(&self) -> Vec<NodeKey> {
+        let mut nodes: Vec<NodeKey> = self.roots.values().copied().collect();
+        let (roots, mut next) = (nodes.len(), 0);
+        while let Some(&node) = nodes.get(next) {
+            nodes.extend(self.nodes[node].children());
+            next += 1;
+        }
+        nodes.split_off(roots)
+    }
+}

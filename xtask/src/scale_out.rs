@@ -1,0 +1,17 @@
+//! `cargo xtask scale-out`: two servers behind a router against one with all the memory, on
+//! the oracle.
+
+use anyhow::Result;
+
+use crate::cache::Cache;
+use crate::{clients, packages, process};
+
+const REQUIREMENTS: &str = "examples/server/clients/scale_out_requirements.txt";
+const FLEET: &str = "examples/server/clients/scale_out.py";
+
+pub(crate) fn command() -> Result<()> {
+    let packages = packages::install(&Cache::open()?, "scale-out", REQUIREMENTS)?;
+    let server = clients::build_server()?;
+    let mut fleet = packages.program(FLEET);
+    process::run(fleet.arg(server).arg(packages.folder()))
+}
