@@ -2,8 +2,8 @@
 //!
 //! What can wake it: a [`Message`] from the scheduler, each answered by exactly one
 //! [`Answer`], in order; a [`Message::Paged`] from the pager, which is news for the
-//! scheduler if anything follows from it; an [`Inspect`] from the engine, which
-//! awaits the reply; and the clock, while the pager's mailbox was full.
+//! scheduler if anything follows from it; an [`Inspect`] from the engine, or a [`Survey`]
+//! for those who watch, who await the reply; and the clock, while the pager's mailbox was full.
 //!
 //! A core that panics begins anew, empty, and the scheduler hears [`CacheError::Lost`]: all
 //! sequences go on from their histories. The pager stays, and hears of a reset.
@@ -25,9 +25,10 @@ use tokio::time::Instant;
 use super::pager::PagerActor;
 use crate::SequenceId;
 use crate::cache::{CacheCore, CacheError, CacheStats, Effect, Message, Salt, TreeView};
-use crate::pager;
+use crate::pager::{self, CopyView};
 use crate::recovery::Fuse;
 use crate::simulation::Simulation;
+use crate::watch::TrieView;
 
 /// After so long a pager whose mailbox was full is told again.
 const RETRY: Duration = Duration::from_millis(1);
@@ -72,6 +73,14 @@ pub(crate) struct Attach(pub(crate) ActorRef<PagerActor>);
 /// Somebody wants to look at the trie.
 pub(crate) struct Inspect {
     pub(crate) salt: Salt,
+    /// Given back when it has been answered.
+    pub(crate) turn: OwnedSemaphorePermit,
+}
+
+/// Somebody watches what is cached.
+pub(crate) struct Survey {
+    /// What the pager keeps.
+    pub(crate) beside: Vec<CopyView>,
     /// Given back when it has been answered.
     pub(crate) turn: OwnedSemaphorePermit,
 }
@@ -201,6 +210,16 @@ impl kameo::message::Message<Inspect> for CacheActor {
     }
 }
 
+impl kameo::message::Message<Survey> for CacheActor {
+    type Reply = Surveyed;
+
+    async fn handle(&mut self, survey: Survey, _ctx: &mut Context<Self, Self::Reply>) -> Surveyed {
+        let overview = self.core.overview(&survey.beside);
+        drop(survey.turn);
+        Surveyed(overview)
+    }
+}
+
 impl CacheActor {
     /// Throws the core's state away, and says what everybody is to know.
     fn begin_anew(&mut self) -> CacheError {
@@ -266,3 +285,7 @@ impl CacheActor {
 /// What the trie looks like.
 #[derive(kameo::Reply)]
 pub(crate) struct Inspected(pub(crate) TreeView);
+
+/// What of the cache counts.
+#[derive(kameo::Reply)]
+pub(crate) struct Surveyed(pub(crate) TrieView);

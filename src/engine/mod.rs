@@ -9,6 +9,7 @@
 //! | `many.rs` | several outputs of one request |
 //! | `health.rs` | how the engine is, told at once |
 //! | `upkeep.rs` | what is kept: warm, pin, clear, and a look at the trie |
+//! | `watching.rs` | events and snapshots for those who watch |
 
 mod admit;
 mod builder;
@@ -18,6 +19,7 @@ mod many;
 mod newcomer;
 mod pages;
 mod upkeep;
+mod watching;
 
 use std::sync::Arc;
 
@@ -40,6 +42,7 @@ use crate::stream::TokenStream;
 use crate::sync::AtomicUsize;
 use crate::telemetry::{EngineStats, Telemetry};
 use crate::text::TextCodec;
+use crate::watch::Watching;
 
 use draws::Grammars;
 
@@ -74,6 +77,7 @@ pub struct Engine {
     loader: Loader,
     breakdown: Breakdown,
     pager_gone: Option<oneshot::Receiver<()>>,
+    watching: Watching,
 }
 
 /// How an engine is shut down.

@@ -13,6 +13,7 @@
 //! | `generate.rs` | outputs as they come, several side by side |
 //! | `tokens.rs` | text to tokens and back |
 //! | `state.rs` | which models, how the server is, its metrics |
+//! | `page/` | the page to watch, at `/` |
 //! | `error.rs` | the API's errors, with their status |
 //! | `recorder.rs` | what the engine tells, for Prometheus |
 //! | `serve.rs` | the socket, and the end: those inside finish |
@@ -24,6 +25,7 @@ mod generate;
 pub mod keys;
 mod log;
 mod openai;
+mod page;
 mod recorder;
 pub mod serve;
 pub mod start;
