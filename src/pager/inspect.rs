@@ -7,8 +7,9 @@ use super::copies::Place;
 use super::tiers::Label;
 use crate::CopyId;
 
-/// Copies in host memory that are shown, and as many of those on the disk only.
-const SHOWN_MAX: usize = 64;
+/// Copies in host memory that are shown, and as many of those on the disk only. Many are of
+/// what is on the device still, which only the cache knows.
+const SHOWN_MAX: usize = 256;
 
 /// A copy, as one who watches is told of it.
 #[derive(Clone, Debug)]
@@ -34,7 +35,7 @@ impl PagerCore {
         };
         let host = self.copies.host.hottest().take(SHOWN_MAX);
         // Most of what is on the disk may be in host memory as well: few are looked at.
-        let disk = self.copies.disk.hottest().take(4 * SHOWN_MAX);
+        let disk = self.copies.disk.hottest().take(2 * SHOWN_MAX);
         let disk = disk.filter(on_disk_only).take(SHOWN_MAX);
         let shown = host.chain(disk).filter_map(|name| {
             let copy = self.copies.get(name)?;

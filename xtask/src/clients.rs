@@ -14,19 +14,20 @@ const CLIENT: &str = "examples/server/clients/openai_client.py";
 
 pub(crate) fn command() -> Result<()> {
     let packages = packages::install(&Cache::open()?, "openai", REQUIREMENTS)?;
-    let server = Server::start()?;
+    let server = Server::start(&[])?;
     let mut client = packages.program(CLIENT);
     process::run(client.arg(&server.url).arg(packages.folder()))
 }
 
 /// A server with a port of its own. Ends when this is dropped.
-struct Server {
+pub(crate) struct Server {
     process: Child,
-    url: String,
+    pub(crate) url: String,
 }
 
 impl Server {
-    fn start() -> Result<Self> {
+    /// Builds it, and starts it on the oracle with these arguments beside.
+    pub(crate) fn start(more: &[&str]) -> Result<Self> {
         let mut cargo = workspace::cargo();
         cargo.args(["build", "--package", "motet-server", "--message-format"]);
         cargo
@@ -42,6 +43,7 @@ impl Server {
             .context("cargo did not say where the server is")?;
         let mut process = std::process::Command::new(program)
             .args(["--oracle", "--port", "0"])
+            .args(more)
             .stderr(Stdio::piped())
             .spawn()
             .context("cannot start the server")?;

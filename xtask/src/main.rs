@@ -8,6 +8,7 @@
 //! | `coverage.rs` | what of the cores the tests reach |
 //! | `fuzz.rs` | libFuzzer on the targets in `fuzz/`, with a stable compiler |
 //! | `clients.rs` | clients of others against the server |
+//! | `page.rs` | the server's page in a real browser |
 //! | `demo.rs`, `test.rs`, `simulate.rs`, `soak.rs` | commands put together from set-up and cargo |
 //! | `cache.rs` | the per-user folder that all of it lives in, and its lock |
 //! | `packages.rs` | Python packages, in the cache |
@@ -24,6 +25,7 @@ mod demo;
 mod fuzz;
 mod model;
 mod packages;
+mod page;
 mod process;
 mod setup;
 mod simulate;
@@ -68,6 +70,8 @@ enum Command {
     Coverage(coverage::Arguments),
     /// Run the official OpenAI client against the server
     Clients,
+    /// Look at the server's page with Chromium, while it serves
+    Page(page::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -84,6 +88,7 @@ fn main() -> ExitCode {
         Command::Fuzz(arguments) => fuzz::command(&arguments),
         Command::Coverage(arguments) => coverage::command(&arguments),
         Command::Clients => clients::command(),
+        Command::Page(arguments) => page::command(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

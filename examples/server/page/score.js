@@ -15,20 +15,22 @@ export function score() {
   const note = find("steps-note");
   let columns = [];
   const lines = new Map();
-  let users = new Map();
 
-  /** Gives each sequence a line for as long as it is to be seen. */
+  /** Gives each sequence a line for as long as it is to be seen; one after another may share it. */
   function seat(most) {
-    const seen = new Set(columns.flatMap((step) => step.spans.map(([sequence]) => sequence)));
-    for (const sequence of lines.keys()) if (!seen.has(sequence)) lines.delete(sequence);
-    const taken = new Set(lines.values());
-    let free = 0;
-    for (const sequence of [...seen].sort((a, b) => a - b)) {
+    const spans = new Map();
+    columns.forEach((step, i) => {
+      for (const [sequence] of step.spans) spans.set(sequence, { first: spans.get(sequence)?.first ?? i, last: i });
+    });
+    for (const [sequence, line] of lines) if (!spans.has(sequence) || line >= most) lines.delete(sequence);
+    const ends = new Array(most).fill(-2);
+    for (const [sequence, line] of lines) ends[line] = Math.max(ends[line], spans.get(sequence).last);
+    for (const [sequence, { first, last }] of spans) {
       if (lines.has(sequence)) continue;
-      while (taken.has(free)) free += 1;
-      if (free >= most) return;
-      taken.add(free);
-      lines.set(sequence, free);
+      const line = ends.findIndex((end) => end < first - 1);
+      if (line < 0) continue;
+      lines.set(sequence, line);
+      ends[line] = last;
     }
   }
 
@@ -37,7 +39,6 @@ export function score() {
     const most = Math.floor((height - LANE - 10) / LINE);
     const room = Math.floor((width - GUTTER) / COLUMN);
     columns = columns.slice(-room);
-    for (const [sequence, line] of lines) if (line >= most) lines.delete(sequence);
     seat(most);
     const [ink, soft, accent, staff] = ["ink", "soft", "accent", "staff"].map(colour);
     staves(pen, width, most, staff);
@@ -67,16 +68,17 @@ export function score() {
     for (let line = 0; line < most; line += 1) pen.fillRect(GUTTER, line * LINE + 5.5, width - GUTTER, 1);
   }
 
-  /** Who sings: for a voice that is heard in the last steps. */
+  /** Who sings on each line, if it was heard in the last steps. */
   function names(pen, soft) {
     const heard = new Set(columns.slice(-30).flatMap((step) => step.spans.map(([sequence]) => sequence)));
+    const singers = new Map();
+    // Of those that share a line the youngest is heard last.
+    for (const [sequence, line] of lines) if (heard.has(sequence)) singers.set(line, Math.max(sequence, singers.get(line) ?? 0));
     pen.fillStyle = soft;
     pen.font = "10px system-ui, sans-serif";
     pen.textBaseline = "middle";
     pen.textAlign = "right";
-    for (const [sequence, line] of lines) {
-      if (heard.has(sequence)) pen.fillText(`${sequence}`, GUTTER - 8, line * LINE + 6.5);
-    }
+    for (const [line, sequence] of singers) pen.fillText(`${sequence}`, GUTTER - 8, line * LINE + 6.5);
   }
 
   function gap(pen, x, bottom, soft) {
@@ -110,7 +112,6 @@ export function score() {
   return {
     update(now) {
       now.steps.forEach((step, i) => columns.push({ ...step, gap: i === 0 && now.steps_before > 0 }));
-      users = new Map(now.sequences.map((one) => [one.id, one.user]));
       this.draw();
       const last = now.steps[now.steps.length - 1];
       if (!last) return say(note, now.stats.running > 0 ? "none in the last quarter of a second" : "nothing to do");

@@ -49,7 +49,8 @@ export function trie() {
   const boxes = new Map();
   let nodes = [];
   let chosen = null;
-  target.append(hatching(), layer);
+  const [labels, marks] = [svg("g"), svg("g")];
+  target.append(hatching(), layer, labels, marks);
 
   function update(now) {
     const grown = grow(now.nodes);
@@ -73,10 +74,12 @@ export function trie() {
     const x = (token) => (token / longest) * (width - 2) + 1;
     const idlest = Math.max(...all.map((node) => node.idle), 1);
     const seen = new Set();
+    labels.replaceChildren();
     const place = (node, top) => {
       seen.add(node.id);
       node.box = { x: x(node.from), y: top, w: Math.max(x(node.from + node.tokens) - x(node.from), 1), h: node.leaves * line };
       paint(node, idlest);
+      name(node);
       let below = top;
       for (const child of node.below) {
         place(child, below);
@@ -115,7 +118,7 @@ export function trie() {
     box.setAttribute("class", kind);
     // Heat: what was used just now is full, what is coldest is pale.
     const heat = 1 - Math.log1p(node.idle) / Math.log1p(idlest);
-    const opacity = kind === "device" ? 0.22 + 0.55 * heat : kind === "host" ? 0.45 + 0.55 * heat : 1;
+    const opacity = kind === "device" ? 0.22 + 0.55 * heat : kind === "host" ? 0.45 + 0.55 * heat : 0.9;
     box.setAttribute("fill-opacity", opacity.toFixed(2));
     if (node.tier === 1 && node.holders === 0) {
       box.setAttribute("fill", "url(#hatch)");
@@ -124,8 +127,14 @@ export function trie() {
     }
   }
 
-  const marks = svg("g");
-  target.append(marks);
+  /** Says in a large box what it is. */
+  function name({ box: { x, y, w, h }, tokens, hits, tier }) {
+    if (w < 175 || h < 26 || tier > 1) return;
+    const text = svg("text");
+    set(text, { x: x + 8, y: y + 17, class: "inside" });
+    text.textContent = `${plural(tokens, "token", "tokens")} · used ${plural(hits, "time", "times")}`;
+    labels.append(text);
+  }
 
   function ruler(width, height, longest, x) {
     const raw = longest / Math.max(2, Math.floor(width / 110));
