@@ -78,6 +78,7 @@ pub use salt::{Salt, SaltDigest};
 
 /// Sums that anyone may look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CacheStats {
     /// Bytes of sealed segments.
     pub sealed_bytes: usize,

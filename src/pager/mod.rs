@@ -60,6 +60,7 @@ pub use message::{Done, Effect, Job, JobError, Lane, Message, Offer, Piece, Task
 
 /// Sums that anyone may look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PagerStats {
     /// Copies.
     pub copies: usize,

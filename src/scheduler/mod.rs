@@ -187,6 +187,7 @@ pub enum Effect {
 
 /// Sums that anyone may look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct SchedulerStats {
     /// Sequences with a slot.
     pub running: usize,

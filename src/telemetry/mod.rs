@@ -36,6 +36,7 @@ use prefill::PrefillRate;
 
 /// A picture of the engine at one moment. Sums run from the engine's start.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct EngineStats {
     /// Sequences with a slot on the device.
     pub running: usize,
