@@ -1,10 +1,14 @@
 //! What those who watch are told.
 
+use std::time::{Duration, Instant};
+
+use motet::cache::{Begin, CacheCore, Message, Salt};
 use motet::config::{CacheConfig, EngineConfig, PagerConfig};
 use motet::model::oracle::{Oracle, OracleConfig};
+use motet::model::{Extent, Model};
 use motet::request::FinishReason;
 use motet::watch::{EVENTS_MAX, EngineEvent, NODES_MAX, SEQUENCES_MAX, SPANS_MAX, Tier};
-use motet::{Engine, Request, Shutdown, UserId};
+use motet::{Engine, Request, SequenceId, Shutdown, UserId};
 
 async fn engine(config: EngineConfig) -> Engine {
     let oracle = || Ok(Oracle::new(OracleConfig::default()).expect("a valid oracle"));
@@ -18,7 +22,10 @@ async fn events_tell_each_token_once() {
     let mut events = engine.events();
     let prompt: Vec<u32> = (1..40).collect();
     let request = Request::tokens(prompt.clone()).output_tokens_max(12);
-    let stream = engine.submit(request.ignore_end_tokens()).await.expect("taken in");
+    let stream = engine
+        .submit(request.ignore_end_tokens())
+        .await
+        .expect("taken in");
     let own = stream.sequence();
     let finish = stream.collect().await.expect("it ends").finish;
     engine.shutdown(Shutdown::Finish).await;
@@ -31,15 +38,29 @@ async fn events_tell_each_token_once() {
                 in_spans += step.spans.iter().map(|span| span.tokens).sum::<usize>();
                 assert!(step.spans.iter().all(|span| span.sequence == own));
             }
-            EngineEvent::Started { sequence, prompt_tokens, cached_tokens, .. } => {
-                assert_eq!((sequence, prompt_tokens, cached_tokens), (own, prompt.len(), 0));
+            EngineEvent::Started {
+                sequence,
+                prompt_tokens,
+                cached_tokens,
+                ..
+            } => {
+                assert_eq!(
+                    (sequence, prompt_tokens, cached_tokens),
+                    (own, prompt.len(), 0)
+                );
                 story.push("started");
             }
             EngineEvent::FirstToken { sequence, .. } => {
                 assert_eq!(sequence, own);
                 story.push("first token");
             }
-            EngineEvent::Finished { sequence, reason, output_tokens, decoded, .. } => {
+            EngineEvent::Finished {
+                sequence,
+                reason,
+                output_tokens,
+                decoded,
+                ..
+            } => {
                 assert_eq!((sequence, output_tokens), (own, finish.usage.output_tokens));
                 assert_eq!(reason, FinishReason::Length);
                 assert!(decoded.is_some());
@@ -61,7 +82,13 @@ async fn a_slow_listener_misses_the_oldest_and_holds_nobody_up() {
     let mut events = engine.events();
     for round in 0..EVENTS_MAX as u32 / 2 {
         let request = Request::tokens([round, 1]).output_tokens_max(1);
-        engine.submit(request).await.expect("taken in").collect().await.expect("it ends");
+        engine
+            .submit(request)
+            .await
+            .expect("taken in")
+            .collect()
+            .await
+            .expect("it ends");
     }
     let steps = engine.stats().steps;
     let mut last = 0;
@@ -84,7 +111,10 @@ async fn a_snapshot_shows_who_is_inside_and_what_is_cached() {
     let prompt: Vec<u32> = (0..100).map(|token| token % 50).collect();
     let mut stream = {
         let request = Request::tokens(prompt).output_tokens_max(2000).user("ada");
-        engine.submit(request.ignore_end_tokens()).await.expect("taken in")
+        engine
+            .submit(request.ignore_end_tokens())
+            .await
+            .expect("taken in")
     };
     for salt in ["a", "b"] {
         let other = Request::tokens([7; 20]).cache_salt(salt);
@@ -98,7 +128,10 @@ async fn a_snapshot_shows_who_is_inside_and_what_is_cached() {
         }
     };
     let one = &seen.house.sequences[0];
-    assert_eq!((one.sequence, one.user), (stream.sequence(), UserId::of("ada")));
+    assert_eq!(
+        (one.sequence, one.user),
+        (stream.sequence(), UserId::of("ada"))
+    );
     assert_eq!((one.prompt_tokens, one.output_tokens_max), (100, 2000));
     assert_eq!(seen.house.users.len(), 1);
     assert_eq!(seen.house.users[0].running, 1);
@@ -119,7 +152,12 @@ async fn what_is_shown_is_bounded_and_says_what_is_not() {
     let mut streams = Vec::new();
     for first in 0..2 * SEQUENCES_MAX as u32 {
         let request = Request::tokens([first % 200, first / 200, 3]).output_tokens_max(600);
-        streams.push(engine.submit(request.ignore_end_tokens()).await.expect("taken in"));
+        streams.push(
+            engine
+                .submit(request.ignore_end_tokens())
+                .await
+                .expect("taken in"),
+        );
     }
     for first in 0..2 * NODES_MAX as u32 {
         let request = Request::tokens([first % 200, first / 200, 4, 5]).output_tokens_max(1);
@@ -148,18 +186,24 @@ async fn what_is_shown_is_bounded_and_says_what_is_not() {
     };
     let trie = &seen.trie;
     assert!(trie.nodes.len() <= NODES_MAX);
-    assert_eq!(trie.nodes.len() + trie.nodes_left_out, seen.stats.cache.segments);
+    assert_eq!(
+        trie.nodes.len() + trie.nodes_left_out,
+        seen.stats.cache.segments
+    );
     let shown: usize = trie.nodes.iter().map(|node| node.bytes).sum();
     assert_eq!(shown + trie.bytes_left_out, seen.stats.cache.sealed_bytes);
     for (place, node) in trie.nodes.iter().enumerate() {
-        assert!(node.parent.is_none_or(|parent| parent < place), "parents come first");
+        assert!(
+            node.parent.is_none_or(|parent| parent < place),
+            "parents come first"
+        );
     }
 }
 
 #[tokio::test]
 async fn what_has_left_the_device_hangs_where_it_was() {
     let oracle = Oracle::new(OracleConfig::default()).expect("a valid oracle");
-    let token_bytes = motet::model::Model::spec(&oracle).segment_bytes(motet::model::Extent::whole(1));
+    let token_bytes = oracle.spec().segment_bytes(Extent::whole(1));
     let config = EngineConfig {
         cache: CacheConfig {
             device_bytes_max: token_bytes * 800,
@@ -177,7 +221,10 @@ async fn what_has_left_the_device_hangs_where_it_was() {
     for branch in 50..90 {
         let mut prompt = begin.clone();
         prompt.extend([branch; 60]);
-        engine.warm(Request::tokens(prompt)).await.expect("it is computed");
+        engine
+            .warm(Request::tokens(prompt))
+            .await
+            .expect("it is computed");
     }
     let mut watch = engine.watch();
     let seen = loop {
@@ -186,10 +233,68 @@ async fn what_has_left_the_device_hangs_where_it_was() {
             break seen;
         }
     };
-    let copies = seen.trie.nodes.iter().filter(|node| node.tier == Tier::Host);
+    let copies = seen
+        .trie
+        .nodes
+        .iter()
+        .filter(|node| node.tier == Tier::Host);
     for copy in copies {
         let above = copy.parent.map(|parent| &seen.trie.nodes[parent]);
         let end = above.map_or(0, |above| above.tokens_before + above.tokens);
         assert_eq!(end, copy.tokens_before, "it hangs where it begins");
     }
+}
+
+/// Caches a prompt, as a sequence does that draws nothing.
+fn cache_prompt(core: &mut CacheCore, sequence: u64, tokens: &[u32]) {
+    let sequence = SequenceId(sequence);
+    let begin = Message::Begin(Begin {
+        sequence,
+        salt: Salt::default(),
+        tokens: tokens.into(),
+        tokens_max: tokens.len() + 1,
+        keep: None,
+        restore_points: Vec::new(),
+        priority: 0,
+        token_time: None,
+        afresh: false,
+    });
+    let close = Message::Close {
+        sequence,
+        computed: tokens.len(),
+        generated: Vec::new(),
+    };
+    for message in [begin, close] {
+        core.handle(Duration::ZERO, message).expect("there is room");
+    }
+}
+
+#[test]
+fn of_a_hundred_thousand_nodes_those_that_count_are_shown() {
+    const PROMPTS: u32 = 100_000;
+    let oracle = Oracle::new(OracleConfig::default()).expect("a valid oracle");
+    let config = CacheConfig {
+        device_bytes_max: 1 << 30,
+        ..CacheConfig::default()
+    };
+    let mut core = CacheCore::new(oracle.spec().clone(), config);
+    for number in 0..PROMPTS {
+        let tokens = [number % 47, number / 47 % 47, number / 47 / 47, 1, 2];
+        cache_prompt(&mut core, u64::from(number) + 1, &tokens);
+    }
+    let loved = [3, 4, 5, 6, 7, 8, 9];
+    for again in 0..10_000 {
+        cache_prompt(&mut core, u64::from(PROMPTS) + 1 + again, &loved);
+    }
+    let nodes = core.stats().segments;
+    assert!(nodes > PROMPTS as usize);
+    let begun = Instant::now();
+    let trie = core.overview(&[]);
+    println!("a look at {nodes} nodes: {:?}", begun.elapsed());
+    assert_eq!(trie.nodes.len(), NODES_MAX);
+    assert_eq!(trie.nodes.len() + trie.nodes_left_out, nodes);
+    let is_loved = |node: &&motet::watch::TrieNode| {
+        node.tokens_before + node.tokens == loved.len() && node.hits > 9000
+    };
+    assert!(trie.nodes.iter().any(|node| is_loved(&node)));
 }

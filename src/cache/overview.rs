@@ -44,7 +44,12 @@ impl CacheCore {
         let gone: Vec<&CopyView> = beside.iter().filter(|one| !self.is_here(one)).collect();
         // At least half of the room is for the device.
         let copies_max = gone.len().min(NODES_MAX / 2);
-        let roots: Vec<NodeKey> = self.trie.roots().map(|(_, root)| root).take(VISITS_MAX).collect();
+        let roots: Vec<NodeKey> = self
+            .trie
+            .roots()
+            .map(|(_, root)| root)
+            .take(VISITS_MAX)
+            .collect();
         let mut shown = self.worthiest(&roots, NODES_MAX - copies_max);
         shown.view.salts = self.trie.roots().len();
         let seen = shown.view.nodes.iter();
@@ -94,12 +99,7 @@ impl CacheCore {
         }
     }
 
-    fn node_view(
-        &self,
-        key: NodeKey,
-        salt: usize,
-        places: &FxHashMap<NodeKey, usize>,
-    ) -> TrieNode {
+    fn node_view(&self, key: NodeKey, salt: usize, places: &FxHashMap<NodeKey, usize>) -> TrieNode {
         let node = self.trie.node(key);
         TrieNode {
             id: key.data().as_ffi(),

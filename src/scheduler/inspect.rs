@@ -17,7 +17,9 @@ impl SchedulerCore {
         let mut running: Vec<EntryKey> = self.running.clone();
         running.sort_by_key(|key| self.entries[*key].sequence);
         // One that is over and has a slot still is not inside any more.
-        let running = running.iter().filter(|key| self.entries[**key].over.is_none());
+        let running = running
+            .iter()
+            .filter(|key| self.entries[**key].over.is_none());
         let shown = running.chain(waiting).take(SEQUENCES_MAX);
         let sequences: Vec<SequenceView> =
             shown.map(|key| self.shown(&self.entries[*key])).collect();

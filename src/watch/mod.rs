@@ -24,5 +24,5 @@ pub use snapshot::{
     Budgets, HouseView, NODES_MAX, SEQUENCES_MAX, SequenceView, Snapshot, Stage, Tier, TrieNode,
     TrieView, USERS_MAX, UserView,
 };
-pub(crate) use tower::{Tower, Watching};
 pub use tower::{SNAPSHOT_INTERVAL, Watch};
+pub(crate) use tower::{Tower, Watching};

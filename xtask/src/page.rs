@@ -96,7 +96,10 @@ fn check(browser: &mut Browser, url: &str) -> Result<()> {
     let state = browser.look("document.getElementById('state').textContent")?;
     ensure!(state == "busy", "the page says that the server is {state}");
     let nodes = browser.look("document.querySelectorAll('#trie [data-id]').length")?;
-    ensure!(nodes.as_u64() > Some(0), "the page shows no node of the trie");
+    ensure!(
+        nodes.as_u64() > Some(0),
+        "the page shows no node of the trie"
+    );
     ensure!(
         browser.said.is_empty(),
         "the console says:\n{}",
@@ -113,7 +116,10 @@ fn take_pictures(browser: &mut Browser) -> Result<PathBuf> {
         // Some frames in the new size.
         thread::sleep(Duration::from_secs(2));
         let overflow = browser.look("document.documentElement.scrollWidth - innerWidth")?;
-        ensure!(overflow == 0, "{name}: the page is {overflow} pixels too wide");
+        ensure!(
+            overflow == 0,
+            "{name}: the page is {overflow} pixels too wide"
+        );
         let picture = browser.ask("Page.captureScreenshot", &json!({"format": "png"}))?;
         let picture = picture["data"].as_str().context("no picture")?;
         std::fs::write(folder.join(format!("{name}.png")), from_base64(picture))?;
@@ -143,8 +149,16 @@ impl Browser {
         let process = Command::new("sh")
             .args(["-c", "exec \"$0\" \"$@\" 3<\"$TO\" 4>\"$FROM\""])
             .arg(program)
-            .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"])
-            .arg(format!("--user-data-dir={}", folder.join("profile").display()))
+            .args([
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--hide-scrollbars",
+            ])
+            .arg(format!(
+                "--user-data-dir={}",
+                folder.join("profile").display()
+            ))
             .args(["--remote-debugging-pipe", "about:blank"])
             .env("TO", &to)
             .env("FROM", &from)

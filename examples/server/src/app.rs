@@ -58,7 +58,9 @@ impl App {
             engine,
             model,
             room: Room::new(),
-            names: names.map(|name| (UserId::of(name), Arc::clone(name))).collect(),
+            names: names
+                .map(|name| (UserId::of(name), Arc::clone(name)))
+                .collect(),
             keys,
             conduct,
             metrics: None,

@@ -74,7 +74,9 @@ async fn the_page_is_for_everybody_and_keeps_to_itself() {
         let headers = response.headers();
         assert_eq!(headers[header::CONTENT_TYPE], kind, "{path}");
         assert_eq!(headers[header::X_CONTENT_TYPE_OPTIONS], "nosniff", "{path}");
-        let policy = headers[header::CONTENT_SECURITY_POLICY].to_str().expect("ASCII");
+        let policy = headers[header::CONTENT_SECURITY_POLICY]
+            .to_str()
+            .expect("ASCII");
         assert!(policy.starts_with("default-src 'none'"), "{policy}");
         assert!(!policy.contains("unsafe"), "{policy}");
     }
@@ -92,10 +94,12 @@ async fn every_file_that_the_page_names_is_there() {
         assert_eq!(response.status(), StatusCode::OK, "{path}");
         let text = response.into_body().collect().await.expect("a whole body");
         let text = String::from_utf8(text.to_bytes().to_vec()).expect("text");
-        let quoted = text.split('"').filter_map(|word| match word.strip_prefix("./") {
-            Some(module) => Some(format!("/page/{module}")),
-            None => word.starts_with("/page/").then(|| word.to_owned()),
-        });
+        let quoted = text
+            .split('"')
+            .filter_map(|word| match word.strip_prefix("./") {
+                Some(module) => Some(format!("/page/{module}")),
+                None => word.starts_with("/page/").then(|| word.to_owned()),
+            });
         let new: Vec<String> = quoted.filter(|path| !read.contains(path)).collect();
         read.extend(new.iter().cloned());
         to_read.extend(new);
@@ -126,7 +130,8 @@ async fn frames_show_who_is_inside_and_nothing_of_what_is_said() {
         let _asked = ask(&router, "secret-a").await;
         let seen = loop {
             let seen = frame(&mut watched).await.expect("the server is there");
-            if seen["stats"]["running"] == 1 && !seen["steps"].as_array().expect("steps").is_empty() {
+            if seen["stats"]["running"] == 1 && !seen["steps"].as_array().expect("steps").is_empty()
+            {
                 break seen;
             }
         };

@@ -61,10 +61,10 @@ use crate::telemetry::Telemetry;
 use crate::{PinId, SequenceId, TokenId};
 use device::DeviceEnd;
 use link::Link;
-use steps::StepsTold;
 pub(crate) use messages::{
     Abort, AskPlace, Fork, Resume, ShowHouse, Stop, Submit, SubmitMany, Upkeep,
 };
+use steps::StepsTold;
 
 /// Messages that callers and sequences may have waiting for the scheduler.
 pub(crate) const MAILBOX_MAX: usize = 1024;

@@ -40,7 +40,9 @@ impl Latencies {
                 output_tokens: tokens @ 2..,
                 decoded: Some(decoded),
                 ..
-            } => self.each.add(now, decoded.as_secs_f64() / (tokens - 1) as f64),
+            } => self
+                .each
+                .add(now, decoded.as_secs_f64() / (tokens - 1) as f64),
             _ => {}
         }
     }

@@ -63,7 +63,10 @@ impl Room {
             let message = format!("{WATCHERS_MAX} watch already, which is as many as may");
             ApiError::busy(message, RETRY_AFTER)
         })?;
-        let mut frames = self.frames.lock().expect("nothing panics while it holds this lock");
+        let mut frames = self
+            .frames
+            .lock()
+            .expect("nothing panics while it holds this lock");
         let sender = frames.upgrade().unwrap_or_else(|| {
             let sender = Arc::new(Frames::new(Bytes::new()));
             *frames = Arc::downgrade(&sender);
@@ -89,7 +92,10 @@ impl Room {
 
     /// True, and nothing is sent any more, where nobody watches.
     fn is_left(&self, sender: &Frames) -> bool {
-        let mut frames = self.frames.lock().expect("nothing panics while it holds this lock");
+        let mut frames = self
+            .frames
+            .lock()
+            .expect("nothing panics while it holds this lock");
         let is_left = sender.receiver_count() == 0;
         if is_left {
             *frames = Weak::new();
