@@ -30,7 +30,7 @@ impl Engine {
         self.telemetry.events()
     }
 
-    /// How the engine looks, a few times a second from now on: who is inside, what is cached
+    /// How the engine looks, twice a second from now on: who is inside, what is cached
     /// where, and the sums of [`stats`](Engine::stats). However many watch, it is looked at
     /// once. See [`watch`](crate::watch) for what is not told.
     ///

@@ -1,5 +1,5 @@
-//! Watching an engine at work: [events](Events) as they happen, and [snapshots](Watch) a few
-//! times a second.
+//! Watching an engine at work: [events](Events) as they happen, and [snapshots](Watch) twice
+//! a second.
 //!
 //! Both are bounded and lossy. While nobody watches, nothing is computed for it. A watcher
 //! that is slow misses what it did not take, and holds nobody up: not the scheduler, not

@@ -15,7 +15,7 @@ use crate::actors::scheduler::{Scheduler, ShowHouse};
 use crate::telemetry::Telemetry;
 
 /// Time between two snapshots, at least.
-pub const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(250);
+pub const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(500);
 
 type Snapshots = watch::Sender<Option<Arc<Snapshot>>>;
 

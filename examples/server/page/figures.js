@@ -3,9 +3,9 @@
 import { canvas, colour, count, element, find, time } from "./words.js";
 
 /** Frames that a curve goes back: two minutes. */
-const FRAMES = 480;
+const FRAMES = 240;
 /** Rates are of so many seconds. */
-const WINDOW = 1.5;
+const WINDOW = 2;
 
 const FIGURES = [
   { name: "Output", unit: "tokens/s", of: (rate) => rate("output_tokens"), show: plain },

@@ -114,7 +114,7 @@ export function score() {
       now.steps.forEach((step, i) => columns.push({ ...step, gap: i === 0 && now.steps_before > 0 }));
       this.draw();
       const last = now.steps[now.steps.length - 1];
-      if (!last) return say(note, now.stats.running > 0 ? "none in the last quarter of a second" : "nothing to do");
+      if (!last) return say(note, now.stats.running > 0 ? "none just now" : "nothing to do");
       const prompt = last.prefill > 0 ? `, ${plural(last.prefill, "prompt token", "prompt tokens")}` : "";
       const voices = plural(last.spans.length + last.left_out, "voice", "voices");
       say(note, `step ${count(last.number)}: ${voices}, ${plural(last.decode, "single token", "single tokens")}${prompt}, ${span(last.seconds)}`);

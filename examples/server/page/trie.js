@@ -9,7 +9,7 @@ const AXIS = 16;
 const SALT_GAP = 3;
 
 /** A node's row of numbers, with names. */
-function named([id, parent, salt, tier, from, tokens, size, holders, hits, idle, children]) {
+function named([id, parent, [salt, tier, from, tokens, size, holders, hits, idle, children]]) {
   return { id, parent, salt, tier, from, tokens, size, holders, hits, idle, children, below: [], leaves: 0 };
 }
 

@@ -20,6 +20,7 @@ use crate::state;
 pub(super) struct Frame {
     #[serde(flatten)]
     picture: Value,
+    nodes: Vec<Row>,
     /// The last steps, oldest first.
     steps: Vec<Step>,
     /// Steps before these since the last frame.
@@ -27,6 +28,9 @@ pub(super) struct Frame {
     first_token: Quantiles,
     each_token: Quantiles,
 }
+
+/// A node's id, its parent's place, and numbers.
+type Row = (String, Option<usize>, [u64; 9]);
 
 #[derive(Debug, Serialize)]
 struct Step {
@@ -60,7 +64,6 @@ impl Frame {
             "sequences_left_out": house.sequences_left_out,
             "users": users.map(|one| user(one, name(one.user))).collect::<Vec<_>>(),
             "users_left_out": house.users_left_out,
-            "nodes": trie.nodes.iter().map(node).collect::<Vec<_>>(),
             "nodes_left_out": trie.nodes_left_out,
             "bytes_left_out": trie.bytes_left_out,
             "copies_left_out": trie.copies_left_out,
@@ -69,6 +72,7 @@ impl Frame {
         });
         Self {
             picture,
+            nodes: trie.nodes.iter().map(row).collect(),
             steps: Vec::new(),
             steps_before: 0,
             first_token: Quantiles::default(),
@@ -192,26 +196,28 @@ fn user(one: &UserView, name: String) -> Value {
     })
 }
 
-/// A row of numbers, for there are many: see `trie.js`.
-fn node(node: &TrieNode) -> Value {
+/// A row, for there are many: see `trie.js`.
+fn row(node: &TrieNode) -> Row {
     let tier = match node.tier {
         Tier::Device => 0,
         Tier::DeviceAndCopy => 1,
         Tier::Host => 2,
         _ => 3,
     };
-    json!([
+    (
         // Longer than a number may be in JavaScript.
         format!("{:x}", node.id),
         node.parent,
-        node.salt,
-        tier,
-        node.tokens_before,
-        node.tokens,
-        node.bytes,
-        node.holders,
-        node.hits,
-        node.idle_uses,
-        node.children,
-    ])
+        [
+            node.salt as u64,
+            tier,
+            node.tokens_before as u64,
+            node.tokens as u64,
+            node.bytes as u64,
+            node.holders as u64,
+            node.hits.into(),
+            node.idle_uses,
+            node.children as u64,
+        ],
+    )
 }

@@ -19,7 +19,7 @@ const WATCHERS_MAX: usize = 8;
 /// Who finds the room full is told to come again after so long.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Steps of which a frame tells who was in them; of those before, only how many there were.
-const STEPS_MAX: usize = 24;
+const STEPS_MAX: usize = 32;
 
 type Frames = watch::Sender<Bytes>;
 
