@@ -1,6 +1,7 @@
 //! The names that cross between actors: everything the control plane deals in.
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// One token of a model's vocabulary.
 pub type TokenId = u32;
@@ -57,3 +58,34 @@ id!(
     UserId,
     "user-"
 );
+
+impl UserId {
+    /// The user of this name, as requests of it are counted, and as events and snapshots
+    /// tell it.
+    ///
+    /// ```
+    /// use motet::UserId;
+    ///
+    /// assert_ne!(UserId::of("ada"), UserId::of("bob"));
+    /// ```
+    #[must_use]
+    pub fn of(name: &str) -> Self {
+        // SipHash, since who names users may wish to be taken for another.
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        // The default is nobody's.
+        Self(hasher.finish().max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_user_and_no_name_another() {
+        assert_eq!(UserId::of("ada"), UserId::of("ada"));
+        assert_ne!(UserId::of("ada"), UserId::of("bob"));
+        assert_ne!(UserId::of(""), UserId::default());
+    }
+}

@@ -43,6 +43,7 @@
 //! | [`model`] | the trait that models implement; oracle, weights, MLX |
 //! | [`grammar`] | output that follows a JSON schema or a regular expression |
 //! | [`text`] | tokenizer, chat template, detokenising, stop strings |
+//! | [`watch`] | what happens, and how the house looks, for those who watch |
 //! | [`shared`] | the few words that threads share, each model-checked |
 //!
 //! The design, with a picture of the house, is in `docs/architecture.md`.
@@ -70,6 +71,7 @@ mod stream;
 mod sync;
 mod telemetry;
 pub mod text;
+pub mod watch;
 
 pub use engine::{BlockBatch, BlockEvents, Engine, EngineBuilder, Health, HealthState, Shutdown};
 pub use ids::{CopyId, PinId, SegmentId, SequenceId, SlotId, TokenId, UserId};

@@ -2,8 +2,9 @@
 //!
 //! What can wake it: a [`Message`] from the scheduler, each answered by exactly one
 //! [`Answer`], in order; a [`Message::Paged`] from the pager, which is news for the
-//! scheduler if anything follows from it; an [`Inspect`] or a [`Follow`] from the engine,
-//! which awaits the reply; and the clock, while the pager's mailbox was full.
+//! scheduler if anything follows from it; an [`Inspect`] or a [`Follow`] from the engine, or
+//! a [`Survey`] for those who watch, who await the reply; and the clock, while the pager's
+//! mailbox was full.
 //!
 //! Who follows what is cached is told after each message, and misses what there is no room
 //! for: nobody here waits for a reader.
@@ -33,9 +34,10 @@ use crate::cache::{
 };
 use crate::engine::BlockBatch;
 use crate::error::FollowError;
-use crate::pager;
+use crate::pager::{self, CopyView};
 use crate::recovery::Fuse;
 use crate::simulation::Simulation;
+use crate::watch::TrieView;
 
 /// After so long a pager whose mailbox was full is told again.
 const RETRY: Duration = Duration::from_millis(1);
@@ -97,6 +99,14 @@ struct Follower {
 /// Somebody wants to look at the trie.
 pub(crate) struct Inspect {
     pub(crate) salt: Salt,
+    /// Given back when it has been answered.
+    pub(crate) turn: OwnedSemaphorePermit,
+}
+
+/// Somebody watches what is cached.
+pub(crate) struct Survey {
+    /// What the pager keeps.
+    pub(crate) beside: Vec<CopyView>,
     /// Given back when it has been answered.
     pub(crate) turn: OwnedSemaphorePermit,
 }
@@ -270,6 +280,16 @@ impl Follower {
     }
 }
 
+impl kameo::message::Message<Survey> for CacheActor {
+    type Reply = Surveyed;
+
+    async fn handle(&mut self, survey: Survey, _ctx: &mut Context<Self, Self::Reply>) -> Surveyed {
+        let overview = self.core.overview(&survey.beside);
+        drop(survey.turn);
+        Surveyed(overview)
+    }
+}
+
 impl CacheActor {
     /// Tells those who follow what is cached how that has changed.
     fn tell_followers(&mut self) {
@@ -354,3 +374,7 @@ impl CacheActor {
 /// What the trie looks like.
 #[derive(kameo::Reply)]
 pub(crate) struct Inspected(pub(crate) TreeView);
+
+/// What of the cache counts.
+#[derive(kameo::Reply)]
+pub(crate) struct Surveyed(pub(crate) TrieView);

@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | `Done` | copy threads | [`DONE_MAX`]; a thread waits, which holds up nobody else |
 //! | `Message` | cache | the mailbox, [`PAGER_MAILBOX_MAX`]; the cache keeps what does not fit |
+//! | `ShowCopies` | those who watch | the mailbox; who finds it full sees no copies |
 //! | the clock | a disk that does not answer; a cache whose mailbox was full | one |
 //!
 //! A core that panics is thrown away, and another takes its place by the [`Ledger`], which
@@ -26,13 +27,13 @@ use kameo::error::{ActorStopReason, PanicError, SendError};
 use kameo::mailbox::{MailboxReceiver, Signal};
 use kameo::message::Context;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::cache::CacheActor;
 use crate::cache;
 use crate::pager::carrier::Carriers;
-use crate::pager::{Done, Effect, Ledger, Message, PagerCore, PagerStats, Told};
+use crate::pager::{CopyView, Done, Effect, Ledger, Message, PagerCore, PagerStats, Told};
 use crate::recovery::{Breaker, Fault, Fuse, Verdict};
 use crate::simulation::Simulation;
 use crate::telemetry::Telemetry;
@@ -81,6 +82,11 @@ pub(crate) struct PagerArgs {
     /// What it is part of, if that is a simulation: then the core checks itself.
     pub(crate) simulation: Option<Simulation>,
     pub(crate) fuse: Fuse,
+}
+
+/// Somebody watches what is kept.
+pub(crate) struct ShowCopies {
+    pub(crate) reply: oneshot::Sender<Vec<CopyView>>,
 }
 
 impl Actor for PagerActor {
@@ -172,6 +178,15 @@ impl kameo::message::Message<Message> for PagerActor {
         if self.is_given_up {
             ctx.stop();
         }
+    }
+}
+
+impl kameo::message::Message<ShowCopies> for PagerActor {
+    type Reply = ();
+
+    async fn handle(&mut self, show: ShowCopies, _ctx: &mut Context<Self, Self::Reply>) {
+        // Who asked may have gone.
+        show.reply.send(self.core.hottest()).ok();
     }
 }
 

@@ -19,7 +19,8 @@
 //! | [`trie`] | the compressed prefix trie |
 //! | [`eviction`] | who goes first when room is needed |
 //! | [`shift`] | how much a full context gives up |
-//! | `live.rs`, `inspect.rs`, `check.rs` | whose prompt is like mine; the tree as data; what must always be true |
+//! | `live.rs`, `check.rs` | whose prompt is like mine; what must always be true |
+//! | `inspect.rs`, `overview.rs` | the tree as data: all of a salt's; what counts, in bounded time |
 //!
 //! **Sharing.** A sequence's state stays in its private tail, where decoding is
 //! fastest, until somebody else wants it. A newcomer that shares more with the
@@ -45,6 +46,7 @@ mod inspect;
 mod keep;
 mod live;
 mod message;
+mod overview;
 mod page;
 mod publish;
 mod retire;
@@ -77,6 +79,7 @@ pub use trie::{BlockEvent, BlockHash};
 
 /// Sums that anyone may look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CacheStats {
     /// Bytes of sealed segments.
     pub sealed_bytes: usize,

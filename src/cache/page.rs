@@ -40,7 +40,7 @@ pub(super) struct Paging {
     /// Segments that it was offered and has not answered for.
     offered: BTreeMap<SegmentId, Offered>,
     /// Nodes whose state is in a copy.
-    nodes_of: BTreeMap<CopyId, Vec<NodeKey>>,
+    pub(super) nodes_of: BTreeMap<CopyId, Vec<NodeKey>>,
     /// Newcomers that wait for it.
     pub(super) fetching: BTreeMap<SequenceId, Fetching>,
     /// Device bytes for what is on its way.

@@ -23,6 +23,7 @@ use crate::simulation::Simulation;
 use crate::sync::AtomicUsize;
 use crate::telemetry::Telemetry;
 use crate::text::TextCodec;
+use crate::watch::{Budgets, Tower};
 
 /// News of the pager that may wait for the cache; more wait in its shell.
 const PAGED_MAX: usize = 256;
@@ -130,14 +131,15 @@ where
             mailbox::bounded(ASKED_MAX + UPKEEP_MAX + PAGED_MAX + 16),
         );
         let weak_cache = cache.downgrade();
-        let pager_gone = match pager {
+        let (pager, pager_gone) = match pager {
             Some(pager) => {
                 let fuse = self.fuses.pager;
                 let recovery = &config.recovery;
                 let attached = pager.attach(&cache, weak_cache.clone(), &telemetry, recovery, fuse);
-                Some(attached.await)
+                let (pager, gone) = attached.await;
+                (Some(pager), Some(gone))
             }
-            None => None,
+            None => (None, None),
         };
         let breakdown = Breakdown::default();
         let scheduler = Scheduler::spawn_with_mailbox(
@@ -171,6 +173,20 @@ where
             None => admission,
             Some(limits) => admission.with_user_limits(limits),
         };
+        let upkeep_turns = Arc::new(Semaphore::new(UPKEEP_MAX));
+        let tower = Tower {
+            scheduler: scheduler.downgrade(),
+            cache: weak_cache.clone(),
+            pager,
+            telemetry: Arc::clone(&telemetry),
+            turns: Arc::clone(&upkeep_turns),
+            budgets: Budgets {
+                device_bytes: config.cache.device_bytes_max,
+                host_bytes: config.pager.host_bytes_max,
+                disk_bytes: config.pager.disk.as_ref().map_or(0, |disk| disk.bytes_max),
+            },
+            born,
+        };
         Ok(Engine {
             scheduler,
             cache: weak_cache,
@@ -186,10 +202,11 @@ where
             config,
             sequences_made: AtomicUsize::new(0),
             pins_made: AtomicUsize::new(0),
-            upkeep_turns: Arc::new(Semaphore::new(UPKEEP_MAX)),
+            upkeep_turns,
             loader,
             breakdown,
             pager_gone,
+            watching: tower.man(),
         })
     }
 }

@@ -7,6 +7,7 @@ use crate::shared::heartbeat::Pulse;
 
 /// How an engine is, at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Health {
     /// What may be expected of it.
     pub state: HealthState,

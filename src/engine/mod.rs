@@ -10,6 +10,7 @@
 //! | `health.rs` | how the engine is, told at once |
 //! | `upkeep.rs` | what is kept: warm, pin, clear, and a look at the trie |
 //! | `follow.rs` | what is cached, told as it changes |
+//! | `watching.rs` | events and snapshots for those who watch |
 
 mod admit;
 mod builder;
@@ -20,6 +21,7 @@ mod many;
 mod newcomer;
 mod pages;
 mod upkeep;
+mod watching;
 
 use std::sync::Arc;
 
@@ -42,6 +44,7 @@ use crate::stream::TokenStream;
 use crate::sync::AtomicUsize;
 use crate::telemetry::{EngineStats, Telemetry};
 use crate::text::TextCodec;
+use crate::watch::Watching;
 
 use draws::Grammars;
 
@@ -77,6 +80,7 @@ pub struct Engine {
     loader: Loader,
     breakdown: Breakdown,
     pager_gone: Option<oneshot::Receiver<()>>,
+    watching: Watching,
 }
 
 /// How an engine is shut down.

@@ -1,6 +1,5 @@
 //! A request is taken in: its place in the house, its sequence, the way to its caller.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -233,16 +232,8 @@ fn scaled(amount: usize, all: usize, own: usize) -> usize {
     amount.saturating_mul(all.max(own)) / own.max(1)
 }
 
-/// A digest of the user's name. SipHash, since who names users may wish to be taken for
-/// another.
 fn user_id(name: Option<&str>) -> UserId {
-    let Some(name) = name else {
-        return UserId::default();
-    };
-    let mut hasher = DefaultHasher::new();
-    name.hash(&mut hasher);
-    // The default is nobody's.
-    UserId(hasher.finish().max(1))
+    name.map(UserId::of).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -259,13 +250,5 @@ mod tests {
             "all of its own may have ended meanwhile"
         );
         assert_eq!(scaled(usize::MAX, 2, 1), usize::MAX);
-    }
-
-    #[test]
-    fn a_name_is_one_user_and_no_name_another() {
-        assert_eq!(user_id(Some("ada")), user_id(Some("ada")));
-        assert_ne!(user_id(Some("ada")), user_id(Some("bob")));
-        assert_ne!(user_id(Some("")), user_id(None));
-        assert_eq!(user_id(None), UserId::default());
     }
 }

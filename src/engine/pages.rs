@@ -111,8 +111,8 @@ impl PagerParts {
         self.found
     }
 
-    /// Starts the pager, for this cache. The receiver resolves when it and its threads are
-    /// gone.
+    /// Starts the pager, for this cache, and says where it is. The receiver resolves when it
+    /// and its threads are gone.
     pub(super) async fn attach(
         self,
         cache: &ActorRef<CacheActor>,
@@ -120,7 +120,7 @@ impl PagerParts {
         telemetry: &Arc<Telemetry>,
         recovery: &RecoveryConfig,
         fuse: Fuse,
-    ) -> oneshot::Receiver<()> {
+    ) -> (WeakActorRef<PagerActor>, oneshot::Receiver<()>) {
         // What a former run has left is there from the beginning.
         telemetry.pager(self.core.stats());
         let mailbox_max = Simulation::mailbox_max(self.simulation.as_ref(), PAGER_MAILBOX_MAX);
@@ -137,9 +137,10 @@ impl PagerParts {
             fuse,
         };
         let pager = PagerActor::spawn_with_mailbox(args, mailbox::bounded(mailbox_max));
+        let weak_pager = pager.downgrade();
         // A cache that has just been started is there.
         cache.tell(Attach(pager)).send().await.ok();
-        self.gone
+        (weak_pager, self.gone)
     }
 }
 

@@ -93,6 +93,11 @@ impl Shelf {
         };
     }
 
+    /// The copies that may go, hottest first.
+    pub(super) fn hottest(&self) -> impl Iterator<Item = CopyId> + '_ {
+        self.order.iter().rev().map(|(.., copy)| *copy)
+    }
+
     /// The copies to give up, coldest first, for `bytes` more; `None` where all that may
     /// go are not enough.
     fn victims(&self, bytes: usize, size: impl Fn(CopyId) -> usize) -> Option<Vec<CopyId>> {

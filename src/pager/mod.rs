@@ -15,6 +15,7 @@
 //! | `room.rs` | tiers keep within their bytes |
 //! | `copies.rs` | where each copy is, and who may go |
 //! | `ledger.rs`, `recover.rs` | a core that panics is replaced by one that knows as much |
+//! | `inspect.rs` | the copies that count, for those who watch |
 //! | `index.rs` | which copies hold the state of which tokens |
 //! | [`tiers`] | host memory and disk |
 //! | [`carrier`] | the copy threads |
@@ -27,6 +28,7 @@
 pub mod carrier;
 mod copies;
 mod index;
+mod inspect;
 mod lanes;
 mod ledger;
 mod message;
@@ -52,11 +54,13 @@ use lanes::{DiskState, LaneState, Rates};
 use tiers::{HostTier, Label, Precision};
 use want::Wanted;
 
+pub use inspect::CopyView;
 pub use ledger::Ledger;
 pub use message::{Done, Effect, Job, JobError, Lane, Message, Offer, Piece, Task, Told, Want};
 
 /// Sums that anyone may look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PagerStats {
     /// Copies.
     pub copies: usize,

@@ -7,6 +7,7 @@ use crate::model::sampling::TokenLogprobs;
 
 /// A token, and what has become certain with it.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Piece {
     /// The token; none for text that was held back until the end.
     pub token: Option<TokenId>,
@@ -40,6 +41,7 @@ pub enum FinishReason {
 
 /// How a sequence ended, and what it cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Finish {
     /// Why it ended.
     pub reason: FinishReason,
@@ -49,6 +51,7 @@ pub struct Finish {
 
 /// Tokens that a sequence used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Usage {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
@@ -60,6 +63,7 @@ pub struct Usage {
 
 /// A whole output, for callers who do not stream.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Completion {
     /// The tokens generated.
     pub tokens: Vec<TokenId>,
@@ -74,6 +78,7 @@ pub struct Completion {
 
 /// Where a sequence stands in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QueuePlace {
     /// Sequences that would start before it, as things stand; 0 is next.
     pub position: usize,

@@ -26,12 +26,14 @@
 //! | `room.rs` | slots grow, and when there is no room, somebody gives way |
 //! | `context.rs` | forks, and contexts that are full |
 //! | `recover.rs` | the device, the cache or the scheduler is lost |
+//! | `inspect.rs` | who is inside, for those who watch |
 
 mod answers;
 mod context;
 pub mod cost;
 mod entry;
 pub mod fair;
+mod inspect;
 mod outcome;
 pub mod plan;
 pub mod queue;
@@ -185,6 +187,7 @@ pub enum Effect {
 
 /// Sums that anyone may look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct SchedulerStats {
     /// Sequences with a slot.
     pub running: usize,

@@ -1,6 +1,8 @@
 //! What the engine tells of itself: figures for [`Engine::stats`] and the same
 //! through the `metrics` facade.
 //!
+//! Whoever listens to [events](crate::watch::Events) hears of each as it happens.
+//!
 //! Handles are looked up once, at start, and kept. What changes with every event is an
 //! atomic; what changes with a step or a request is behind one lock, held for a few
 //! stores. No token or text of a request ever appears here.
@@ -15,8 +17,10 @@ mod tests;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use tokio::sync::broadcast;
 use tokio::time::Instant;
 
+use crate::SequenceId;
 use crate::cache::CacheStats;
 use crate::device::{Outcome, Work};
 use crate::error::{GenerateError, SubmitError};
@@ -26,11 +30,13 @@ use crate::recovery::Fault;
 use crate::request::{FinishReason, Usage};
 use crate::scheduler::SchedulerStats;
 use crate::sync::{AtomicUsize, Ordering};
+use crate::watch::{EVENTS_MAX, EngineEvent, Events};
 use metrics::Metrics;
 use prefill::PrefillRate;
 
 /// A picture of the engine at one moment. Sums run from the engine's start.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct EngineStats {
     /// Sequences with a slot on the device.
     pub running: usize,
@@ -103,6 +109,7 @@ pub(crate) struct Telemetry {
     disk_degraded: AtomicUsize,
     pager_lost: AtomicUsize,
     sums: Mutex<Sums>,
+    events: broadcast::Sender<EngineEvent>,
 }
 
 /// What changes with a step or a request.
@@ -136,6 +143,7 @@ impl Telemetry {
                 last_finish: None,
                 prefill: PrefillRate::default(),
             }),
+            events: broadcast::Sender::new(EVENTS_MAX),
         }
     }
 
@@ -179,10 +187,29 @@ impl Telemetry {
         self.metrics.paused.set(now.paused as f64);
     }
 
-    /// So many sequences have lost their slots for want of memory.
-    pub(crate) fn preempted(&self, sequences: usize) {
-        self.metrics.preemptions.increment(sequences as u64);
-        self.sums().stats.preempted += sequences as u64;
+    /// What happens from now on.
+    pub(crate) fn events(&self) -> Events {
+        Events::new(self.events.subscribe())
+    }
+
+    /// Whether anybody listens to what happens.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.events.receiver_count() > 0
+    }
+
+    /// Tells those who listen, if any.
+    pub(crate) fn tell(&self, event: impl FnOnce() -> EngineEvent) {
+        if self.is_watched() {
+            // Who listened may just have gone.
+            self.events.send(event()).ok();
+        }
+    }
+
+    /// A sequence has lost its slot for want of memory.
+    pub(crate) fn preempted(&self, sequence: SequenceId) {
+        self.metrics.preemptions.increment(1);
+        self.sums().stats.preempted += 1;
+        self.tell(|| EngineEvent::Preempted { sequence });
     }
 
     pub(crate) fn cache(&self, now: CacheStats) {
@@ -309,15 +336,31 @@ impl Telemetry {
     }
 
     /// A sequence has got its slot.
-    pub(crate) fn started(&self, usage: &Usage, since_submit: Duration) {
-        self.metrics.queue_seconds.record(since_submit);
+    pub(crate) fn started(&self, sequence: SequenceId, usage: &Usage, waited: Duration) {
+        self.metrics.queue_seconds.record(waited);
         let mut sums = self.sums();
         sums.stats.prompt_tokens += usage.prompt_tokens as u64;
         sums.stats.cached_tokens += usage.cached_tokens as u64;
+        drop(sums);
+        self.tell(|| EngineEvent::Started {
+            sequence,
+            prompt_tokens: usage.prompt_tokens,
+            cached_tokens: usage.cached_tokens,
+            waited,
+        });
     }
 
-    pub(crate) fn first_token(&self, since_submit: Duration, since_start: Option<Duration>) {
+    pub(crate) fn first_token(
+        &self,
+        sequence: SequenceId,
+        since_submit: Duration,
+        since_start: Option<Duration>,
+    ) {
         self.metrics.first_token_seconds.record(since_submit);
+        self.tell(|| EngineEvent::FirstToken {
+            sequence,
+            since_submit,
+        });
         if let Some(computed) = since_start {
             self.metrics.prefill_seconds.record(computed);
         }
@@ -330,10 +373,19 @@ impl Telemetry {
     /// A sequence is over; `decoded` is the time from its first token to its last.
     pub(crate) fn finished(
         &self,
+        sequence: SequenceId,
         reason: FinishReason,
+        output_tokens: usize,
         since_submit: Duration,
         decoded: Option<Duration>,
     ) {
+        self.tell(|| EngineEvent::Finished {
+            sequence,
+            reason,
+            output_tokens,
+            since_submit,
+            decoded,
+        });
         self.metrics.finished(reason);
         self.metrics.whole_seconds.record(since_submit);
         if let Some(decoded) = decoded {
@@ -352,7 +404,8 @@ impl Telemetry {
         }
     }
 
-    pub(crate) fn failed(&self, error: &GenerateError) {
+    pub(crate) fn failed(&self, sequence: SequenceId, error: &GenerateError) {
+        self.tell(|| EngineEvent::Failed { sequence });
         self.metrics.failed(error);
         self.sums().stats.failed += 1;
     }

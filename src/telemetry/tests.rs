@@ -152,7 +152,7 @@ fn what_happens_is_counted_once_and_by_its_reason() {
     let (telemetry, notebook) = telemetry();
     let second = Duration::from_secs(1);
     for reason in FinishReason::ALL {
-        telemetry.finished(reason, second, Some(second));
+        telemetry.finished(SequenceId(1), reason, 2, second, Some(second));
         let counted = notebook.value("motet_request_success_total", Some(reason.label()));
         assert_eq!(counted, 1, "{reason:?}");
     }
@@ -162,14 +162,15 @@ fn what_happens_is_counted_once_and_by_its_reason() {
         GenerateError::Grammar(Withheld::default()),
     ];
     for error in errors {
-        telemetry.failed(&error);
+        telemetry.failed(SequenceId(1), &error);
         let counted = notebook.value("motet_request_failed_total", Some(error.label()));
         assert_eq!(counted, 1, "{error}");
     }
     telemetry.rejected(&SubmitError::Draining);
     let refused = |reason| notebook.value("motet_request_rejected_total", Some(reason));
     assert_eq!((refused("draining"), refused("invalid")), (1, 0));
-    telemetry.preempted(2);
+    telemetry.preempted(SequenceId(1));
+    telemetry.preempted(SequenceId(2));
     assert_eq!(notebook.value("motet_num_preemptions_total", None), 2);
     telemetry.scheduler(SchedulerStats {
         paused: 3,

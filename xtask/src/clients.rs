@@ -93,13 +93,14 @@ pub(crate) fn build_server() -> Result<PathBuf> {
 }
 
 /// A server with a port of its own. Ends when this is dropped.
-struct Server {
+pub(crate) struct Server {
     process: Child,
-    url: String,
+    pub(crate) url: String,
 }
 
 impl Server {
-    fn start(program: &PathBuf, arguments: &[&str]) -> Result<Self> {
+    /// Starts it on the oracle, with these arguments beside.
+    pub(crate) fn start(program: &PathBuf, arguments: &[&str]) -> Result<Self> {
         let mut process = Command::new(program)
             .args(["--oracle", "--port", "0"])
             .args(arguments)

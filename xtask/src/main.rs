@@ -9,6 +9,7 @@
 //! | `mutants.rs` | whether tests notice a mistake in the cores |
 //! | `fuzz.rs` | libFuzzer on the targets in `fuzz/`, with a stable compiler |
 //! | `clients.rs`, `scale_out.rs` | clients and a router of others against the server |
+//! | `page.rs` | the server's page in a real browser |
 //! | `demo.rs`, `test.rs`, `simulate.rs`, `soak.rs` | commands put together from set-up and cargo |
 //! | `cache.rs` | the per-user folder that all of it lives in, and its lock |
 //! | `packages.rs` | Python packages, in the cache |
@@ -26,6 +27,7 @@ mod fuzz;
 mod model;
 mod mutants;
 mod packages;
+mod page;
 mod process;
 mod scale_out;
 mod setup;
@@ -75,6 +77,8 @@ enum Command {
     Clients(clients::Arguments),
     /// Compare what two servers behind a router find in their caches with what one finds
     ScaleOut,
+    /// Look at the server's page with Chromium, while it serves
+    Page(page::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -93,6 +97,7 @@ fn main() -> ExitCode {
         Command::Mutants(arguments) => mutants::command(&arguments),
         Command::Clients(arguments) => clients::command(&arguments),
         Command::ScaleOut => scale_out::command(),
+        Command::Page(arguments) => page::command(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

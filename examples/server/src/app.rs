@@ -1,5 +1,6 @@
 //! Routes, and what every request passes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,7 +13,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
-use motet::Engine;
+use motet::{Engine, UserId};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -20,6 +21,7 @@ use crate::arguments::Conduct;
 use crate::error::ApiError;
 use crate::keys::Keys;
 use crate::log::RequestLog;
+use crate::page::{self, Room};
 use crate::{openai, openapi, state, tokens};
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -34,6 +36,10 @@ pub struct App {
     pub(crate) model: String,
     pub(crate) keys: Keys,
     pub(crate) conduct: Conduct,
+    /// From where the page is watched.
+    pub(crate) room: Room,
+    /// Users whose names those who watch may know.
+    pub(crate) names: BTreeMap<UserId, Arc<str>>,
     pub(crate) metrics: Option<PrometheusHandle>,
     /// Seconds since 1970.
     pub(crate) created: u64,
@@ -46,9 +52,15 @@ impl App {
     /// Puts the parts together.
     #[must_use]
     pub fn new(engine: Engine, model: String, keys: Keys, conduct: Conduct) -> Self {
+        let known = conduct.page_names.then(|| keys.names());
+        let names = known.into_iter().flatten();
         Self {
             engine,
             model,
+            room: Room::new(),
+            names: names
+                .map(|name| (UserId::of(name), Arc::clone(name)))
+                .collect(),
             keys,
             conduct,
             metrics: None,
@@ -113,6 +125,7 @@ pub fn router(app: Arc<App>) -> Router {
     let body_bytes_max = app.conduct.body_bytes_max;
     Router::new()
         .merge(guarded)
+        .merge(page::router())
         .route("/health", get(state::health))
         .route("/ready", get(state::ready))
         .route("/metrics", get(state::metrics))

@@ -71,6 +71,16 @@ pub struct Conduct {
     #[arg(long)]
     pub share_cache: bool,
 
+    /// Only the key of this name may watch the page; without it every key may
+    ///
+    /// The page shows how much all users ask for and what is cached, by bytes and counts.
+    #[arg(long, value_name = "NAME", requires = "api_keys")]
+    pub page_key: Option<String>,
+
+    /// Call users by the names of their keys on the page
+    #[arg(long, requires = "api_keys")]
+    pub page_names: bool,
+
     /// Longest body of a request, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 20)]
     pub body_bytes_max: usize,

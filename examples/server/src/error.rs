@@ -74,6 +74,15 @@ impl ApiError {
         }
     }
 
+    pub(crate) fn forbidden() -> Self {
+        let message = "this key may not watch; the server names the one that may";
+        let kind = "permission_error";
+        Self {
+            code: Some("wrong_api_key"),
+            ..Self::new(StatusCode::FORBIDDEN, kind, message)
+        }
+    }
+
     pub(crate) fn model_not_found(named: &str) -> Self {
         let message = format!("there is no model {named:?} here; `GET /v1/models` lists them");
         Self {

@@ -86,10 +86,7 @@ impl Keys {
         if !self.are_asked_for() {
             return Ok(Caller::default());
         }
-        let sent = headers.get(header::AUTHORIZATION);
-        let sent = sent.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-        let key = self.find(sent.ok_or_else(ApiError::unauthorized)?);
-        let key = key.ok_or_else(ApiError::unauthorized)?;
+        let key = self.sent(headers)?;
         let place = Arc::clone(&key.places).try_acquire_owned();
         let place = place.map_err(|_| {
             let message = "as many requests of this key are inside as it may have";
@@ -99,6 +96,30 @@ impl Keys {
             name: Some(Arc::clone(&key.name)),
             _place: Some(Arc::new(place)),
         })
+    }
+
+    /// Whether a request has a key: that of this name, if one is named. It takes no place.
+    pub(crate) fn check(&self, headers: &HeaderMap, name: Option<&str>) -> Result<(), ApiError> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let key = self.sent(headers)?;
+        match name.is_none_or(|name| name == &*key.name) {
+            true => Ok(()),
+            false => Err(ApiError::forbidden()),
+        }
+    }
+
+    /// The names of all keys.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.0.iter().map(|key| &key.name)
+    }
+
+    fn sent(&self, headers: &HeaderMap) -> Result<&Key, ApiError> {
+        let sent = headers.get(header::AUTHORIZATION);
+        let sent = sent.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let key = self.find(sent.ok_or_else(ApiError::unauthorized)?);
+        key.ok_or_else(ApiError::unauthorized)
     }
 
     /// Looks at every key, so that the time it takes tells nothing.

@@ -14,6 +14,7 @@
 //! | `generate.rs` | outputs as they come, several side by side |
 //! | `tokens.rs` | text to tokens and back |
 //! | `state.rs` | which models, how the server is, its metrics |
+//! | `page/` | the page to watch, at `/` |
 //! | `error.rs` | the API's errors, with their status |
 //! | `fleet/` | what routers are told: KV events, and metrics under vLLM's names |
 //! | `recorder.rs` | what the engine tells, for Prometheus |
@@ -30,6 +31,7 @@ pub mod keys;
 mod log;
 mod openai;
 mod openapi;
+mod page;
 mod recorder;
 pub mod serve;
 pub mod start;

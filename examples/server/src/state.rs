@@ -60,13 +60,10 @@ pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response {
 
 fn answer(app: &App, is_well: bool) -> Response {
     let health = app.engine.health();
-    let (state, reason) = match health.state {
-        HealthState::Ready => ("ready", None),
-        HealthState::Busy => ("busy", None),
-        HealthState::Draining => ("draining", None),
-        HealthState::Recovering { .. } => ("recovering", None),
-        HealthState::Broken { reason } => ("broken", Some(reason)),
-        _ => ("dead", None),
+    let state = word(&health.state);
+    let reason = match health.state {
+        HealthState::Broken { reason } => Some(reason),
+        _ => None,
     };
     let status = match is_well {
         true => StatusCode::OK,
@@ -82,6 +79,18 @@ fn answer(app: &App, is_well: bool) -> Response {
         "pager_lost": health.pager_lost,
     });
     (status, Json(body)).into_response()
+}
+
+/// A word for the state.
+pub(crate) fn word(state: &HealthState) -> &'static str {
+    match state {
+        HealthState::Ready => "ready",
+        HealthState::Busy => "busy",
+        HealthState::Draining => "draining",
+        HealthState::Recovering { .. } => "recovering",
+        HealthState::Broken { .. } => "broken",
+        _ => "dead",
+    }
 }
 
 /// `GET /metrics`, in Prometheus' words.

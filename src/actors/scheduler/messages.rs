@@ -13,6 +13,7 @@ use crate::request::QueuePlace;
 use crate::scheduler::{self, Event, Submission};
 use crate::shared::cancel::CancelWord;
 use crate::shared::credits::Credits;
+use crate::watch::HouseView;
 
 /// A new sequence, and the way to it.
 pub(crate) struct Submit {
@@ -56,6 +57,11 @@ pub(crate) struct Resume(pub(crate) SequenceId);
 pub(crate) struct AskPlace {
     pub(crate) sequence: SequenceId,
     pub(crate) reply: oneshot::Sender<Option<QueuePlace>>,
+}
+
+/// Somebody watches who is inside.
+pub(crate) struct ShowHouse {
+    pub(crate) reply: oneshot::Sender<HouseView>,
 }
 
 /// All sequences end now.
@@ -105,6 +111,15 @@ impl Message<AskPlace> for Scheduler {
     async fn handle(&mut self, ask: AskPlace, _ctx: &mut Context<Self, Self::Reply>) {
         // Who asked may have gone.
         ask.reply.send(self.core.queue_place(ask.sequence)).ok();
+    }
+}
+
+impl Message<ShowHouse> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, show: ShowHouse, _ctx: &mut Context<Self, Self::Reply>) {
+        // Who asked may have gone.
+        show.reply.send(self.core.house()).ok();
     }
 }
 

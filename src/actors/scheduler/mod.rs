@@ -15,6 +15,7 @@
 //! | `SubmitMany` | `Engine::submit_many` | the mailbox; the caller awaits |
 //! | `Resume` | streams that were read | the mailbox; who finds it full rings the doorbell |
 //! | `AskPlace` | `TokenStream::queue_place` | the mailbox; the caller awaits the answer |
+//! | `ShowHouse` | those who watch | the mailbox; who finds it full tries again later |
 //! | `Abort` | `Engine::shutdown` | the mailbox; the caller awaits |
 //! | the clock | deadlines, the moment to plan the next step, and a device that does not answer | one; set anew each time |
 //!
@@ -24,11 +25,13 @@
 //! | `link.rs` | the way to a sequence, and what its caller knows |
 //! | `device.rs` | the near end of the device |
 //! | `recover.rs` | what fails is made anew, or given up |
+//! | `steps.rs` | steps as they are told to those who watch |
 
 mod device;
 mod link;
 mod messages;
 mod recover;
+mod steps;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
@@ -58,7 +61,10 @@ use crate::telemetry::Telemetry;
 use crate::{PinId, SequenceId, TokenId};
 use device::DeviceEnd;
 use link::Link;
-pub(crate) use messages::{Abort, AskPlace, Fork, Resume, Stop, Submit, SubmitMany, Upkeep};
+pub(crate) use messages::{
+    Abort, AskPlace, Fork, Resume, ShowHouse, Stop, Submit, SubmitMany, Upkeep,
+};
+use steps::StepsTold;
 
 /// Messages that callers and sequences may have waiting for the scheduler.
 pub(crate) const MAILBOX_MAX: usize = 1024;
@@ -73,6 +79,8 @@ pub(crate) struct Scheduler {
     spec: ModelSpec,
     config: SchedulerConfig,
     device: DeviceEnd,
+    /// What is told of them to those who watch.
+    steps: StepsTold,
     /// The epoch of the last work that was sent.
     epoch: u64,
     /// Work that the device has not answered.
@@ -146,6 +154,7 @@ impl Actor for Scheduler {
             spec: args.spec,
             config: args.config,
             device: DeviceEnd::new(args.device, args.loader),
+            steps: StepsTold::default(),
             epoch: 0,
             under_way: 0,
             cache: args.cache,
@@ -230,6 +239,7 @@ impl Scheduler {
                     self.telemetry.work(&work);
                     self.heartbeat.work_sent(self.born.elapsed());
                     self.under_way += 1;
+                    self.note_launch(&work);
                     self.epoch = work.epoch;
                     self.device.send(work);
                 }
@@ -238,7 +248,7 @@ impl Scheduler {
                         full.push(sequence);
                     }
                 }
-                Effect::Preempted(_) => self.telemetry.preempted(1),
+                Effect::Preempted(sequence) => self.telemetry.preempted(sequence),
                 Effect::Started {
                     sequence,
                     prompt_tokens,

@@ -95,6 +95,7 @@ impl Scheduler {
         self.heartbeat
             .work_landed(self.born.elapsed(), self.under_way);
         self.telemetry.outcome(&outcome);
+        self.note_landing(&outcome);
         let idle_before = self.core.stats().device_idle;
         self.feed(Event::Outcome(outcome));
         // Another core has seen nothing.
@@ -128,6 +129,7 @@ impl Scheduler {
         };
         self.device.leave();
         self.under_way = 0;
+        self.steps.forget();
         self.heartbeat.recovering(self.born.elapsed());
         self.telemetry.device_alive(false);
         self.feed(Event::DeviceLost(reason.into()));
@@ -251,6 +253,7 @@ impl Scheduler {
         self.heartbeat.gone();
         self.device.leave();
         self.under_way = 0;
+        self.steps.forget();
         self.core = SchedulerCore::new(self.spec.clone(), self.config.clone());
         self.telemetry.scheduler(self.core.stats());
         self.unasked.clear();

@@ -175,7 +175,8 @@ impl Sequence {
         let now = Instant::now();
         self.started_at = Some(now);
         let waited = now - self.args.submitted_at;
-        self.args.telemetry.started(&self.usage, waited);
+        let telemetry = &self.args.telemetry;
+        telemetry.started(self.args.id, &self.usage, waited);
     }
 
     async fn token(&mut self, token: TokenId, logprobs: Option<Arc<TokenLogprobs>>) {
@@ -235,7 +236,9 @@ impl Sequence {
         let usage = self.usage;
         let decoded = self.first_token_at.zip(self.last_token_at);
         self.args.telemetry.finished(
+            self.args.id,
             reason,
+            usage.output_tokens,
             self.args.submitted_at.elapsed(),
             decoded.map(|(first, last)| last - first),
         );
@@ -243,7 +246,7 @@ impl Sequence {
     }
 
     fn fail(&mut self, error: GenerateError) {
-        self.args.telemetry.failed(&error);
+        self.args.telemetry.failed(self.args.id, &error);
         self.say_last(Output::Failed(error));
     }
 
@@ -286,7 +289,8 @@ impl Sequence {
             None => {
                 self.first_token_at = Some(now);
                 let computed = self.started_at.map(|started| now - started);
-                telemetry.first_token(now - self.args.submitted_at, computed);
+                let since_submit = now - self.args.submitted_at;
+                telemetry.first_token(self.args.id, since_submit, computed);
             }
             Some(before) => telemetry.next_token(now - before),
         }

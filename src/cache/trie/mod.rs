@@ -284,7 +284,7 @@ impl Trie {
     }
 
     /// The salts that have a root, and their roots.
-    pub fn roots(&self) -> impl Iterator<Item = (&Salt, NodeKey)> + '_ {
+    pub fn roots(&self) -> impl ExactSizeIterator<Item = (&Salt, NodeKey)> + '_ {
         self.roots.iter().map(|(salt, root)| (salt, *root))
     }
 

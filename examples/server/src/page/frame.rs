@@ -1,0 +1,223 @@
+//! What those who watch are shown: shapes, counts, bytes and times, and who is who by
+//! names that say nothing.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use motet::UserId;
+use motet::watch::{
+    EngineEvent, SequenceView, Snapshot, Stage, StepView, Tier, TrieNode, UserView,
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::latency::Quantiles;
+use crate::app::App;
+use crate::state;
+
+/// One frame, before it is sent.
+#[derive(Debug, Serialize)]
+pub(super) struct Frame {
+    #[serde(flatten)]
+    picture: Value,
+    nodes: Vec<Row>,
+    /// The last steps, oldest first.
+    steps: Vec<Step>,
+    /// Steps before these since the last frame.
+    steps_before: usize,
+    first_token: Quantiles,
+    each_token: Quantiles,
+}
+
+/// A node's id, its parent's place, and numbers.
+type Row = (String, Option<usize>, [u64; 9]);
+
+#[derive(Debug, Serialize)]
+struct Step {
+    number: u64,
+    seconds: f64,
+    decode: usize,
+    prefill: usize,
+    failed: bool,
+    /// Sequences and their tokens.
+    spans: Vec<(u64, usize)>,
+    left_out: usize,
+}
+
+impl Frame {
+    pub(super) fn new(app: &App, seen: &Snapshot, missed: u64) -> Self {
+        let name = |user: UserId| match app.names.get(&user) {
+            Some(name) => name.to_string(),
+            None if user == UserId::default() => "no name".to_owned(),
+            None => app.room.alias(user),
+        };
+        let house = &seen.house;
+        let sequences = house.sequences.iter();
+        let users = house.users.iter();
+        let trie = &seen.trie;
+        let picture = json!({
+            "at": seen.at.as_secs_f64(),
+            "model": app.model,
+            "state": state::word(&app.engine.health().state),
+            "stats": stats(seen),
+            "sequences": sequences.map(|one| sequence(one, name(one.user))).collect::<Vec<_>>(),
+            "sequences_left_out": house.sequences_left_out,
+            "users": users.map(|one| user(one, name(one.user))).collect::<Vec<_>>(),
+            "users_left_out": house.users_left_out,
+            "nodes_left_out": trie.nodes_left_out,
+            "bytes_left_out": trie.bytes_left_out,
+            "copies_left_out": trie.copies_left_out,
+            "salts": trie.salts,
+            "events_missed": missed,
+        });
+        Self {
+            picture,
+            nodes: trie.nodes.iter().map(row).collect(),
+            steps: Vec::new(),
+            steps_before: 0,
+            first_token: Quantiles::default(),
+            each_token: Quantiles::default(),
+        }
+    }
+
+    pub(super) fn heard(&mut self, event: EngineEvent, steps_max: usize) {
+        if let EngineEvent::Step(step) = event {
+            if self.steps.len() == steps_max {
+                self.steps.remove(0);
+                self.steps_before += 1;
+            }
+            self.steps.push(Step::new(&step));
+        }
+    }
+
+    pub(super) fn set_latencies(&mut self, [first, each]: [Quantiles; 2]) {
+        (self.first_token, self.each_token) = (first, each);
+    }
+
+    /// As a server-sent event.
+    pub(super) fn event(&self) -> Bytes {
+        let text = serde_json::to_string(self).expect("keys are text");
+        format!("data: {text}\n\n").into()
+    }
+}
+
+impl Step {
+    fn new(step: &Arc<StepView>) -> Self {
+        let spans = step.spans.iter();
+        Self {
+            number: step.number,
+            seconds: step.busy.as_secs_f64(),
+            decode: step.decode_tokens,
+            prefill: step.prefill_tokens,
+            failed: step.failed,
+            spans: spans.map(|span| (span.sequence.0, span.tokens)).collect(),
+            left_out: step.spans_left_out,
+        }
+    }
+}
+
+fn stats(seen: &Snapshot) -> Value {
+    let stats = &seen.stats;
+    let (cache, pager) = (&stats.cache, &stats.pager);
+    json!({
+        "running": stats.running,
+        "waiting": stats.waiting,
+        "awaiting_prefix": stats.awaiting_prefix,
+        "paused": stats.paused,
+        "preempted": stats.preempted,
+        "rejected": stats.rejected,
+        "finished": stats.finished,
+        "failed": stats.failed,
+        "prompt_tokens": stats.prompt_tokens,
+        "cached_tokens": stats.cached_tokens,
+        "evaluated_tokens": stats.evaluated_tokens,
+        "output_tokens": stats.output_tokens,
+        "steps": stats.steps,
+        "busy": stats.device_busy.as_secs_f64(),
+        "idle": stats.device_idle.as_secs_f64(),
+        "rebuilds": stats.rebuilds,
+        "active_bytes": stats.device_memory.active_bytes,
+        "device": {
+            "budget": seen.budgets.device_bytes,
+            "sealed": cache.sealed_bytes,
+            "held": cache.protected_bytes,
+            "reserved": cache.reserved_bytes,
+            "segments": cache.segments,
+            "evicted": cache.evicted_segments,
+            "tokens": cache.cached_tokens,
+        },
+        "host": {
+            "budget": seen.budgets.host_bytes,
+            "used": pager.host_bytes,
+            "copies": pager.host_copies,
+            "hits": pager.host_hits,
+        },
+        "disk": {
+            "budget": seen.budgets.disk_bytes,
+            "used": pager.disk_bytes,
+            "copies": pager.disk_copies,
+            "hits": pager.disk_hits,
+        },
+    })
+}
+
+fn sequence(one: &SequenceView, user: String) -> Value {
+    let stage = match one.stage {
+        Stage::Queued => "queued",
+        Stage::Starting => "starting",
+        Stage::AwaitingPrefix => "awaiting prefix",
+        Stage::Prefill => "prefill",
+        Stage::Decode => "decode",
+        Stage::Paused => "paused",
+        _ => "inside",
+    };
+    json!({
+        "id": one.sequence.0,
+        "user": user,
+        "stage": stage,
+        "prompt": one.prompt_tokens,
+        "computed": one.computed_tokens,
+        "output": one.output_tokens,
+        "output_max": one.output_tokens_max,
+        "preempted": one.preempted,
+        "waited": one.waited.as_secs_f64(),
+    })
+}
+
+fn user(one: &UserView, name: String) -> Value {
+    json!({
+        "name": name,
+        "running": one.running,
+        "waiting": one.waiting,
+        "paused": one.paused,
+        "waiting_tokens": one.waiting_tokens,
+        "longest_wait": one.longest_wait.as_secs_f64(),
+        "service": one.service,
+    })
+}
+
+/// A row, for there are many: see `trie.js`.
+fn row(node: &TrieNode) -> Row {
+    let tier = match node.tier {
+        Tier::Device => 0,
+        Tier::DeviceAndCopy => 1,
+        Tier::Host => 2,
+        _ => 3,
+    };
+    (
+        // Longer than a number may be in JavaScript.
+        format!("{:x}", node.id),
+        node.parent,
+        [
+            node.salt as u64,
+            tier,
+            node.tokens_before as u64,
+            node.tokens as u64,
+            node.bytes as u64,
+            node.holders as u64,
+            node.hits.into(),
+            node.idle_uses,
+            node.children as u64,
+        ],
+    )
+}

@@ -1,0 +1,139 @@
+//! Those who watch: how many, and one task that serves them all.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use motet::watch::{Events, Watch};
+use motet::{HealthState, UserId};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use super::frame::Frame;
+use super::latency::Latencies;
+use crate::app::App;
+use crate::error::ApiError;
+
+/// Pages that may be open at once.
+const WATCHERS_MAX: usize = 8;
+/// Who finds the room full is told to come again after so long.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// Steps of which a frame tells who was in them; of those before, only how many there were.
+const STEPS_MAX: usize = 32;
+
+type Frames = watch::Sender<Bytes>;
+
+/// The room from which one watches.
+#[derive(Debug)]
+pub(crate) struct Room {
+    seats: Arc<Semaphore>,
+    /// Where frames come from while somebody watches.
+    frames: Mutex<Weak<Frames>>,
+    /// Users' ids are hashed by it, so that nobody can find out whose they are by guessing.
+    secret: RandomState,
+}
+
+/// A watcher's place. Frames that it does not take in time are lost to it.
+pub(super) struct Seat {
+    frames: watch::Receiver<Bytes>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Seat {
+    /// The next frame; none when the server ends.
+    pub(super) async fn next(&mut self) -> Option<Bytes> {
+        self.frames.changed().await.ok()?;
+        Some(self.frames.borrow_and_update().clone())
+    }
+}
+
+impl Room {
+    pub(crate) fn new() -> Self {
+        Self {
+            seats: Arc::new(Semaphore::new(WATCHERS_MAX)),
+            frames: Mutex::default(),
+            secret: RandomState::new(),
+        }
+    }
+
+    /// Takes a watcher in, or not.
+    pub(super) fn enter(&self, app: &Arc<App>) -> Result<Seat, ApiError> {
+        let permit = Arc::clone(&self.seats).try_acquire_owned();
+        let permit = permit.map_err(|_| {
+            let message = format!("{WATCHERS_MAX} watch already, which is as many as may");
+            ApiError::busy(message, RETRY_AFTER)
+        })?;
+        let mut frames = self
+            .frames
+            .lock()
+            .expect("nothing panics while it holds this lock");
+        let sender = frames.upgrade().unwrap_or_else(|| {
+            let sender = Arc::new(Frames::new(Bytes::new()));
+            *frames = Arc::downgrade(&sender);
+            let projector = Projector {
+                app: Arc::downgrade(app),
+                watch: app.engine.watch(),
+                events: app.engine.events(),
+                latencies: Latencies::default(),
+            };
+            tokio::spawn(projector.run(Arc::clone(&sender)));
+            sender
+        });
+        Ok(Seat {
+            frames: sender.subscribe(),
+            _permit: permit,
+        })
+    }
+
+    /// What a user is called, to those who may not know who it is.
+    pub(super) fn alias(&self, user: UserId) -> String {
+        format!("{:06x}", self.secret.hash_one(user) & 0xff_ffff)
+    }
+
+    /// True, and nothing is sent any more, where nobody watches.
+    fn is_left(&self, sender: &Frames) -> bool {
+        let mut frames = self
+            .frames
+            .lock()
+            .expect("nothing panics while it holds this lock");
+        let is_left = sender.receiver_count() == 0;
+        if is_left {
+            *frames = Weak::new();
+        }
+        is_left
+    }
+}
+
+/// Makes the frames, while somebody watches. It keeps the server from nothing.
+struct Projector {
+    app: Weak<App>,
+    watch: Watch,
+    events: Events,
+    latencies: Latencies,
+}
+
+impl Projector {
+    async fn run(mut self, sender: Arc<Frames>) {
+        while let Some(snapshot) = self.watch.next().await {
+            let Some(app) = self.app.upgrade() else {
+                return;
+            };
+            if app.room.is_left(&sender) {
+                return;
+            }
+            let mut frame = Frame::new(&app, &snapshot, self.events.missed());
+            while let Some(event) = self.events.try_next() {
+                self.latencies.heard(snapshot.at, &event);
+                frame.heard(event, STEPS_MAX);
+            }
+            frame.set_latencies(self.latencies.quantiles(snapshot.at));
+            sender.send_replace(frame.event());
+            let health = app.engine.health();
+            let inside = health.running + health.waiting;
+            if health.state == HealthState::Draining && inside == 0 {
+                // The last frame: open pages do not hold up the end.
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The page and what it is fed, on the oracle.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response, StatusCode, header};
+use clap::Parser;
+use http_body_util::BodyExt;
+use motet_server::app::{App, router};
+use motet_server::arguments::Arguments;
+use motet_server::keys::Keys;
+use motet_server::start;
+use serde_json::Value;
+use tokio::time::timeout;
+use tower::ServiceExt;
+
+const LONG: Duration = Duration::from_secs(60);
+
+async fn server(arguments: &str, keys: &str) -> (Arc<App>, Router) {
+    let words = ["server", "--oracle"].into_iter();
+    let arguments = Arguments::parse_from(words.chain(arguments.split_whitespace()));
+    let engine = start::engine(&arguments).await.expect("the oracle starts");
+    let keys = match keys {
+        "" => Keys::default(),
+        keys => Keys::parse(keys).expect("keys"),
+    };
+    let app = Arc::new(App::new(engine, "oracle".into(), keys, arguments.conduct));
+    (Arc::clone(&app), router(app))
+}
+
+async fn get(router: &Router, path: &str, key: Option<&str>) -> Response<Body> {
+    let mut request = Request::get(path);
+    if let Some(key) = key {
+        request = request.header(header::AUTHORIZATION, format!("Bearer {key}"));
+    }
+    let request = request.body(Body::empty()).expect("a request");
+    let answered = router.clone().oneshot(request).await;
+    answered.expect("a router always answers")
+}
+
+/// Asks for a long text, of which nothing is read.
+async fn ask(router: &Router, key: &str) -> Response<Body> {
+    let body = r#"{"prompt": "a secret", "max_tokens": 4000, "ignore_eos": true, "stream": true}"#;
+    let request = Request::post("/v1/completions")
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(header::AUTHORIZATION, format!("Bearer {key}"))
+        .body(Body::from(body))
+        .expect("a request");
+    let answered = router.clone().oneshot(request).await;
+    answered.expect("a router always answers")
+}
+
+/// The next frame; none when the server has ended it.
+async fn frame(body: &mut Body) -> Option<Value> {
+    let next = timeout(LONG, body.frame()).await.expect("frames come");
+    let event = next?.expect("nothing fails").into_data().expect("data");
+    let event = std::str::from_utf8(&event).expect("text");
+    let data = event.strip_prefix("data: ").expect("an event");
+    Some(serde_json::from_str(data).expect("JSON"))
+}
+
+#[tokio::test]
+async fn the_page_is_for_everybody_and_keeps_to_itself() {
+    let (_app, router) = server("", "ann secret-a").await;
+    for (path, kind) in [
+        ("/", "text/html; charset=utf-8"),
+        ("/page/page.css", "text/css; charset=utf-8"),
+        ("/page/main.js", "text/javascript; charset=utf-8"),
+    ] {
+        let response = get(&router, path, None).await;
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+        let headers = response.headers();
+        assert_eq!(headers[header::CONTENT_TYPE], kind, "{path}");
+        assert_eq!(headers[header::X_CONTENT_TYPE_OPTIONS], "nosniff", "{path}");
+        let policy = headers[header::CONTENT_SECURITY_POLICY]
+            .to_str()
+            .expect("ASCII");
+        assert!(policy.starts_with("default-src 'none'"), "{policy}");
+        assert!(!policy.contains("unsafe"), "{policy}");
+    }
+    let nowhere = get(&router, "/page/other.js", None).await;
+    assert_eq!(nowhere.status(), StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn every_file_that_the_page_names_is_there() {
+    let (_app, router) = server("", "").await;
+    let mut to_read = vec!["/".to_owned()];
+    let mut read = Vec::new();
+    while let Some(path) = to_read.pop() {
+        let response = get(&router, &path, None).await;
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+        let text = response.into_body().collect().await.expect("a whole body");
+        let text = String::from_utf8(text.to_bytes().to_vec()).expect("text");
+        let quoted = text
+            .split('"')
+            .filter_map(|word| match word.strip_prefix("./") {
+                Some(module) => Some(format!("/page/{module}")),
+                None => word.starts_with("/page/").then(|| word.to_owned()),
+            });
+        let new: Vec<String> = quoted.filter(|path| !read.contains(path)).collect();
+        read.extend(new.iter().cloned());
+        to_read.extend(new);
+    }
+    assert!(read.contains(&"/page/trie.js".to_owned()), "{read:?}");
+}
+
+#[tokio::test]
+async fn frames_need_a_key_and_the_one_that_is_named() {
+    let keys = "ann secret-a 1\nbob secret-b";
+    let (_app, router) = server("", keys).await;
+    assert_eq!(get(&router, "/watch", None).await.status(), 401);
+    assert_eq!(get(&router, "/watch", Some("secret")).await.status(), 401);
+    // The only place of this key is taken: to watch takes none.
+    let _asked = ask(&router, "secret-a").await;
+    assert_eq!(get(&router, "/watch", Some("secret-a")).await.status(), 200);
+
+    let (_app, router) = server("--api-keys unread --page-key bob", keys).await;
+    assert_eq!(get(&router, "/watch", Some("secret-a")).await.status(), 403);
+    assert_eq!(get(&router, "/watch", Some("secret-b")).await.status(), 200);
+}
+
+#[tokio::test]
+async fn frames_show_who_is_inside_and_nothing_of_what_is_said() {
+    for (arguments, is_named) in [("", false), ("--api-keys unread --page-names", true)] {
+        let (_app, router) = server(arguments, "ann secret-a").await;
+        let mut watched = get(&router, "/watch", Some("secret-a")).await.into_body();
+        let _asked = ask(&router, "secret-a").await;
+        let seen = loop {
+            let seen = frame(&mut watched).await.expect("the server is there");
+            if seen["stats"]["running"] == 1 && !seen["steps"].as_array().expect("steps").is_empty()
+            {
+                break seen;
+            }
+        };
+        assert_eq!(seen["state"], "busy");
+        let user = seen["users"][0]["name"].as_str().expect("a name");
+        assert_eq!(user == "ann", is_named, "{user}");
+        assert_eq!(seen["sequences"][0]["user"], user);
+        assert_eq!(seen["sequences"][0]["prompt"], 8);
+        assert!(!seen.to_string().contains("secret"), "{seen}");
+    }
+}
+
+#[tokio::test]
+async fn few_may_watch_and_whoever_leaves_makes_room() {
+    let (_app, router) = server("", "").await;
+    let mut watched = Vec::new();
+    let full = loop {
+        let response = get(&router, "/watch", None).await;
+        if response.status() != StatusCode::OK {
+            break response;
+        }
+        watched.push(response.into_body());
+        assert!(watched.len() < 100, "there is a bound");
+    };
+    assert_eq!(full.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert!(full.headers().contains_key(header::RETRY_AFTER));
+    watched.clear();
+    let mut again = get(&router, "/watch", None).await.into_body();
+    assert!(frame(&mut again).await.is_some());
+}
+
+#[tokio::test]
+async fn frames_end_with_the_server() {
+    let (app, router) = server("", "").await;
+    let mut watched = get(&router, "/watch", None).await.into_body();
+    assert!(frame(&mut watched).await.is_some());
+    app.drain().await;
+    let mut last = None;
+    while let Some(seen) = frame(&mut watched).await {
+        last = Some(seen);
+    }
+    if let Some(last) = last {
+        assert_eq!(last["state"], "draining");
+    }
+}

@@ -1,0 +1,70 @@
+//! Steps as they are told to those who watch.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::Scheduler;
+use crate::device::{Outcome, Work};
+use crate::watch::{EngineEvent, SPANS_MAX, SpanView, StepView};
+use crate::{SequenceId, SlotId};
+
+/// Steps under way that will be told when they land.
+#[derive(Debug, Default)]
+pub(super) struct StepsTold {
+    made: u64,
+    /// One for each work under way: none for one of no spans, or launched while nobody
+    /// watched.
+    under_way: VecDeque<Option<StepView>>,
+}
+
+impl StepsTold {
+    /// What is under way will not land.
+    pub(super) fn forget(&mut self) {
+        self.under_way.clear();
+    }
+}
+
+impl Scheduler {
+    /// Work goes to the device.
+    pub(super) fn note_launch(&mut self, work: &Work) {
+        let is_step = !work.spans.is_empty();
+        self.steps.made += u64::from(is_step);
+        let step = (is_step && self.telemetry.is_watched()).then(|| self.step(work));
+        self.steps.under_way.push_back(step);
+    }
+
+    /// The oldest work has come back.
+    pub(super) fn note_landing(&mut self, outcome: &Outcome) {
+        let Some(mut step) = self.steps.under_way.pop_front().flatten() else {
+            return;
+        };
+        step.landed_at = self.born.elapsed();
+        step.busy = outcome.busy;
+        step.failed = outcome.result.is_err();
+        self.telemetry.tell(|| EngineEvent::Step(Arc::new(step)));
+    }
+
+    fn step(&self, work: &Work) -> StepView {
+        let seats: FxHashMap<SlotId, SequenceId> = self.core.seats().collect();
+        let mut step = StepView {
+            number: self.steps.made,
+            ..StepView::default()
+        };
+        for span in &work.spans {
+            match span.input.tokens() {
+                1 => step.decode_tokens += 1,
+                tokens => step.prefill_tokens += tokens,
+            }
+        }
+        let shown = work.spans.iter().take(SPANS_MAX);
+        let shown = shown.filter_map(|span| {
+            let sequence = *seats.get(&span.slot)?;
+            Some(SpanView::new(sequence, span.input.tokens()))
+        });
+        step.spans = shown.collect();
+        step.spans_left_out = work.spans.len() - step.spans.len();
+        step
+    }
+}

@@ -1,0 +1,28 @@
+//! Watching an engine at work: [events](Events) as they happen, and [snapshots](Watch) twice
+//! a second.
+//!
+//! Both are bounded and lossy. While nobody watches, nothing is computed for it. A watcher
+//! that is slow misses what it did not take, and holds nobody up: not the scheduler, not
+//! other watchers. However many watch, the house is looked at once, every
+//! [`SNAPSHOT_INTERVAL`] at most, and each look costs a bounded time.
+//!
+//! Neither holds a token, a text, a salt or a user's name: shapes, counts, bytes and times.
+//! They are of all tenants together: for the operator, not for those who are served.
+//!
+//! | file | what happens there |
+//! |---|---|
+//! | `event.rs` | what happens, and the subscription to it |
+//! | `snapshot.rs` | how the house looks at one moment |
+//! | `tower.rs` | the task that looks, while somebody watches |
+
+mod event;
+mod snapshot;
+mod tower;
+
+pub use event::{EVENTS_MAX, EngineEvent, Events, SPANS_MAX, SpanView, StepView};
+pub use snapshot::{
+    Budgets, HouseView, NODES_MAX, SEQUENCES_MAX, SequenceView, Snapshot, Stage, Tier, TrieNode,
+    TrieView, USERS_MAX, UserView,
+};
+pub use tower::{SNAPSHOT_INTERVAL, Watch};
+pub(crate) use tower::{Tower, Watching};

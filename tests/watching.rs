@@ -1,0 +1,256 @@
+//! What those who watch are told.
+
+use std::time::{Duration, Instant};
+
+use motet::cache::{Begin, CacheCore, Message, Salt};
+use motet::config::{CacheConfig, EngineConfig};
+use motet::model::Model;
+use motet::model::oracle::{Oracle, OracleConfig};
+use motet::request::FinishReason;
+use motet::watch::{EVENTS_MAX, EngineEvent, NODES_MAX, SEQUENCES_MAX, SPANS_MAX, Tier};
+use motet::{Engine, Request, SequenceId, Shutdown, UserId};
+
+async fn engine(config: EngineConfig) -> Engine {
+    let oracle = || Ok(Oracle::new(OracleConfig::default()).expect("a valid oracle"));
+    let engine = Engine::builder(oracle).config(config).start().await;
+    engine.expect("it starts")
+}
+
+#[tokio::test]
+async fn events_tell_each_token_once() {
+    let engine = engine(EngineConfig::default()).await;
+    let mut events = engine.events();
+    let prompt: Vec<u32> = (1..40).collect();
+    let request = Request::tokens(prompt.clone()).output_tokens_max(12);
+    let stream = engine
+        .submit(request.ignore_end_tokens())
+        .await
+        .expect("taken in");
+    let own = stream.sequence();
+    let finish = stream.collect().await.expect("it ends").finish;
+    engine.shutdown(Shutdown::Finish).await;
+    let (mut evaluated, mut in_spans, mut story) = (0, 0, Vec::new());
+    while let Some(event) = events.next().await {
+        match event {
+            EngineEvent::Step(step) => {
+                assert!(!step.failed);
+                evaluated += step.decode_tokens + step.prefill_tokens;
+                in_spans += step.spans.iter().map(|span| span.tokens).sum::<usize>();
+                assert!(step.spans.iter().all(|span| span.sequence == own));
+            }
+            EngineEvent::Started {
+                sequence,
+                prompt_tokens,
+                cached_tokens,
+                ..
+            } => {
+                assert_eq!(
+                    (sequence, prompt_tokens, cached_tokens),
+                    (own, prompt.len(), 0)
+                );
+                story.push("started");
+            }
+            EngineEvent::FirstToken { sequence, .. } => {
+                assert_eq!(sequence, own);
+                story.push("first token");
+            }
+            EngineEvent::Finished {
+                sequence,
+                reason,
+                output_tokens,
+                decoded,
+                ..
+            } => {
+                assert_eq!((sequence, output_tokens), (own, finish.usage.output_tokens));
+                assert_eq!(reason, FinishReason::Length);
+                assert!(decoded.is_some());
+                story.push("finished");
+            }
+            other => panic!("nothing else has happened: {other:?}"),
+        }
+    }
+    assert_eq!(story, ["started", "first token", "finished"]);
+    assert_eq!(events.missed(), 0);
+    // The last token is drawn and not evaluated.
+    assert_eq!(evaluated, prompt.len() + finish.usage.output_tokens - 1);
+    assert_eq!(in_spans, evaluated);
+}
+
+#[tokio::test]
+async fn a_slow_listener_misses_the_oldest_and_holds_nobody_up() {
+    let engine = engine(EngineConfig::default()).await;
+    let mut events = engine.events();
+    for round in 0..EVENTS_MAX as u32 / 2 {
+        let request = Request::tokens([round, 1]).output_tokens_max(1);
+        engine
+            .submit(request)
+            .await
+            .expect("taken in")
+            .collect()
+            .await
+            .expect("it ends");
+    }
+    let steps = engine.stats().steps;
+    let mut last = 0;
+    let mut taken = 0;
+    while let Some(event) = events.try_next() {
+        taken += 1;
+        if let EngineEvent::Step(step) = event {
+            last = step.number;
+        }
+    }
+    assert!(events.missed() > 0);
+    assert_eq!(taken, EVENTS_MAX);
+    assert_eq!(last, steps, "the newest are there");
+}
+
+#[tokio::test]
+async fn a_snapshot_shows_who_is_inside_and_what_is_cached() {
+    let engine = engine(EngineConfig::default()).await;
+    let mut watch = engine.watch();
+    let prompt: Vec<u32> = (0..100).map(|token| token % 50).collect();
+    let mut stream = {
+        let request = Request::tokens(prompt).output_tokens_max(2000).user("ada");
+        engine
+            .submit(request.ignore_end_tokens())
+            .await
+            .expect("taken in")
+    };
+    for salt in ["a", "b"] {
+        let other = Request::tokens([7; 20]).cache_salt(salt);
+        engine.warm(other).await.expect("it is computed");
+    }
+    stream.next().await.expect("it goes on").expect("well");
+    let seen = loop {
+        let seen = watch.next().await.expect("the engine is there");
+        if seen.stats.finished == 2 && seen.house.sequences.len() == 1 {
+            break seen;
+        }
+    };
+    let one = &seen.house.sequences[0];
+    assert_eq!(
+        (one.sequence, one.user),
+        (stream.sequence(), UserId::of("ada"))
+    );
+    assert_eq!((one.prompt_tokens, one.output_tokens_max), (100, 2000));
+    assert_eq!(seen.house.users.len(), 1);
+    assert_eq!(seen.house.users[0].running, 1);
+    assert_eq!(seen.trie.nodes.len(), seen.stats.cache.segments);
+    let salts: std::collections::BTreeSet<usize> =
+        seen.trie.nodes.iter().map(|node| node.salt).collect();
+    assert_eq!(salts.len(), 2);
+    assert!(seen.trie.nodes.iter().all(|node| node.tier == Tier::Device));
+    engine.shutdown(Shutdown::Abort).await;
+    while watch.next().await.is_some() {}
+}
+
+#[tokio::test]
+async fn what_is_shown_is_bounded_and_says_what_is_not() {
+    let mut config = EngineConfig::default();
+    config.scheduler.sequences_max = 2 * SPANS_MAX;
+    config.scheduler.queue_max = 4096;
+    let engine = engine(config).await;
+    let mut streams = Vec::new();
+    for first in 0..2 * SEQUENCES_MAX as u32 {
+        let request = Request::tokens([first % 200, first / 200, 3]).output_tokens_max(600);
+        streams.push(
+            engine
+                .submit(request.ignore_end_tokens())
+                .await
+                .expect("taken in"),
+        );
+    }
+    for first in 0..2 * NODES_MAX as u32 {
+        let request = Request::tokens([first % 200, first / 200, 4, 5]).output_tokens_max(1);
+        streams.push(engine.submit(request).await.expect("taken in"));
+    }
+    let mut watch = engine.watch();
+    let mut events = engine.events();
+    let seen = watch.next().await.expect("the engine is there");
+    assert_eq!(seen.house.sequences.len(), SEQUENCES_MAX);
+    assert!(seen.house.sequences_left_out > 0);
+    let step = loop {
+        match events.next().await {
+            Some(EngineEvent::Step(step)) if step.spans_left_out > 0 => break step,
+            Some(_) => {}
+            None => panic!("steps of more than {SPANS_MAX} sequences are run"),
+        }
+    };
+    assert_eq!(step.spans.len(), SPANS_MAX);
+    drop(streams);
+    engine.drain().await;
+    let seen = loop {
+        let seen = watch.next().await.expect("the engine is there");
+        if seen.house.sequences.is_empty() {
+            break seen;
+        }
+    };
+    let trie = &seen.trie;
+    assert!(trie.nodes.len() <= NODES_MAX);
+    assert_eq!(
+        trie.nodes.len() + trie.nodes_left_out,
+        seen.stats.cache.segments
+    );
+    let shown: usize = trie.nodes.iter().map(|node| node.bytes).sum();
+    assert_eq!(shown + trie.bytes_left_out, seen.stats.cache.sealed_bytes);
+    for (place, node) in trie.nodes.iter().enumerate() {
+        assert!(
+            node.parent.is_none_or(|parent| parent < place),
+            "parents come first"
+        );
+    }
+}
+
+/// Caches a prompt, as a sequence does that draws nothing.
+fn cache_prompt(core: &mut CacheCore, sequence: u64, tokens: &[u32]) {
+    let sequence = SequenceId(sequence);
+    let begin = Message::Begin(Begin {
+        sequence,
+        salt: Salt::default(),
+        tokens: tokens.into(),
+        tokens_max: tokens.len() + 1,
+        keep: None,
+        restore_points: Vec::new(),
+        priority: 0,
+        token_time: None,
+        afresh: false,
+    });
+    let close = Message::Close {
+        sequence,
+        computed: tokens.len(),
+        generated: Vec::new(),
+    };
+    for message in [begin, close] {
+        core.handle(Duration::ZERO, message).expect("there is room");
+    }
+}
+
+#[test]
+fn of_a_hundred_thousand_nodes_those_that_count_are_shown() {
+    const PROMPTS: u32 = 100_000;
+    let oracle = Oracle::new(OracleConfig::default()).expect("a valid oracle");
+    let config = CacheConfig {
+        device_bytes_max: 1 << 30,
+        ..CacheConfig::default()
+    };
+    let mut core = CacheCore::new(oracle.spec().clone(), config);
+    for number in 0..PROMPTS {
+        let tokens = [number % 47, number / 47 % 47, number / 47 / 47, 1, 2];
+        cache_prompt(&mut core, u64::from(number) + 1, &tokens);
+    }
+    let loved = [3, 4, 5, 6, 7, 8, 9];
+    for again in 0..10_000 {
+        cache_prompt(&mut core, u64::from(PROMPTS) + 1 + again, &loved);
+    }
+    let nodes = core.stats().segments;
+    assert!(nodes > PROMPTS as usize);
+    let begun = Instant::now();
+    let trie = core.overview(&[]);
+    println!("a look at {nodes} nodes: {:?}", begun.elapsed());
+    assert_eq!(trie.nodes.len(), NODES_MAX);
+    assert_eq!(trie.nodes.len() + trie.nodes_left_out, nodes);
+    let is_loved = |node: &&motet::watch::TrieNode| {
+        node.tokens_before + node.tokens + 1 >= loved.len() && node.hits > 9000
+    };
+    assert!(trie.nodes.iter().any(|node| is_loved(&node)));
+}
