@@ -76,7 +76,7 @@ pub(crate) struct ServerSettings {
     #[arg(
         long,
         value_name = "KEY",
-        env = "OPENAI_API_KEY",
+        env = "MOTET_API_KEY",
         hide_env_values = true
     )]
     pub(crate) api_key: Option<String>,

@@ -103,8 +103,7 @@ async fn run(arguments: &Arguments) -> Result<Report> {
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     if let Some((mut file, path)) = html {
-        let command: Vec<String> = std::env::args().collect();
-        let page = report::page(&report, &crowd, &command.join(" "));
+        let page = report::page(&report, &crowd, &command_line(std::env::args()));
         file.write_all(page.as_bytes())
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
@@ -116,6 +115,21 @@ fn create(path: &Path) -> Result<(File, &Path)> {
     let file = File::create(path);
     let file = file.with_context(|| format!("cannot write {}", path.display()))?;
     Ok((file, path))
+}
+
+/// The command that is to run the same load again, without its secret.
+fn command_line(words: impl Iterator<Item = String>) -> String {
+    let mut shown = Vec::new();
+    let mut hides_next = false;
+    for word in words {
+        shown.push(match (hides_next, word.starts_with("--api-key=")) {
+            (true, _) => "KEY".to_owned(),
+            (false, true) => "--api-key=KEY".to_owned(),
+            (false, false) => word.clone(),
+        });
+        hides_next = word == "--api-key";
+    }
+    shown.join(" ")
 }
 
 /// Prints to standard output. A reader that has gone, such as `head`, is no error.

@@ -82,6 +82,20 @@ fn no_stop() -> (watch::Sender<bool>, Stop) {
     (sender, Stop(receiver))
 }
 
+#[test]
+fn reports_do_not_tell_keys() {
+    let check = |command: &str, shown: &str| {
+        let words = command.split_whitespace().map(str::to_owned);
+        assert_eq!(crate::command_line(words), shown);
+    };
+    check(
+        "load --api-key secret --users 2",
+        "load --api-key KEY --users 2",
+    );
+    check("load --api-key=secret", "load --api-key=KEY");
+    check("load --url http://x", "load --url http://x");
+}
+
 #[tokio::test(start_paused = true)]
 async fn every_load_is_served_to_its_end() {
     let check = async |words: &str, requests: usize| {

@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Bytes, Incoming};
 use tokio::time::timeout;
 
-use super::error::{ServerError, in_full};
+use super::error::ServerError;
 use super::events::Events;
 use super::wire::{Cost, Part};
 
@@ -70,10 +70,7 @@ impl Answer {
             let frame = frame.map_err(|_| ServerError::Silent(self.silence_max))?;
             match frame {
                 None => return Ok(None),
-                Some(Err(error)) if error.is_incomplete_message() || error.is_canceled() => {
-                    return Err(ServerError::Disconnected);
-                }
-                Some(Err(error)) => return Err(ServerError::Unreachable(in_full(&error))),
+                Some(Err(_)) => return Err(ServerError::Disconnected),
                 Some(Ok(frame)) => {
                     if let Ok(bytes) = frame.into_data() {
                         return Ok(Some(bytes));

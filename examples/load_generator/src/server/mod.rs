@@ -9,7 +9,7 @@ mod tests;
 mod url;
 mod wire;
 
-pub(crate) use answer::{Answer, Heard};
+pub(crate) use answer::Answer;
 pub(crate) use client::{Client, Refused, Settings};
 pub(crate) use error::ServerError;
-pub(crate) use wire::{Cost, Question};
+pub(crate) use wire::Question;

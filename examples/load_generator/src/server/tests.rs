@@ -100,7 +100,7 @@ async fn the_load_is_served_over_http() {
     .await;
     assert_eq!(report.requests.finished, 12, "{:?}", report.requests);
     assert_eq!(report.tokens.output, 12 * 48);
-    assert!(report.tokens.prompt_from_cache_share > 0.5);
+    assert!(report.tokens.prompt_from_cache_share > 0.2);
     assert_eq!(report.model.name, "oracle");
     assert!(report.latency.first_token.is_some() && report.memory.is_none());
 }
