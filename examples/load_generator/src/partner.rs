@@ -16,7 +16,7 @@ pub(crate) enum Partner {
     /// In this process.
     Engine(Arc<Engine>),
     /// At a URL.
-    Server(Client),
+    Server(Box<Client>),
 }
 
 impl Partner {
@@ -35,7 +35,7 @@ impl Partner {
         };
         let client = Client::connect(settings).await;
         let client = client.with_context(|| format!("cannot talk to {url}"))?;
-        Ok((Self::Server(client), 0.0))
+        Ok((Self::Server(Box::new(client)), 0.0))
     }
 
     /// The engine, where it is in this process.
