@@ -77,7 +77,13 @@ async fn scripted(answers: Vec<String>) -> SocketAddr {
             // The whole request comes before the answer goes, or closing would reset.
             let mut request = [0; 64 << 10];
             tokio::time::sleep(Duration::from_millis(20)).await;
-            socket.read(&mut request).await.ok();
+            if socket
+                .read(&mut request)
+                .await
+                .is_ok_and(|bytes| bytes == 0)
+            {
+                continue;
+            }
             socket.write_all(answer.as_bytes()).await.ok();
         }
     });
