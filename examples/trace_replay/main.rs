@@ -14,7 +14,7 @@
 //! | file | what happens there |
 //! |---|---|
 //! | `arguments.rs` | the command line |
-//! | `trace.rs` | traces from JSON lines, and what can be wrong with them |
+//! | `trace.rs` | a trace as tokens; `examples/traces` reads the files |
 //! | `synthetic/` | traces that are made up, to try a policy's weak sides |
 //! | `replay.rs` | a trace through the cache core |
 //! | `optimum.rs` | the most that any policy could have found: Bélády's rule |

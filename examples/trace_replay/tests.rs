@@ -53,7 +53,7 @@ fn errors_name_file_line_and_field() {
     let good = r#"{"hash_ids": [1, 2]}"#;
     fails(
         "",
-        "X holds no requests; expected JSON lines, or a folder of .jsonl files",
+        "X holds no requests; expected JSON lines, a folder of .jsonl files, or a .csv file",
     );
     fails(&format!("{good}\n{{"), "line 2 of X is not JSON");
     fails(
@@ -80,6 +80,10 @@ fn errors_name_file_line_and_field() {
     fails(
         r#"{"hash_ids": [1], "timestamp": "now"}"#,
         "line 1 of X: field `timestamp` is \"now\"; expected a number",
+    );
+    fails(
+        r#"{"hash_ids": [1], "output_length": -1}"#,
+        "line 1 of X: field `output_length` is -1; expected a number of tokens",
     );
     let missing = trace::read("/no/such/file".as_ref()).expect_err("there is none");
     assert_eq!(missing.to_string(), "cannot read /no/such/file");

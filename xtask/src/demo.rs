@@ -9,12 +9,12 @@ use crate::model::Model;
 use crate::ui::Timings;
 use crate::{process, setup, ui, workspace};
 
-const EXAMPLE: [&str; 5] = [
+const PROGRAM: [&str; 5] = [
     "--release",
     "--features",
     "mlx",
-    "--example",
-    "load_generator",
+    "--package",
+    "motet-load-generator",
 ];
 
 #[derive(clap::Args)]
@@ -32,14 +32,14 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
 
     ui::heading("build the load generator");
     timings.time("build", || {
-        process::run(workspace::cargo().arg("build").args(EXAMPLE))
+        process::run(workspace::cargo().arg("build").args(PROGRAM))
     })?;
     ui::heading("run it");
     timings.time("run", || {
         let mut cargo = workspace::cargo();
         cargo
             .args(["run", "--quiet"])
-            .args(EXAMPLE)
+            .args(PROGRAM)
             .arg("--")
             .arg("--model")
             .arg(&model);

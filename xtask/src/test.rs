@@ -60,7 +60,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "quickstart", quick: false, environment: &[],
         cargo: &["run", "--features", "mlx", "--example", "quickstart"] },
     Stage { name: "load generator, oracle", quick: false, environment: &[],
-        cargo: &["run", "--features", "mlx", "--example", "load_generator", "--", "--oracle"] },
+        cargo: &["run", "--package", "motet-load-generator", "--", "--oracle"] },
     // That the figures can be measured, never what they are.
     Stage { name: "figures, smoke", quick: false, environment: &[],
         cargo: &["run", "--package", "xtask", "--", "bench", "--quick"] },

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::statistics::Measured;
 use super::workbench::Workbench;
-use super::{cache_core, demo, model, pager, scheduler, trace};
+use super::{cache_core, demo, model, pager, scheduler, server, trace};
 
 /// One number that the project wants to be good at.
 pub(super) struct Figure {
@@ -48,6 +48,7 @@ const RATIO: &str = "ratio";
 const PERCENT: &str = "%";
 const TRACE: &str = "prompt blocks of the Mooncake conversation trace, with room for this share of the distinct ones";
 const MLX_LM: &str = "mlx-lm's batch generator, same libmlx, BLAS and f32 weights";
+const MLX_LM_SERVER: &str = "wall time of mlx_lm.server with its defaults, same libmlx, BLAS and f32 weights, same load over HTTP";
 
 /// Keys or values of one layer of SmolLM2-135M at 4,096 tokens: what the smallest
 /// hidden copy of a tail would take.
@@ -433,6 +434,33 @@ pub(super) const FIGURES: &[Figure] = &[
         better: Better::Lower,
         needs: Needs::Model,
         measure: |workbench| pager::crowd(workbench, "changed"),
+    },
+    Figure {
+        name: "server.overhead_share",
+        unit: RATIO,
+        versus: "wall time of 16 users' replies of 128 tokens; ours is processor time of all threads but the device's: HTTP, SSE, text, actors",
+        goal: Some(0.05),
+        better: Better::Lower,
+        needs: Needs::Model,
+        measure: server::overhead_share,
+    },
+    Figure {
+        name: "server.shared_vs_mlx_lm",
+        unit: RATIO,
+        versus: MLX_LM_SERVER,
+        goal: Some(0.25),
+        better: Better::Lower,
+        needs: Needs::Model,
+        measure: server::shared,
+    },
+    Figure {
+        name: "server.unique_vs_mlx_lm",
+        unit: RATIO,
+        versus: MLX_LM_SERVER,
+        goal: Some(0.75),
+        better: Better::Lower,
+        needs: Needs::Model,
+        measure: server::unique,
     },
     Figure {
         name: "demo.system_prompt_computed",

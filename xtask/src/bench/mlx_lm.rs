@@ -13,6 +13,8 @@ use crate::{checksum, component, process, ui};
 const REQUIREMENTS: &str = "xtask/bench/requirements.txt";
 /// The program that measures mlx-lm.
 const PEER: &str = "xtask/bench/mlx_lm_peer.py";
+/// The program that starts mlx-lm's own server.
+const SERVER: &str = "xtask/bench/mlx_lm_server.py";
 /// Part of the exported weights' name: raise it when `benches/figures/export.rs` changes.
 const EXPORT_VERSION: &str = "1";
 
@@ -28,8 +30,13 @@ pub(super) fn install(cache: &Cache) -> Result<MlxLm> {
     packages::install(cache, "mlx-lm", REQUIREMENTS).map(MlxLm)
 }
 
-/// A folder with the model as f32 safetensors, written by `exporter` unless it is there.
-pub(super) fn weights(cache: &Cache, exporter: &Path, model: &Path) -> Result<PathBuf> {
+/// A folder with the model as f32 safetensors, written by the program that `exporter`
+/// builds unless it is there.
+pub(super) fn weights(
+    cache: &Cache,
+    exporter: impl FnOnce() -> Result<PathBuf>,
+    model: &Path,
+) -> Result<PathBuf> {
     let mut key = checksum::Key::default();
     key.add("model", checksum::of_file(model)?)
         .add("export", EXPORT_VERSION);
@@ -37,6 +44,7 @@ pub(super) fn weights(cache: &Cache, exporter: &Path, model: &Path) -> Result<Pa
     let dir = cache.models().join(format!("{name}-f32-{}", key.finish()));
     let _lock = cache.lock()?;
     component::ensure(&dir, |fresh| {
+        let exporter = exporter()?;
         let task = ui::Task::start("write the weights for mlx-lm");
         process::capture(
             Command::new(exporter)
@@ -53,7 +61,25 @@ pub(super) fn weights(cache: &Cache, exporter: &Path, model: &Path) -> Result<Pa
 impl MlxLm {
     /// The peer on these weights, with the BLAS that we use.
     pub(super) fn peer(&self, weights: &Path, blas_preload: Option<&Path>) -> Command {
-        let mut command = self.0.program(PEER);
+        self.program(PEER, weights, blas_preload)
+    }
+
+    /// Its own server on these weights, with the tokenizer of the GGUF file, put together
+    /// in `folder`.
+    pub(super) fn server(
+        &self,
+        weights: &Path,
+        model: &Path,
+        folder: &Path,
+        blas_preload: Option<&Path>,
+    ) -> Command {
+        let mut command = self.program(SERVER, weights, blas_preload);
+        command.arg(model).arg(folder);
+        command
+    }
+
+    fn program(&self, program: &str, weights: &Path, blas_preload: Option<&Path>) -> Command {
+        let mut command = self.0.program(program);
         command.arg(self.0.folder()).arg(weights);
         if let Some(library) = blas_preload {
             command.env("LD_PRELOAD", library);

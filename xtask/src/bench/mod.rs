@@ -10,6 +10,7 @@
 //!     │                   ├─ side: benches/cache/, the cache core and kvbm-logical
 //!     │                   ├─ side: benches/scheduler/, a virtual house and whole engines
 //!     │                   ├─ side: benches/pager/, engines with little room
+//!     │                   ├─ serving: motet-server and mlx_lm.server, asked over HTTP
 //!     │                   └─ examples: load_generator, trace_replay
 //!     └─ turns, statistics ── report: table and target/motet/bench.json
 //! ```
@@ -28,6 +29,8 @@ mod programs;
 mod prompts;
 mod report;
 mod scheduler;
+mod server;
+mod serving;
 mod side;
 mod statistics;
 mod trace;

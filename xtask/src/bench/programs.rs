@@ -1,7 +1,7 @@
 //! The checkout's own programs, built in release mode.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
@@ -47,9 +47,25 @@ pub(super) fn cache_core() -> Result<PathBuf> {
     run(cargo)
 }
 
+/// Builds a package of `examples/` and says where its program is. A smoke run takes it as
+/// the other checks have built it: without MLX, and not in release mode.
+pub(super) fn package(name: &str, with_mlx: bool, quick: bool) -> Result<PathBuf> {
+    if !quick {
+        return build(&["--package", name], with_mlx);
+    }
+    let mut cargo = workspace::cargo();
+    cargo.args(["build", "--package", name]);
+    run(cargo)
+}
+
 /// Runs an example with these arguments and returns what it writes as JSON.
 pub(super) fn example(name: &str, with_mlx: bool, arguments: &[&str]) -> Result<Value> {
     let program = build(&["--example", name], with_mlx)?;
+    report_of(&program, name, arguments)
+}
+
+/// Runs a program with these arguments and returns what it writes as JSON.
+pub(super) fn report_of(program: &Path, name: &str, arguments: &[&str]) -> Result<Value> {
     let path = report::folder()?.join(format!("{name}.json"));
     let mut command = Command::new(program);
     command.args(arguments).arg("--json").arg(&path);

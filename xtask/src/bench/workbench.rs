@@ -1,13 +1,15 @@
 //! What measurements need, made ready when the first one asks for it.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
 use serde_json::Value;
 
 use super::figures::{Figure, Needs};
+use super::mlx_lm::MlxLm;
+use super::serving::Serving;
 use super::side::{Answer, Side};
 use super::{mlx_lm, programs, report, trace};
 use crate::cache::Cache;
@@ -17,6 +19,9 @@ use crate::ui;
 
 /// Pairs of turns, or samples, of each figure.
 const ROUNDS: usize = 9;
+
+/// What our server calls its model.
+const OUR_MODEL: &str = "ours";
 
 /// Both sides, and how much to measure.
 pub(super) struct Workbench {
@@ -28,6 +33,11 @@ pub(super) struct Workbench {
     cache_core: Option<Side>,
     scheduler: Option<Side>,
     pager: Option<Side>,
+    load_generator: Option<PathBuf>,
+    our_server: Option<Serving>,
+    mlx_lm_server: Option<Serving>,
+    /// Where the load generator writes what its loads took.
+    loads: PathBuf,
     /// What the replay of the trace says, once it has been replayed.
     replayed_trace: Option<Value>,
     /// Why these are not to be had, once that is known.
@@ -68,6 +78,10 @@ impl Workbench {
             cache_core: None,
             scheduler: None,
             pager: None,
+            load_generator: None,
+            our_server: None,
+            mlx_lm_server: None,
+            loads: report::folder()?.join("load.json"),
             replayed_trace: None,
             no_mlx_lm: None,
             no_cache_core: None,
@@ -158,10 +172,38 @@ impl Workbench {
         side.ask_once(request)
     }
 
+    /// Whether this only checks that measuring works.
+    pub(super) fn is_quick(&self) -> bool {
+        self.quick
+    }
+
     /// What the load generator measures on the oracle.
-    pub(super) fn load_generator(&self, arguments: &[&str]) -> Result<Value> {
+    pub(super) fn load_generator(&mut self, arguments: &[&str]) -> Result<Value> {
+        self.build_load_generator()?;
+        let program = self.load_generator.as_ref().expect("it was just built");
         let arguments = [&["--oracle", "--quiet"], arguments].concat();
-        programs::example("load_generator", self.with_mlx(), &arguments)
+        programs::report_of(program, "load_generator", &arguments)
+    }
+
+    /// The load generator, our server, and where loads are reported. The server has the
+    /// model, or the oracle where this is quick.
+    pub(super) fn server(&mut self) -> Result<(&Path, &Serving, &Path)> {
+        self.start_our_server()?;
+        let generator = self.load_generator.as_ref().expect("it was just built");
+        let server = self.our_server.as_ref().expect("it was just started");
+        Ok((generator, server, &self.loads))
+    }
+
+    /// The load generator, our server, mlx-lm's, and where loads are reported.
+    pub(super) fn servers(&mut self) -> Result<(&Path, &Serving, &Serving, &Path)> {
+        self.start_our_server()?;
+        if self.mlx_lm_server.is_none() {
+            self.mlx_lm_server = Some(self.start_mlx_lm_server()?);
+        }
+        let generator = self.load_generator.as_ref().expect("it was just built");
+        let ours = self.our_server.as_ref().expect("it was just started");
+        let theirs = self.mlx_lm_server.as_ref().expect("it was just started");
+        Ok((generator, ours, theirs, &self.loads))
     }
 
     /// Hit rates on a trace of real requests.
@@ -179,6 +221,54 @@ impl Workbench {
     /// Programs that need no MLX are built with it all the same where others are: once.
     fn with_mlx(&self) -> bool {
         matches!(self.mlx, Mlx::Ready(_))
+    }
+
+    fn build_load_generator(&mut self) -> Result<()> {
+        if self.load_generator.is_none() {
+            let program = programs::package("motet-load-generator", self.with_mlx(), self.quick)?;
+            self.load_generator = Some(program);
+        }
+        Ok(())
+    }
+
+    fn start_our_server(&mut self) -> Result<()> {
+        self.build_load_generator()?;
+        if self.our_server.is_some() {
+            return Ok(());
+        }
+        let program = programs::package("motet-server", self.with_mlx(), self.quick)?;
+        let mut command = Command::new(program);
+        match &self.mlx {
+            Mlx::Ready(ready) if !self.quick => command.arg("--model").arg(&ready.model),
+            _ => command.arg("--oracle"),
+        };
+        command.args(["--name", OUR_MODEL]);
+        let log = report::folder()?.join("server.log");
+        let serving = Serving::start("our server", OUR_MODEL, &mut command, &log)?;
+        self.our_server = Some(serving);
+        Ok(())
+    }
+
+    fn start_mlx_lm_server(&self) -> Result<Serving> {
+        let (mlx_lm, ready, weights) = self.mlx_lm()?;
+        let folder = report::folder()?.join("mlx-lm-model");
+        let preload = ready.blas_preload.as_deref();
+        let mut command = mlx_lm.server(&weights, &ready.model, &folder, preload);
+        let log = report::folder()?.join("mlx-lm-server.log");
+        // The name by which it knows the model that it was started with.
+        let started = Serving::start("mlx-lm's server", "default_model", &mut command, &log);
+        started.map_err(|error| Unavailable(format!("{error:#}")).into())
+    }
+
+    /// mlx-lm, and the weights for it.
+    fn mlx_lm(&self) -> Result<(MlxLm, &Ready, PathBuf)> {
+        let Mlx::Ready(ready) = &self.mlx else {
+            return Err(Unavailable("no MLX".to_owned()).into());
+        };
+        let weights = mlx_lm::weights(&self.cache, || programs::figures(true), &ready.model)?;
+        let mlx_lm = mlx_lm::install(&self.cache)
+            .map_err(|error| Unavailable(format!("mlx-lm cannot be installed: {error:#}")))?;
+        Ok((mlx_lm, ready, weights))
     }
 
     fn start_ours(&self) -> Result<Side> {
@@ -200,18 +290,12 @@ impl Workbench {
     }
 
     fn start_mlx_lm(&self) -> Result<Side> {
-        let Mlx::Ready(ready) = &self.mlx else {
-            return Err(Unavailable("no MLX".to_owned()).into());
-        };
-        let unavailable = |what, error| Unavailable(format!("mlx-lm {what}: {error:#}"));
-        let weights = mlx_lm::weights(&self.cache, &programs::figures(true)?, &ready.model)?;
-        let mlx_lm = mlx_lm::install(&self.cache)
-            .map_err(|error| unavailable("cannot be installed", error))?;
+        let (mlx_lm, ready, weights) = self.mlx_lm()?;
         let mut command = mlx_lm.peer(&weights, ready.blas_preload.as_deref());
         let task = ui::Task::start("load mlx-lm");
         let log = report::folder()?.join("mlx-lm.log");
         let side = Side::start("mlx-lm", &mut command, &log)
-            .map_err(|error| unavailable("does not start", error))?;
+            .map_err(|error| Unavailable(format!("mlx-lm does not start: {error:#}")))?;
         task.done();
         let hello = side.hello();
         ui::note(&format!(

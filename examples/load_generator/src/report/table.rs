@@ -3,56 +3,87 @@
 use std::fmt::Write;
 
 use super::layout::{bar, counted, duration, paragraph, thousands};
-use super::{Paged, Percentiles, Report, Steps};
+use super::{Computed, KindFigures, Memory, Paged, Percentiles, Report, Steps};
+use crate::arguments::Load;
 use crate::byte_size::ByteSize;
 
 /// Rows of the histogram of batch sizes; more sizes share rows.
 const HISTOGRAM_ROWS: usize = 16;
+/// This program's own lateness matters from here on, in milliseconds and as a share of
+/// the time between two tokens.
+const LATE_MS_MIN: f64 = 5.0;
+const LATE_SHARE_MIN: f64 = 0.1;
 /// Columns of its longest bar.
 const BAR_COLUMNS: usize = 56;
 
 /// The report as a table, 80 columns wide.
 pub(crate) fn table(report: &Report) -> String {
-    [
-        what_ran(report),
-        requests(report),
-        latencies(report),
-        tokens(report),
-        memory(report),
-        histogram(&report.steps),
-    ]
-    .join("\n")
+    let memory = report
+        .memory
+        .as_ref()
+        .map(|figures| memory(report, figures));
+    let parts = [
+        Some(what_ran(report)),
+        Some(requests(report)),
+        Some(latencies(report)),
+        (report.kinds.len() > 1).then(|| kinds(&report.kinds)),
+        Some(tokens(report)),
+        memory,
+        report.steps.as_ref().map(histogram),
+        lateness(report),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    parts.join("\n")
 }
 
 fn what_ran(report: &Report) -> String {
     let load = &report.load;
-    let who = match load.unique_words {
-        Some(words) => format!(
-            "{}, each with {} of its own",
-            counted(load.users as u64, "user"),
-            counted(words as u64, "word")
-        ),
-        None => format!(
-            "{}, {} each, system prompt of {}",
-            counted(load.users as u64, "user"),
-            counted(load.turns as u64, "turn"),
-            counted(load.system_words as u64, "word")
-        ),
-    };
-    let replies = format!(
-        "replies of at most {}, arrivals {}, seed {}",
-        counted(load.reply_tokens as u64, "token"),
-        load.arrivals,
-        load.seed
-    );
-    let model = match report.model.simulated {
-        true => "the oracle on a simulated device: no language model".to_owned(),
-        false => format!(
+    let model = match (&report.url, report.model.simulated) {
+        (Some(url), _) => format!("{} at {url}", report.model.name),
+        (None, true) => "the oracle on a simulated device: no language model".to_owned(),
+        (None, false) => format!(
             "{}, loaded in {:.1} s",
             report.model.name, report.model.load_seconds
         ),
     };
-    row("Load", &who) + &row("", &replies) + &row("Model", &model)
+    row("Load", &who(load)) + &row("", &how(load)) + &row("Model", &model)
+}
+
+fn who(load: &Load) -> String {
+    if let Some(path) = &load.trace.trace {
+        return format!("the requests of {}", path.display());
+    }
+    let users = counted(load.mix().kinds().len() as u64, "user");
+    let users = match &load.mix {
+        Some(mix) => format!("{users} ({mix})"),
+        None => users,
+    };
+    match load.unique_words {
+        Some(words) => format!(
+            "{users}, each with {} of its own",
+            counted(words as u64, "word")
+        ),
+        None => format!(
+            "{users}, {} each, system prompt of {}",
+            counted(load.turns as u64, "turn"),
+            counted(load.system_words as u64, "word")
+        ),
+    }
+}
+
+fn how(load: &Load) -> String {
+    match load.trace.trace {
+        Some(_) => format!(
+            "{} times as fast, lengths times {}, seed {}",
+            load.trace.trace_speed, load.trace.trace_scale, load.seed
+        ),
+        None => format!(
+            "replies of at most {}, arrivals {}, seed {}",
+            counted(load.reply_tokens as u64, "token"),
+            load.arrivals,
+            load.seed
+        ),
+    }
 }
 
 fn requests(report: &Report) -> String {
@@ -90,45 +121,88 @@ fn requests(report: &Report) -> String {
 
 fn latencies(report: &Report) -> String {
     let latency = &report.latency;
-    let line = |name: &str, cells: [String; 4]| {
-        let mut line = format!("{name:<24}");
-        for cell in cells {
-            write!(line, "{cell:>13}").expect("a string takes all that is written");
-        }
-        line + "\n"
-    };
-    let cells = |measured: &Option<Percentiles>| match measured {
-        Some(p) => [p.p50_ms, p.p90_ms, p.p99_ms, p.max_ms].map(duration),
-        None => ["–"; 4].map(str::to_owned),
-    };
     line("Latency", ["p50", "p90", "p99", "max"].map(str::to_owned))
         + &line("  to the first token", cells(&latency.first_token))
         + &line("  between two tokens", cells(&latency.between_tokens))
         + &line("  of the whole reply", cells(&latency.whole_reply))
 }
 
+fn kinds(kinds: &[KindFigures]) -> String {
+    let kinds = kinds.iter().map(|kind| {
+        let users = counted(kind.users as u64, "user");
+        line(
+            &format!("{}, {users}", kind.kind.name()),
+            ["p50", "p90", "p99", "max"].map(str::to_owned),
+        ) + &line("  to the first token", cells(&kind.latency.first_token))
+            + &line("  between two tokens", cells(&kind.latency.between_tokens))
+    });
+    kinds.collect()
+}
+
+fn line(name: &str, cells: [String; 4]) -> String {
+    let mut line = format!("{name:<24}");
+    for cell in cells {
+        write!(line, "{cell:>13}").expect("a string takes all that is written");
+    }
+    line + "\n"
+}
+
+fn cells(measured: &Option<Percentiles>) -> [String; 4] {
+    match measured {
+        Some(p) => [p.p50_ms, p.p90_ms, p.p99_ms, p.max_ms].map(duration),
+        None => ["–"; 4].map(str::to_owned),
+    }
+}
+
+/// Said only when what was measured may be this program's own slowness.
+fn lateness(report: &Report) -> Option<String> {
+    let late = report.client_late_p90_ms;
+    let gap = report.latency.between_tokens.as_ref()?.p50_ms;
+    let matters = late > LATE_MS_MIN && late > LATE_SHARE_MIN * gap;
+    matters.then(|| {
+        let text = format!(
+            "this program itself was late by {} or more in one of ten moments: latencies \
+             are partly its own. Give it a processor, or run it on another machine",
+            duration(late)
+        );
+        row("Warning", &text)
+    })
+}
+
 fn tokens(report: &Report) -> String {
     let tokens = &report.tokens;
-    let prompts = format!(
-        "{}, {:.1} % of them served from cache",
-        counted(tokens.prompt, "token"),
-        100.0 * tokens.prompt_from_cache_share
-    );
+    let prompts = match tokens.prompt {
+        0 => "the server tells no usage".to_owned(),
+        prompt => format!(
+            "{}, {:.1} % of them served from cache",
+            counted(prompt, "token"),
+            100.0 * tokens.prompt_from_cache_share
+        ),
+    };
+    let computed = tokens.computed.as_ref();
+    row("Prompts", &prompts) + &computed.map_or_else(String::new, |c| self::computed(report, c))
+}
+
+fn computed(report: &Report, computed: &Computed) -> String {
     let distinct = format!(
         "{} in the prompts, {} with the replies",
-        counted(tokens.prompt_distinct as u64, "token"),
-        thousands(tokens.distinct as u64)
+        counted(computed.prompt_distinct as u64, "token"),
+        thousands(computed.distinct as u64)
     );
     let evaluated = format!(
         "{}, {:.3} for each distinct one",
-        counted(tokens.evaluated, "token"),
-        tokens.evaluated as f64 / tokens.distinct.max(1) as f64
+        counted(computed.evaluated, "token"),
+        computed.evaluated as f64 / computed.distinct.max(1) as f64
     );
-    let mut rows =
-        row("Prompts", &prompts) + &row("Distinct", &distinct) + &row("Evaluated", &evaluated);
-    if tokens.shared_start_computed_once {
-        let start = counted(tokens.shared_start as u64, "token");
-        let what = match report.load.unique_words.is_none() && report.load.system_words > 0 {
+    let mut rows = row("Distinct", &distinct) + &row("Evaluated", &evaluated);
+    if computed.shared_start_computed_once {
+        let start = counted(computed.shared_start as u64, "token");
+        let load = &report.load;
+        let has_system_prompt = load.unique_words.is_none()
+            && load.mix.is_none()
+            && load.trace.trace.is_none()
+            && load.system_words > 0;
+        let what = match has_system_prompt {
             true => format!("the shared system prompt ({start}) was computed once"),
             false => format!("what all prompts begin with ({start}) was computed once"),
         };
@@ -137,8 +211,7 @@ fn tokens(report: &Report) -> String {
     rows
 }
 
-fn memory(report: &Report) -> String {
-    let memory = &report.memory;
+fn memory(report: &Report, memory: &Memory) -> String {
     let cached = format!(
         "{} for {} in {}; {} at most",
         ByteSize(memory.cached_bytes),
@@ -159,11 +232,15 @@ fn memory(report: &Report) -> String {
     if let Some(pager) = &memory.pager {
         rows += &beside(pager);
     }
+    let busy_seconds = report
+        .steps
+        .as_ref()
+        .map_or(0.0, |steps| steps.device_busy_seconds);
     let device = format!(
         "{} at the peak, busy {:.1} % of the time",
         ByteSize(memory.device_peak_bytes),
         // The last step may end a moment after the last user has left.
-        (100.0 * report.steps.device_busy_seconds / report.wall_seconds).min(100.0)
+        (100.0 * busy_seconds / report.wall_seconds).min(100.0)
     );
     rows + &row("Device memory", &device)
 }

@@ -52,6 +52,17 @@ impl Conversation {
         }
     }
 
+    /// All is forgotten but the system prompt.
+    pub(crate) fn forget(&mut self) {
+        match self {
+            Conversation::Chat(messages) => messages.retain(|message| message.role == "system"),
+            Conversation::Tokens(tokens) => {
+                let user = tokens.iter().position(|token| *token == USER);
+                tokens.truncate(user.unwrap_or(tokens.len()));
+            }
+        }
+    }
+
     /// What the model is to continue.
     pub(crate) fn prompt(&self) -> Prompt {
         match self {
@@ -107,6 +118,18 @@ mod tests {
                 .all(|token| (*token as usize) < ORACLE_VOCAB_SIZE)
         );
         assert!(!first.contains(&ORACLE_END));
+    }
+
+    #[test]
+    fn the_system_prompt_is_not_forgotten() {
+        for is_text in [false, true] {
+            let fresh = Conversation::new(is_text, "You are a stone.");
+            let mut conversation = fresh.clone();
+            conversation.ask("How old are you?");
+            conversation.answer("", &[7, 8, 9]);
+            conversation.forget();
+            assert_eq!(conversation.prompt(), fresh.prompt());
+        }
     }
 
     #[test]

@@ -3,14 +3,18 @@
 
 mod figures;
 mod layout;
+mod page;
 mod percentiles;
+mod plot;
 mod table;
 mod transcript;
 
 use serde::Serialize;
 
 use crate::arguments::{EngineSettings, Load};
+use crate::mix::Kind;
 
+pub(crate) use page::page;
 pub(crate) use percentiles::Percentiles;
 pub(crate) use table::table;
 pub(crate) use transcript::transcripts;
@@ -20,8 +24,10 @@ pub(crate) use transcript::transcripts;
 pub(crate) struct Report {
     /// What the users were to do.
     pub(crate) load: Load,
-    /// How the engine was set up.
-    pub(crate) engine: EngineSettings,
+    /// How the engine was set up; null of a server.
+    pub(crate) engine: Option<EngineSettings>,
+    /// The server that was asked; null of an engine in this process.
+    pub(crate) url: Option<String>,
     /// What ran.
     pub(crate) model: ModelFigures,
     /// From the first request to the end of the last reply, in seconds.
@@ -32,12 +38,17 @@ pub(crate) struct Report {
     pub(crate) requests: Requests,
     /// Time until and between tokens, as the users met it.
     pub(crate) latency: Latency,
+    /// The same for each kind of user.
+    pub(crate) kinds: Vec<KindFigures>,
     /// Tokens, and who computed them.
     pub(crate) tokens: Tokens,
-    /// Forward passes.
-    pub(crate) steps: Steps,
-    /// Bytes.
-    pub(crate) memory: Memory,
+    /// Forward passes; null of a server.
+    pub(crate) steps: Option<Steps>,
+    /// Bytes; null of a server.
+    pub(crate) memory: Option<Memory>,
+    /// How late this program itself was when it had something to do, in milliseconds:
+    /// nine times of ten no later than this.
+    pub(crate) client_late_p90_ms: f64,
 }
 
 /// What ran.
@@ -68,6 +79,16 @@ pub(crate) struct Requests {
     pub(crate) errors: std::collections::BTreeMap<String, usize>,
 }
 
+/// What users of one kind met.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct KindFigures {
+    pub(crate) kind: Kind,
+    pub(crate) users: usize,
+    pub(crate) finished: usize,
+    pub(crate) output_tokens: usize,
+    pub(crate) latency: Latency,
+}
+
 /// As the users met it. Null where nothing was measured.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Latency {
@@ -87,12 +108,21 @@ pub(crate) struct Tokens {
     pub(crate) output: usize,
     /// Of these, a second.
     pub(crate) output_per_second: f64,
-    /// In the prompts of all requests that started.
+    /// In the prompts of all requests that started; of a server, that finished and
+    /// whose usage it told.
     pub(crate) prompt: u64,
     /// Of these, served from cache.
     pub(crate) prompt_from_cache: u64,
     /// The same, of 1.
     pub(crate) prompt_from_cache_share: f64,
+    /// Left out of a server, whose tokens nobody knows.
+    #[serde(flatten)]
+    pub(crate) computed: Option<Computed>,
+}
+
+/// What had to be computed, and what was.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Computed {
     /// In prompts, equal prefixes counted once.
     pub(crate) prompt_distinct: usize,
     /// In prompts and what was computed of their replies, equal prefixes counted

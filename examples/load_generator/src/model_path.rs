@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn the_nearest_name_wins() {
-        let here = file!();
+        let here = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
         let check = |named: Option<&str>, set: &[(&str, &str)], expected: Result<&str, &str>| {
             let environment = |name: &str| {
                 let found = set.iter().find(|(key, _)| *key == name);

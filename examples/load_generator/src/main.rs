@@ -1,23 +1,28 @@
-//! Many users talk to one engine at once, and what that was like is measured.
+//! Many users talk to one engine, or to one server, at once, and what that was like is
+//! measured.
 //!
 //! ```sh
 //! cargo xtask setup --model smollm2-135m-instruct   # once
-//! cargo run --release --features mlx --example load_generator
-//! cargo run --release --example load_generator -- --oracle   # no MLX needed
+//! cargo run --release --package motet-load-generator --features mlx
+//! cargo run --release --package motet-load-generator -- --oracle   # no MLX needed
+//! cargo run --release --package motet-load-generator -- --url http://127.0.0.1:8080
 //! ```
 //!
 //! | file | what happens there |
 //! |---|---|
 //! | `arguments.rs` | the command line |
 //! | `texts.rs` | what the users say, and the system prompt |
-//! | `script.rs` | who says what, and when: fixed by the seed before anything runs |
+//! | `mix.rs` | kinds of users |
+//! | `script.rs`, `traced.rs` | who says what, and when: fixed before anything runs, by the seed or a trace |
+//! | `partner.rs` | whom the users talk to: an engine in this process, or a server |
+//! | `server/` | an OpenAI-compatible server, as one of its clients knows it |
 //! | `start.rs`, `model_path.rs` | the engine: a model on MLX, or the oracle |
 //! | `conversation.rs` | a conversation as chat messages, or as tokens for the oracle |
 //! | `user.rs` | one user: asks, waits, takes the time |
 //! | `crowd.rs` | all users at once, and the end by CTRL-C |
 //! | `progress.rs` | the bars while it runs |
 //! | `distinct.rs` | how many tokens had to be computed at least |
-//! | `report/` | the figures; as a table, as JSON; conversations |
+//! | `report/` | the figures; as a table, as JSON, as HTML with plots; conversations |
 
 mod arguments;
 mod arrivals;
@@ -25,27 +30,31 @@ mod byte_size;
 mod conversation;
 mod crowd;
 mod distinct;
+mod mix;
 #[cfg(any(feature = "mlx", test))]
 mod model_path;
+mod partner;
 mod progress;
 mod report;
 mod script;
+mod server;
 mod start;
 #[cfg(test)]
 mod tests;
 mod texts;
+mod traced;
 mod user;
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Parser;
 
 use arguments::Arguments;
+use partner::Partner;
 use progress::Progress;
 use report::Report;
 
@@ -68,18 +77,18 @@ async fn main() -> ExitCode {
 
 async fn run(arguments: &Arguments) -> Result<Report> {
     // A path that cannot be written is better known before the run.
-    let json = match &arguments.json {
-        Some(path) => Some((path, create(path)?)),
-        None => None,
-    };
+    let json = arguments.json.as_deref().map(create).transpose()?;
+    let html = arguments.report.as_deref().map(create).transpose()?;
     let progress = Progress::new(arguments.quiet);
-    let scripts = script::write(&arguments.load);
-    let started = start::engine(arguments, &progress).await?;
-    let engine = Arc::new(started.engine);
+    let scripts = match traced::read(&arguments.load)? {
+        Some(scripts) => scripts,
+        None => script::write(&arguments.load),
+    };
+    let (partner, load_seconds) = Partner::find(arguments, &progress).await?;
     // Only now: while the model is loaded, CTRL-C ends the program at once.
     let stop = crowd::stop_at_ctrl_c();
-    let crowd = crowd::run(&engine, scripts, &progress, stop).await;
-    let report = Report::new(arguments, &engine, started.load_time, &crowd)?;
+    let crowd = crowd::run(&partner, scripts, &progress, stop).await;
+    let report = Report::new(arguments, &partner, load_seconds, &crowd)?;
 
     if !arguments.quiet {
         show(&report::transcripts(
@@ -89,18 +98,38 @@ async fn run(arguments: &Arguments) -> Result<Report> {
         ))?;
     }
     show(&report::table(&report))?;
-    if let Some((path, file)) = json {
-        serde_json::to_writer_pretty(file, &report)
+    if let Some((mut file, path)) = json {
+        serde_json::to_writer_pretty(&mut file, &report)
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    if let Some(engine) = Arc::into_inner(engine) {
-        engine.shutdown(motet::Shutdown::Abort).await;
+    if let Some((mut file, path)) = html {
+        let page = report::page(&report, &crowd, &command_line(std::env::args()));
+        file.write_all(page.as_bytes())
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
+    partner.leave().await;
     Ok(report)
 }
 
-fn create(path: &Path) -> Result<File> {
-    File::create(path).with_context(|| format!("cannot write {}", path.display()))
+fn create(path: &Path) -> Result<(File, &Path)> {
+    let file = File::create(path);
+    let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+    Ok((file, path))
+}
+
+/// The command that is to run the same load again, without its secret.
+fn command_line(words: impl Iterator<Item = String>) -> String {
+    let mut shown = Vec::new();
+    let mut hides_next = false;
+    for word in words {
+        shown.push(match (hides_next, word.starts_with("--api-key=")) {
+            (true, _) => "KEY".to_owned(),
+            (false, true) => "--api-key=KEY".to_owned(),
+            (false, false) => word.clone(),
+        });
+        hides_next = word == "--api-key";
+    }
+    shown.join(" ")
 }
 
 /// Prints to standard output. A reader that has gone, such as `head`, is no error.

@@ -81,8 +81,8 @@ async fn model(_: Option<&Path>, _: EngineConfig) -> Result<Engine> {
         "this program was built without MLX and cannot run a model.\n\
          Set MLX up and build with it:\n  \
            cargo xtask setup --model smollm2-135m-instruct\n  \
-           cargo run --release --features mlx --example load_generator\n\
+           cargo run --release --package motet-load-generator --features mlx\n\
          or see the scheduler at work on a simulated device:\n  \
-           cargo run --release --example load_generator -- --oracle"
+           cargo run --release --package motet-load-generator -- --oracle"
     )
 }

@@ -1,5 +1,5 @@
-//! Small loads on the oracle, from the command line to the report. Time is
-//! paused: who sleeps wakes as soon as nobody has anything else to do.
+//! Small loads on the oracle in this process, from the command line to the report. Time
+//! is paused: who sleeps wakes as soon as nobody has anything else to do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +9,10 @@ use motet::model::oracle::StepCost;
 use tokio::sync::watch;
 
 use crate::arguments::Arguments;
+use crate::mix::Kind;
+use crate::partner::Partner;
 use crate::progress::Progress;
-use crate::report::{self, Report};
+use crate::report::{self, Computed, Report, Steps};
 use crate::user::Stop;
 use crate::{crowd, script, start};
 
@@ -28,15 +30,18 @@ async fn run_at_cost(words: &str, stop: Stop, cost: StepCost) -> Report {
     // The paused clock runs ahead of the device, which is a thread.
     config.scheduler.device_timeout = Duration::MAX;
     let engine = start::oracle(config, cost).await;
-    let engine = Arc::new(engine.expect("an engine that starts"));
+    let partner = Partner::Engine(Arc::new(engine.expect("an engine that starts")));
     let scripts = script::write(&arguments.load);
-    let crowd = crowd::run(&engine, scripts, &Progress::new(true), stop).await;
-    assert_eq!(crowd.stats.running, 0, "nobody is left");
-    assert_eq!(crowd.stats.cache.reserved_bytes, 0, "nothing is held");
-    let report = Report::new(&arguments, &engine, Duration::ZERO, &crowd).expect("a report");
-    let engine = Arc::into_inner(engine).expect("the users have left the engine");
-    engine.shutdown(motet::Shutdown::Abort).await;
+    let crowd = crowd::run(&partner, scripts, &Progress::new(true), stop).await;
+    let stats = &crowd.engine.as_ref().expect("an engine was watched").stats;
+    assert_eq!(stats.running, 0, "nobody is left");
+    assert_eq!(stats.cache.reserved_bytes, 0, "nothing is held");
+    let report = Report::new(&arguments, &partner, 0.0, &crowd).expect("a report");
+    partner.leave().await;
     check_consistent(&report);
+    let page = report::page(&report, &crowd, "load_generator");
+    assert_eq!(page.matches("<figure>").count(), 5);
+    assert!(!page.contains("http"), "it needs nobody else");
     report
 }
 
@@ -46,9 +51,10 @@ fn check_consistent(report: &Report) {
     let ended = requests.finished + requests.failed + requests.interrupted;
     assert!(ended <= requests.planned);
     assert!(tokens.prompt_from_cache < tokens.prompt.max(1));
-    assert!(tokens.prompt_distinct <= tokens.distinct);
-    let steps: u64 = report.steps.by_sequences.iter().sum();
-    assert_eq!(steps, report.steps.count);
+    let computed = computed(report);
+    assert!(computed.prompt_distinct <= computed.distinct);
+    let steps = steps(report);
+    assert_eq!(steps.by_sequences.iter().sum::<u64>(), steps.count);
     let gaps = report.latency.between_tokens.map_or(0, |gaps| gaps.count);
     let firsts = report.latency.first_token.map_or(0, |firsts| firsts.count);
     assert_eq!(gaps + firsts, tokens.output as u64);
@@ -59,10 +65,32 @@ fn check_consistent(report: &Report) {
     serde_json::to_string(report).expect("JSON knows all of it");
 }
 
+fn computed(report: &Report) -> &Computed {
+    report.tokens.computed.as_ref().expect("an engine tells")
+}
+
+fn steps(report: &Report) -> &Steps {
+    report.steps.as_ref().expect("an engine tells")
+}
+
 /// Nobody presses CTRL-C; keep the sender.
 fn no_stop() -> (watch::Sender<bool>, Stop) {
     let (sender, receiver) = watch::channel(false);
     (sender, Stop(receiver))
+}
+
+#[test]
+fn reports_do_not_tell_keys() {
+    let check = |command: &str, shown: &str| {
+        let words = command.split_whitespace().map(str::to_owned);
+        assert_eq!(crate::command_line(words), shown);
+    };
+    check(
+        "load --api-key secret --users 2",
+        "load --api-key KEY --users 2",
+    );
+    check("load --api-key=secret", "load --api-key=KEY");
+    check("load --url http://x", "load --url http://x");
 }
 
 #[tokio::test(start_paused = true)]
@@ -73,30 +101,37 @@ async fn every_load_is_served_to_its_end() {
         assert_eq!(report.requests.finished, requests, "{words}");
         assert!(!report.interrupted);
         // Not a token less than there must be; and with room for all, hardly more
-        let tokens = &report.tokens;
+        let tokens = computed(&report);
         assert!(tokens.evaluated >= tokens.distinct as u64, "{words}");
         // (an end is seen one step late).
         let most = 1.05 * tokens.distinct as f64 + requests as f64;
         assert!(tokens.evaluated as f64 <= most, "{words}: {tokens:?}");
         // What is left is each distinct token's state, once, and here and there that of
         // an end token, which the next turn begins with in most chat templates.
-        let memory = &report.memory;
+        let memory = report.memory.as_ref().expect("an engine tells");
         assert!(memory.cached_bytes >= memory.needed_bytes, "{words}");
         assert!(memory.held_by_needed <= 1.1, "{words}: {memory:?}");
         assert!(memory.held_by_needed <= memory.held_max_by_needed);
         report
     };
     let report = check("", 48).await;
-    assert!(report.tokens.shared_start_computed_once);
-    assert!(report.tokens.shared_start >= 400);
+    assert!(computed(&report).shared_start_computed_once);
+    assert!(computed(&report).shared_start >= 400);
     assert!(report.tokens.prompt_from_cache_share > 0.9);
 
     check("--arrivals poisson:50 --turns 2", 32).await;
     check("--think-ms 3000 --users 3 --temperature 0.8", 9).await;
     check("--system-words 0 --turns 5 --users 70", 350).await;
 
+    let report = check("--mix chatty=3,long=2,batch=2 --long-words 200", 21).await;
+    let kinds: Vec<_> = report.kinds.iter().map(|kind| kind.kind).collect();
+    assert_eq!(kinds, [Kind::Chatty, Kind::Long, Kind::Batch]);
+    let finished: usize = report.kinds.iter().map(|kind| kind.finished).sum();
+    assert_eq!(finished, 21);
+    assert!(report::table(&report).contains("batch, 2 users"));
+
     let report = check("--unique-words 100", 16).await;
-    assert!(!report.tokens.shared_start_computed_once);
+    assert!(!computed(&report).shared_start_computed_once);
     assert!(report.tokens.prompt_from_cache_share < 0.05);
 
     let report = check("--ignore-end --reply-tokens 20", 48).await;
@@ -109,7 +144,7 @@ async fn refused_requests_are_tried_again_and_counted() {
     let report = run("--sequences-max 2 --queue-max 1 --users 12", stop).await;
     assert_eq!(report.requests.finished, 36);
     assert!(report.requests.refusals > 0);
-    assert!(report.steps.by_sequences.len() <= 2);
+    assert!(steps(&report).by_sequences.len() <= 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,15 +1,19 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Parser;
+use motet::TokenId;
 use motet::config::{CacheConfig, DiskConfig, EngineConfig, SchedulerConfig};
 use serde::Serialize;
 
 use crate::arrivals::Arrivals;
 use crate::byte_size::ByteSize;
+use crate::mix::{Kind, Mix};
 
-/// Many users talk to one engine at once; measures what that is like.
+/// Many users talk to one engine, or to one server, at once; measures what that is
+/// like.
 ///
 /// All users share a system prompt (a hotel's concierge) and ask it questions in
 /// several turns, each turn with the whole conversation so far. The same seed
@@ -33,6 +37,9 @@ pub(crate) struct Arguments {
     pub(crate) oracle: bool,
 
     #[command(flatten)]
+    pub(crate) server: ServerSettings,
+
+    #[command(flatten)]
     pub(crate) load: Load,
 
     #[command(flatten)]
@@ -42,6 +49,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) json: Option<PathBuf>,
 
+    /// Also write a report with plots to this file, as HTML
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(crate) report: Option<PathBuf>,
+
     /// Users whose conversation is shown, so that you see that the model talks sense
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Output")]
     pub(crate) show: usize,
@@ -49,6 +60,65 @@ pub(crate) struct Arguments {
     /// The table only: no progress bars, no conversation
     #[arg(long, short, help_heading = "Output")]
     pub(crate) quiet: bool,
+}
+
+/// Whom to ask instead of an engine in this process.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Server")]
+pub(crate) struct ServerSettings {
+    /// Ask an OpenAI-compatible server, at http://HOST:PORT
+    #[arg(long, value_name = "URL")]
+    #[arg(conflicts_with_all = ["model", "oracle", "sequences_max", "queue_max",
+                                "step_tokens_max", "cache_bytes_max", "host_bytes_max", "disk"])]
+    pub(crate) url: Option<String>,
+
+    /// The key that the server wants, if it wants one
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "MOTET_API_KEY",
+        hide_env_values = true
+    )]
+    pub(crate) api_key: Option<String>,
+
+    /// What the server calls the model; the first that it lists, if not given
+    #[arg(long, value_name = "NAME", requires = "url")]
+    pub(crate) model_name: Option<String>,
+
+    /// Give a request up when the server has said nothing for so long
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub(crate) timeout_seconds: u64,
+}
+
+/// A trace that is replayed.
+#[derive(Clone, Debug, clap::Args, Serialize)]
+#[command(next_help_heading = "Trace")]
+pub(crate) struct TraceSettings {
+    /// Replay the requests of a trace, each at its time, instead of users who talk
+    ///
+    /// Read are: JSON lines with `timestamp`, `input_length`, `output_length` and
+    /// `hash_ids`, one for 512 tokens (Mooncake); JSON lines, or a folder of such
+    /// files, with `timestamp`, `input` and `output` (agents); a .csv file with
+    /// TIMESTAMP, ContextTokens and GeneratedTokens (Azure). Where a trace has no
+    /// text, words are made up, three for four tokens, and equal for equal blocks.
+    #[arg(long, value_name = "PATH")]
+    #[arg(conflicts_with_all = ["users", "turns", "system_words", "unique_words", "mix", "fresh",
+                                "arrivals", "think_ms"])]
+    pub(crate) trace: Option<PathBuf>,
+
+    /// Only so many requests, from the first
+    #[arg(long, value_name = "N", requires = "trace", value_parser = at_least_one)]
+    pub(crate) trace_requests: Option<usize>,
+
+    /// Let time pass so many times as fast
+    #[arg(long, value_name = "TIMES", default_value_t = 1.0, value_parser = above_zero)]
+    pub(crate) trace_speed: f64,
+
+    /// Multiply lengths by this, for models with a shorter context
+    ///
+    /// Prompts of which the trace has the text keep their length.
+    #[arg(long, value_name = "TIMES", default_value_t = 1.0, value_parser = above_zero)]
+    pub(crate) trace_scale: f64,
 }
 
 /// What the users do.
@@ -73,11 +143,35 @@ pub(crate) struct Load {
     #[arg(long, value_name = "WORDS", default_value_t = 400)]
     pub(crate) system_words: usize,
 
+    /// Begin the system prompt with the seed, so that a server which has seen this load
+    /// with another one finds nothing of it in its cache
+    #[arg(long)]
+    pub(crate) fresh: bool,
+
     /// Share nothing instead: one turn, and for each user a prompt of its own of
     /// so many words
     #[arg(long, value_name = "WORDS", value_parser = at_least_one)]
-    #[arg(conflicts_with_all = ["turns", "system_words"])]
+    #[arg(conflicts_with_all = ["turns", "system_words", "fresh"])]
     pub(crate) unique_words: Option<usize>,
+
+    /// Users of several kinds, for example chatty=8,long=4,batch=4
+    ///
+    /// chatty: asks the concierge in several turns, as all users do without this.
+    /// long: brings a text of its own, and asks about it in several turns. batch:
+    /// asks as many things, each on its own.
+    #[arg(long, value_name = "KINDS", conflicts_with_all = ["users", "unique_words"])]
+    pub(crate) mix: Option<Mix>,
+
+    /// Words of what a long-prompt user brings
+    #[arg(long, value_name = "WORDS", default_value_t = 1_000, value_parser = at_least_one)]
+    pub(crate) long_words: usize,
+
+    /// Words of what a batch user asks
+    #[arg(long, value_name = "WORDS", default_value_t = 60, value_parser = at_least_one)]
+    pub(crate) batch_words: usize,
+
+    #[command(flatten)]
+    pub(crate) trace: TraceSettings,
 
     /// When requests come: `closed` or `poisson:RATE`
     ///
@@ -100,8 +194,16 @@ pub(crate) struct Load {
     pub(crate) temperature: f32,
 
     /// Go on past the model's end tokens, so that each reply has full length
+    ///
+    /// Servers other than Motet's and vLLM's may not know how; see --ban-tokens.
     #[arg(long)]
     pub(crate) ignore_end: bool,
+
+    /// Tokens that are never drawn, for example the model's end tokens
+    ///
+    /// Makes replies equally long on any server that knows `logit_bias`.
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    pub(crate) ban_tokens: Vec<TokenId>,
 }
 
 /// How the engine is set up.
@@ -148,9 +250,17 @@ impl Load {
         }
     }
 
-    /// Requests of all users.
-    pub(crate) fn requests(&self) -> usize {
-        self.users.saturating_mul(self.turns())
+    /// Users of each kind.
+    pub(crate) fn mix(&self) -> Mix {
+        let alike = || Mix::only(Kind::Chatty, self.users);
+        self.mix.clone().unwrap_or_else(alike)
+    }
+}
+
+impl ServerSettings {
+    /// How long a server may say nothing.
+    pub(crate) fn silence_max(&self) -> Duration {
+        Duration::from_secs(self.timeout_seconds)
     }
 }
 
@@ -177,6 +287,13 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
+fn above_zero(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if number > 0.0 && f64::is_finite(number) => Ok(number),
+        _ => Err("expected a number above 0".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -199,5 +316,15 @@ mod tests {
         check("--oracle --model m.gguf", false);
         check("--unique-words 100 --turns 2", false);
         check("--users 0", false);
+        check("--url http://127.0.0.1:1 --model-name x --users 2", true);
+        check("--url http://127.0.0.1:1 --oracle", false);
+        check("--url http://127.0.0.1:1 --queue-max 3", false);
+        check("--model-name x", false);
+        check("--mix chatty=2,long=1 --turns 2", true);
+        check("--mix chatty=2 --users 3", false);
+        check("--trace x.jsonl --trace-speed 2", true);
+        check("--trace x.jsonl --turns 2", false);
+        check("--trace x.jsonl --trace-scale 0", false);
+        check("--ban-tokens 0,2", true);
     }
 }

@@ -1,19 +1,25 @@
 //! From what the users met and what the engine counted to a [`Report`].
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use motet::model::Extent;
-use motet::request::{FinishReason, Prompt};
-use motet::text::TextCodec;
-use motet::{Engine, EngineStats, TokenId};
-
-use super::{Latency, Memory, ModelFigures, Paged, Percentiles, Report, Requests, Steps, Tokens};
-use crate::arguments::Arguments;
-use crate::crowd::Crowd;
-use crate::distinct;
-use crate::user::{Ending, Turn};
 use motet::pager::PagerStats;
+use motet::request::Prompt;
+use motet::text::TextCodec;
+use motet::{EngineStats, TokenId};
+
+use super::{
+    Computed, KindFigures, Latency, Memory, ModelFigures, Paged, Percentiles, Report, Requests,
+    Steps, Tokens,
+};
+use crate::arguments::Arguments;
+use crate::crowd::{Crowd, Watched};
+use crate::distinct;
+use crate::mix::Kind;
+use crate::partner::Partner;
+use crate::user::{Completeness, Ending, Turn, Visit};
 
 impl Report {
     /// Reckons the figures. Tokenises all prompts once more, so it takes a moment.
@@ -23,30 +29,43 @@ impl Report {
     /// When a prompt that the engine could tokenise cannot be tokenised here.
     pub(crate) fn new(
         arguments: &Arguments,
-        engine: &Engine,
-        load_time: Duration,
+        partner: &Partner,
+        load_seconds: f64,
         crowd: &Crowd,
     ) -> Result<Self> {
         let turns: Vec<&Turn> = crowd.visits.iter().flat_map(|v| &v.turns).collect();
-        let stats = &crowd.stats;
-        let tokens = tokens(&turns, engine.text(), stats, crowd.wall)?;
-        let token_bytes = engine.model().segment_bytes(Extent::whole(1));
-        let memory = memory(crowd, arguments.oracle, tokens.distinct * token_bytes);
+        let mut tokens = tokens(&turns, crowd.wall);
+        let mut memory = None;
+        if let (Some(engine), Some(watched)) = (partner.engine(), &crowd.engine) {
+            let stats = &watched.stats;
+            let computed = computed(&turns, engine.text(), stats)?;
+            let token_bytes = engine.model().segment_bytes(Extent::whole(1));
+            let needed_bytes = computed.distinct * token_bytes;
+            memory = Some(self::memory(watched, arguments.oracle, needed_bytes));
+            tokens.prompt = stats.prompt_tokens;
+            tokens.prompt_from_cache = stats.cached_tokens;
+            tokens.computed = Some(computed);
+        }
+        tokens.prompt_from_cache_share = share(tokens.prompt_from_cache, tokens.prompt);
         Ok(Self {
             load: arguments.load.clone(),
-            engine: arguments.engine.clone(),
+            engine: partner.engine().map(|_| arguments.engine.clone()),
+            url: arguments.server.url.clone(),
             model: ModelFigures {
-                name: engine.model().name.clone(),
+                name: partner.model().to_owned(),
                 simulated: arguments.oracle,
-                load_seconds: load_time.as_secs_f64(),
+                load_seconds,
             },
             wall_seconds: crowd.wall.as_secs_f64(),
             interrupted: crowd.interrupted,
-            requests: requests(arguments.load.requests(), &turns),
+            requests: requests(crowd.planned, &turns),
             latency: latency(&turns),
+            kinds: kinds(&crowd.visits),
             tokens,
-            steps: steps(stats),
+            steps: crowd.engine.as_ref().map(|watched| steps(&watched.stats)),
             memory,
+            client_late_p90_ms: Percentiles::of(crowd.late.iter().copied())
+                .map_or(0.0, |late| late.p90_ms),
         })
     }
 }
@@ -54,7 +73,7 @@ impl Report {
 fn requests(planned: usize, turns: &[&Turn]) -> Requests {
     let mut requests = Requests {
         planned,
-        refusals: turns.iter().map(|turn| turn.refusals).sum(),
+        refusals: turns.iter().map(|turn| turn.refused_at.len() as u64).sum(),
         ..Requests::default()
     };
     for turn in turns {
@@ -70,10 +89,12 @@ fn requests(planned: usize, turns: &[&Turn]) -> Requests {
     requests
 }
 
+fn is_finished(turn: &Turn) -> bool {
+    matches!(turn.ending, Ending::Finished(_))
+}
+
 fn latency(turns: &[&Turn]) -> Latency {
-    let finished = turns
-        .iter()
-        .filter(|turn| matches!(turn.ending, Ending::Finished(_)));
+    let finished = turns.iter().filter(|turn| is_finished(turn));
     Latency {
         first_token: Percentiles::of(turns.iter().filter_map(|turn| turn.first_token)),
         between_tokens: Percentiles::of(turns.iter().flat_map(|turn| &turn.gaps).copied()),
@@ -81,12 +102,41 @@ fn latency(turns: &[&Turn]) -> Latency {
     }
 }
 
-fn tokens(
-    turns: &[&Turn],
-    text: Option<&TextCodec>,
-    stats: &EngineStats,
-    wall: Duration,
-) -> Result<Tokens> {
+fn kinds(visits: &[Visit]) -> Vec<KindFigures> {
+    let mut by_kind: BTreeMap<Kind, Vec<&Visit>> = BTreeMap::new();
+    for visit in visits {
+        by_kind.entry(visit.kind).or_default().push(visit);
+    }
+    let figures = by_kind.into_iter().map(|(kind, visits)| {
+        let turns: Vec<&Turn> = visits.iter().flat_map(|visit| &visit.turns).collect();
+        KindFigures {
+            kind,
+            users: visits.len(),
+            finished: turns.iter().filter(|turn| is_finished(turn)).count(),
+            output_tokens: turns.iter().map(|turn| turn.output_tokens).sum(),
+            latency: latency(&turns),
+        }
+    });
+    figures.collect()
+}
+
+/// As far as the users know.
+fn tokens(turns: &[&Turn], wall: Duration) -> Tokens {
+    let output = turns.iter().map(|turn| turn.output_tokens).sum();
+    let sum = |of: fn(&Turn) -> Option<usize>| -> u64 {
+        turns.iter().filter_map(|turn| of(turn)).sum::<usize>() as u64
+    };
+    Tokens {
+        output,
+        output_per_second: output as f64 / wall.as_secs_f64(),
+        prompt: sum(|turn| turn.prompt_tokens),
+        prompt_from_cache: sum(|turn| turn.cached_tokens),
+        prompt_from_cache_share: 0.0,
+        computed: None,
+    }
+}
+
+fn computed(turns: &[&Turn], text: Option<&TextCodec>, stats: &EngineStats) -> Result<Computed> {
     let mut prompts = Vec::new();
     let mut sequences = Vec::new();
     // A request that never started had nothing to compute.
@@ -94,23 +144,17 @@ fn tokens(
         let prompt = prompt_tokens(&turn.prompt, text)?;
         let computed = match turn.ending {
             // The reply's last token was drawn, but never evaluated.
-            Ending::Finished(FinishReason::Length) => turn.reply_tokens.split_last(),
+            Ending::Finished(Completeness::Full) => turn.reply_tokens.split_last(),
             _ => None,
         };
         let reply = computed.map_or(&*turn.reply_tokens, |(_, before)| before);
         sequences.push([&*prompt, reply].concat());
         prompts.push(prompt);
     }
-    let output = turns.iter().map(|turn| turn.reply_tokens.len()).sum();
     let all = distinct::count(sequences);
     let of_prompts = distinct::count(prompts);
     let again = stats.evaluated_tokens.saturating_sub(all.tokens as u64);
-    Ok(Tokens {
-        output,
-        output_per_second: output as f64 / wall.as_secs_f64(),
-        prompt: stats.prompt_tokens,
-        prompt_from_cache: stats.cached_tokens,
-        prompt_from_cache_share: share(stats.cached_tokens, stats.prompt_tokens),
+    Ok(Computed {
         prompt_distinct: of_prompts.tokens,
         distinct: all.tokens,
         evaluated: stats.evaluated_tokens,
@@ -133,19 +177,19 @@ fn steps(stats: &EngineStats) -> Steps {
 }
 
 /// `counts_state`: whether the device counts cached state and nothing else.
-fn memory(crowd: &Crowd, counts_state: bool, needed_bytes: usize) -> Memory {
-    let stats = &crowd.stats;
+fn memory(watched: &Watched, counts_state: bool, needed_bytes: usize) -> Memory {
+    let stats = &watched.stats;
     let (held, held_max) = match counts_state {
         true => (
             stats.device_memory.active_bytes,
             stats.device_memory.peak_bytes,
         ),
-        false => (stats.cache.sealed_bytes, crowd.cached_bytes_max),
+        false => (stats.cache.sealed_bytes, watched.cached_bytes_max),
     };
     Memory {
         device_peak_bytes: stats.device_memory.peak_bytes,
         cached_bytes: stats.cache.sealed_bytes,
-        cached_bytes_max: crowd.cached_bytes_max,
+        cached_bytes_max: watched.cached_bytes_max,
         needed_bytes,
         held_by_needed: share(held as u64, needed_bytes as u64),
         held_max_by_needed: share(held_max as u64, needed_bytes as u64),

@@ -2,20 +2,26 @@
 
 use std::time::Duration;
 
+use motet::TokenId;
 use rand::SeedableRng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand_chacha::ChaCha8Rng;
 
 use crate::arguments::Load;
+use crate::mix::Kind;
 use crate::texts;
 
 /// All that one user is going to do.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Script {
+    /// What the user is like.
+    pub(crate) kind: Kind,
     /// What the model is told before the conversation; empty is nothing.
     pub(crate) system_prompt: String,
     /// What the user says, turn by turn.
     pub(crate) turns: Vec<Cue>,
+    /// Whether a question comes with the conversation before it.
+    pub(crate) remembers: bool,
     /// How long the user thinks after an answer.
     pub(crate) think: Duration,
     /// Longest reply.
@@ -24,6 +30,8 @@ pub(crate) struct Script {
     pub(crate) temperature: f32,
     /// Whether replies go on past the model's end tokens.
     pub(crate) ignore_end: bool,
+    /// Tokens that are never drawn.
+    pub(crate) banned: Vec<TokenId>,
 }
 
 /// One turn of a user.
@@ -40,36 +48,81 @@ pub(crate) struct Cue {
 /// The scripts of all users.
 pub(crate) fn write(load: &Load) -> Vec<Script> {
     let mut random = ChaCha8Rng::seed_from_u64(load.seed);
-    let questions = match load.unique_words {
-        Some(words) => unique_questions(load.users, words, &mut random),
-        None => shared_questions(load.users, load.turns, &mut random),
-    };
-    let system_prompt = match load.unique_words {
-        Some(_) => String::new(),
-        None => texts::system_prompt(load.system_words),
-    };
-    let times = load.arrivals.times(load.requests(), &mut random);
+    let kinds = load.mix().kinds();
+    let turns = load.turns();
+    let mut questions = questions(load, &kinds, &mut random);
+    let times = load
+        .arrivals
+        .times(kinds.len().saturating_mul(turns), &mut random);
     let cue = |user: usize, turn: usize, question: String| Cue {
         question,
         // The first arrivals are the users' first turns, and so on.
-        due: times[turn * load.users + user],
-        seed: load
-            .seed
-            .wrapping_add((user * load.turns() + turn) as u64)
-            .wrapping_mul(0x9E37_79B9_7F4A_7C15),
+        due: times[turn * kinds.len() + user],
+        seed: seed_of(load.seed, user * turns + turn),
     };
-    let script = |(user, questions): (usize, Vec<String>)| Script {
-        system_prompt: system_prompt.clone(),
+    let script = |(user, kind): (usize, &Kind)| Script {
+        kind: *kind,
+        system_prompt: match kind {
+            Kind::Chatty if load.unique_words.is_none() => system_prompt(load),
+            _ => String::new(),
+        },
         turns: (0..)
-            .zip(questions)
+            .zip(std::mem::take(&mut questions[user]))
             .map(|(turn, question)| cue(user, turn, question))
             .collect(),
+        remembers: *kind != Kind::Batch,
         think: Duration::from_millis(load.think_ms),
         reply_tokens_max: load.reply_tokens,
         temperature: load.temperature,
         ignore_end: load.ignore_end,
+        banned: load.ban_tokens.clone(),
     };
-    (0..).zip(questions).map(script).collect()
+    kinds.iter().enumerate().map(script).collect()
+}
+
+fn system_prompt(load: &Load) -> String {
+    let prompt = texts::system_prompt(load.system_words);
+    match load.fresh {
+        true => format!("{}. {prompt}", load.seed),
+        false => prompt,
+    }
+}
+
+/// The seed of a reply's draws.
+pub(crate) fn seed_of(seed: u64, number: usize) -> u64 {
+    seed.wrapping_add(number as u64)
+        .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+/// What each user asks, turn by turn.
+fn questions(load: &Load, kinds: &[Kind], random: &mut ChaCha8Rng) -> Vec<Vec<String>> {
+    if let Some(words) = load.unique_words {
+        return unique_questions(kinds.len(), words, random);
+    }
+    let chatty = kinds.iter().filter(|kind| **kind == Kind::Chatty).count();
+    let mut shared = shared_questions(chatty, load.turns, random).into_iter();
+    let follow_ups = texts::follow_ups();
+    (1..)
+        .zip(kinds)
+        .map(|(user, kind)| match kind {
+            Kind::Long => {
+                let start = format!("{user}. This is my diary.");
+                let mut questions = vec![texts::babble(&start, load.long_words, random)];
+                questions.resize_with(load.turns, || {
+                    let follow_up = follow_ups.choose(random);
+                    (*follow_up.expect("there are follow-ups")).to_owned()
+                });
+                questions
+            }
+            Kind::Batch => (1..=load.turns)
+                .map(|turn| {
+                    let start = format!("{user}.{turn}. What comes after this?");
+                    texts::babble(&start, load.batch_words, random)
+                })
+                .collect(),
+            Kind::Chatty | Kind::Trace => shared.next().expect("as many as there are chatty ones"),
+        })
+        .collect()
 }
 
 /// The questions of users who talk to the concierge: the conversations, then
@@ -102,20 +155,10 @@ fn shared_questions(users: usize, turns: usize, random: &mut ChaCha8Rng) -> Vec<
 /// For each user one prompt of exactly `words` words that begins with a word of
 /// its own.
 fn unique_questions(users: usize, words: usize, random: &mut ChaCha8Rng) -> Vec<Vec<String>> {
-    let mut sentences = texts::sentences();
-    (0..users)
+    (1..=users)
         .map(|user| {
-            let mut prompt = format!("{}. What comes after this?", user + 1);
-            let mut count = prompt.split_whitespace().count();
-            while count < words {
-                sentences.shuffle(random);
-                for sentence in &sentences {
-                    prompt.push(' ');
-                    prompt.push_str(sentence);
-                    count += sentence.split_whitespace().count();
-                }
-            }
-            vec![texts::first_words(&prompt, words).to_owned()]
+            let start = format!("{user}. What comes after this?");
+            vec![texts::babble(&start, words, random)]
         })
         .collect()
 }
@@ -174,6 +217,29 @@ mod tests {
                 assert_eq!(script.system_prompt, "");
             }
         }
+    }
+
+    #[test]
+    fn fresh_loads_share_nothing_with_others() {
+        let prompt = |words: &str| write(&load(words))[1].system_prompt.clone();
+        assert_eq!(
+            prompt("--seed 7 --fresh"),
+            format!("7. {}", prompt("--seed 7"))
+        );
+    }
+
+    #[test]
+    fn kinds_differ_in_what_they_say() {
+        let scripts = write(&load("--mix chatty=2,long=1,batch=2 --long-words 500"));
+        assert_eq!(scripts.len(), 5);
+        assert_eq!(scripts[1].system_prompt, texts::system_prompt(400));
+        let long = &scripts[2];
+        assert_eq!((long.kind, long.system_prompt.as_str()), (Kind::Long, ""));
+        assert_eq!(long.turns[0].question.split_whitespace().count(), 500);
+        let batch = &scripts[3];
+        assert!(!batch.remembers && long.remembers);
+        assert_ne!(batch.turns[0].question, scripts[4].turns[0].question);
+        assert_ne!(batch.turns[0].question, batch.turns[1].question);
     }
 
     #[test]

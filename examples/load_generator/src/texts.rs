@@ -2,6 +2,9 @@
 //! example. Most facts that the questions are after are in the system prompt, in
 //! words that even a model of 135 million parameters finds there.
 
+use rand::Rng;
+use rand::seq::SliceRandom;
+
 const SYSTEM_PROMPT: &str = include_str!("data/system_prompt.txt");
 /// Conversations, parted by empty lines; a line is what the user says in a turn.
 const CONVERSATIONS: &str = include_str!("data/conversations.txt");
@@ -39,8 +42,24 @@ pub(crate) fn follow_ups() -> Vec<&'static str> {
     FOLLOW_UPS.lines().collect()
 }
 
+/// Exactly `words` words: `start`, then sentences of a diary in random order.
+pub(crate) fn babble(start: &str, words: usize, random: &mut impl Rng) -> String {
+    let mut sentences = sentences();
+    let mut text = start.to_owned();
+    let mut count = text.split_whitespace().count();
+    while count < words {
+        sentences.shuffle(random);
+        for sentence in &sentences {
+            text.push(' ');
+            text.push_str(sentence);
+            count += sentence.split_whitespace().count();
+        }
+    }
+    first_words(&text, words).to_owned()
+}
+
 /// Sentences that fit together in any order.
-pub(crate) fn sentences() -> Vec<&'static str> {
+fn sentences() -> Vec<&'static str> {
     DIARY.lines().collect()
 }
 

@@ -1,14 +1,15 @@
 //! All users at once, until the last has left or somebody presses CTRL-C.
 
 use std::process;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use motet::{Engine, EngineStats};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 
 use crate::EXIT_INTERRUPTED;
+use crate::partner::Partner;
 use crate::progress::Progress;
 use crate::script::Script;
 use crate::user::{self, Stop, Visit};
@@ -27,33 +28,46 @@ pub(crate) struct Crowd {
     pub(crate) visits: Vec<Visit>,
     pub(crate) wall: Duration,
     pub(crate) interrupted: bool,
+    /// Requests of all users.
+    pub(crate) planned: usize,
+    /// How late this program was, each time that it looked.
+    pub(crate) late: Vec<Duration>,
+    /// Of an engine in this process.
+    pub(crate) engine: Option<Watched>,
+}
+
+/// What an engine says of the run.
+#[derive(Debug)]
+pub(crate) struct Watched {
     pub(crate) stats: EngineStats,
     /// Most bytes of cached state that were seen, live sequences included.
     pub(crate) cached_bytes_max: usize,
 }
 
-/// Plays all scripts. The engine takes no requests afterwards.
+/// Plays all scripts. An engine takes no requests afterwards.
 pub(crate) async fn run(
-    engine: &Arc<Engine>,
+    partner: &Partner,
     scripts: Vec<Script>,
     progress: &Progress,
     stop: Stop,
 ) -> Crowd {
-    let requests = scripts.iter().map(|script| script.turns.len()).sum();
+    let planned = scripts.iter().map(|script| script.turns.len()).sum();
     let reply_tokens = scripts
         .iter()
         .map(|script| script.turns.len() * script.reply_tokens_max)
         .sum();
-    let bars = progress.run(requests, reply_tokens);
+    let bars = progress.run(planned, reply_tokens);
     let mut cached_bytes_max = 0;
+    let mut late = Vec::new();
     let mut look = tokio::time::interval(LOOK_INTERVAL);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut visits = Vec::new();
     let start = Instant::now();
     let mut users = JoinSet::new();
     for (number, script) in scripts.into_iter().enumerate() {
-        let (engine, stop, bars) = (Arc::clone(engine), stop.clone(), bars.clone());
+        let (partner, stop, bars) = (partner.clone(), stop.clone(), bars.clone());
         users.spawn(async move {
-            let visit = user::visit(&engine, &script, start, stop, &bars).await;
+            let visit = user::visit(&partner, &script, start, stop, &bars).await;
             (number, visit)
         });
     }
@@ -63,23 +77,38 @@ pub(crate) async fn run(
                 Some(visit) => visits.push(visit.expect("a user neither panics nor is aborted")),
                 None => break,
             },
-            _ = look.tick() => {
-                let stats = engine.stats();
-                cached_bytes_max = cached_bytes_max.max(cached_bytes(&stats));
-                bars.look(&stats);
+            due = look.tick() => {
+                late.push(due.elapsed());
+                if let Some(engine) = partner.engine() {
+                    let stats = engine.stats();
+                    cached_bytes_max = cached_bytes_max.max(cached_bytes(&stats));
+                    bars.look(&stats);
+                }
             }
         }
     }
     let wall = start.elapsed();
     bars.clear();
     let interrupted = stop.is_pressed();
-    engine.drain().await;
-    let stats = settled_stats(engine).await;
+    let engine = match partner.engine() {
+        Some(engine) => Some(watched(engine, cached_bytes_max).await),
+        None => None,
+    };
     visits.sort_unstable_by_key(|(number, _)| *number);
     Crowd {
         visits: visits.into_iter().map(|(_, visit)| visit).collect(),
         wall,
         interrupted,
+        planned,
+        late,
+        engine,
+    }
+}
+
+async fn watched(engine: &Engine, cached_bytes_max: usize) -> Watched {
+    engine.drain().await;
+    let stats = settled_stats(engine).await;
+    Watched {
         cached_bytes_max: cached_bytes_max.max(cached_bytes(&stats)),
         stats,
     }

@@ -1,12 +1,11 @@
 //! Conversations, so that a person sees whether the model talks sense.
 
-use motet::request::FinishReason;
 use motet::text::Message;
 
 use super::layout::paragraph;
 use crate::conversation::Conversation;
 use crate::texts::first_words;
-use crate::user::{Ending, Visit};
+use crate::user::{Completeness, Ending, Visit};
 
 /// Words of the system prompt that are shown.
 const SYSTEM_WORDS_SHOWN: usize = 24;
@@ -43,7 +42,7 @@ fn transcript(number: usize, visit: &Visit) -> String {
 fn said(message: &Message, ending: Option<&Ending>) -> String {
     let text = message.content.trim();
     match ending {
-        Some(Ending::Finished(FinishReason::Length)) => format!("{text} …"),
+        Some(Ending::Finished(Completeness::Full)) => format!("{text} …"),
         Some(Ending::Failed(error)) => format!("{text} [failed: {error}]"),
         Some(Ending::Interrupted) => format!("{text} [interrupted]"),
         None if message.role == "system" => {

@@ -1,0 +1,204 @@
+//! Connections to a server.
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::answer::Answer;
+use super::error::{ServerError, in_full};
+use super::url::Addresses;
+use super::wire::{self, Question};
+
+#[cfg(feature = "tls")]
+type Connector = hyper_rustls::HttpsConnector<HttpConnector>;
+#[cfg(not(feature = "tls"))]
+type Connector = HttpConnector;
+
+/// Longest body that is read where no reply is streamed.
+const BODY_BYTES_MAX: usize = 1 << 20;
+/// How long to wait where a server is busy and does not say.
+const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(1);
+/// Nobody waits longer, whatever a server says.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
+
+/// How a server is spoken to.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) url: String,
+    pub(crate) api_key: Option<String>,
+    /// What it calls the model; the first that it lists, if not given.
+    pub(crate) model: Option<String>,
+    /// How long it may say nothing.
+    pub(crate) silence_max: Duration,
+}
+
+/// A server that can be asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    http: legacy::Client<Connector, Full<Bytes>>,
+    addresses: Addresses,
+    authorization: Option<HeaderValue>,
+    model: String,
+    silence_max: Duration,
+}
+
+/// Why a request was not taken in.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// It may be tried again after so long.
+    Busy(Duration),
+    Failed(ServerError),
+}
+
+impl Client {
+    /// Finds out what the model is called, which also shows that the server is there.
+    pub(crate) async fn connect(settings: Settings) -> Result<Self, ServerError> {
+        let addresses = Addresses::of(&settings.url)?;
+        let authorization = settings.api_key.as_ref().map(|key| {
+            let mut value = HeaderValue::try_from(format!("Bearer {key}"))?;
+            value.set_sensitive(true);
+            Ok::<_, header::InvalidHeaderValue>(value)
+        });
+        let authorization = authorization.transpose().map_err(|_| ServerError::Key)?;
+        let mut client = Self {
+            http: legacy::Client::builder(TokioExecutor::new()).build(connector()),
+            addresses,
+            authorization,
+            model: String::new(),
+            silence_max: settings.silence_max,
+        };
+        client.model = match settings.model {
+            Some(model) => model,
+            None => client.first_model().await?,
+        };
+        Ok(client)
+    }
+
+    /// What the server calls the model.
+    pub(crate) fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// Asks, and returns when the server begins to answer.
+    pub(crate) async fn ask(&self, question: &Question<'_>) -> Result<Answer, Refused> {
+        let body = question.body(&self.model).into();
+        let sent = self.send(Method::POST, &self.addresses.chat, body).await;
+        let response = sent.map_err(Refused::Failed)?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(Answer::new(response.into_body(), self.silence_max));
+        }
+        match retry_after(status, response.headers()) {
+            Some(wait) => Err(Refused::Busy(wait)),
+            None => Err(Refused::Failed(refusal(status, response.into_body()).await)),
+        }
+    }
+
+    async fn first_model(&self) -> Result<String, ServerError> {
+        let sent = self.send(Method::GET, &self.addresses.models, Bytes::new());
+        let response = sent.await?;
+        let status = response.status();
+        if !status.is_success() {
+            return Err(refusal(status, response.into_body()).await);
+        }
+        let body = whole(response.into_body()).await;
+        wire::first_model(&body).ok_or(ServerError::NoModel)
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        to: &Uri,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, ServerError> {
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = to.clone();
+        let headers = request.headers_mut();
+        let json = HeaderValue::from_static("application/json");
+        headers.insert(header::CONTENT_TYPE, json);
+        if let Some(authorization) = &self.authorization {
+            headers.insert(header::AUTHORIZATION, authorization.clone());
+        }
+        let sent = timeout(self.silence_max, self.http.request(request)).await;
+        let sent = sent.map_err(|_| ServerError::Silent(self.silence_max))?;
+        sent.map_err(|error| ServerError::Unreachable(in_full(&error)))
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+fn connector() -> Connector {
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    connector
+}
+
+#[cfg(feature = "tls")]
+fn connector() -> Connector {
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    connector.enforce_http(false);
+    hyper_rustls::HttpsConnectorBuilder::new()
+        .with_webpki_roots()
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(connector)
+}
+
+/// How long to wait before it makes sense to ask again, if it ever does.
+fn retry_after(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
+    let said = headers.get(header::RETRY_AFTER);
+    let said = said.and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    let said = said.map(Duration::from_secs);
+    match status {
+        StatusCode::TOO_MANY_REQUESTS => Some(said.unwrap_or(RETRY_AFTER_DEFAULT)),
+        StatusCode::SERVICE_UNAVAILABLE => said,
+        _ => None,
+    }
+    .map(|wait| wait.min(RETRY_AFTER_MAX))
+}
+
+async fn refusal(status: StatusCode, body: Incoming) -> ServerError {
+    let body = whole(body).await;
+    let message = match serde_json::from_slice::<Value>(&body) {
+        Ok(error) => wire::message(&error),
+        Err(_) => String::from_utf8_lossy(&body).trim().to_owned(),
+    };
+    ServerError::Status { status, message }
+}
+
+/// A short body; nothing of one that is too long or broken off.
+async fn whole(body: Incoming) -> Bytes {
+    let collected = Limited::new(body, BODY_BYTES_MAX).collect().await;
+    collected.map_or_else(|_| Bytes::new(), |body| body.to_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_busy_is_asked_again_in_time() {
+        let check = |status: StatusCode, said: Option<&'static str>, seconds: Option<u64>| {
+            let said = said.map(|said| (header::RETRY_AFTER, HeaderValue::from_static(said)));
+            let headers = HeaderMap::from_iter(said);
+            let expected = seconds.map(Duration::from_secs);
+            assert_eq!(retry_after(status, &headers), expected);
+        };
+        check(StatusCode::TOO_MANY_REQUESTS, Some("3"), Some(3));
+        check(StatusCode::TOO_MANY_REQUESTS, None, Some(1));
+        check(StatusCode::TOO_MANY_REQUESTS, Some("tomorrow"), Some(1));
+        check(StatusCode::TOO_MANY_REQUESTS, Some("86400"), Some(30));
+        check(StatusCode::SERVICE_UNAVAILABLE, Some("2"), Some(2));
+        check(StatusCode::SERVICE_UNAVAILABLE, None, None);
+        check(StatusCode::BAD_REQUEST, Some("1"), None);
+    }
+}

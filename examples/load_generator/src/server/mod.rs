@@ -1,0 +1,15 @@
+//! An OpenAI-compatible server, as one of its clients knows it.
+
+mod answer;
+mod client;
+mod error;
+mod events;
+#[cfg(test)]
+mod tests;
+mod url;
+mod wire;
+
+pub(crate) use answer::Answer;
+pub(crate) use client::{Client, Refused, Settings};
+pub(crate) use error::ServerError;
+pub(crate) use wire::Question;

@@ -1,0 +1,323 @@
+//! One user: asks, waits for the answer, takes the time, asks again.
+
+use std::time::{Duration, Instant};
+
+use motet::error::SubmitError;
+use motet::model::sampling::Sampling;
+use motet::request::{FinishReason, Prompt};
+use motet::{Engine, Request, TokenId, TokenStream};
+use tokio::sync::watch;
+
+use crate::conversation::Conversation;
+use crate::mix::Kind;
+use crate::partner::Partner;
+use crate::progress::RunBars;
+use crate::script::{Cue, Script};
+use crate::server::{Answer, Client, Question, Refused, ServerError};
+
+/// How often in a row a server may be too busy for a request.
+const REFUSALS_MAX: u64 = 100;
+
+/// All that happened to one user.
+#[derive(Debug)]
+pub(crate) struct Visit {
+    pub(crate) kind: Kind,
+    pub(crate) conversation: Conversation,
+    pub(crate) turns: Vec<Turn>,
+}
+
+/// One question and what came of it. Times run from the first try to submit it,
+/// so that a refusal counts as waiting.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    pub(crate) prompt: Prompt,
+    /// When it was first tried, after the start of the run.
+    pub(crate) asked_at: Duration,
+    /// The reply's tokens, where the engine tells them.
+    pub(crate) reply_tokens: Vec<TokenId>,
+    pub(crate) reply_text: String,
+    /// How many tokens the reply has.
+    pub(crate) output_tokens: usize,
+    /// How many the prompt has, and how many of these were cached, where that is told.
+    pub(crate) prompt_tokens: Option<usize>,
+    pub(crate) cached_tokens: Option<usize>,
+    /// When the queue was full, after the start of the run.
+    pub(crate) refused_at: Vec<Duration>,
+    pub(crate) first_token: Option<Duration>,
+    /// Times between two tokens; of a server, between two pieces of text.
+    pub(crate) gaps: Vec<Duration>,
+    pub(crate) whole: Duration,
+    pub(crate) ending: Ending,
+}
+
+/// How a turn ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Finished(Completeness),
+    Failed(String),
+    /// The run was ended before the reply was complete.
+    Interrupted,
+}
+
+/// What is known of a reply that ended by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Completeness {
+    /// It has all the tokens that it may have.
+    Full,
+    Other,
+}
+
+/// Tells users that the run is to end.
+#[derive(Clone, Debug)]
+pub(crate) struct Stop(pub(crate) watch::Receiver<bool>);
+
+impl Stop {
+    /// Whether the run is to end.
+    pub(crate) fn is_pressed(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Waits until the run is to end.
+    async fn pressed(&mut self) {
+        if self.0.wait_for(|pressed| *pressed).await.is_err() {
+            // Nobody is left who could end it.
+            std::future::pending().await
+        }
+    }
+}
+
+/// Plays a user's script from `start` on.
+pub(crate) async fn visit(
+    partner: &Partner,
+    script: &Script,
+    start: Instant,
+    mut stop: Stop,
+    bars: &RunBars,
+) -> Visit {
+    let mut visit = Visit {
+        kind: script.kind,
+        conversation: Conversation::new(partner.takes_text(), &script.system_prompt),
+        turns: Vec::new(),
+    };
+    let mut free_at = start;
+    for cue in &script.turns {
+        let due = start.checked_add(cue.due).unwrap_or(free_at).max(free_at);
+        tokio::select! {
+            biased;
+            () = stop.pressed() => break,
+            () = tokio::time::sleep_until(due.into()) => {}
+        }
+        if !script.remembers {
+            visit.conversation.forget();
+        }
+        visit.conversation.ask(&cue.question);
+        let mut turn = Turn::new(visit.conversation.prompt(), start);
+        let ending = tokio::select! {
+            biased;
+            // What is dropped here is the reply's stream, and that cancels it.
+            () = stop.pressed() => Ending::Interrupted,
+            ending = turn.play(partner, script, cue, start, bars) => ending,
+        };
+        visit
+            .conversation
+            .answer(&turn.reply_text, &turn.reply_tokens);
+        bars.turn_is_over(script.reply_tokens_max.saturating_sub(turn.output_tokens));
+        let goes_on = matches!(ending, Ending::Finished(_));
+        turn.ending = ending;
+        visit.turns.push(turn);
+        if !goes_on {
+            break;
+        }
+        free_at = Instant::now() + script.think;
+    }
+    visit
+}
+
+fn request(script: &Script, cue: &Cue, prompt: &Prompt) -> Request {
+    let mut request = Request::new(prompt.clone()).output_tokens_max(script.reply_tokens_max);
+    request.sampling = Sampling {
+        temperature: script.temperature,
+        seed: cue.seed,
+        ..Sampling::GREEDY
+    };
+    request.ignore_end_tokens = script.ignore_end;
+    request.logit_bias = script
+        .banned
+        .iter()
+        .map(|token| (*token, f32::NEG_INFINITY))
+        .collect();
+    request
+}
+
+/// When the last token came, and when the one before.
+#[derive(Debug)]
+struct Clock {
+    asked_at: Instant,
+    last_at: Instant,
+}
+
+impl Turn {
+    fn new(prompt: Prompt, start: Instant) -> Self {
+        Self {
+            prompt,
+            asked_at: start.elapsed(),
+            reply_tokens: Vec::new(),
+            reply_text: String::new(),
+            output_tokens: 0,
+            prompt_tokens: None,
+            cached_tokens: None,
+            refused_at: Vec::new(),
+            first_token: None,
+            gaps: Vec::new(),
+            whole: Duration::ZERO,
+            ending: Ending::Interrupted,
+        }
+    }
+
+    /// Asks and listens to the end.
+    async fn play(
+        &mut self,
+        partner: &Partner,
+        script: &Script,
+        cue: &Cue,
+        start: Instant,
+        bars: &RunBars,
+    ) -> Ending {
+        let now = Instant::now();
+        let mut clock = Clock {
+            asked_at: now,
+            last_at: now,
+        };
+        let ended = match partner {
+            Partner::Engine(engine) => {
+                let request = request(script, cue, &self.prompt);
+                match self.submit(engine, request, start).await {
+                    Ok(stream) => self.listen(stream, &mut clock, bars).await,
+                    Err(error) => Err(error.to_string()),
+                }
+            }
+            Partner::Server(client) => match self.ask(client, script, cue, start).await {
+                Ok(answer) => {
+                    let heard = self.hear(answer, &mut clock, bars).await;
+                    heard.map_err(|error| error.to_string())
+                }
+                Err(error) => Err(error.to_string()),
+            },
+        };
+        self.whole = clock.asked_at.elapsed();
+        match ended {
+            Ok(completeness) => Ending::Finished(completeness),
+            Err(error) => Ending::Failed(error),
+        }
+    }
+
+    async fn submit(
+        &mut self,
+        engine: &Engine,
+        mut request: Request,
+        start: Instant,
+    ) -> Result<TokenStream, SubmitError> {
+        loop {
+            match engine.submit(request).await {
+                Err(SubmitError::QueueFull {
+                    retry_after,
+                    request: refused,
+                    ..
+                }) => {
+                    self.refused_at.push(start.elapsed());
+                    request = *refused;
+                    tokio::time::sleep(retry_after).await;
+                }
+                submitted => return submitted,
+            }
+        }
+    }
+
+    async fn listen(
+        &mut self,
+        mut stream: TokenStream,
+        clock: &mut Clock,
+        bars: &RunBars,
+    ) -> Result<Completeness, String> {
+        while let Some(piece) = stream.next().await {
+            let piece = piece.map_err(|error| error.to_string())?;
+            self.reply_text.push_str(&piece.text);
+            if let Some(token) = piece.token {
+                self.reply_tokens.push(token);
+                self.heard(clock, bars);
+            }
+        }
+        let finish = stream.finish().ok_or("the stream ended without a word")?;
+        self.prompt_tokens = Some(finish.usage.prompt_tokens);
+        self.cached_tokens = Some(finish.usage.cached_tokens);
+        Ok(match finish.reason {
+            FinishReason::Length => Completeness::Full,
+            _ => Completeness::Other,
+        })
+    }
+
+    async fn ask(
+        &mut self,
+        client: &Client,
+        script: &Script,
+        cue: &Cue,
+        start: Instant,
+    ) -> Result<Answer, ServerError> {
+        let prompt = self.prompt.clone();
+        let Prompt::Chat(chat) = &prompt else {
+            unreachable!("servers are asked in chats");
+        };
+        let question = Question {
+            messages: &chat.messages,
+            reply_tokens_max: script.reply_tokens_max,
+            temperature: script.temperature,
+            seed: cue.seed,
+            ignore_end: script.ignore_end,
+            banned: &script.banned,
+        };
+        for _ in 0..REFUSALS_MAX {
+            match client.ask(&question).await {
+                Ok(answer) => return Ok(answer),
+                Err(Refused::Failed(error)) => return Err(error),
+                Err(Refused::Busy(wait)) => {
+                    self.refused_at.push(start.elapsed());
+                    tokio::time::sleep(wait).await;
+                }
+            }
+        }
+        let times = REFUSALS_MAX;
+        Err(ServerError::Busy { times })
+    }
+
+    async fn hear(
+        &mut self,
+        mut answer: Answer,
+        clock: &mut Clock,
+        bars: &RunBars,
+    ) -> Result<Completeness, ServerError> {
+        while let Some(heard) = answer.next().await? {
+            if !heard.text.is_empty() {
+                self.reply_text.push_str(&heard.text);
+                self.heard(clock, bars);
+            }
+            if let Some(cost) = heard.cost {
+                self.output_tokens = cost.output_tokens;
+                self.prompt_tokens = Some(cost.prompt_tokens);
+                self.cached_tokens = cost.cached_tokens;
+            }
+        }
+        Ok(Completeness::Other)
+    }
+
+    /// One more token has come.
+    fn heard(&mut self, clock: &mut Clock, bars: &RunBars) {
+        let now = Instant::now();
+        match self.first_token {
+            None => self.first_token = Some(now - clock.asked_at),
+            Some(_) => self.gaps.push(now - clock.last_at),
+        }
+        clock.last_at = now;
+        self.output_tokens += 1;
+        bars.token();
+    }
+}

@@ -1,0 +1,133 @@
+//! Reads traces of requests that others have published, in the forms in which they
+//! published them:
+//!
+//! | form | a line | time |
+//! |---|---|---|
+//! | blocks (Mooncake) | `{"timestamp", "input_length", "output_length", "hash_ids"}`: a number for each 512 tokens of the prompt; equal beginnings have equal numbers | milliseconds |
+//! | texts (agents) | `{"timestamp", "input", "output"}` | microseconds |
+//! | lengths (Azure) | a `.csv` file: `TIMESTAMP,ContextTokens,GeneratedTokens` | `2023-11-16 18:15:46.6805900` |
+//!
+//! The first two are JSON lines. A folder of `.jsonl` files is one trace. Of blocks only
+//! `hash_ids` must be there, and without a time all requests come at once.
+
+mod csv;
+mod error;
+mod json;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use error::TraceError;
+
+/// Tokens that one number of `hash_ids` stands for.
+pub const BLOCK_TOKENS: usize = 512;
+
+/// Requests in the order in which they came.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trace {
+    /// Its file's name, without what follows the dot.
+    pub name: String,
+    /// At least one.
+    pub requests: Vec<Request>,
+}
+
+/// One prompt, and what was said to it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// After the first request.
+    pub at: Duration,
+    /// What was asked.
+    pub prompt: Prompt,
+    /// What was answered.
+    pub answer: Answer,
+}
+
+/// What is known of a prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prompt {
+    /// A number for each block, and the tokens of all of them. Never empty.
+    Blocks {
+        /// The numbers.
+        ids: Vec<u64>,
+        /// The last block may be shorter than [`BLOCK_TOKENS`].
+        tokens: usize,
+    },
+    /// All of it. Never empty.
+    Text(String),
+    /// Only its length, in tokens.
+    Length(usize),
+}
+
+/// What is known of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// Nothing.
+    Unknown,
+    /// All of it.
+    Text(String),
+    /// Only its length, in tokens.
+    Length(usize),
+}
+
+/// A request, and when it came, by a clock that starts anywhere.
+type Dated = (Duration, Prompt, Answer);
+
+/// Reads a file, or all files of a folder as one trace.
+///
+/// # Errors
+///
+/// Names the file, and the line and field where there is one.
+pub fn read(path: &Path) -> Result<Trace, TraceError> {
+    let mut dated = Vec::new();
+    for file in files(path)? {
+        let text = fs::read_to_string(&file).map_err(|source| TraceError::Read {
+            path: file.clone(),
+            source,
+        })?;
+        match file.extension().is_some_and(|extension| extension == "csv") {
+            true => csv::read(&file, &text, &mut dated)?,
+            false => json::read(&file, &text, &mut dated)?,
+        }
+    }
+    let name = path.file_stem().unwrap_or(path.as_os_str());
+    in_order(name.to_string_lossy().into_owned(), dated).ok_or_else(|| TraceError::Empty {
+        path: path.to_owned(),
+    })
+}
+
+fn in_order(name: String, mut dated: Vec<Dated>) -> Option<Trace> {
+    dated.sort_by_key(|(time, ..)| *time);
+    let first = dated.first()?.0;
+    let requests = dated.into_iter().map(|(time, prompt, answer)| Request {
+        at: time - first,
+        prompt,
+        answer,
+    });
+    Some(Trace {
+        name,
+        requests: requests.collect(),
+    })
+}
+
+fn files(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
+    let error = |source| TraceError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    if !fs::metadata(path).map_err(error)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path).map_err(error)? {
+        let file = entry.map_err(error)?.path();
+        if file
+            .extension()
+            .is_some_and(|extension| extension == "jsonl")
+        {
+            files.push(file);
+        }
+    }
+    files.sort();
+    Ok(files)
+}

@@ -1,0 +1,95 @@
+//! Figures of the server, under the load generator's load over HTTP.
+
+use anyhow::Result;
+
+use super::statistics::{Measured, median};
+use super::turns::{Turn, take_turns};
+use super::workbench::Workbench;
+
+/// Pairs of turns: mlx-lm takes most of a minute for the first load.
+const ROUNDS_MAX: usize = 5;
+/// The threads that tokenise, schedule, detokenise and write.
+const HOST_THREADS: &str = "tokio-rt-worker";
+
+/// Our wall time for the load generator's default load ÷ mlx-lm's server's.
+pub(super) fn shared(workbench: &mut Workbench) -> Result<Measured> {
+    let load = match workbench.is_quick() {
+        true => "--users 2 --turns 1 --reply-tokens 4",
+        false => "--users 16 --turns 3 --reply-tokens 48",
+    };
+    against_mlx_lm(workbench, &format!("--fresh --system-words 400 {load}"))
+}
+
+/// The same for prompts that share nothing.
+pub(super) fn unique(workbench: &mut Workbench) -> Result<Measured> {
+    let load = match workbench.is_quick() {
+        true => "--users 2 --reply-tokens 4",
+        false => "--users 16 --reply-tokens 48",
+    };
+    against_mlx_lm(workbench, &format!("--unique-words 100 {load}"))
+}
+
+/// Both servers answer until the model's own end: their greedy replies can part where two
+/// tokens are almost equally likely, so times are compared per token of output.
+fn against_mlx_lm(workbench: &mut Workbench, load: &str) -> Result<Measured> {
+    let rounds = workbench.rounds().min(ROUNDS_MAX);
+    let (generator, ours, theirs, json) = workbench.servers()?;
+    let mut counts = (Vec::new(), Vec::new());
+    let mut walls = (Vec::new(), Vec::new());
+    let mut turns = 0;
+    let pairs = take_turns(rounds, |turn| {
+        // Both of a pair get the same load, and no pair finds that of another in a cache.
+        let arguments = words(load, turns / 2 + 1);
+        turns += 1;
+        let (server, counts, walls) = match turn {
+            Turn::First => (theirs, &mut counts.0, &mut walls.0),
+            Turn::Second => (ours, &mut counts.1, &mut walls.1),
+        };
+        let took = server.load(generator, &arguments, json)?;
+        if turns > 2 {
+            counts.push(took.output_tokens);
+            walls.push(took.seconds);
+        }
+        Ok(took.seconds / took.output_tokens)
+    })?;
+    let remark = format!(
+        "wall time {:.2} s for {:.0} tokens against {:.2} s for {:.0}; compared per token",
+        median(&walls.1),
+        median(&counts.1),
+        median(&walls.0),
+        median(&counts.0),
+    );
+    Ok(Measured::new(pairs.second_by_first()).remark(remark))
+}
+
+/// Processor time of the threads that do not compute the model ÷ time of the load.
+pub(super) fn overhead_share(workbench: &mut Workbench) -> Result<Measured> {
+    let load = match workbench.is_quick() {
+        true => "--unique-words 20 --users 2 --reply-tokens 4 --ignore-end",
+        false => "--unique-words 20 --users 16 --reply-tokens 128 --ignore-end",
+    };
+    let rounds = workbench.rounds().min(ROUNDS_MAX);
+    let (generator, server, json) = workbench.server()?;
+    let (mut samples, mut micros) = (Vec::new(), Vec::new());
+    for round in 0..=rounds {
+        let before = server.thread_seconds(HOST_THREADS)?;
+        let took = server.load(generator, &words(load, round + 1), json)?;
+        let spent = server.thread_seconds(HOST_THREADS)? - before;
+        // The first round warms up.
+        if round > 0 {
+            samples.push(spent / took.seconds);
+            micros.push(1e6 * spent / took.output_tokens);
+        }
+    }
+    let remark = format!(
+        "{:.0} µs of a processor for each token, the actors' work included",
+        median(&micros)
+    );
+    Ok(Measured::new(samples).remark(remark))
+}
+
+fn words(load: &str, seed: usize) -> Vec<String> {
+    let load = load.split_whitespace().map(str::to_owned);
+    load.chain(["--seed".to_owned(), seed.to_string()])
+        .collect()
+}

@@ -1,0 +1,153 @@
+//! A server that serves while it is measured.
+
+use std::fs::File;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::process;
+
+/// How long a server may take until it listens.
+const START_TIME_MAX: Duration = Duration::from_secs(120);
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A server with a port of its own. Ends when this is dropped.
+pub(super) struct Serving {
+    name: &'static str,
+    child: Child,
+    port: u16,
+    /// What the load generator calls its model.
+    model: &'static str,
+}
+
+/// What a load took.
+pub(super) struct Took {
+    pub(super) seconds: f64,
+    pub(super) output_tokens: f64,
+}
+
+impl Serving {
+    /// Starts the program, which takes `--port`, and waits until it listens. What it says
+    /// goes to the log.
+    pub(super) fn start(
+        name: &'static str,
+        model: &'static str,
+        command: &mut Command,
+        log: &Path,
+    ) -> Result<Self> {
+        let said = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+        let port = free_port()?;
+        let child = command
+            .args(["--port", &port.to_string()])
+            .stdin(Stdio::null())
+            .stdout(said.try_clone().context("cannot share the log")?)
+            .stderr(said)
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        let mut serving = Self {
+            name,
+            child,
+            port,
+            model,
+        };
+        let begun = Instant::now();
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+            let ended = serving.child.try_wait().context("cannot look after it")?;
+            if ended.is_some() || begun.elapsed() > START_TIME_MAX {
+                bail!("{name} does not serve; it says why in {}", log.display());
+            }
+            thread::sleep(LOOK_INTERVAL);
+        }
+        Ok(serving)
+    }
+
+    /// Has the load generator, at `program`, ask this server.
+    ///
+    /// # Errors
+    ///
+    /// When not every request was answered.
+    pub(super) fn load(&self, program: &Path, arguments: &[String], json: &Path) -> Result<Took> {
+        let url = format!("http://127.0.0.1:{}", self.port);
+        let mut command = Command::new(program);
+        command
+            .args(["--quiet", "--url", &url, "--model-name", self.model])
+            .args(arguments)
+            .arg("--json")
+            .arg(json);
+        process::capture(&mut command).with_context(|| format!("a load on {}", self.name))?;
+        let text = std::fs::read_to_string(json)
+            .with_context(|| format!("cannot read {}", json.display()))?;
+        let report: Value = serde_json::from_str(&text).context("the load generator's report")?;
+        let requests = &report["requests"];
+        if requests["finished"] != requests["planned"] {
+            bail!("{} did not answer all: {requests}", self.name);
+        }
+        let number = |value: &Value| value.as_f64().context("a report without a number");
+        Ok(Took {
+            seconds: number(&report["wall_seconds"])?,
+            output_tokens: number(&report["tokens"]["output"])?,
+        })
+    }
+
+    /// Seconds that those threads have computed whose names begin so.
+    ///
+    /// # Errors
+    ///
+    /// Where the system does not tell as Linux does.
+    pub(super) fn thread_seconds(&self, name: &str) -> Result<f64> {
+        let threads = PathBuf::from(format!("/proc/{}/task", self.child.id()));
+        let listed = std::fs::read_dir(&threads)
+            .with_context(|| format!("cannot list {}", threads.display()))?;
+        let mut seconds = 0.0;
+        for thread in listed {
+            let thread = thread.context("cannot list threads")?.path();
+            // A thread may have ended since it was listed.
+            let (Ok(named), Ok(spent)) = (
+                std::fs::read_to_string(thread.join("comm")),
+                std::fs::read_to_string(thread.join("schedstat")),
+            ) else {
+                continue;
+            };
+            if named.starts_with(name) {
+                seconds += on_processor_seconds(&spent).context("`schedstat` is no number")?;
+            }
+        }
+        Ok(seconds)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// The first number of `schedstat`: nanoseconds on a processor.
+fn on_processor_seconds(schedstat: &str) -> Option<f64> {
+    let nanoseconds: f64 = schedstat.split_whitespace().next()?.parse().ok()?;
+    Some(nanoseconds / 1e9)
+}
+
+/// A port that nobody listens at. Somebody else may take it first; the server says so then.
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
+    Ok(listener.local_addr().context("no free port")?.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_on_a_processor_is_read() {
+        assert_eq!(on_processor_seconds("1500000000 23 7\n"), Some(1.5));
+        assert_eq!(on_processor_seconds(""), None);
+    }
+}
