@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use motet::cache::{Begin, CacheCore, Message, Salt};
 use motet::config::{CacheConfig, EngineConfig};
-use motet::model::Model;
 use motet::model::oracle::{Oracle, OracleConfig};
+use motet::model::{Extent, Model};
 use motet::request::FinishReason;
-use motet::watch::{EVENTS_MAX, EngineEvent, NODES_MAX, SEQUENCES_MAX, SPANS_MAX, Tier};
+use motet::watch::{EVENTS_MAX, EngineEvent, NODES_MAX, SEQUENCES_MAX, SPANS_MAX, Tier, TrieNode};
 use motet::{Engine, Request, SequenceId, Shutdown, UserId};
 
 async fn engine(config: EngineConfig) -> Engine {
@@ -201,6 +201,43 @@ async fn what_is_shown_is_bounded_and_says_what_is_not() {
     }
 }
 
+#[tokio::test]
+async fn what_has_left_the_device_hangs_where_it_was() {
+    let oracle = Oracle::new(OracleConfig::default()).expect("a valid oracle");
+    let token_bytes = oracle.spec().segment_bytes(Extent::whole(1));
+    let mut config = EngineConfig::default();
+    config.cache.device_bytes_max = token_bytes * 800;
+    config.cache.full_sequences_min = 0;
+    config.pager.host_bytes_max = token_bytes * 8000;
+    let engine = engine(config).await;
+    let begin: Vec<u32> = (0..50).collect();
+    for branch in 50..90 {
+        let mut prompt = begin.clone();
+        prompt.extend([branch; 60]);
+        let warmed = engine.warm(Request::tokens(prompt)).await;
+        warmed.expect("it is computed");
+    }
+    let mut watch = engine.watch();
+    let copies = loop {
+        let seen = watch.next().await.expect("the engine is there");
+        let (copies, nodes): (Vec<_>, Vec<_>) = (0..)
+            .zip(&seen.trie.nodes)
+            .partition(|(_, node)| node.tier == Tier::Host);
+        if copies.is_empty() {
+            continue;
+        }
+        assert!(!nodes.is_empty(), "some of it is on the device");
+        let ends = |(_, copy): &(usize, &TrieNode)| {
+            let above = copy.parent.map(|parent| &seen.trie.nodes[parent]);
+            let end = above.map_or(0, |above| above.tokens_before + above.tokens);
+            assert!(end <= copy.tokens_before, "it hangs below what it follows");
+            end == copy.tokens_before
+        };
+        break copies.iter().filter(|copy| ends(copy)).count();
+    };
+    assert!(copies > 0, "one hangs just where it begins");
+}
+
 /// Caches a prompt, as a sequence does that draws nothing.
 fn cache_prompt(core: &mut CacheCore, sequence: u64, tokens: &[u32]) {
     let sequence = SequenceId(sequence);
@@ -249,8 +286,7 @@ fn of_a_hundred_thousand_nodes_those_that_count_are_shown() {
     println!("a look at {nodes} nodes: {:?}", begun.elapsed());
     assert_eq!(trie.nodes.len(), NODES_MAX);
     assert_eq!(trie.nodes.len() + trie.nodes_left_out, nodes);
-    let is_loved = |node: &&motet::watch::TrieNode| {
-        node.tokens_before + node.tokens + 1 >= loved.len() && node.hits > 9000
-    };
+    let is_loved =
+        |node: &&TrieNode| node.tokens_before + node.tokens + 1 >= loved.len() && node.hits > 9000;
     assert!(trie.nodes.iter().any(|node| is_loved(&node)));
 }

@@ -63,7 +63,9 @@ impl CacheCore {
     /// Whether the device has what this is a copy of.
     fn is_here(&self, copy: &CopyView) -> bool {
         let paging = self.paging.as_ref();
-        paging.is_some_and(|paging| paging.nodes_of.contains_key(&copy.copy))
+        let nodes = paging.and_then(|paging| paging.nodes_of.get(&copy.copy));
+        // Those that were evicted are listed still.
+        nodes.is_some_and(|nodes| nodes.iter().any(|node| self.trie.contains(*node)))
     }
 
     fn worthiest(&self, roots: &[NodeKey], nodes_max: usize) -> Shown {
