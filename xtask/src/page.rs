@@ -47,7 +47,7 @@ const PICTURES: [(&str, u32, u32, bool); 4] = [
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The browser, if it is not on the path as chromium or google-chrome
-    #[arg(long, value_name = "PROGRAM", env = "CHROMIUM")]
+    #[arg(long, value_name = "PROGRAM")]
     browser: Option<PathBuf>,
 }
 
