@@ -120,6 +120,33 @@ fn is_cut_for_a_copy(budget_tokens: usize) -> bool {
     effects.iter().any(is_cut)
 }
 
+/// What is held cannot be dropped: where the rest is too little to be free in good time, it is
+/// offered.
+#[test]
+fn what_is_held_does_not_count_as_what_could_go() {
+    let spec = spec();
+    let config = CacheConfig {
+        device_bytes_max: spec.segment_bytes(Extent::whole(40)),
+        ..CacheConfig::default()
+    };
+    let pager = PagerConfig {
+        clean_part: 0.5,
+        ..PagerConfig::default()
+    };
+    let mut cache = CacheCore::new(spec, config).with_pager(&pager, false);
+    let first: Vec<TokenId> = (0..16).collect();
+    let offers = leave(&mut cache, SequenceId(1), first.clone());
+    assert!(offers.is_empty(), "24 tokens of 40 are free: {offers:?}");
+    let more = [first, vec![50, 51]].concat();
+    let begin = Message::Begin(Begin::new(SequenceId(2), more, 1));
+    cache.handle(Duration::ZERO, begin).expect("there is room");
+    let offers = leave(&mut cache, SequenceId(3), (300..308).collect());
+    assert!(
+        matches!(offers[..], [pager::Message::Offer(_)]),
+        "less than half is free, and 16 tokens are held: {offers:?}"
+    );
+}
+
 /// A model of which a tail weighs what its tokens weigh.
 fn spec() -> ModelSpec {
     let oracle = OracleConfig {
