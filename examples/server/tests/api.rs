@@ -1,5 +1,7 @@
 //! The whole server but for the socket, on the oracle: what clients send and get.
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,12 +9,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, Request, Response, StatusCode, header};
-use clap::Parser;
 use http_body_util::BodyExt;
 use motet_server::app::{App, router};
-use motet_server::arguments::Arguments;
-use motet_server::keys::Keys;
-use motet_server::start;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -32,15 +30,7 @@ impl Server {
     }
 
     async fn with(arguments: &str, keys: &str) -> Self {
-        let words = ["server", "--oracle"].into_iter();
-        let arguments = Arguments::parse_from(words.chain(arguments.split_whitespace()));
-        let engine = start::engine(&arguments).await.expect("the oracle starts");
-        let keys = match keys {
-            "" => Keys::default(),
-            keys => Keys::parse(keys).expect("keys"),
-        };
-        let app = App::new(engine, arguments.model_name(), keys, arguments.conduct);
-        let app = Arc::new(app);
+        let app = Arc::new(common::app(arguments, keys).await);
         let router = router(Arc::clone(&app));
         Self { app, router }
     }

@@ -1,17 +1,15 @@
 //! The page and what it is fed, on the oracle.
 
+mod common;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode, header};
-use clap::Parser;
 use http_body_util::BodyExt;
 use motet_server::app::{App, router};
-use motet_server::arguments::Arguments;
-use motet_server::keys::Keys;
-use motet_server::start;
 use serde_json::Value;
 use tokio::time::timeout;
 use tower::ServiceExt;
@@ -19,14 +17,7 @@ use tower::ServiceExt;
 const LONG: Duration = Duration::from_secs(60);
 
 async fn server(arguments: &str, keys: &str) -> (Arc<App>, Router) {
-    let words = ["server", "--oracle"].into_iter();
-    let arguments = Arguments::parse_from(words.chain(arguments.split_whitespace()));
-    let engine = start::engine(&arguments).await.expect("the oracle starts");
-    let keys = match keys {
-        "" => Keys::default(),
-        keys => Keys::parse(keys).expect("keys"),
-    };
-    let app = Arc::new(App::new(engine, "oracle".into(), keys, arguments.conduct));
+    let app = Arc::new(common::app(arguments, keys).await);
     (Arc::clone(&app), router(app))
 }
 

@@ -1,14 +1,13 @@
 //! The server at a real socket, to its end.
 
+mod common;
+
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use clap::Parser;
 use motet_server::app::App;
-use motet_server::arguments::Arguments;
-use motet_server::keys::Keys;
-use motet_server::{serve, start};
+use motet_server::serve;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::oneshot;
@@ -39,14 +38,10 @@ impl Running {
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn run(arguments: &str) -> Running {
-    let words = ["server", "--oracle"].into_iter();
-    let arguments = Arguments::parse_from(words.chain(arguments.split_whitespace()));
-    let engine = start::engine(&arguments).await.expect("the oracle starts");
-    let app = App::new(engine, "oracle".into(), Keys::default(), arguments.conduct);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
     let address = listener.local_addr().expect("an address");
     let (end, ended) = oneshot::channel();
-    let app = Arc::new(app);
+    let app = Arc::new(common::app(arguments, "").await);
     let weak = Arc::downgrade(&app);
     let server = tokio::spawn(serve::serve(app, listener, async {
         ended.await.ok();
