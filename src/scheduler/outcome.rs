@@ -79,7 +79,8 @@ impl SchedulerCore {
             }
             Err(Failure::Reset(reason)) => {
                 let mut blamed = self.still_there(&flight.members);
-                if blamed.is_empty() && !flight.is_stray {
+                // What is of an older epoch may fail for what is gone by now.
+                if blamed.is_empty() && flight.epoch == self.epoch {
                     // Without a step, nobody in particular is to blame.
                     blamed = self.entries.keys().collect();
                 }

@@ -86,7 +86,7 @@ impl SchedulerCore {
             takes: Duration::ZERO,
             ends_at: self.now,
             clearings: Vec::new(),
-            is_stray: true,
+            epoch: left.epoch,
         });
         self.flights = VecDeque::from_iter(strays);
         self.reset(&[], "", u32::MAX, effects);

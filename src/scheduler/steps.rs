@@ -36,8 +36,8 @@ pub(super) struct Flight {
     pub(super) ends_at: Duration,
     /// What the cache wants to hear when the edits that it was sent with are carried out.
     pub(super) clearings: Vec<u64>,
-    /// Whether it is of a scheduler that has failed: nobody's, and nobody's fault.
-    pub(super) is_stray: bool,
+    /// What it was sent under. When that is over, it is nobody's, and nobody's fault.
+    pub(super) epoch: u64,
 }
 
 /// One sequence's part in a step under way.
@@ -97,7 +97,7 @@ impl SchedulerCore {
             takes: Duration::ZERO,
             ends_at: self.now,
             clearings: std::mem::take(&mut self.clearings),
-            is_stray: false,
+            epoch: self.epoch,
         };
         let mut spans = Vec::with_capacity(shares.len());
         for share in shares {

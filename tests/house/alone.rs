@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use motet::cache::{self, Message};
 use motet::config::SchedulerConfig;
-use motet::device::Outcome;
+use motet::device::{Failure, Outcome};
 use motet::error::GenerateError;
 use motet::model::oracle::OracleConfig;
 use motet::model::{DeviceMemory, LayerKind, Readout};
@@ -17,8 +17,16 @@ use crate::house::{Caller, submission};
 const FIRST: SequenceId = SequenceId(1);
 
 fn scheduler() -> SchedulerCore {
+    scheduler_that_tries_again(SchedulerConfig::default().step_retries_max)
+}
+
+fn scheduler_that_tries_again(step_retries_max: u32) -> SchedulerCore {
     let spec = OracleConfig::with_layers(&[LayerKind::Full]).spec();
-    SchedulerCore::new(spec, SchedulerConfig::default())
+    let config = SchedulerConfig {
+        step_retries_max,
+        ..SchedulerConfig::default()
+    };
+    SchedulerCore::new(spec, config)
 }
 
 fn first() -> Submission {
@@ -36,8 +44,12 @@ fn say(core: &mut SchedulerCore, event: Event) -> Vec<Effect> {
 }
 
 fn landed(tokens: Vec<Readout>) -> Event {
+    outcome(Ok(tokens))
+}
+
+fn outcome(result: Result<Vec<Readout>, Failure>) -> Event {
     Event::Outcome(Outcome {
-        result: Ok(tokens),
+        result,
         busy: Duration::ZERO,
         gap: Duration::ZERO,
         memory: DeviceMemory::default(),
@@ -83,6 +95,34 @@ fn nothing_is_handed_over_before_the_device_has_heard_of_the_epoch() {
     assert_eq!(epochs.collect::<Vec<_>>(), [2], "it is told");
     assert!(!tells(&say(&mut core, landed(Vec::new()))));
     assert!(tells(&say(&mut core, landed(Vec::new()))), "it has heard");
+}
+
+/// What it was to import from the pager was thrown away when the cache was lost, so it failed,
+/// and that was put down to those in it: who may not be tried again failed with it.
+#[test]
+fn nobody_is_to_blame_for_work_of_before_the_cache_was_lost() {
+    let mut core = scheduler_that_tries_again(0);
+    say(&mut core, Event::Submit(first()));
+    let begun = cache::Effect::Begun {
+        sequence: FIRST,
+        slot: SlotId(1),
+        cached_tokens: 2,
+    };
+    let effects = say(&mut core, Event::Cache(Ok(vec![begun])));
+    assert!(
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Work(_)))
+    );
+    say(&mut core, Event::CacheLost(None));
+    let failure = Failure::Reset("copy-1 has not come".into());
+    let effects = say(&mut core, outcome(Err(failure)));
+    assert!(
+        !effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Failed(..))),
+        "{effects:?}"
+    );
 }
 
 /// It was told of the pause after it could start: others waited for what it would compute.
