@@ -6,6 +6,8 @@ use std::path::Path;
 use crate::TokenId;
 use crate::error::StartError;
 use crate::model::ModelError;
+#[cfg(feature = "mlx")]
+use crate::model::mlx::{MlxModel, MlxOptions};
 use crate::model::weights::{GgufMetadata, ModelFiles, TokenizerSource};
 use crate::text::{GgufVocabulary, TextCodec};
 
@@ -41,16 +43,28 @@ impl crate::Engine {
     pub fn open(
         path: impl AsRef<Path>,
     ) -> Result<
-        crate::EngineBuilder<
-            impl Fn() -> Result<crate::model::mlx::MlxModel, ModelError> + Send + Sync + 'static,
-        >,
+        crate::EngineBuilder<impl Fn() -> Result<MlxModel, ModelError> + Send + Sync + 'static>,
         StartError,
     > {
-        use crate::model::mlx::{MlxModel, MlxOptions};
+        Self::open_with(path, MlxOptions::default())
+    }
 
+    /// As [`open`](Self::open), told how to run the model.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](Self::open); what the options ask for in vain shows at
+    /// [`start`](crate::EngineBuilder::start).
+    pub fn open_with(
+        path: impl AsRef<Path>,
+        options: MlxOptions,
+    ) -> Result<
+        crate::EngineBuilder<impl Fn() -> Result<MlxModel, ModelError> + Send + Sync + 'static>,
+        StartError,
+    > {
         let files = ModelFiles::open(path.as_ref())?;
         let text = text_of(&files)?;
-        let load = move || MlxModel::load(&files, MlxOptions::default());
+        let load = move || MlxModel::load(&files, options.clone());
         Ok(crate::Engine::builder(load).text(text))
     }
 }

@@ -133,6 +133,14 @@ pub enum ModelError {
         /// Parcels that wait.
         waiting: usize,
     },
+    /// Logits cannot be made not to depend on what else runs.
+    #[error("cannot run deterministically: {found}; expected {expected}")]
+    NotDeterministic {
+        /// What stands in the way.
+        found: String,
+        /// What it takes.
+        expected: &'static str,
+    },
     /// The device failed: out of memory, a kernel error, an injected fault.
     #[error("the device failed: {0}")]
     Device(String),

@@ -8,7 +8,7 @@ use mlx_rs::ops::indexing::IndexOp;
 use mlx_rs::{Array, ops};
 use motet::model::mlx::bridge::Buffer;
 use motet::model::mlx::kernels::{
-    self, AttendPlan, Attention, Heads, PartRange, Rotary, SpanRange, TailRange,
+    self, AttendPlan, Attention, Heads, Order, PartRange, Rotary, SpanRange, TailRange,
 };
 
 use super::{assert_near, numbers, stream};
@@ -35,7 +35,7 @@ fn attention() -> Attention {
 }
 
 fn plan(spans: &[SpanRange]) -> Arc<AttendPlan> {
-    Arc::new(AttendPlan::new(attention(), spans))
+    Arc::new(AttendPlan::new(attention(), spans, Order::OfStep))
 }
 
 fn packed(rows: usize, seed: u64) -> Array {

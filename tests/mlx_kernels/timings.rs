@@ -9,7 +9,7 @@ use mlx_rs::transforms::eval;
 use mlx_rs::{Array, Stream};
 use motet::model::mlx::bridge::Buffer;
 use motet::model::mlx::kernels::{
-    self, AttendPlan, Attention, Heads, Rotary, SpanRange, TailRange,
+    self, AttendPlan, Attention, Heads, Order, Rotary, SpanRange, TailRange,
 };
 
 use super::{numbers, stream};
@@ -121,7 +121,7 @@ fn attend(rows: usize, before: usize, stream: &Stream) -> f64 {
             tokens: before,
         },
     };
-    let plan = Arc::new(AttendPlan::new(attention, &[span]));
+    let plan = Arc::new(AttendPlan::new(attention, &[span], Order::OfStep));
     let packed = numbers(&[rows as i32, 15 * 64], 1.0, 3);
     let cache = [3, (rows + before) as i32, 64];
     // SAFETY: each is fresh, and nobody reads it.

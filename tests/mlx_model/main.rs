@@ -4,6 +4,7 @@
 
 #![cfg(feature = "mlx")]
 
+mod deterministic;
 mod harness;
 mod naive;
 mod smollm2;

@@ -13,7 +13,6 @@ use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
 use serde_json::{Value, json};
 
 pub(crate) const VOCAB: usize = 97;
-const INNER: usize = 72;
 const THETA: f64 = 10_000.0;
 const EPS: f64 = 1e-5;
 
@@ -22,6 +21,8 @@ const EPS: f64 = 1e-5;
 pub(crate) struct Shape {
     pub(crate) layers: usize,
     pub(crate) hidden: usize,
+    /// Width of the gated MLP.
+    pub(crate) inner: usize,
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
@@ -267,9 +268,9 @@ fn tensors(shape: &Shape) -> Vec<(String, Vec<usize>)> {
             ("self_attn.k_proj", vec![keys, hidden]),
             ("self_attn.v_proj", vec![keys, hidden]),
             ("self_attn.o_proj", vec![hidden, queries]),
-            ("mlp.gate_proj", vec![INNER, hidden]),
-            ("mlp.up_proj", vec![INNER, hidden]),
-            ("mlp.down_proj", vec![hidden, INNER]),
+            ("mlp.gate_proj", vec![shape.inner, hidden]),
+            ("mlp.up_proj", vec![shape.inner, hidden]),
+            ("mlp.down_proj", vec![hidden, shape.inner]),
         ] {
             let name = format!("model.layers.{layer}.{part}");
             if shape.bias && part.starts_with("self_attn") {
@@ -286,7 +287,7 @@ fn config(shape: &Shape) -> Value {
         "model_type": if shape.window.is_some() { "mistral" } else { "llama" },
         "vocab_size": VOCAB,
         "hidden_size": shape.hidden,
-        "intermediate_size": INNER,
+        "intermediate_size": shape.inner,
         "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads,
         "num_key_value_heads": shape.kv_heads,

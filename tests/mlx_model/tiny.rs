@@ -13,6 +13,7 @@ pub(crate) const TOLERANCE: f32 = 1e-4;
 pub(crate) const PLAIN: Shape = Shape {
     layers: 2,
     hidden: 40,
+    inner: 72,
     heads: 3,
     kv_heads: 1,
     head_dim: 48,

@@ -51,7 +51,8 @@ pub use tail::MlxTail;
 use self::attention::{Attention, Means};
 use self::batch::Batch;
 use self::forward::Network;
-use self::ops::Ops;
+use self::kernels::Order;
+use self::ops::{KERNEL_GRAIN, Ops};
 use self::pool::Pool;
 use self::removal::Removal;
 use self::rotary::Rotary;
@@ -59,7 +60,7 @@ use self::shape::Shape;
 use self::tail::{Appends, OwnMemory};
 use self::weights::Weights;
 use super::sampling::Drawing;
-use super::weights::ModelFiles;
+use super::weights::{LlamaConfig, ModelFiles};
 use super::{
     DeviceMemory, Extent, LayerGroup, LayerKind, Model, ModelError, ModelSpec, Readout, Segment,
     Span, Tail, Want, legal,
@@ -98,6 +99,16 @@ pub struct MlxOptions {
     /// Whether to use this crate's own CPU kernels where they are to be had, rather
     /// than compose the same of MLX's operations.
     pub kernels: bool,
+    /// Whether a sequence's logits are the same to the last bit whatever else is in a
+    /// step: alone or batched, in whatever chunks its prompt was evaluated, forked, or
+    /// gone on with from the cache. Every sum is in an order that follows from the
+    /// sequence alone. It takes `kernels` on the CPU, and time: prefixes that sequences
+    /// share are kept once but read for each of them (docs/performance.md has figures).
+    ///
+    /// Bits are those of one machine: other instructions sum in another order. Removing
+    /// tokens from the middle of a context, and state that the pager keeps in eight bits,
+    /// change what is computed, and are not covered.
+    pub deterministic: bool,
 }
 
 /// Kinds of devices.
@@ -116,6 +127,7 @@ impl Default for MlxOptions {
             cache_bytes_max: 256 << 20,
             spare_bytes_max: 128 << 20,
             kernels: true,
+            deterministic: false,
         }
     }
 }
@@ -150,8 +162,17 @@ impl MlxModel {
         let adopts = kernels.is_some() && bridge::memory::can_adopt();
         let pool = adopts.then(|| Pool::new(options.spare_bytes_max));
         let shape = Shape::of(files.config());
+        if options.deterministic {
+            can_be_deterministic(files.config(), &shape, kernels.is_some())?;
+        }
+        let order = match options.deterministic {
+            true => Order::OfSequence,
+            false => Order::OfStep,
+        };
         let means = match &kernels {
-            Some(stream) if shape.kernel_heads().supported() => Means::Kernel(stream.clone()),
+            Some(stream) if shape.kernel_heads().supported() => {
+                Means::Kernel(stream.clone(), order)
+            }
             _ if gpu => Means::Fused,
             _ => Means::Composed,
         };
@@ -180,7 +201,7 @@ impl MlxModel {
     /// What tails have their buffers from; none where they are MLX's.
     fn own_memory(&self) -> Option<OwnMemory<'_>> {
         match (&self.network.attention.means, &self.pool) {
-            (Means::Kernel(stream), Some(pool)) => Some(OwnMemory { pool, stream }),
+            (Means::Kernel(stream, _), Some(pool)) => Some(OwnMemory { pool, stream }),
             _ => None,
         }
     }
@@ -205,7 +226,7 @@ impl MlxModel {
     /// of MLX's operations and another step is under way, whose buffers it needs for
     /// itself: then it starts when it is drawn, which is when that one has landed.
     fn fly(&self, spans: &mut [Span<'_, Self>], batch: &Batch) -> Result<MlxFlight, ModelError> {
-        let in_place = matches!(self.network.attention.means, Means::Kernel(_));
+        let in_place = matches!(self.network.attention.means, Means::Kernel(..));
         let eager = in_place || Rc::strong_count(&self.in_air) == 1;
         let wants: Vec<Want> = spans.iter().map(|span| span.want.clone()).collect();
         let failures = bridge::failures(&self.stream)?;
@@ -224,6 +245,35 @@ impl MlxModel {
             flight.start()?;
         }
         Ok(flight)
+    }
+}
+
+/// Whether all that sums up is this crate's: MLX sums in an order that follows from the
+/// shape of the whole step.
+fn can_be_deterministic(
+    config: &LlamaConfig,
+    shape: &Shape,
+    kernels: bool,
+) -> Result<(), ModelError> {
+    if !kernels {
+        return Err(ModelError::NotDeterministic {
+            found: "this crate's CPU kernels are off, or not to be had".into(),
+            expected: "`kernels`, the CPU, and MLX as `cargo xtask setup` prepares it",
+        });
+    }
+    let heads = shape.kernel_heads();
+    let widths = [
+        ("a head", heads.dim),
+        ("all heads", heads.query * heads.dim),
+        ("the residual stream", config.hidden_size),
+        ("the MLP", config.intermediate_size),
+    ];
+    match widths.iter().find(|(_, width)| width % KERNEL_GRAIN != 0) {
+        None => Ok(()),
+        Some((what, width)) => Err(ModelError::NotDeterministic {
+            found: format!("{what} is {width} wide"),
+            expected: "a multiple of 16, which the kernels work with",
+        }),
     }
 }
 

@@ -88,8 +88,8 @@ pub(super) struct Ops {
     pub(super) kernels: Option<Stream>,
 }
 
-/// Columns of a matrix that the kernel takes at a time.
-const LINEAR_GRAIN: i32 = 16;
+/// The kernels take rows of so many numbers, or of a multiple.
+pub(super) const KERNEL_GRAIN: usize = 16;
 
 impl Ops {
     /// `x` times the transpose of `matrix` (`[out, in]`), plus `bias`.
@@ -102,7 +102,7 @@ impl Ops {
         bias: Option<&Array>,
     ) -> Result<Array, Exception> {
         match (&self.kernels, bias) {
-            (Some(stream), _) if matrix.dim(1) % LINEAR_GRAIN == 0 => {
+            (Some(stream), _) if (matrix.dim(1) as usize).is_multiple_of(KERNEL_GRAIN) => {
                 kernels::linear(x, matrix, bias, stream)
             }
             (_, None) => x.matmul(transposed),

@@ -17,7 +17,7 @@ use mlx_rs::{Array, Stream};
 
 use self::pieces::Pieces;
 use super::batch::{Batch, SpanRows};
-use super::kernels::{self, AttendPlan, PartRange, SpanRange, TailRange};
+use super::kernels::{self, AttendPlan, Order, PartRange, SpanRange, TailRange};
 use super::ops::{self, slice};
 use super::rotary::{Rotary, Rotation};
 use super::shape::Shape;
@@ -40,7 +40,7 @@ pub(super) struct Attention {
 #[derive(Debug)]
 pub(super) enum Means {
     /// By this crate's kernel, on a CPU stream.
-    Kernel(Stream),
+    Kernel(Stream, Order),
     /// By MLX's fused kernel where it fits, and composed of products elsewhere.
     Fused,
     /// Composed of products.
@@ -61,9 +61,9 @@ enum Way<'a> {
 impl Attention {
     pub(super) fn plan(&self, batch: &Batch) -> Plan<'_> {
         Plan(match &self.means {
-            Means::Kernel(stream) => {
+            Means::Kernel(stream, order) => {
                 let spans: Vec<SpanRange> = batch.spans.iter().map(span_range).collect();
-                let plan = AttendPlan::new(self.kernel_attention(), &spans);
+                let plan = AttendPlan::new(self.kernel_attention(), &spans, *order);
                 Way::Kernel(Arc::new(plan), stream)
             }
             Means::Fused if fused::fits(&self.shape, batch) => Way::Fused(self.rotation(batch)),

@@ -8,8 +8,8 @@
 use std::ops::Range;
 
 use super::pool::Pool;
-use super::products::{SUMS_MAX, along, sums};
-use super::simd::{Job, LANES_MAX, Simd, dispatch};
+use super::products::{SUMS_MAX, along, along_fewer, sums};
+use super::simd::{Job, Simd, dispatch};
 use super::split::Split;
 
 /// Least numbers of the weights that one thread takes at a time.
@@ -130,17 +130,10 @@ impl Part<'_> {
             column += R;
         }
         for column in column..columns.end {
+            let weight = &self.weight[column * width..][..width];
             for row in rows.clone() {
-                let weight = self.weight[column * width..][..width].chunks_exact(S::LANES);
-                let input = self.input[row * width..][..width].chunks_exact(S::LANES);
-                // Summed up as in a tile: the last bit is the same whatever the shape.
-                let mut sums = [simd.splat(0.0); LANES_MAX];
-                for (x, w) in input.zip(weight) {
-                    sums[0] = simd.mul_add(simd.load_part(w), simd.load_part(x), sums[0]);
-                }
-                let mut products = [0.0; SUMS_MAX];
-                simd.store_part(&mut products[..S::LANES], simd.sum_each(&sums[..S::LANES]));
-                self.put::<1, 1>(row, column, &products);
+                let input = &self.input[row * width..][..width];
+                self.put::<1, 1>(row, column, &along_fewer(simd, weight, input, width));
             }
         }
     }

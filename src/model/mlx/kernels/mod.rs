@@ -15,6 +15,6 @@ mod silu;
 mod simd;
 mod split;
 
-pub use attend::{AttendPlan, Attention, Heads, PartRange, Rotary, SpanRange, TailRange};
+pub use attend::{AttendPlan, Attention, Heads, Order, PartRange, Rotary, SpanRange, TailRange};
 pub use ops::{add_rms_norm, attend, linear, rms_norm, silu_mul};
 pub use simd::InstructionSet;

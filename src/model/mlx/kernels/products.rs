@@ -55,8 +55,36 @@ pub(super) fn along<S: Simd, const R: usize, const M: usize>(
             }
         }
     }
+    summed(simd, &sums[..R * M])
+}
+
+/// [`along`] for less than a tile of rows, with one other: the same to the last bit.
+///
+/// # Panics
+///
+/// When there are more than [`SUMS_MAX`], or `dim` is not a multiple of 16.
+#[inline(always)]
+pub(super) fn along_fewer<S: Simd>(
+    simd: S,
+    rows: &[f32],
+    other: &[f32],
+    dim: usize,
+) -> [f32; SUMS_MAX] {
+    assert!(dim.is_multiple_of(16));
+    let mut sums = [simd.splat(0.0); SUMS_MAX];
+    for (row, sum) in rows.chunks_exact(dim).zip(&mut sums) {
+        for (row, other) in row.chunks_exact(S::LANES).zip(other.chunks_exact(S::LANES)) {
+            *sum = simd.mul_add(simd.load_part(row), simd.load_part(other), *sum);
+        }
+    }
+    summed(simd, &sums)
+}
+
+/// The sums of vectors.
+#[inline(always)]
+fn summed<S: Simd>(simd: S, sums: &[S::Vector]) -> [f32; SUMS_MAX] {
     let mut products = [0.0; SUMS_MAX];
-    let sums = sums[..R * M].chunks_exact(S::LANES);
+    let sums = sums.chunks_exact(S::LANES);
     for (sums, products) in sums.zip(products.chunks_exact_mut(S::LANES)) {
         simd.store_part(products, simd.sum_each(sums));
     }

@@ -1,53 +1,69 @@
 //! Attention of a few queries: keys are read row by row, as they lie in memory.
 
-use super::super::products::{along, sums};
+use super::super::products::{along, along_fewer, sums};
 use super::super::simd::Simd;
 use super::group::BLOCK;
-use super::item::{Block, Work};
+use super::item::{Piece, Work};
 use super::scratch::{LINE, Scratch};
 use super::softmax::{HIDDEN, LOWEST, Layout, weigh};
 
-/// Most queries that this is the better kernel for. Each costs its own pass over
+/// Most queries that this is the faster kernel for. Each costs its own pass over
 /// the block in the first level of cache; beyond half a vector of them the other
 /// kernel's idle lanes cost less.
 pub(super) const fn most<S: Simd>() -> usize {
     S::LANES / 2
 }
 
-/// Computes an item of at most [`most`] queries.
+/// Computes an item. What a query gets does not depend on the other queries, nor on
+/// how its blocks are cut into pieces.
 #[inline(always)]
 pub(super) fn run<S: Simd>(simd: S, work: &Work<'_>, memory: &mut Scratch) {
     let dim = work.dim();
     let queries = work.item.queries.clone();
     let count = queries.len();
-    let [values, scores, largest, total, factors] =
-        memory.take([count * dim, count * BLOCK, count, count, count]);
+    let [numbers, values, scores, largest, total, factors] =
+        memory.take([count * dim, count * dim, count * BLOCK, count, count, count]);
+    for (query, numbers) in queries.clone().zip(numbers.chunks_exact_mut(dim)) {
+        numbers.copy_from_slice(work.query(query));
+    }
     values.fill(0.0);
     largest.fill(LOWEST);
     total.fill(0.0);
     let sight = work.sight(queries.clone());
-    let mut blocks = work.blocks().peekable();
-    while let Some(block) = blocks.next() {
-        let block = block.within(&sight.any, dim);
-        if block.tokens == 0 {
-            continue;
+    let seen = work.pieces().map(|piece| piece.within(&sight.any, dim));
+    let mut seen = seen.filter(|piece| piece.tokens > 0).peekable();
+    while let Some(first) = seen.peek() {
+        let block = first.block;
+        let mut of_block = seen.clone();
+        let (mut end, mut is_partial) = (0, false);
+        while let Some(piece) = seen.next_if(|piece| piece.block == block) {
+            if piece.tokens < BLOCK && end == 0 {
+                scores.fill(HIDDEN);
+            }
+            score(simd, numbers, dim, &piece, seen.peek(), scores);
+            end = piece.end();
+            is_partial |= sight.is_partial(&piece);
         }
-        score(simd, work, &block, blocks.peek(), scores);
-        if sight.is_partial(&block) {
-            hide(simd, work, &block, scores);
+        let end = end.next_multiple_of(S::LANES);
+        if is_partial {
+            hide(simd, work, block, end, scores);
         }
         for (index, scores) in scores.chunks_exact_mut(BLOCK).enumerate() {
-            let scores = &mut scores[..block.tokens.next_multiple_of(S::LANES)];
-            let (new, factor, sum) = soften(simd, scores, largest[index]);
+            let (new, factor, sum) = soften(simd, &mut scores[..end], largest[index]);
             largest[index] = new;
             factors[index] = factor;
             total[index] = total[index] * factor + sum;
         }
-        let layout = Layout {
-            key: 1,
-            query: BLOCK,
-        };
-        weigh(simd, scores, layout, block.values, dim, factors, values);
+        while let Some(piece) = of_block.next_if(|piece| piece.block == block) {
+            let weights = &scores[piece.position - block..];
+            let layout = Layout {
+                key: 1,
+                query: BLOCK,
+            };
+            weigh(simd, weights, layout, piece.values, dim, factors, values);
+            // What was computed before is as large as it should be now.
+            factors.fill(1.0);
+        }
     }
     for (index, query) in queries.enumerate() {
         let values = &values[index * dim..][..dim];
@@ -55,59 +71,55 @@ pub(super) fn run<S: Simd>(simd: S, work: &Work<'_>, memory: &mut Scratch) {
     }
 }
 
-/// The scores of each query, `BLOCK` apart; hidden up to the next whole vector.
-/// Fetches the `next` block meanwhile.
+/// The scores of each query, `BLOCK` apart, from where the piece lies in its block.
+/// Fetches the `next` piece meanwhile.
 #[inline(always)]
 fn score<S: Simd>(
     simd: S,
-    work: &Work<'_>,
-    block: &Block<'_>,
-    next: Option<&Block<'_>>,
+    queries: &[f32],
+    dim: usize,
+    piece: &Piece<'_>,
+    next: Option<&Piece<'_>>,
     scores: &mut [f32],
 ) {
-    let dim = work.dim();
     let tile = sums::<S>();
-    let whole = block.tokens - block.tokens % tile;
+    let start = piece.position - piece.block;
+    let whole = piece.tokens - piece.tokens % tile;
+    let one = queries.len() == dim;
     for first in (0..whole).step_by(tile) {
-        let keys = &block.keys[first * dim..(first + tile) * dim];
-        // The same keys and values of the next block: those that the first and the
+        let keys = &piece.keys[first * dim..(first + tile) * dim];
+        // The same keys and values of the next piece: those that the first and the
         // second query's pass fetch ahead.
         let range = first * dim..first * dim + keys.len();
         let [mut ahead, mut after] = next.map_or([&[][..]; 2], |next| {
             [next.keys, next.values].map(|all| all.get(range.clone()).unwrap_or_default())
         });
-        if work.item.queries.len() == 1 {
+        if one {
             fetch(simd, after);
         }
-        let queries = work.item.queries.clone();
-        for (query, scores) in queries.zip(scores.chunks_exact_mut(BLOCK)) {
-            let query = work.query(query);
+        let each = queries
+            .chunks_exact(dim)
+            .zip(scores.chunks_exact_mut(BLOCK));
+        for (query, scores) in each {
             let products = if tile == 16 {
                 along::<S, 16, 1>(simd, keys, query, dim, ahead)
             } else {
                 along::<S, 8, 1>(simd, keys, query, dim, ahead)
             };
             (ahead, after) = (after, &[]);
-            scores[first..first + tile].copy_from_slice(&products[..tile]);
+            scores[start + first..start + first + tile].copy_from_slice(&products[..tile]);
         }
     }
-    if whole == block.tokens {
+    let rest = piece.tokens - whole;
+    if rest == 0 {
         return;
     }
-    let queries = work.item.queries.clone();
-    for (query, scores) in queries.zip(scores.chunks_exact_mut(BLOCK)) {
-        let query = work.query(query);
-        for (key, score) in block.keys[whole * dim..]
-            .chunks_exact(dim)
-            .zip(&mut scores[whole..])
-        {
-            let mut sum = simd.splat(0.0);
-            for (q, k) in query.chunks(S::LANES).zip(key.chunks(S::LANES)) {
-                sum = simd.mul_add(simd.load_part(q), simd.load_part(k), sum);
-            }
-            *score = simd.sum(sum);
-        }
-        scores[block.tokens..block.tokens.next_multiple_of(S::LANES)].fill(HIDDEN);
+    let each = queries
+        .chunks_exact(dim)
+        .zip(scores.chunks_exact_mut(BLOCK));
+    for (query, scores) in each {
+        let products = along_fewer(simd, &piece.keys[whole * dim..], query, dim);
+        scores[start + whole..start + piece.tokens].copy_from_slice(&products[..rest]);
     }
 }
 
@@ -119,18 +131,17 @@ fn fetch<S: Simd>(simd: S, numbers: &[f32]) {
     }
 }
 
-/// Hides from each query what it does not see.
+/// Hides from each query what it does not see of the block at a position.
 #[inline(always)]
-fn hide<S: Simd>(simd: S, work: &Work<'_>, block: &Block<'_>, scores: &mut [f32]) {
+fn hide<S: Simd>(simd: S, work: &Work<'_>, block: usize, end: usize, scores: &mut [f32]) {
     let hidden = simd.splat(HIDDEN);
     let queries = work.item.queries.clone();
     for (query, scores) in queries.zip(scores.chunks_exact_mut(BLOCK)) {
         let sees = work.sees(query);
         let first = simd.splat(sees.start as f32);
         let last = simd.splat((sees.end - 1) as f32);
-        let scores = &mut scores[..block.tokens.next_multiple_of(S::LANES)];
-        for (index, scores) in scores.chunks_exact_mut(S::LANES).enumerate() {
-            let from = simd.splat((block.position + index * S::LANES) as f32);
+        for (index, scores) in scores[..end].chunks_exact_mut(S::LANES).enumerate() {
+            let from = simd.splat((block + index * S::LANES) as f32);
             let positions = simd.add(from, simd.iota());
             let score = simd.load_part(scores);
             let score = simd.select_ge(last, positions, score, hidden);
@@ -149,9 +160,13 @@ fn soften<S: Simd>(simd: S, scores: &mut [f32], largest: f32) -> (f32, f32, f32)
     }
     let new = simd.largest(peak);
     let peak = simd.splat(new);
-    let mut sum = simd.splat(0.0);
+    let [lowest, nothing] = [LOWEST, 0.0].map(|number| simd.splat(number));
+    let mut sum = nothing;
     for scores in scores.chunks_exact_mut(S::LANES) {
-        let weight = simd.exp2(simd.sub(simd.load_part(scores), peak));
+        let score = simd.load_part(scores);
+        let weight = simd.exp2(simd.sub(score, peak));
+        // Exactly, so that it is the same whether what is hidden is there.
+        let weight = simd.select_ge(lowest, score, nothing, weight);
         sum = simd.add(sum, weight);
         simd.store_part(scores, weight);
     }

@@ -8,6 +8,9 @@ use super::shape::{PartRange, SpanRange};
 /// level of cache with the rest.
 pub(super) const BLOCK: usize = 64;
 
+/// Keys in a chunk where chunks follow from positions: whole blocks.
+pub(super) const CHUNK: usize = 8 * BLOCK;
+
 /// Rows that see the same parts.
 #[derive(Debug)]
 pub(super) struct Group {
@@ -49,12 +52,13 @@ pub(super) struct Gathered {
 }
 
 /// Gathers the spans that share each segment. Neighbouring segments of the same
-/// spans, and all that one span has to itself, make one group.
+/// spans, and all that one span has to itself, make one group. Where nothing is to be
+/// shared each span is a group.
 ///
 /// # Panics
 ///
 /// When spans share a segment at different positions, or a part has no tokens.
-pub(super) fn gather(spans: &[SpanRange]) -> Gathered {
+pub(super) fn gather(spans: &[SpanRange], shares: bool) -> Gathered {
     let mut gathered = Gathered::default();
     let members = gathered.members(spans);
     for (index, span) in spans.iter().enumerate() {
@@ -68,7 +72,7 @@ pub(super) fn gather(spans: &[SpanRange]) -> Gathered {
                 start: range.start,
                 tokens: range.tokens,
             };
-            if sharing.len() == 1 {
+            if sharing.len() == 1 || !shares {
                 own.push(part);
             } else if sharing[0] == index {
                 // The first of those who share it makes the group for all.
@@ -146,6 +150,29 @@ impl Group {
         let end = self.keys.end;
         let starts = self.keys.clone().step_by(length.max(1));
         self.chunks = starts.map(|from| from..end.min(from + length)).collect();
+        self.direct &= self.chunks.len() == 1;
+    }
+
+    /// Cuts the keys wherever a position is a multiple of [`CHUNK`], so that what a chunk
+    /// has of a row's keys follows from their positions alone.
+    pub(super) fn cut_by_position(&mut self) {
+        let mut chunks: Vec<(usize, Range<usize>)> = Vec::new();
+        let mut part_from = 0;
+        for part in &self.parts {
+            let part_end = part.start + part.tokens;
+            for chunk in part.start / CHUNK..part_end.div_ceil(CHUNK) {
+                let first = part.start.max(chunk * CHUNK) - part.start + part_from;
+                let end = part_end.min((chunk + 1) * CHUNK) - part.start + part_from;
+                match chunks.last_mut() {
+                    Some((last, keys)) if *last == chunk => keys.end = end,
+                    _ => chunks.push((chunk, first..end)),
+                }
+            }
+            part_from += part.tokens;
+        }
+        let seen = |keys: Range<usize>| keys.start.max(self.keys.start)..keys.end;
+        let chunks = chunks.into_iter().map(|(_, keys)| seen(keys));
+        self.chunks = chunks.filter(|keys| !keys.is_empty()).collect();
         self.direct &= self.chunks.len() == 1;
     }
 }

@@ -6,7 +6,7 @@ use super::super::pool::Pool;
 use super::super::simd::{Job, Simd, dispatch_on};
 use super::super::split::Split;
 use super::group::{BLOCK, Group, Source};
-use super::plan::{AttendPlan, Item};
+use super::plan::{AttendPlan, Item, Order};
 use super::scratch::{self, Scratch};
 use super::{Cache, few, many};
 
@@ -63,7 +63,8 @@ impl Job for Compute<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        if self.work.item.queries.len() <= few::most::<S>() {
+        let plan = self.work.plan;
+        if plan.order == Order::OfSequence || self.work.item.queries.len() <= few::most::<S>() {
             few::run(simd, &self.work, self.memory);
         } else {
             many::run(simd, &self.work, self.memory);
@@ -83,18 +84,26 @@ pub(super) struct Work<'a> {
     output: &'a Split<'a, f32>,
 }
 
-/// Neighbouring keys with their values, `dim` numbers each.
+/// Neighbouring keys with their values, `dim` numbers each: a block, or a part of one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Block<'a> {
+pub(super) struct Piece<'a> {
     pub(super) keys: &'a [f32],
     pub(super) values: &'a [f32],
     /// Position of the first.
     pub(super) position: usize,
     pub(super) tokens: usize,
+    /// Position at which its block begins.
+    pub(super) block: usize,
 }
 
-impl Block<'_> {
-    /// Those tokens of the block that lie in a range of positions.
+impl Piece<'_> {
+    /// Where in its block it ends.
+    #[inline(always)]
+    pub(super) fn end(&self) -> usize {
+        self.position + self.tokens - self.block
+    }
+
+    /// Those of its tokens that lie in a range of positions.
     #[inline(always)]
     pub(super) fn within(&self, positions: &Range<usize>, dim: usize) -> Self {
         let from = positions
@@ -106,11 +115,12 @@ impl Block<'_> {
             .saturating_sub(self.position)
             .min(self.tokens)
             .max(from);
-        Block {
+        Piece {
             keys: &self.keys[from * dim..to * dim],
             values: &self.values[from * dim..to * dim],
             position: self.position + from,
             tokens: to - from,
+            block: self.block,
         }
     }
 }
@@ -125,10 +135,10 @@ pub(super) struct Sight {
 }
 
 impl Sight {
-    /// Whether some query does not see some of the block.
+    /// Whether some query does not see some of the piece.
     #[inline(always)]
-    pub(super) fn is_partial(&self, block: &Block<'_>) -> bool {
-        block.position < self.all.start || block.position + block.tokens > self.all.end
+    pub(super) fn is_partial(&self, piece: &Piece<'_>) -> bool {
+        piece.position < self.all.start || piece.position + piece.tokens > self.all.end
     }
 }
 
@@ -184,10 +194,10 @@ impl<'a> Work<'a> {
         sight
     }
 
-    /// The item's keys and values, at most [`BLOCK`] tokens at a time.
+    /// The item's keys and values, piece by piece. Blocks have at most [`BLOCK`] tokens.
     #[inline(always)]
-    pub(super) fn blocks(&self) -> Blocks<'a> {
-        Blocks {
+    pub(super) fn pieces(&self) -> Pieces<'a> {
+        Pieces {
             work: *self,
             left: self.group.chunks[self.item.chunk].clone(),
             part: 0,
@@ -226,8 +236,9 @@ impl<'a> Work<'a> {
     }
 }
 
-/// See [`Work::blocks`].
-pub(super) struct Blocks<'a> {
+/// See [`Work::pieces`].
+#[derive(Clone)]
+pub(super) struct Pieces<'a> {
     work: Work<'a>,
     /// Keys still to come, counted through all parts of the group.
     left: Range<usize>,
@@ -236,11 +247,11 @@ pub(super) struct Blocks<'a> {
     part_from: usize,
 }
 
-impl<'a> Iterator for Blocks<'a> {
-    type Item = Block<'a>;
+impl<'a> Iterator for Pieces<'a> {
+    type Item = Piece<'a>;
 
     #[inline(always)]
-    fn next(&mut self) -> Option<Block<'a>> {
+    fn next(&mut self) -> Option<Piece<'a>> {
         if self.left.is_empty() {
             return None;
         }
@@ -251,7 +262,14 @@ impl<'a> Iterator for Blocks<'a> {
         }
         let part = &parts[self.part];
         let token = self.left.start - self.part_from;
-        let tokens = BLOCK.min(part.tokens - token).min(self.left.len());
+        let position = part.start + token;
+        let block = match self.work.plan.order {
+            Order::OfStep => position,
+            Order::OfSequence => position - position % BLOCK,
+        };
+        let tokens = (block + BLOCK - position)
+            .min(part.tokens - token)
+            .min(self.left.len());
         self.left.start += tokens;
         let cache = match part.source {
             Source::Segment(index) => self.work.caches.segments[index],
@@ -259,11 +277,12 @@ impl<'a> Iterator for Blocks<'a> {
         };
         let dim = self.work.dim();
         let from = (self.work.item.kv_head * cache.capacity + token) * dim;
-        Some(Block {
+        Some(Piece {
             keys: &cache.keys[from..from + tokens * dim],
             values: &cache.values[from..from + tokens * dim],
-            position: part.start + token,
+            position,
             tokens,
+            block,
         })
     }
 }

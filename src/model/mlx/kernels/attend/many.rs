@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::super::products::across;
 use super::super::simd::Simd;
 use super::group::BLOCK;
-use super::item::{Block, Sight, Work};
+use super::item::{Piece, Sight, Work};
 use super::scratch::Scratch;
 use super::softmax::{HIDDEN, LOWEST, Layout, weigh};
 
@@ -48,7 +48,7 @@ pub(super) fn run<S: Simd>(simd: S, work: &Work<'_>, memory: &mut Scratch) {
         let (first, last) = (&mut first[lanes.clone()], &mut last[lanes]);
         lay_out(work, tile_queries(tile), width, queries, first, last);
     }
-    for block in work.blocks() {
+    for block in work.pieces() {
         for tile in 0..tiles {
             let lanes = tile * width..(tile + 1) * width;
             let numbers = tile * width * dim..(tile + 1) * width * dim;
@@ -125,7 +125,7 @@ impl Tile<'_> {
     fn attend<S: Simd, const NQ: usize>(
         &mut self,
         simd: S,
-        block: &Block<'_>,
+        block: &Piece<'_>,
         scores: &mut [f32],
         factors: &mut [f32],
     ) {
@@ -156,7 +156,7 @@ impl Tile<'_> {
 
     /// Scores as `[tokens, width]`.
     #[inline(always)]
-    fn score<S: Simd, const NQ: usize>(&self, simd: S, block: &Block<'_>, scores: &mut [f32]) {
+    fn score<S: Simd, const NQ: usize>(&self, simd: S, block: &Piece<'_>, scores: &mut [f32]) {
         let dim = self.dim;
         across::<S, NQ>(
             simd,
@@ -169,7 +169,7 @@ impl Tile<'_> {
 
     /// Hides from each lane what it does not see.
     #[inline(always)]
-    fn hide<S: Simd, const NQ: usize>(&self, simd: S, block: &Block<'_>, scores: &mut [f32]) {
+    fn hide<S: Simd, const NQ: usize>(&self, simd: S, block: &Piece<'_>, scores: &mut [f32]) {
         let hidden = simd.splat(HIDDEN);
         let width = 2 * S::LANES;
         for (key, scores) in scores

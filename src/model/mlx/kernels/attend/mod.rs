@@ -32,7 +32,7 @@ mod softmax;
 #[cfg(test)]
 mod tests;
 
-pub use plan::AttendPlan;
+pub use plan::{AttendPlan, Order};
 pub use shape::{Attention, Heads, PartRange, Rotary, SpanRange, TailRange};
 
 use super::pool::Pool;

@@ -22,11 +22,24 @@ pub struct AttendPlan {
     /// Cosines, then sines, of each row.
     pub(super) angles: Vec<f32>,
     pub(super) set: InstructionSet,
+    pub(super) order: Order,
     /// Where each segment lies, and how many tokens it must hold.
     segments: Vec<PartRange>,
     partials: usize,
     /// Rough [cost] of all items.
     pub(super) cost: usize,
+}
+
+/// What the order of a row's sums follows from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// From all that is in the step, whatever is the fastest: last bits may differ from
+    /// step to step.
+    OfStep,
+    /// From the row's own position alone: the same to the last bit whatever else is in the
+    /// step, however the rows before came to be, and wherever their keys and values lie.
+    /// Keys that rows share are read for each of them.
+    OfSequence,
 }
 
 #[derive(Debug)]
@@ -51,6 +64,9 @@ pub(super) struct Item {
 /// Queries of one item at most, in tiles of two vectors.
 const TILES_MAX: usize = 4;
 
+/// The same where sums are in the [order of a sequence](Order::OfSequence).
+const ORDERED_QUERIES_MAX: usize = 32;
+
 /// Items for each thread: enough to even out, few enough to merge cheaply.
 const ITEMS_PER_THREAD: usize = 6;
 
@@ -68,15 +84,16 @@ impl AttendPlan {
     /// When the heads are not [supported](Heads::supported), a span has no rows, a
     /// part no tokens, or a window is 0 wide.
     #[must_use]
-    pub fn new(attention: Attention, spans: &[SpanRange]) -> AttendPlan {
+    pub fn new(attention: Attention, spans: &[SpanRange], order: Order) -> AttendPlan {
         let threads = super::Pool::global().threads();
-        AttendPlan::for_machine(attention, spans, InstructionSet::best(), threads)
+        AttendPlan::for_machine(attention, spans, order, InstructionSet::best(), threads)
     }
 
     /// Plans a step for a certain machine.
     pub(super) fn for_machine(
         attention: Attention,
         spans: &[SpanRange],
+        order: Order,
         set: InstructionSet,
         threads: usize,
     ) -> AttendPlan {
@@ -94,6 +111,7 @@ impl AttendPlan {
             items: Vec::new(),
             rows: 0,
             set,
+            order,
             segments: Vec::new(),
             partials: 0,
             cost: 0,
@@ -202,7 +220,7 @@ impl AttendPlan {
     }
 
     fn add_groups(&mut self, spans: &[SpanRange]) {
-        let gathered = gather(spans);
+        let gathered = gather(spans, self.order == Order::OfStep);
         self.segments = gathered.segments;
         for (members, parts) in gathered.groups {
             let group = self.groups.len();
@@ -238,20 +256,14 @@ impl AttendPlan {
         let target = (self.cost / (threads * ITEMS_PER_THREAD)).max(COST_MIN);
         let tile = 2 * self.set.lanes();
         for (index, group) in self.groups.iter_mut().enumerate() {
-            let keys = group.keys.len();
             let queries = group.rows.len() * per_kv;
-            // Smaller blocks of queries before more chunks of keys: those need no merge.
-            let fits = |tiles: &usize| cost(keys, tiles * tile) <= target;
-            let block = (1..=TILES_MAX).rev().find(fits).unwrap_or(1) * tile;
-            let pieces = if threads == 1 {
-                1
-            } else {
-                let most = keys.div_ceil(2 * BLOCK).max(1);
-                cost(keys, block.min(queries))
-                    .div_ceil(target)
-                    .clamp(1, most)
+            let block = match self.order {
+                Order::OfStep => cut_evenly(group, queries, tile, target, threads),
+                Order::OfSequence => {
+                    group.cut_by_position();
+                    ORDERED_QUERIES_MAX
+                }
             };
-            group.cut(pieces);
             group.partial = self.partials;
             if !group.direct {
                 self.partials += kv_heads * group.chunks.len() * queries;
@@ -274,6 +286,31 @@ impl AttendPlan {
             std::cmp::Reverse(cost(keys, item.queries.len()))
         });
     }
+}
+
+/// Cuts a group's keys so that no item costs much more than `target`. Returns how many
+/// queries an item has at most.
+fn cut_evenly(
+    group: &mut Group,
+    queries: usize,
+    tile: usize,
+    target: usize,
+    threads: usize,
+) -> usize {
+    let keys = group.keys.len();
+    // Smaller blocks of queries before more chunks of keys: those need no merge.
+    let fits = |tiles: &usize| cost(keys, tiles * tile) <= target;
+    let block = (1..=TILES_MAX).rev().find(fits).unwrap_or(1) * tile;
+    let pieces = if threads == 1 {
+        1
+    } else {
+        let most = keys.div_ceil(2 * BLOCK).max(1);
+        cost(keys, block.min(queries))
+            .div_ceil(target)
+            .clamp(1, most)
+    };
+    group.cut(pieces);
+    block
 }
 
 /// Rough cost of some queries over some keys, in multiply-adds of one query head

@@ -1,9 +1,13 @@
 //! Attention against a plain double-precision reference.
 
+use std::ops::Range;
+
 use proptest::prelude::*;
 
 use super::super::simd::InstructionSet;
 use super::*;
+
+const ORDERS: [Order; 2] = [Order::OfStep, Order::OfSequence];
 
 /// Keys and values of some tokens, `[kv heads, capacity, dim]` each.
 #[derive(Clone)]
@@ -113,8 +117,9 @@ impl Case {
     }
 
     /// Output and tails, as `attend` computes them.
-    fn run(&self, set: InstructionSet, threads: usize) -> (Vec<f32>, Vec<Buffer>) {
-        let plan = AttendPlan::for_machine(self.attention.clone(), &self.spans, set, threads);
+    fn run(&self, order: Order, set: InstructionSet, threads: usize) -> (Vec<f32>, Vec<Buffer>) {
+        let attention = self.attention.clone();
+        let plan = AttendPlan::for_machine(attention, &self.spans, order, set, threads);
         let mut tails = self.tails.clone();
         let mut output = vec![f32::NAN; plan.query_numbers()];
         let mut views: Vec<CacheMut<'_>> = tails.iter_mut().map(Buffer::write).collect();
@@ -215,13 +220,16 @@ impl Case {
     fn check(&self) {
         let (expected, expected_tails) = self.reference();
         for &set in InstructionSet::available() {
-            for threads in [1, 2, 5] {
-                let (output, tails) = self.run(set, threads);
+            for (order, threads) in ORDERS
+                .into_iter()
+                .flat_map(|order| [1, 2, 5].map(|n| (order, n)))
+            {
+                let (output, tails) = self.run(order, set, threads);
                 for (index, (y, expected)) in output.iter().zip(&expected).enumerate() {
                     let error = (f64::from(*y) - expected).abs();
                     assert!(
                         error < 1e-5,
-                        "{set:?}, {threads} threads, {index}: {y}, not {expected}"
+                        "{set:?}, {order:?}, {threads} threads, {index}: {y}, not {expected}"
                     );
                 }
                 for (tail, expected) in tails.iter().zip(&expected_tails) {
@@ -314,8 +322,10 @@ fn large_scores_do_not_overflow() {
         &[(&[0], 3, 20), (&[0], 0, 1)],
     );
     case.packed.iter_mut().for_each(|x| *x *= 300.0);
-    let (output, _) = case.run(InstructionSet::best(), 2);
-    assert!(output.iter().all(|x| x.is_finite() && x.abs() <= 900.0));
+    for order in ORDERS {
+        let (output, _) = case.run(order, InstructionSet::best(), 2);
+        assert!(output.iter().all(|x| x.is_finite() && x.abs() <= 900.0));
+    }
 }
 
 #[test]
@@ -323,8 +333,10 @@ fn what_is_not_a_number_shows() {
     for rows in [1, 40] {
         let mut case = Case::new(attention(2, 1, 16, None), &[40], &[(&[0], 3, rows)]);
         case.segments[0].keys[5] = f32::NAN;
-        let (output, _) = case.run(InstructionSet::best(), 2);
-        assert!(output.iter().all(|x| x.is_nan()), "{rows} rows");
+        for order in ORDERS {
+            let (output, _) = case.run(order, InstructionSet::best(), 2);
+            assert!(output.iter().all(|x| x.is_nan()), "{rows} rows, {order:?}");
+        }
     }
 }
 
@@ -333,7 +345,7 @@ fn what_is_not_a_number_shows() {
 fn lengths_are_checked() {
     let mut case = Case::new(attention(2, 1, 16, None), &[40], &[(&[0], 3, 2)]);
     case.packed.pop();
-    case.run(InstructionSet::best(), 1);
+    case.run(Order::OfStep, InstructionSet::best(), 1);
 }
 
 proptest! {
@@ -351,5 +363,129 @@ proptest! {
         let spans: Vec<_> =
             spans.iter().map(|&(path, tokens, rows)| (paths[path], tokens, rows)).collect();
         Case::new(attention(query, kv, dim, window), &lengths, &spans).check();
+    }
+}
+
+/// A sequence, evaluated all at once and in the [order of a sequence](Order::OfSequence).
+struct Whole {
+    case: Case,
+    set: InstructionSet,
+    output: Vec<f32>,
+    /// Its keys and values.
+    tail: Buffer,
+}
+
+impl Whole {
+    fn new(attention: Attention, tokens: usize, set: InstructionSet) -> Whole {
+        let case = Case::new(attention, &[], &[(&[], 0, tokens)]);
+        let (output, mut tails) = case.run(Order::OfSequence, set, 1);
+        let tail = tails.remove(0);
+        Whole {
+            case,
+            set,
+            output,
+            tail,
+        }
+    }
+
+    fn heads(&self) -> Heads {
+        self.case.attention.heads
+    }
+
+    /// Some of its keys and values, in a buffer with room for more.
+    fn part(&self, tokens: Range<usize>, room: usize) -> Buffer {
+        let Heads { kv, dim, .. } = self.heads();
+        let mut part = Buffer::new(self.heads(), tokens.len() + room, 1);
+        for kv_head in 0..kv {
+            let from = (kv_head * self.tail.capacity + tokens.start) * dim;
+            let to = kv_head * part.capacity * dim;
+            let numbers = tokens.len() * dim;
+            part.keys[to..to + numbers].copy_from_slice(&self.tail.keys[from..from + numbers]);
+            part.values[to..to + numbers].copy_from_slice(&self.tail.values[from..from + numbers]);
+        }
+        part
+    }
+
+    /// A step of some of its rows, on a path that ends at each of `cuts` in turn, beside
+    /// `others` that share the path's first segment. Returns what its rows get.
+    fn again(&self, cuts: &[usize], rows: Range<usize>, others: usize, threads: usize) -> Vec<f32> {
+        let starts = [0].iter().chain(cuts);
+        let path: Vec<Range<usize>> = starts.zip(cuts).map(|(from, to)| *from..*to).collect();
+        let part = |(segment, tokens): (usize, &Range<usize>)| PartRange {
+            segment,
+            start: tokens.start,
+            tokens: tokens.len(),
+        };
+        let parts: Vec<PartRange> = path.iter().enumerate().map(part).collect();
+        let own = cuts.last().map_or(0, |cut| *cut)..rows.start;
+        let mut spans = vec![SpanRange {
+            rows: rows.len(),
+            tail: TailRange {
+                start: own.start,
+                tokens: own.len(),
+            },
+            path: parts.clone(),
+        }];
+        let mut tails = vec![self.part(own, rows.len() + 3)];
+        for other in 0..others {
+            let shared = &parts[..parts.len().min(1)];
+            spans.push(SpanRange {
+                rows: 1 + other,
+                tail: TailRange {
+                    start: shared.first().map_or(0, |part| part.tokens),
+                    tokens: other,
+                },
+                path: shared.to_vec(),
+            });
+            tails.push(Buffer::new(self.heads(), 2 * other + 1, 7));
+        }
+        let width = self.heads().packed();
+        let mut packed = self.case.packed[rows.start * width..rows.end * width].to_vec();
+        let of_others: usize = spans[1..].iter().map(|span| span.rows).sum();
+        packed.extend(numbers(of_others * width, 5));
+        let case = Case {
+            attention: self.case.attention.clone(),
+            spans,
+            packed,
+            segments: path
+                .into_iter()
+                .map(|tokens| self.part(tokens, 1))
+                .collect(),
+            tails,
+        };
+        let (mut output, _) = case.run(Order::OfSequence, self.set, threads);
+        output.truncate(rows.len() * self.heads().query * self.heads().dim);
+        output
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn the_order_of_a_sequence_is_its_own(
+        (query, kv) in prop_oneof![Just((3, 1)), Just((4, 2)), Just((9, 3))],
+        dim in prop_oneof![Just(16_usize), Just(64), Just(80)],
+        window in proptest::option::of(1_usize..700),
+        tokens in 1_usize..1_300,
+        mut cuts in proptest::collection::vec(0.0_f64..1.0, 0..5),
+        first in 0.0_f64..1.0,
+        rows in 1_usize..70,
+        others in 0_usize..3,
+        threads in 1_usize..4,
+    ) {
+        let first = (first * tokens as f64) as usize;
+        let rows = first..tokens.min(first + rows);
+        cuts.sort_by(f64::total_cmp);
+        let cut = |cut: f64| (cut * first as f64) as usize;
+        let mut cuts: Vec<usize> = cuts.into_iter().map(cut).filter(|cut| *cut > 0).collect();
+        cuts.dedup();
+        for &set in InstructionSet::available() {
+            let whole = Whole::new(attention(query, kv, dim, window), tokens, set);
+            let output = whole.again(&cuts, rows.clone(), others, threads);
+            let row_len = query * dim;
+            let expected = &whole.output[rows.start * row_len..rows.end * row_len];
+            let same = output.iter().zip(expected).all(|(a, b)| a.to_bits() == b.to_bits());
+            prop_assert!(same, "{set:?}: {rows:?} of {tokens} on {cuts:?}");
+        }
     }
 }

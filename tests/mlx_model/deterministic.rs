@@ -1,0 +1,218 @@
+//! Logits that are the same to the last bit, however they came to be.
+
+use std::rc::Rc;
+
+use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions, MlxSegment};
+use motet::model::weights::ModelFiles;
+use motet::model::{Model, ModelError, Packer, Segment, Tail, Want};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+
+use crate::harness::{Slot, one_at_a_time, rows, step};
+use crate::naive::{Shape, Tiny};
+use crate::tiny::{PLAIN, tokens};
+
+/// With widths that the kernels work with.
+const WHOLE: Shape = Shape {
+    hidden: 48,
+    inner: 80,
+    ..PLAIN
+};
+
+/// Most tokens of a sequence: more than the kernel has in a chunk of keys.
+const TOKENS_MAX: usize = 700;
+
+fn options() -> MlxOptions {
+    MlxOptions {
+        device: Some(MlxDevice::Cpu),
+        deterministic: true,
+        ..MlxOptions::default()
+    }
+}
+
+fn load(tiny: &Tiny, options: MlxOptions) -> Result<MlxModel, ModelError> {
+    let files = ModelFiles::open(tiny.folder()).expect("a whole model");
+    MlxModel::load(&files, options)
+}
+
+/// A sequence, and the logits that each of its tokens has when it runs alone.
+struct Sequence {
+    tokens: Vec<u32>,
+    logits: Vec<Vec<f32>>,
+}
+
+/// Sequences that begin with the same tokens, each up to where it leaves the first.
+fn sequences(model: &mut MlxModel, rng: &mut ChaCha8Rng) -> Vec<Sequence> {
+    let first = tokens(0, rng.random_range(TOKENS_MAX / 2..=TOKENS_MAX));
+    let mut sequence = |index: usize| {
+        let shared = rng.random_range(0..first.len());
+        let own = tokens(index, rng.random_range(1..=TOKENS_MAX - shared));
+        let tokens = [&first[..shared], &own].concat();
+        let logits = Slot::new(model, &[]).logits(model, &tokens);
+        Sequence { tokens, logits }
+    };
+    (1..4).map(&mut sequence).collect()
+}
+
+/// Runs sequences in steps drawn at random: in chunks of any size, beside any others, from
+/// segments that were sealed, split, merged, packed and shared. Returns how many of the
+/// rows' logits differ from those alone, and how many rows there were.
+fn run(model: &mut MlxModel, seed: u64) -> (usize, usize) {
+    let rng = &mut ChaCha8Rng::seed_from_u64(seed);
+    let sequences = sequences(model, rng);
+    let mut slots: Vec<(usize, Slot)> = Vec::new();
+    let (mut different, mut all) = (0, 0);
+    for _ in 0..30 {
+        if slots.len() < 6 {
+            let slot = begin(model, &sequences, &slots, rng);
+            slots.push(slot);
+        }
+        for (_, slot) in &mut slots {
+            change_path(model, slot, rng);
+        }
+        let mut members = Vec::new();
+        for (index, slot) in &mut slots {
+            let rest = &sequences[*index].tokens[slot.tokens()..];
+            let most = *[1, 1, 9, 200]
+                .get(rng.random_range(0..4))
+                .expect("one of four");
+            let size = rng.random_range(1..=most).min(rest.len());
+            if size > 0 && rng.random_bool(0.7) {
+                let expected = &sequences[*index].logits[slot.tokens()..][..size];
+                members.push((expected, (slot, &rest[..size], Want::Logits)));
+            }
+        }
+        let (expected, mut spans): (Vec<_>, Vec<_>) = members.into_iter().unzip();
+        let found = step(model, &mut spans);
+        for (expected, found) in expected.into_iter().zip(found) {
+            for (expected, found) in expected.iter().zip(rows(found, expected.len())) {
+                let mut pairs = expected.iter().zip(&found);
+                all += 1;
+                different += usize::from(pairs.any(|(a, b)| a.to_bits() != b.to_bits()));
+            }
+        }
+        slots.retain(|(index, slot)| slot.tokens() < sequences[*index].tokens.len());
+    }
+    (different, all)
+}
+
+/// A slot for some sequence, on what any other has sealed of the same tokens.
+fn begin(
+    model: &mut MlxModel,
+    sequences: &[Sequence],
+    slots: &[(usize, Slot)],
+    rng: &mut ChaCha8Rng,
+) -> (usize, Slot) {
+    let index = rng.random_range(0..sequences.len());
+    let tokens = &sequences[index].tokens;
+    let mut path = Vec::new();
+    if let Some((other, slot)) = slots.get(rng.random_range(0..slots.len() + 1)) {
+        let common = tokens.iter().zip(&sequences[*other].tokens);
+        let common = common.take_while(|(own, others)| own == others).count();
+        path.clone_from(&slot.path);
+        let end = |path: &[Rc<MlxSegment>]| path.iter().map(|s| s.tokens()).sum::<usize>();
+        // The last token is never taken from the cache.
+        while end(&path) > common.min(tokens.len() - 1) || !is_whole(&path) {
+            path.pop();
+        }
+    }
+    (index, Slot::new(model, &path))
+}
+
+/// Whether all that a window can still see is kept.
+fn is_whole(path: &[Rc<MlxSegment>]) -> bool {
+    let mut after = 0;
+    path.iter().rev().all(|segment| {
+        let is_kept = segment.extent().beyond <= after;
+        after += segment.tokens();
+        is_kept
+    })
+}
+
+/// Seals, splits, merges or moves some of a slot's state, or leaves it.
+fn change_path(model: &mut MlxModel, slot: &mut Slot, rng: &mut ChaCha8Rng) {
+    let held = slot.tail.tokens();
+    match rng.random_range(0..6) {
+        0 | 1 if held > 0 => slot.seal(model, rng.random_range(1..=held)),
+        2 => {
+            let Some(last) = slot.path.pop() else { return };
+            if last.tokens() == 1 {
+                return slot.path.push(last);
+            }
+            let at = rng.random_range(1..last.tokens());
+            let (upper, lower) = model.split(&last, at).expect("two segments");
+            slot.path.extend([upper, lower].map(Rc::new));
+        }
+        3 if slot.path.len() > 1 => {
+            let lower = slot.path.pop().expect("several");
+            let upper = slot.path.pop().expect("several");
+            let merged = model.merge(&upper, &lower).expect("one segment");
+            slot.path.push(Rc::new(merged));
+        }
+        4 => {
+            let Some(last) = slot.path.pop() else { return };
+            let packer = model.packer();
+            let mut bytes = vec![0; packer.packed_bytes(last.extent())];
+            let parcel = model.hand_over(&last).expect("a parcel");
+            packer.pack(&parcel, &mut bytes).expect("room");
+            let parcel = packer.unpack(last.extent(), &bytes).expect("a parcel");
+            slot.path
+                .push(Rc::new(model.take_in(parcel).expect("a segment")));
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn logits_are_the_same_to_the_last_bit_in_any_schedule() {
+    let _serial = one_at_a_time();
+    let tiny = Tiny::new(WHOLE, 70);
+    let mut model = load(&tiny, options()).expect("a model");
+    for seed in 0..12 {
+        let (different, rows) = run(&mut model, seed);
+        assert_eq!(different, 0, "of {rows} rows, seed {seed}");
+    }
+    // If this did not tell them apart, neither did it above.
+    let fast = MlxOptions {
+        deterministic: false,
+        ..options()
+    };
+    let (different, _) = run(&mut load(&tiny, fast).expect("a model"), 0);
+    assert!(different > 0, "schedules do not matter anyway");
+}
+
+#[test]
+fn a_window_that_slides_over_it_changes_nothing() {
+    let _serial = one_at_a_time();
+    let windowed = Shape {
+        window: Some(90),
+        ..WHOLE
+    };
+    let tiny = Tiny::new(windowed, 71);
+    let mut model = load(&tiny, options()).expect("a model");
+    for seed in 100..106 {
+        let (different, rows) = run(&mut model, seed);
+        assert_eq!(different, 0, "of {rows} rows, seed {seed}");
+    }
+}
+
+#[test]
+fn what_cannot_be_deterministic_is_refused() {
+    let _serial = one_at_a_time();
+    let narrow = Tiny::new(PLAIN, 72);
+    let error = load(&narrow, options()).expect_err("40 columns");
+    assert!(
+        matches!(error, ModelError::NotDeterministic { .. }),
+        "{error}"
+    );
+    let composed = MlxOptions {
+        kernels: false,
+        ..options()
+    };
+    let error = load(&Tiny::new(WHOLE, 73), composed).expect_err("no kernels");
+    assert!(
+        matches!(error, ModelError::NotDeterministic { .. }),
+        "{error}"
+    );
+}
