@@ -85,7 +85,8 @@ fn attention() {
         (512, 1536),
     ] {
         let tokens = (rows + before) as i32;
-        let ours = attend(rows, before, &stream);
+        let ours = attend(rows, before, Order::OfStep, &stream);
+        let ordered = attend(rows, before, Order::OfSequence, &stream);
         let queries = numbers(&[1, 9, rows as i32, 64], 1.0, 1);
         let keys = numbers(&[1, 3, tokens, 64], 1.0, 2);
         let composed = fastest(|| {
@@ -96,10 +97,11 @@ fn attention() {
         });
         let what = format!("{rows} rows after {before}, 9/3 heads of 64 (MLX: the product alone)");
         print(&what, ours, composed);
+        print("  in the order of the sequence", ordered, composed);
     }
 }
 
-fn attend(rows: usize, before: usize, stream: &Stream) -> f64 {
+fn attend(rows: usize, before: usize, order: Order, stream: &Stream) -> f64 {
     let attention = Attention {
         heads: Heads {
             query: 9,
@@ -121,7 +123,7 @@ fn attend(rows: usize, before: usize, stream: &Stream) -> f64 {
             tokens: before,
         },
     };
-    let plan = Arc::new(AttendPlan::new(attention, &[span], Order::OfStep));
+    let plan = Arc::new(AttendPlan::new(attention, &[span], order));
     let packed = numbers(&[rows as i32, 15 * 64], 1.0, 3);
     let cache = [3, (rows + before) as i32, 64];
     // SAFETY: each is fresh, and nobody reads it.

@@ -85,22 +85,34 @@ fn score<S: Simd>(
     let tile = sums::<S>();
     let start = piece.position - piece.block;
     let whole = piece.tokens - piece.tokens % tile;
-    let one = queries.len() == dim;
+    let (fours, ones) = queries.split_at(queries.len() / (4 * dim) * 4 * dim);
+    let passes = (fours.len() / 4 + ones.len()) / dim;
     for first in (0..whole).step_by(tile) {
         let keys = &piece.keys[first * dim..(first + tile) * dim];
         // The same keys and values of the next piece: those that the first and the
-        // second query's pass fetch ahead.
+        // second pass fetch ahead.
         let range = first * dim..first * dim + keys.len();
         let [mut ahead, mut after] = next.map_or([&[][..]; 2], |next| {
             [next.keys, next.values].map(|all| all.get(range.clone()).unwrap_or_default())
         });
-        if one {
+        if passes == 1 {
             fetch(simd, after);
         }
-        let each = queries
-            .chunks_exact(dim)
-            .zip(scores.chunks_exact_mut(BLOCK));
-        for (query, scores) in each {
+        let (of_fours, of_ones) = scores.split_at_mut(fours.len() / dim * BLOCK);
+        let each = fours.chunks_exact(4 * dim);
+        for (queries, scores) in each.zip(of_fours.chunks_exact_mut(4 * BLOCK)) {
+            score_four(
+                simd,
+                queries,
+                keys,
+                dim,
+                ahead,
+                &mut scores[start + first..],
+            );
+            (ahead, after) = (after, &[]);
+        }
+        let each = ones.chunks_exact(dim);
+        for (query, scores) in each.zip(of_ones.chunks_exact_mut(BLOCK)) {
             let products = if tile == 16 {
                 along::<S, 16, 1>(simd, keys, query, dim, ahead)
             } else {
@@ -120,6 +132,34 @@ fn score<S: Simd>(
     for (query, scores) in each {
         let products = along_fewer(simd, &piece.keys[whole * dim..], query, dim);
         scores[start + whole..start + piece.tokens].copy_from_slice(&products[..rest]);
+    }
+}
+
+/// The scores of four queries with a tile of keys, `BLOCK` apart: what each query would get
+/// alone, with fewer reads.
+#[inline(always)]
+fn score_four<S: Simd>(
+    simd: S,
+    queries: &[f32],
+    keys: &[f32],
+    dim: usize,
+    ahead: &[f32],
+    scores: &mut [f32],
+) {
+    let rows = sums::<S>() / 4;
+    let mut ahead = ahead.chunks(rows * dim);
+    for (index, keys) in keys.chunks_exact(rows * dim).enumerate() {
+        let ahead = ahead.next().unwrap_or_default();
+        let products = if rows == 4 {
+            along::<S, 4, 4>(simd, keys, queries, dim, ahead)
+        } else {
+            along::<S, 2, 4>(simd, keys, queries, dim, ahead)
+        };
+        for (row, products) in products[..4 * rows].chunks_exact(4).enumerate() {
+            for (query, product) in products.iter().enumerate() {
+                scores[query * BLOCK + index * rows + row] = *product;
+            }
+        }
     }
 }
 
