@@ -22,6 +22,12 @@ pub struct Arguments {
     #[arg(long, conflicts_with = "model")]
     pub oracle: bool,
 
+    /// Give the same answers to the last bit whatever else runs; somewhat slower
+    ///
+    /// Of greedy requests and of those with a seed, on this machine. On the CPU only.
+    #[arg(long, conflicts_with = "oracle")]
+    pub deterministic: bool,
+
     /// What clients call the model; its file's name, if not given
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,

@@ -6,6 +6,8 @@ use anyhow::{Context, Result};
 use motet::Engine;
 use motet::config::EngineConfig;
 use motet::model::ModelError;
+#[cfg(feature = "mlx")]
+use motet::model::mlx::MlxOptions;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::text::{ChatTemplate, GgufVocabulary, TextCodec, Tokenizer};
 
@@ -26,20 +28,27 @@ const ORACLE_TEMPLATE: &str = "{% for tool in tools or [] %}{{ tool | tojson }}{
 pub async fn engine(arguments: &Arguments) -> Result<Engine> {
     let config = arguments.engine_config();
     match &arguments.model {
-        Some(path) => model(path, config).await,
+        Some(path) => model(path, arguments.deterministic, config).await,
         None => oracle(config).await,
     }
 }
 
 #[cfg(feature = "mlx")]
-async fn model(path: &Path, config: EngineConfig) -> Result<Engine> {
-    let started = async { Engine::open(path)?.config(config).start().await };
+async fn model(path: &Path, deterministic: bool, config: EngineConfig) -> Result<Engine> {
+    let options = MlxOptions {
+        deterministic,
+        ..MlxOptions::default()
+    };
+    let started = async {
+        let engine = Engine::open_with(path, options)?;
+        engine.config(config).start().await
+    };
     let started = started.await;
     started.with_context(|| format!("cannot serve {}", path.display()))
 }
 
 #[cfg(not(feature = "mlx"))]
-async fn model(_: &Path, _: EngineConfig) -> Result<Engine> {
+async fn model(_: &Path, _: bool, _: EngineConfig) -> Result<Engine> {
     anyhow::bail!(
         "this server was built without MLX and cannot run a model.\n\
          Set MLX up and build with it:\n  \
