@@ -9,7 +9,9 @@ use motet::model::weights::ModelFiles;
 use motet::model::{Model, Packer, Segment, Want};
 use serde_json::Value;
 
-use crate::harness::{Slot, argmax, assert_close, greedy, margin, one_at_a_time, step, token};
+use crate::harness::{
+    Slot, argmax, assert_close, greedy, margin, one_at_a_time, rows, step, token,
+};
 
 /// Where the reference's best token is this much ahead, ours must be the same.
 const MARGIN: f64 = 0.01;
@@ -51,7 +53,7 @@ fn cases() -> Vec<Case> {
         .collect()
 }
 
-fn load() -> MlxModel {
+fn load(options: MlxOptions) -> MlxModel {
     let path = std::env::var_os("MOTET_MODEL")
         .map(PathBuf::from)
         .or_else(|| {
@@ -62,14 +64,14 @@ fn load() -> MlxModel {
         panic!("the model is not there: run `cargo xtask setup --model smollm2-135m-instruct`");
     };
     let files = ModelFiles::open(&path).expect("a whole model");
-    MlxModel::load(&files, MlxOptions::default()).expect("a model")
+    MlxModel::load(&files, options).expect("a model")
 }
 
 /// One load for all: it takes longer than what is checked.
 #[test]
 fn smollm2() {
     let _serial = one_at_a_time();
-    let mut model = load();
+    let mut model = load(MlxOptions::default());
     let cases = cases();
     assert_eq!(cases.len(), 5);
     for case in &cases {
@@ -80,6 +82,35 @@ fn smollm2() {
     state_that_was_moved_is_the_same(&mut model, &cases[4].ids);
     a_shift_is_hardly_noticed(&mut model, &cases);
     eight_bits_are_hardly_noticed(&mut model, &cases);
+}
+
+#[test]
+fn smollm2_deterministic() {
+    let _serial = one_at_a_time();
+    let mut model = load(MlxOptions {
+        deterministic: true,
+        ..MlxOptions::default()
+    });
+    let cases = cases();
+    for case in &cases {
+        logits_are_the_reference(&mut model, case);
+    }
+    let alone = cases
+        .iter()
+        .map(|case| Slot::new(&mut model, &[]).logits(&mut model, &case.ids));
+    let alone: Vec<Vec<Vec<f32>>> = alone.collect();
+    let mut slots: Vec<Slot> = cases.iter().map(|_| Slot::new(&mut model, &[])).collect();
+    let spans = slots.iter_mut().zip(&cases);
+    let mut spans: Vec<_> = spans
+        .map(|(slot, case)| (slot, &case.ids[..], Want::Logits))
+        .collect();
+    let together = step(&mut model, &mut spans);
+    for ((alone, together), case) in alone.iter().zip(together).zip(&cases) {
+        let bits = |rows: &[Vec<f32>]| -> Vec<u32> {
+            rows.iter().flatten().map(|x| x.to_bits()).collect()
+        };
+        assert_eq!(bits(alone), bits(&rows(together, case.ids.len())));
+    }
 }
 
 fn logits_are_the_reference(model: &mut MlxModel, case: &Case) {

@@ -102,8 +102,8 @@ pub struct MlxOptions {
     /// Whether a sequence's logits are the same to the last bit whatever else is in a
     /// step: alone or batched, in whatever chunks its prompt was evaluated, forked, or
     /// gone on with from the cache. Every sum is in an order that follows from the
-    /// sequence alone. It takes `kernels` on the CPU, and time: prefixes that sequences
-    /// share are kept once but read for each of them (docs/performance.md has figures).
+    /// sequence alone. It takes `kernels` on the CPU, and some time
+    /// (docs/performance.md has figures).
     ///
     /// Bits are those of one machine: other instructions sum in another order. Removing
     /// tokens from the middle of a context, and state that the pager keeps in eight bits,

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use rustc_hash::FxHashMap;
+
 use super::shape::{PartRange, SpanRange};
 
 /// Keys that are scored before their values are weighed: what fits into the first
@@ -28,14 +30,17 @@ pub(super) struct Group {
     pub(super) partial: usize,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Part {
     pub(super) source: Source,
+    /// The first token of the source that is part of it.
+    pub(super) first: usize,
+    /// That token's position.
     pub(super) start: usize,
     pub(super) tokens: usize,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Source {
     Segment(usize),
     /// The tail of a span, the step's rows included.
@@ -52,13 +57,12 @@ pub(super) struct Gathered {
 }
 
 /// Gathers the spans that share each segment. Neighbouring segments of the same
-/// spans, and all that one span has to itself, make one group. Where nothing is to be
-/// shared each span is a group.
+/// spans, and all that one span has to itself, make one group.
 ///
 /// # Panics
 ///
 /// When spans share a segment at different positions, or a part has no tokens.
-pub(super) fn gather(spans: &[SpanRange], shares: bool) -> Gathered {
+pub(super) fn gather(spans: &[SpanRange]) -> Gathered {
     let mut gathered = Gathered::default();
     let members = gathered.members(spans);
     for (index, span) in spans.iter().enumerate() {
@@ -67,32 +71,102 @@ pub(super) fn gather(spans: &[SpanRange], shares: bool) -> Gathered {
         let first = gathered.groups.len();
         for range in &span.path {
             let sharing = &members[range.segment];
-            let part = Part {
-                source: Source::Segment(range.segment),
-                start: range.start,
-                tokens: range.tokens,
-            };
-            if sharing.len() == 1 || !shares {
+            let part = Part::of_path(range);
+            if sharing.len() == 1 {
                 own.push(part);
             } else if sharing[0] == index {
                 // The first of those who share it makes the group for all.
-                match gathered.groups[first..].last_mut() {
-                    Some((last, parts)) if last == sharing => parts.push(part),
-                    _ => gathered.groups.push((sharing.clone(), vec![part])),
-                }
+                gathered.add(first, sharing, &[part]);
             }
         }
-        own.push(Part {
-            source: Source::Tail(index),
-            start: span.tail.start,
-            tokens: span.tail.tokens + span.rows,
-        });
+        own.push(Part::of_tail(index, span));
         gathered.groups.push((vec![index], own));
     }
     gathered
 }
 
+/// Gathers the spans that share each chunk: all of a chunk's keys, or none, so that
+/// nothing of a row's order depends on who else is there.
+///
+/// # Panics
+///
+/// As for [`gather`].
+pub(super) fn gather_chunks(spans: &[SpanRange]) -> Gathered {
+    let mut gathered = Gathered::default();
+    gathered.members(spans);
+    let chunks: Vec<Vec<Vec<Part>>> = spans.iter().enumerate().map(chunks).collect();
+    let mut members: FxHashMap<&[Part], Vec<usize>> = FxHashMap::default();
+    for (index, chunks) in chunks.iter().enumerate() {
+        for chunk in chunks {
+            members.entry(chunk).or_default().push(index);
+        }
+    }
+    for (index, chunks) in chunks.iter().enumerate() {
+        let first = gathered.groups.len();
+        for chunk in chunks {
+            let sharing = &members[&chunk[..]];
+            if sharing[0] == index {
+                gathered.add(first, sharing, chunk);
+            }
+        }
+    }
+    gathered
+}
+
+/// What a span sees, cut wherever a position is a multiple of [`CHUNK`].
+fn chunks((index, span): (usize, &SpanRange)) -> Vec<Vec<Part>> {
+    let mut chunks: Vec<(usize, Vec<Part>)> = Vec::new();
+    let path = span.path.iter().map(Part::of_path);
+    for part in path.chain([Part::of_tail(index, span)]) {
+        let end = part.start + part.tokens;
+        for chunk in part.start / CHUNK..end.div_ceil(CHUNK) {
+            let start = part.start.max(chunk * CHUNK);
+            let of_chunk = Part {
+                source: part.source,
+                first: start - part.start,
+                start,
+                tokens: end.min((chunk + 1) * CHUNK) - start,
+            };
+            match chunks.last_mut() {
+                Some((last, parts)) if *last == chunk => parts.push(of_chunk),
+                _ => chunks.push((chunk, vec![of_chunk])),
+            }
+        }
+    }
+    chunks.into_iter().map(|(_, parts)| parts).collect()
+}
+
+impl Part {
+    fn of_path(range: &PartRange) -> Self {
+        Part {
+            source: Source::Segment(range.segment),
+            first: 0,
+            start: range.start,
+            tokens: range.tokens,
+        }
+    }
+
+    /// A span's tail with the step's rows.
+    fn of_tail(span: usize, range: &SpanRange) -> Self {
+        Part {
+            source: Source::Tail(span),
+            first: 0,
+            start: range.tail.start,
+            tokens: range.tail.tokens + range.rows,
+        }
+    }
+}
+
 impl Gathered {
+    /// Adds what spans see next to the last of the groups from `first` on, if that is
+    /// theirs, or to a new one.
+    fn add(&mut self, first: usize, sharing: &[usize], seen: &[Part]) {
+        match self.groups[first..].last_mut() {
+            Some((last, parts)) if last == sharing => parts.extend(seen),
+            _ => self.groups.push((sharing.to_vec(), seen.to_vec())),
+        }
+    }
+
     /// The spans that have each segment in their path; notes where it lies.
     fn members(&mut self, spans: &[SpanRange]) -> Vec<Vec<usize>> {
         let mut members: Vec<Vec<usize>> = Vec::new();
@@ -157,18 +231,15 @@ impl Group {
     /// has of a row's keys follows from their positions alone.
     pub(super) fn cut_by_position(&mut self) {
         let mut chunks: Vec<(usize, Range<usize>)> = Vec::new();
-        let mut part_from = 0;
+        let mut from = 0;
+        // No part is in two chunks.
         for part in &self.parts {
-            let part_end = part.start + part.tokens;
-            for chunk in part.start / CHUNK..part_end.div_ceil(CHUNK) {
-                let first = part.start.max(chunk * CHUNK) - part.start + part_from;
-                let end = part_end.min((chunk + 1) * CHUNK) - part.start + part_from;
-                match chunks.last_mut() {
-                    Some((last, keys)) if *last == chunk => keys.end = end,
-                    _ => chunks.push((chunk, first..end)),
-                }
+            let (chunk, end) = (part.start / CHUNK, from + part.tokens);
+            match chunks.last_mut() {
+                Some((last, keys)) if *last == chunk => keys.end = end,
+                _ => chunks.push((chunk, from..end)),
             }
-            part_from += part.tokens;
+            from = end;
         }
         let seen = |keys: Range<usize>| keys.start.max(self.keys.start)..keys.end;
         let chunks = chunks.into_iter().map(|(_, keys)| seen(keys));

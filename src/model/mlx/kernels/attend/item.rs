@@ -261,14 +261,14 @@ impl<'a> Iterator for Pieces<'a> {
             self.part += 1;
         }
         let part = &parts[self.part];
-        let token = self.left.start - self.part_from;
-        let position = part.start + token;
+        let index = self.left.start - self.part_from;
+        let (token, position) = (part.first + index, part.start + index);
         let block = match self.work.plan.order {
             Order::OfStep => position,
             Order::OfSequence => position - position % BLOCK,
         };
         let tokens = (block + BLOCK - position)
-            .min(part.tokens - token)
+            .min(part.tokens - index)
             .min(self.left.len());
         self.left.start += tokens;
         let cache = match part.source {

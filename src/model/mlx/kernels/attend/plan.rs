@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::super::simd::InstructionSet;
-use super::group::{BLOCK, Group, gather};
+use super::group::{BLOCK, Group, gather, gather_chunks};
 use super::shape::{Attention, Heads, PartRange, SpanRange, angles};
 use super::{Cache, CacheMut};
 
@@ -38,7 +38,7 @@ pub enum Order {
     OfStep,
     /// From the row's own position alone: the same to the last bit whatever else is in the
     /// step, however the rows before came to be, and wherever their keys and values lie.
-    /// Keys that rows share are read for each of them.
+    /// Keys that rows share are read once in whole chunks only.
     OfSequence,
 }
 
@@ -220,7 +220,10 @@ impl AttendPlan {
     }
 
     fn add_groups(&mut self, spans: &[SpanRange]) {
-        let gathered = gather(spans, self.order == Order::OfStep);
+        let gathered = match self.order {
+            Order::OfStep => gather(spans),
+            Order::OfSequence => gather_chunks(spans),
+        };
         self.segments = gathered.segments;
         for (members, parts) in gathered.groups {
             let group = self.groups.len();
