@@ -5,9 +5,10 @@
 //! the graph as one operation: MLX schedules it among its own, allocates its
 //! outputs and frees its inputs.
 //!
-//! The C++ half is `xtask/mlx/bridge.cpp`, which `cargo xtask setup` builds into
-//! libmlxc. A libmlxc that was built elsewhere (mlx-sys' own on macOS) lacks it;
-//! [`available`] tells. All arrays are `f32`.
+//! The C++ half is `bridge/bridge.cpp`. On Linux `cargo xtask setup` builds it into
+//! libmlxc; where mlx-sys builds MLX itself, as on macOS, the build script builds it
+//! beside. A libmlxc that was built elsewhere lacks it; [`available`] tells. All arrays
+//! are `f32`.
 //!
 //! # In place
 //!
@@ -354,8 +355,29 @@ fn entries() -> Option<Entries> {
 /// The bridge that this crate goes with.
 const VERSION: c_int = 3;
 
+/// The bridge's function of this name, which the build script has linked.
+#[cfg(motet_bridge)]
+fn find(name: &CStr) -> *mut c_void {
+    unsafe extern "C" {
+        fn motet_bridge_version();
+        fn motet_bridge_apply();
+        fn motet_bridge_queue_more();
+        fn motet_bridge_can_adopt();
+        fn motet_bridge_adopt();
+    }
+    let function: unsafe extern "C" fn() = match name.to_bytes() {
+        b"motet_bridge_version" => motet_bridge_version,
+        b"motet_bridge_apply" => motet_bridge_apply,
+        b"motet_bridge_queue_more" => motet_bridge_queue_more,
+        b"motet_bridge_can_adopt" => motet_bridge_can_adopt,
+        b"motet_bridge_adopt" => motet_bridge_adopt,
+        _ => return std::ptr::null_mut(),
+    };
+    function as *mut c_void
+}
+
 /// What the program has loaded under this name, or null.
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(motet_bridge)))]
 fn find(name: &CStr) -> *mut c_void {
     unsafe extern "C" {
         fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *mut c_void;
@@ -364,7 +386,7 @@ fn find(name: &CStr) -> *mut c_void {
     unsafe { dlsym(std::ptr::null_mut(), name.as_ptr()) }
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", motet_bridge)))]
 fn find(_name: &CStr) -> *mut c_void {
     std::ptr::null_mut()
 }

@@ -1,25 +1,25 @@
 //! libmlxc.so: mlx-c and our own C and C++ files in one library, and libmotet_blas.so.
 //!
 //! To add a file: put it into `xtask/mlx/` and name it in [`OWN_SOURCES`]. A change of
-//! any file in that folder is noticed by its content.
+//! any file in that folder, or of [`BRIDGE`], is noticed by its content.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::compiler::{Compiler, Language};
 use super::mlx_c::{self, MlxC, Sources};
 use crate::cache::Cache;
 use crate::{checksum, component, ui};
 
-/// Our own part of libmlxc.so. What is not there is left out.
-const OWN_SOURCES: &[(&str, Language)] = &[
-    ("blas.c", Language::C),
-    ("clock.c", Language::C),
-    // MLX primitives that call Rust kernels. Undefined symbols are not looked up in the
-    // program: hand Rust functions over as pointers.
-    ("bridge.cpp", Language::Cpp),
-];
+/// Our own part of libmlxc.so, beside [`BRIDGE`].
+const OWN_SOURCES: &[&str] = &["blas.c", "clock.c"];
+
+/// MLX primitives that call Rust kernels: the library's, which builds it itself where mlx-sys
+/// builds MLX. Undefined symbols are not looked up in the program: hand Rust functions
+/// over as pointers.
+pub(super) const BRIDGE: &str = "src/model/mlx/bridge/bridge.cpp";
 
 /// What was built.
 pub(super) struct Libraries {
@@ -40,6 +40,7 @@ pub(super) struct Inputs<'a> {
     pub(super) openblas: &'a Path,
     /// `xtask/mlx/`.
     pub(super) own_sources: &'a Path,
+    pub(super) bridge: &'a Path,
 }
 
 /// Builds the libraries unless the cache has them.
@@ -48,6 +49,7 @@ pub(super) fn ensure(cache: &Cache, inputs: &Inputs<'_>) -> Result<Libraries> {
     key.add("mlx-c", inputs.mlx_c.dir.as_os_str().as_encoded_bytes());
     key.add("openblas", inputs.openblas.as_os_str().as_encoded_bytes());
     key.add_dir(inputs.own_sources)?;
+    key.add("bridge", fs::read(inputs.bridge).context("the bridge")?);
     let dir = cache.build().join(format!("mlxc-{}", key.finish()));
 
     component::ensure(&dir, |fresh| {
@@ -74,21 +76,17 @@ fn build(inputs: &Inputs<'_>, fresh: &Path, installed: &Path) -> Result<()> {
     let compat = inputs.own_sources.join("compat.h");
     let cpp_flags = mlx_c::includes(inputs.sources, inputs.mlx, &compat);
 
-    let mut own_objects = Vec::new();
-    for (name, language) in OWN_SOURCES {
+    let bridge_object = fresh.join("bridge.o");
+    inputs
+        .compiler
+        .compile(Language::Cpp, inputs.bridge, &bridge_object, &cpp_flags)?;
+    let mut own_objects = vec![bridge_object];
+    for name in OWN_SOURCES {
         let source = inputs.own_sources.join(name);
-        if !source.exists() {
-            continue;
-        }
         let object = fresh.join(name).with_extension("o");
-        let flags = if *language == Language::C {
-            &c_flags[..]
-        } else {
-            &cpp_flags
-        };
         inputs
             .compiler
-            .compile(*language, &source, &object, flags)?;
+            .compile(Language::C, &source, &object, &c_flags)?;
         own_objects.push(object);
     }
     let system_libraries = ["-pthread", "-ldl"].map(str::to_owned);

@@ -142,6 +142,7 @@ fn install_linux(cache: &Cache, variant: Variant) -> Result<Installed> {
         mlx: &mlx,
         openblas: &openblas,
         own_sources: &own_sources,
+        bridge: &workspace::root().join(mlxc::BRIDGE),
     };
     let libraries = mlxc::ensure(cache, &inputs)?;
     let mlx_sys = MlxSys {

@@ -3,7 +3,7 @@
 //
 // This is all of the bridge that must be C++: a primitive derives from an MLX class,
 // and preparing its outputs uses methods of MLX's array. The Rust half, which gives it
-// a safe face and says what the pieces mean, is src/model/mlx/bridge.rs; the two change
+// a safe face and says what the pieces mean, is in bridge.rs; the two change
 // together, and motet_bridge_version() is how they make sure of each other.
 //
 // Rust functions come in as pointers, so nothing here has to be found in the program.
