@@ -18,6 +18,9 @@
 //! [`many`]: queries side by side in the lanes of a vector, a key's numbers
 //! broadcast, so that nothing of the keys is ever transposed and the softmax needs
 //! no horizontal operation.
+//!
+//! In the [order of a sequence](Order::OfSequence) the first does all: each of its queries
+//! gets the same to the last bit whatever the others are and wherever the keys lie.
 
 mod few;
 mod group;
