@@ -6,6 +6,7 @@
 
 mod harness;
 mod naive;
+mod profile;
 mod smollm2;
 mod state;
 mod timings;
