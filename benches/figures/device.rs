@@ -15,6 +15,9 @@ pub(crate) trait Device<M: Model> {
     /// Bytes of weights that a decode step reads.
     fn weight_bytes(&self) -> usize;
 
+    /// Threads that a step computes on.
+    fn threads(&self) -> usize;
+
     /// The time of one f32 product of `[rows, inner]` and `[inner, columns]`: the best
     /// of several.
     fn matmul_seconds(&self, rows: usize, inner: usize, columns: usize) -> Result<f64>;
@@ -29,6 +32,10 @@ pub(crate) struct Oracle;
 impl Device<oracle::Oracle> for Oracle {
     fn weight_bytes(&self) -> usize {
         0
+    }
+
+    fn threads(&self) -> usize {
+        1
     }
 
     fn matmul_seconds(&self, _rows: usize, _inner: usize, _columns: usize) -> Result<f64> {
@@ -90,12 +97,41 @@ pub(crate) fn overlap(_path: &Path) -> Result<()> {
     crate::overlap::print(&mut oracle()?)
 }
 
+/// Prints where a step's time goes with this model on MLX: composed of MLX's operations,
+/// and by this crate's kernels.
+#[cfg(feature = "mlx")]
+pub(crate) fn profile(path: &Path, quick: bool) -> Result<()> {
+    use motet::model::mlx::{MlxModel, MlxOptions, bridge};
+    use motet::model::weights::ModelFiles;
+
+    use crate::profile::{Extent, print};
+
+    if !bridge::available() {
+        return Err("this libmlxc has no bridge to kernels; run `cargo xtask setup`".into());
+    }
+    let files = ModelFiles::open(path)?;
+    let load = |kernels| {
+        let options = MlxOptions {
+            kernels,
+            ..MlxOptions::default()
+        };
+        MlxModel::load(&files, options)
+    };
+    let extent = if quick { Extent::QUICK } else { Extent::FULL };
+    print(load(false)?, load(true)?, extent)
+}
+
+#[cfg(not(feature = "mlx"))]
+pub(crate) fn profile(_path: &Path, _quick: bool) -> Result<()> {
+    Err("built without MLX: build with `--features mlx`".into())
+}
+
 #[cfg(feature = "mlx")]
 mod mlx {
     use std::time::Instant;
 
     use mlx_rs::{Array, memory, random};
-    use motet::model::mlx::MlxModel;
+    use motet::model::mlx::{MlxModel, kernels};
 
     use crate::Result;
 
@@ -109,6 +145,10 @@ mod mlx {
     impl super::Device<MlxModel> for Device {
         fn weight_bytes(&self) -> usize {
             self.weight_bytes
+        }
+
+        fn threads(&self) -> usize {
+            kernels::threads()
         }
 
         fn matmul_seconds(&self, rows: usize, inner: usize, columns: usize) -> Result<f64> {

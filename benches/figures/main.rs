@@ -11,13 +11,20 @@
 //! | `decoder.rs` | prefill and decode through the `Model` trait, timed |
 //! | `device.rs` | what the trait does not offer: loading, a bare product, peak bytes |
 //! | `system_prompt.rs` | an engine whose users share a system prompt |
+//! | `memory.rs` | how fast memory is read |
 //! | `overlap.rs` | one and two steps under way, compared |
+//! | `profile.rs`, `profile_table.rs` | where a step's time goes, operation by operation |
 //! | `export.rs` | the model as a folder that mlx-lm reads |
 
 mod decoder;
 mod device;
 mod export;
+mod memory;
 mod overlap;
+#[cfg(feature = "mlx")]
+mod profile;
+#[cfg(feature = "mlx")]
+mod profile_table;
 mod protocol;
 mod system_prompt;
 
@@ -30,6 +37,7 @@ const USAGE: &str = "\
 Motet's side of `cargo xtask bench`; run that instead, or
     figures --serve [MODEL]           answer requests, on the oracle or on this model
     figures --overlap MODEL           compare one and two steps under way
+    figures --profile MODEL [--quick] show where a step's time goes
     figures --export-hf MODEL FOLDER  write the model as f32 safetensors for mlx-lm";
 
 fn main() -> Result<()> {
@@ -39,6 +47,8 @@ fn main() -> Result<()> {
         ["--serve"] => protocol::serve(device::oracle()?, &device::Oracle),
         ["--serve", model] => device::serve(Path::new(model)),
         ["--overlap", model] => device::overlap(Path::new(model)),
+        ["--profile", model] => device::profile(Path::new(model), false),
+        ["--profile", model, "--quick"] => device::profile(Path::new(model), true),
         ["--export-hf", model, folder] => export::run(Path::new(model), Path::new(folder)),
         // `cargo bench` and `cargo test --benches` come here with words of their own.
         _ => {

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::Result;
 use crate::decoder::{Batch, Prefix, prefill};
 use crate::device::Device;
+use crate::memory::Memory;
 use crate::system_prompt::{self, Load};
 
 /// What can be asked for. Times are in seconds.
@@ -25,6 +26,8 @@ enum Request {
         inner: usize,
         columns: usize,
     },
+    /// The time in which so many bytes of memory are read so many times, by as many threads as a step has.
+    ReadMemory { bytes: usize, times: usize },
     /// The time from a prompt to its first token.
     Prefill { prompt: Vec<TokenId> },
     /// Prefills a batch of that name; its decoding is timed by `DecodeRun`.
@@ -49,6 +52,7 @@ pub(crate) fn serve<M: Model>(model: M, device: &impl Device<M>) -> Result<()> {
         model,
         device,
         batches: BTreeMap::new(),
+        memory: None,
     };
     let mut answers = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
@@ -70,6 +74,8 @@ struct Host<'a, M: Model, D> {
     model: M,
     device: &'a D,
     batches: BTreeMap<String, Batch<M>>,
+    /// What was read last.
+    memory: Option<Memory>,
 }
 
 impl<M: Model, D: Device<M>> Host<'_, M, D> {
@@ -94,6 +100,10 @@ impl<M: Model, D: Device<M>> Host<'_, M, D> {
                 let seconds = self.device.matmul_seconds(rows, inner, columns)?;
                 Ok(json!({ "seconds": seconds }))
             }
+            Request::ReadMemory { bytes, times } => {
+                let seconds = self.read_memory(bytes, times);
+                Ok(json!({ "seconds": seconds }))
+            }
             Request::Prefill { prompt } => {
                 let (seconds, token) = prefill(&mut self.model, &prompt)?;
                 Ok(json!({ "seconds": seconds, "tokens": [[token]] }))
@@ -115,6 +125,16 @@ impl<M: Model, D: Device<M>> Host<'_, M, D> {
             }
             Request::SystemPrompt(load) => Ok(json!({ "evaluated": system_prompt::run(load)? })),
         }
+    }
+
+    fn read_memory(&mut self, bytes: usize, times: usize) -> f64 {
+        let is_it = |memory: &Memory| memory.bytes() == bytes.next_multiple_of(size_of::<u64>());
+        let kept = self.memory.take().filter(is_it);
+        let memory = &*self
+            .memory
+            .insert(kept.unwrap_or_else(|| Memory::new(bytes)));
+        let threads = self.device.threads();
+        (0..times).map(|_| memory.read_seconds(threads)).sum()
     }
 
     fn run(&mut self, name: &str, steps: usize) -> Result<Value> {

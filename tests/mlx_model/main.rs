@@ -7,6 +7,7 @@
 mod deterministic;
 mod harness;
 mod naive;
+mod profile;
 mod smollm2;
 mod state;
 mod timings;

@@ -64,6 +64,8 @@ const STAGES: &[Stage] = &[
     // That the figures can be measured, never what they are.
     Stage { name: "figures, smoke", quick: false, environment: &[],
         cargo: &["run", "--package", "xtask", "--", "bench", "--quick"] },
+    Stage { name: "profile, smoke", quick: false, environment: &[],
+        cargo: &["run", "--package", "xtask", "--", "bench", "--profile", "--quick"] },
 ];
 
 pub(crate) fn command(arguments: &Arguments) -> Result<()> {

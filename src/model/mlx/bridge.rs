@@ -41,6 +41,8 @@ use mlx_rs::{Array, Stream};
 use mlx_sys::{mlx_array, mlx_stream};
 use smallvec::SmallVec;
 
+use super::profile;
+
 /// A computation on `f32` arrays.
 pub trait Kernel: Send + 'static {
     /// Reads `inputs`, changes `in_place` and fills `outputs`, which hold
@@ -211,7 +213,7 @@ pub fn apply_in_place(
         Exception::custom("this libmlxc has no bridge to Rust kernels; run `cargo xtask setup`")
     })?;
     let context = Context {
-        kernel: Box::new(kernel),
+        kernel: profile::clocked(Box::new(kernel)),
         stream: stream.get_index()?,
         counts: [inputs.len(), in_place.len(), outputs.len()],
     };

@@ -7,6 +7,7 @@ use mlx_rs::{Array, Stream, transforms};
 
 use super::batch::Batch;
 use super::bridge::{self, Failures};
+use super::profile::{self, Op};
 use super::sample::{self, Tokens};
 use crate::model::sampling::Drawing;
 use crate::model::{ModelError, Readout, Want};
@@ -104,7 +105,8 @@ impl MlxFlight {
         );
         if let (Some(logits), false) = (&self.logits, rows.is_empty()) {
             let draws = rows.into_iter().zip(drawings).collect();
-            self.tokens = Some(sample::draw(logits, draws, kernels)?);
+            let tokens = profile::op(Op::Draw, &[logits], || sample::draw(logits, draws, kernels))?;
+            self.tokens = Some(tokens);
         }
         if !self
             .spans

@@ -28,6 +28,7 @@ mod kv_block;
 mod ops;
 mod parcel;
 mod pool;
+pub mod profile;
 mod removal;
 mod rotary;
 mod sample;

@@ -10,6 +10,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Stream, fast, ops};
 
 use super::kernels;
+use super::profile::{self, Op};
 
 /// `array[start[0]..stop[0], start[1]..stop[1], ..]`: a view.
 pub(super) fn slice<const N: usize>(
@@ -118,10 +119,10 @@ impl Ops {
         weight: Option<&Array>,
         eps: f32,
     ) -> Result<Array, Exception> {
-        match &self.kernels {
+        profile::op(Op::Norm, &[x], || match &self.kernels {
             Some(stream) => kernels::rms_norm(x, weight, eps, stream),
             None => fast::rms_norm(x, weight, eps),
-        }
+        })
     }
 
     /// `x + delta`, and its normalisation as by [`rms_norm`](Self::rms_norm): what
@@ -133,23 +134,27 @@ impl Ops {
         weight: Option<&Array>,
         eps: f32,
     ) -> Result<(Array, Array), Exception> {
-        if let Some(stream) = &self.kernels {
-            return kernels::add_rms_norm(x, delta, weight, eps, stream);
-        }
-        let sum = x.add(delta)?;
-        let normed = fast::rms_norm(&sum, weight, eps)?;
-        Ok((sum, normed))
+        profile::op(Op::AddNorm, &[x, delta], || {
+            if let Some(stream) = &self.kernels {
+                return kernels::add_rms_norm(x, delta, weight, eps, stream);
+            }
+            let sum = x.add(delta)?;
+            let normed = fast::rms_norm(&sum, weight, eps)?;
+            Ok((sum, normed))
+        })
     }
 
     /// `silu(gate) * up` (SwiGLU, Shazeer 2020) of rows `[gate | up]`.
     pub(super) fn silu_mul(&self, gate_up: &Array) -> Result<Array, Exception> {
-        if let Some(stream) = &self.kernels {
-            return kernels::silu_mul(gate_up, stream);
-        }
-        let (rows, width) = (gate_up.dim(0), gate_up.dim(1));
-        let gate = slice(gate_up, [0, 0], [rows, width / 2])?;
-        let up = slice(gate_up, [0, width / 2], [rows, width])?;
-        ops::sigmoid(&gate)?.multiply(&gate)?.multiply(&up)
+        profile::op(Op::SiluMul, &[gate_up], || {
+            if let Some(stream) = &self.kernels {
+                return kernels::silu_mul(gate_up, stream);
+            }
+            let (rows, width) = (gate_up.dim(0), gate_up.dim(1));
+            let gate = slice(gate_up, [0, 0], [rows, width / 2])?;
+            let up = slice(gate_up, [0, width / 2], [rows, width])?;
+            ops::sigmoid(&gate)?.multiply(&gate)?.multiply(&up)
+        })
     }
 }
 

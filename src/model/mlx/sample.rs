@@ -14,6 +14,7 @@ use mlx_rs::{Array, Dtype, Stream, ops};
 use super::bridge::{Kernel, View, ViewMut, apply};
 
 use super::ops::concatenate;
+use super::profile::Made;
 use crate::model::sampling::{Draw, Drawing, Drawn, Sampling, TokenLogprobs};
 use crate::model::{ModelError, Readout};
 
@@ -60,6 +61,12 @@ impl Tokens {
         Ok(drawn
             .map(|(token, logprobs)| Readout::from(Drawn { token, logprobs }))
             .collect())
+    }
+}
+
+impl Made for Tokens {
+    fn arrays(&self) -> Vec<&Array> {
+        vec![&self.tokens]
     }
 }
 

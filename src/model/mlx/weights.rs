@@ -10,6 +10,7 @@ use mlx_rs::ops::{dequantize, quantized_matmul};
 use mlx_rs::{Array, Dtype, transforms};
 
 use super::ops::Ops;
+use super::profile::{self, Cost, Op};
 use super::stacked::{Elements, Stacked};
 use crate::model::ModelError;
 use crate::model::weights::ModelFiles;
@@ -42,6 +43,8 @@ pub(super) struct Layer {
 /// A matrix `[out, in]` and a bias.
 #[derive(Debug)]
 pub(super) struct Matrix {
+    /// What its product is.
+    product: Op,
     form: Form,
     bias: Option<Array>,
 }
@@ -81,10 +84,13 @@ impl Weights {
         };
         let head = match files.config().tied_embeddings {
             true => None,
-            false => Some(loader.matrix(loader.stacked(&["lm_head.weight"])?)?),
+            false => Some(loader.matrix(Op::HeadProduct, loader.stacked(&["lm_head.weight"])?)?),
         };
         Ok(Self {
-            embedding: loader.matrix(loader.stacked(&["model.embed_tokens.weight"])?)?,
+            embedding: loader.matrix(
+                Op::HeadProduct,
+                loader.stacked(&["model.embed_tokens.weight"])?,
+            )?,
             layers: (0..files.config().layers)
                 .map(|layer| loader.layer(layer))
                 .collect::<Result<_, _>>()?,
@@ -111,6 +117,14 @@ impl Weights {
 impl Matrix {
     /// `x` times the matrix, plus the bias.
     pub(super) fn apply(&self, x: &Array, ops: &Ops) -> Result<Array, Exception> {
+        let weights = || Cost {
+            read_bytes: self.bytes(),
+            flops: 2 * x.size() * self.out(),
+        };
+        profile::op_beside(self.product, &[x], weights, || self.multiply(x, ops))
+    }
+
+    fn multiply(&self, x: &Array, ops: &Ops) -> Result<Array, Exception> {
         let bias = self.bias.as_ref();
         match &self.form {
             Form::Plain { matrix, transposed } => ops.linear(x, matrix, transposed, bias),
@@ -133,6 +147,14 @@ impl Matrix {
 
     /// Rows `indices` of the matrix, as an embedding.
     pub(super) fn rows(&self, indices: &Array) -> Result<Array, Exception> {
+        let rows = || Cost {
+            read_bytes: self.bytes() / self.out() * indices.size(),
+            flops: 0,
+        };
+        profile::op_beside(Op::EmbeddingRows, &[indices], rows, || self.take(indices))
+    }
+
+    fn take(&self, indices: &Array) -> Result<Array, Exception> {
         match &self.form {
             Form::Plain { matrix, .. } => take_axis(matrix, indices, 0),
             Form::Quantised {
@@ -174,14 +196,17 @@ impl Loader<'_> {
         Ok(Layer {
             attention_norm,
             packed: self
-                .matrix(packed)?
+                .matrix(Op::PackedProduct, packed)?
                 .with_bias(self.bias(layer, &["q_proj", "k_proj", "v_proj"])?),
             output: self
-                .matrix(self.stacked(&[&name("self_attn.o_proj")])?)?
+                .matrix(
+                    Op::OutputProduct,
+                    self.stacked(&[&name("self_attn.o_proj")])?,
+                )?
                 .with_bias(self.bias(layer, &["o_proj"])?),
             mlp_norm,
-            gate_up: self.matrix(gate_up)?,
-            down: self.matrix(self.stacked(&[&name("mlp.down_proj")])?)?,
+            gate_up: self.matrix(Op::GateUpProduct, gate_up)?,
+            down: self.matrix(Op::DownProduct, self.stacked(&[&name("mlp.down_proj")])?)?,
         })
     }
 
@@ -225,7 +250,7 @@ impl Loader<'_> {
         Ok(array)
     }
 
-    fn matrix(&self, stacked: Stacked) -> Result<Matrix, ModelError> {
+    fn matrix(&self, product: Op, stacked: Stacked) -> Result<Matrix, ModelError> {
         let rows = stacked.rows as i32;
         let columns = stacked.columns as i32;
         let form = match stacked.elements {
@@ -251,7 +276,11 @@ impl Loader<'_> {
                 }
             }
         };
-        let matrix = Matrix { form, bias: None };
+        let matrix = Matrix {
+            product,
+            form,
+            bias: None,
+        };
         transforms::eval(matrix.arrays())?;
         Ok(matrix)
     }
@@ -260,6 +289,21 @@ impl Loader<'_> {
 impl Matrix {
     fn with_bias(self, bias: Option<Array>) -> Self {
         Self { bias, ..self }
+    }
+
+    /// Numbers that it makes of a row.
+    fn out(&self) -> usize {
+        match &self.form {
+            Form::Plain { matrix, .. } => matrix.dim(0) as usize,
+            Form::Quantised { packed, .. } => packed.dim(0) as usize,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match &self.form {
+            Form::Plain { matrix, .. } => matrix.nbytes(),
+            Form::Quantised { .. } => self.arrays().iter().map(|array| array.nbytes()).sum(),
+        }
     }
 
     fn arrays(&self) -> Vec<&Array> {

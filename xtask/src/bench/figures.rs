@@ -72,7 +72,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: Some(1.2),
         better: Better::Higher,
         needs: Needs::Mlx,
-        measure: |workbench| model::decode(workbench, 1),
+        measure: |workbench| model::decode(workbench, 1, 128),
     },
     Figure {
         name: "model.decode_b8_vs_mlx_lm",
@@ -81,7 +81,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: Some(1.2),
         better: Better::Higher,
         needs: Needs::Mlx,
-        measure: |workbench| model::decode(workbench, 8),
+        measure: |workbench| model::decode(workbench, 8, 128),
     },
     Figure {
         name: "model.decode_b16_vs_mlx_lm",
@@ -90,7 +90,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: Some(1.2),
         better: Better::Higher,
         needs: Needs::Mlx,
-        measure: |workbench| model::decode(workbench, 16),
+        measure: |workbench| model::decode(workbench, 16, 128),
     },
     Figure {
         name: "model.prefill_vs_mlx_lm",
@@ -99,7 +99,35 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: Some(1.2),
         better: Better::Higher,
         needs: Needs::Mlx,
-        measure: model::prefill,
+        measure: |workbench| model::prefill(workbench, 512),
+    },
+    Figure {
+        name: "model.cpu_decode_b16_vs_mlx_lm",
+        unit: RATIO,
+        versus: MLX_LM,
+        goal: Some(2.5),
+        better: Better::Higher,
+        needs: Needs::Mlx,
+        measure: |workbench| model::decode(workbench, 16, 512),
+    },
+    Figure {
+        name: "model.cpu_prefill_2k_vs_mlx_lm",
+        unit: RATIO,
+        versus: MLX_LM,
+        goal: Some(3.0),
+        better: Better::Higher,
+        needs: Needs::Mlx,
+        measure: |workbench| model::prefill(workbench, 2_048),
+    },
+    Figure {
+        name: "model.cpu_step_vs_roofline",
+        unit: RATIO,
+        versus: "time in which threads that do nothing else read as many bytes as weights and cached \
+                 state have; 16 sequences of 512 tokens",
+        goal: Some(3.0),
+        better: Better::Lower,
+        needs: Needs::Mlx,
+        measure: |workbench| model::step_vs_roofline(workbench, 16, 512),
     },
     Figure {
         name: "model.shared_prefix_gain",

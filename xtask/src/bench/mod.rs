@@ -53,9 +53,16 @@ pub(crate) struct Arguments {
     /// Check only that measuring works: small sizes, one round
     #[arg(long)]
     quick: bool,
+
+    /// Show where a step's time goes, operation by operation, in place of figures
+    #[arg(long, conflicts_with = "prefix")]
+    profile: bool,
 }
 
 pub(crate) fn command(arguments: &Arguments) -> Result<()> {
+    if arguments.profile {
+        return workbench::profile(arguments.quick);
+    }
     let chosen: Vec<&Figure> = FIGURES
         .iter()
         .filter(|figure| figure.name.starts_with(&arguments.prefix))

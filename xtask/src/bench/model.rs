@@ -26,9 +26,14 @@ pub(super) fn matmul_sanity(workbench: &mut Workbench) -> Result<Measured> {
     Ok(compared(&pairs, operations, "GFLOP/s"))
 }
 
-/// Decode tokens/s of a batch of 128-token contexts ÷ mlx-lm's.
-pub(super) fn decode(workbench: &mut Workbench, sequences: usize) -> Result<Measured> {
-    let (context_tokens, steps) = (workbench.pick(128, 16), workbench.pick(STEPS, 2));
+/// Decode tokens/s of a batch of contexts of so many tokens ÷ mlx-lm's.
+pub(super) fn decode(
+    workbench: &mut Workbench,
+    sequences: usize,
+    context_tokens: usize,
+) -> Result<Measured> {
+    let context_tokens = workbench.pick(context_tokens, 16);
+    let steps = workbench.pick(STEPS, 2);
     let rounds = workbench.rounds();
     let (ours, theirs) = workbench.against_mlx_lm()?;
     let prompts = prompts(sequences, context_tokens, vocab_size(ours)?);
@@ -49,9 +54,9 @@ pub(super) fn decode(workbench: &mut Workbench, sequences: usize) -> Result<Meas
     Ok(agreement.note(compared(&pairs, tokens, "tok/s")))
 }
 
-/// Prefill tokens/s of a 512-token prompt, up to its first token, ÷ mlx-lm's.
-pub(super) fn prefill(workbench: &mut Workbench) -> Result<Measured> {
-    let tokens = workbench.pick(512, 32);
+/// Prefill tokens/s of a prompt of so many tokens, up to its first token, ÷ mlx-lm's.
+pub(super) fn prefill(workbench: &mut Workbench, tokens: usize) -> Result<Measured> {
+    let tokens = workbench.pick(tokens, 32);
     let rounds = workbench.rounds();
     let (ours, theirs) = workbench.against_mlx_lm()?;
     let prompt = prompt(1, tokens, vocab_size(ours)?);
@@ -63,6 +68,38 @@ pub(super) fn prefill(workbench: &mut Workbench) -> Result<Measured> {
         answer.number("seconds")
     })?;
     Ok(agreement.note(compared(&pairs, tokens as f64, "tok/s")))
+}
+
+/// The time of a decode step ÷ the time in which as many bytes as its weights and its
+/// cached state have are read from memory by as many threads, with nothing else done.
+pub(super) fn step_vs_roofline(
+    workbench: &mut Workbench,
+    sequences: usize,
+    context_tokens: usize,
+) -> Result<Measured> {
+    let context_tokens = workbench.pick(context_tokens, 16);
+    let (steps, rounds) = (workbench.pick(STEPS, 2), workbench.rounds());
+    let ours = workbench.ours()?;
+    let prompts = prompts(sequences, context_tokens, vocab_size(ours)?);
+    ours.ask(&json!({ "do": "decode_open", "batch": "decode", "prompts": prompts }))?;
+    // Half of what is decoded is cached before the middle step.
+    let decoded = (rounds + 1) * steps / 2;
+    let bytes = bytes_read(ours, sequences * (context_tokens + decoded))?;
+    let read = json!({ "do": "read_memory", "bytes": bytes as u64, "times": steps });
+    let pairs = take_turns(rounds, |turn| match turn {
+        Turn::First => ours.ask(&read)?.number("seconds"),
+        Turn::Second => run(ours, "decode", steps)?.number("seconds"),
+    })?;
+    close(ours, "decode")?;
+    let (reading, stepping) = pairs.medians();
+    let remark = format!(
+        "a step takes {:.1} ms; its {:.0} MB are read in {:.1} ms, at {:.1} GB/s (medians)",
+        stepping * 1e3 / steps as f64,
+        bytes / 1e6,
+        reading * 1e3 / steps as f64,
+        bytes / 1e9 * steps as f64 / reading,
+    );
+    Ok(Measured::new(pairs.second_by_first()).remark(remark))
 }
 
 /// Decode tokens/s of 16 sequences on one shared prefix ÷ the same on private copies.
@@ -109,12 +146,7 @@ pub(super) fn tail_growth(workbench: &mut Workbench) -> Result<Measured> {
     })?;
     tails.close(ours)?;
 
-    let bytes = |tokens: usize| -> Result<f64> {
-        let hello = ours.hello();
-        let cached = hello.number("cached_token_bytes")? * tokens as f64;
-        Ok(hello.number("weight_bytes")? + cached)
-    };
-    let by_bytes = bytes(tails.long)? / bytes(tails.short)?;
+    let by_bytes = bytes_read(ours, tails.long)? / bytes_read(ours, tails.short)?;
     let growths = pairs.second_by_first();
     let (short, long) = pairs.medians();
     let per_step_ms = 1e3 / steps as f64;
@@ -239,6 +271,13 @@ fn run(side: &mut Side, batch: &str, steps: usize) -> Result<Answer> {
 fn close(side: &mut Side, batch: &str) -> Result<()> {
     let request: Value = json!({ "do": "decode_close", "batch": batch });
     side.ask(&request).map(drop)
+}
+
+/// Bytes of weights and cached state that a step reads with so many tokens cached.
+fn bytes_read(side: &Side, cached_tokens: usize) -> Result<f64> {
+    let hello = side.hello();
+    let cached = hello.number("cached_token_bytes")? * cached_tokens as f64;
+    Ok(hello.number("weight_bytes")? + cached)
 }
 
 fn vocab_size(side: &Side) -> Result<usize> {

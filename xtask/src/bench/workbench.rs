@@ -15,7 +15,7 @@ use super::{mlx_lm, programs, report, trace};
 use crate::cache::Cache;
 use crate::model::Model;
 use crate::setup::{self, Installed};
-use crate::ui;
+use crate::{process, ui};
 
 /// Pairs of turns, or samples, of each figure.
 const ROUNDS: usize = 9;
@@ -323,6 +323,17 @@ fn start_cache_core() -> Result<Side> {
         Command::new(program).arg("--serve"),
         &log,
     )
+}
+
+/// Shows where a step's time goes: composed of MLX's operations, and by our kernels.
+pub(super) fn profile(quick: bool) -> Result<()> {
+    let ready = set_mlx_up(&Cache::open()?)?;
+    let mut command = Command::new(programs::figures(true)?);
+    command.arg("--profile").arg(&ready.model);
+    if quick {
+        command.arg("--quick");
+    }
+    process::run(&mut command)
 }
 
 fn set_mlx_up(cache: &Cache) -> Result<Ready> {

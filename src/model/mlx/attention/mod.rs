@@ -19,6 +19,7 @@ use self::pieces::Pieces;
 use super::batch::{Batch, SpanRows};
 use super::kernels::{self, AttendPlan, Order, PartRange, SpanRange, TailRange};
 use super::ops::{self, slice};
+use super::profile::{self, Cost, Op};
 use super::rotary::{Rotary, Rotation};
 use super::shape::Shape;
 use super::state::State;
@@ -78,6 +79,31 @@ impl Attention {
     /// and values, `[rows, fused heads * head_dim]`; the new state goes to the
     /// tails. Returns `[rows, heads * head_dim]`. Layers come in their order.
     pub(super) fn attend(
+        &self,
+        batch: &Batch,
+        plan: &Plan<'_>,
+        layer: usize,
+        packed: &Array,
+        tails: &mut Appends,
+    ) -> Result<Array, Exception> {
+        let state = || self.cached(batch, packed.item_size());
+        profile::op_beside(Op::Attention, &[packed], state, || {
+            self.attend_by_means(batch, plan, layer, packed, tails)
+        })
+    }
+
+    /// The cached state that the rows of one layer see.
+    fn cached(&self, batch: &Batch, item_bytes: usize) -> Cost {
+        let segments = batch.segments.iter().map(|segment| segment.kept());
+        let tails = batch.spans.iter().map(|span| span.held);
+        let tokens: usize = segments.chain(tails).sum();
+        Cost {
+            read_bytes: tokens * self.shape.cached_per_token() * item_bytes,
+            flops: 0,
+        }
+    }
+
+    fn attend_by_means(
         &self,
         batch: &Batch,
         plan: &Plan<'_>,

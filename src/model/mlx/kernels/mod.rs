@@ -18,3 +18,9 @@ mod split;
 pub use attend::{AttendPlan, Attention, Heads, Order, PartRange, Rotary, SpanRange, TailRange};
 pub use ops::{add_rms_norm, attend, linear, rms_norm, silu_mul};
 pub use simd::InstructionSet;
+
+/// Threads that kernels run on, the one that evaluates included.
+#[must_use]
+pub fn threads() -> usize {
+    pool::Pool::global().threads()
+}
