@@ -1,5 +1,7 @@
 //! Attention against a plain double-precision reference.
 
+mod odd_shapes;
+
 use proptest::prelude::*;
 
 use super::super::simd::InstructionSet;
