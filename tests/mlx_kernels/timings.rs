@@ -11,17 +11,46 @@ use motet::model::mlx::bridge::Buffer;
 use motet::model::mlx::kernels::{
     self, AttendPlan, Attention, Heads, Order, Rotary, SpanRange, TailRange,
 };
+use motet::model::sampling::{Draw, DrawSpec, Drawer, Drawing, Drawn, Sampling};
 
 use super::{numbers, stream};
 
+/// What a call leaves, to be waited for and dropped.
+trait Outcome {
+    fn wait(self);
+}
+
+impl Outcome for Vec<Array> {
+    fn wait(self) {
+        eval(&self).unwrap();
+    }
+}
+
+impl Outcome for Vec<Drawn> {
+    fn wait(self) {}
+}
+
+fn microseconds<T: Outcome>(call: impl FnOnce() -> T) -> f64 {
+    let start = Instant::now();
+    call().wait();
+    start.elapsed().as_secs_f64() * 1e6
+}
+
 /// Microseconds of the fastest of many calls. The arrays are evaluated and dropped.
 fn fastest(mut build: impl FnMut() -> Vec<Array>) -> f64 {
-    let times = (0..40).map(|_| {
-        let start = Instant::now();
-        eval(&build()).unwrap();
-        start.elapsed().as_secs_f64() * 1e6
-    });
+    let times = (0..40).map(|_| microseconds(&mut build));
     times.fold(f64::MAX, f64::min)
+}
+
+/// The same of two that take turns.
+fn fastest_of_both<T: Outcome>(
+    mut one: impl FnMut() -> T,
+    mut other: impl FnMut() -> T,
+) -> [f64; 2] {
+    let times = (0..40).map(|_| [microseconds(&mut one), microseconds(&mut other)]);
+    times.fold([f64::MAX; 2], |[a, b], [one, other]| {
+        [a.min(one), b.min(other)]
+    })
 }
 
 fn print(what: &str, ours: f64, composed: f64) {
@@ -56,19 +85,123 @@ fn elementwise() {
     }
 }
 
+/// Products of SmolLM2 135M: what each is, its columns, the rows of its weights, and how
+/// many of them take turns, so that they come from memory as in a model.
+const PRODUCTS: [(&str, i32, i32, u64); 5] = [
+    ("packed QKV", 576, 960, 30),
+    ("output", 576, 576, 40),
+    ("gate and up", 576, 3072, 20),
+    ("down", 1536, 576, 30),
+    ("head", 576, 49_152, 2),
+];
+
 #[test]
 #[ignore = "measures; nothing to fail"]
 fn projections() {
     let Some(stream) = stream() else { return };
-    // 20 matrices in turn, so that they come from memory as in a model.
-    let weights: Vec<Array> = (0..20).map(|i| numbers(&[3072, 576], 1.0, i)).collect();
-    for rows in [1, 4, 16, 128] {
-        let x = numbers(&[rows, 576], 1.0, 30);
-        let all = |product: &dyn Fn(&Array) -> Array| weights.iter().map(product).collect();
-        let ours = fastest(|| all(&|weight| kernels::linear(&x, weight, None, &stream).unwrap()));
-        let composed = fastest(|| all(&|weight| x.matmul(weight.t()).unwrap()));
-        let what = format!("linear [{rows}, 576] x [3072, 576]");
-        print(&what, ours / 20.0, composed / 20.0);
+    for (name, width, n, count) in PRODUCTS {
+        let weights: Vec<Array> = (0..count).map(|i| numbers(&[n, width], 1.0, i)).collect();
+        for rows in [1, 2, 4, 8, 16, 32, 128, 512] {
+            let x = numbers(&[rows, width], 1.0, 90);
+            let [ours, composed] = fastest_of_both(
+                || {
+                    let ours = |weight| kernels::linear(&x, weight, None, &stream).unwrap();
+                    weights.iter().map(ours).collect::<Vec<Array>>()
+                },
+                || {
+                    weights
+                        .iter()
+                        .map(|weight| x.matmul(weight.t()).unwrap())
+                        .collect()
+                },
+            );
+            let what = format!("linear {name} [{rows}, {width}] x [{n}, {width}]");
+            let count = count as f64;
+            print(&what, ours / count, composed / count);
+        }
+    }
+}
+
+#[test]
+#[ignore = "measures; nothing to fail"]
+fn draws() {
+    const VOCAB: usize = 49_152;
+    const ROWS: u32 = 16;
+    let warm = Sampling {
+        temperature: 0.8,
+        ..Sampling::GREEDY
+    };
+    let top_k = Sampling { top_k: 40, ..warm };
+    let cases = [
+        ("greedy", Sampling::GREEDY, None),
+        ("temperature", warm, None),
+        (
+            "top-p 0.95",
+            Sampling {
+                top_p: 0.95,
+                ..warm
+            },
+            None,
+        ),
+        ("top-k 40", top_k, None),
+        (
+            "top-k 40, top-p 0.9",
+            Sampling {
+                top_p: 0.9,
+                ..top_k
+            },
+            None,
+        ),
+        (
+            "min-p 0.05",
+            Sampling {
+                min_p: 0.05,
+                ..warm
+            },
+            None,
+        ),
+        ("greedy, 20 alternatives", Sampling::GREEDY, Some(20)),
+        (
+            "repetition penalty",
+            Sampling {
+                repetition_penalty: 1.1,
+                ..warm
+            },
+            None,
+        ),
+    ];
+    for (shape, steepness) in [("steep", 12.0), ("flat", 1.0)] {
+        let logit = |i: usize| {
+            let mixed = (i as u32).wrapping_mul(0x9E37_79B9) >> 8;
+            steepness * (mixed as f32 / (1 << 24) as f32).powf(steepness)
+        };
+        let logits: Vec<f32> = (0..VOCAB * ROWS as usize).map(logit).collect();
+        for (name, sampling, logprobs) in cases {
+            let spec = DrawSpec {
+                logprobs,
+                ..DrawSpec::default()
+            };
+            let history: Vec<u32> = (0..64).map(|i| 700 * i).collect();
+            let mut drawer = Drawer::new(Arc::new(spec), sampling, &history, &[]);
+            let mut drawing = |index| drawer.drawing(Draw { sampling, index }).unwrap();
+            let draws: Vec<(u32, Drawing)> = (0..ROWS)
+                .map(|row| (row, drawing(u64::from(row))))
+                .collect();
+            for rows in [1, 16] {
+                let draws = &draws[..rows];
+                let [ours, plain] = fastest_of_both(
+                    || kernels::draw_rows(&logits, VOCAB, draws),
+                    || -> Vec<Drawn> {
+                        let row = |row: u32| &logits[row as usize * VOCAB..][..VOCAB];
+                        draws
+                            .iter()
+                            .map(|(at, draw)| draw.from_logits(row(*at)))
+                            .collect()
+                    },
+                );
+                println!("{name}, {shape}, {rows} rows: {ours:.0} µs, plain {plain:.0} µs");
+            }
+        }
     }
 }
 

@@ -93,6 +93,66 @@ fn grouped_queries_and_sizes_of_heads() {
     }
 }
 
+/// Whose attention is composed of MLX's operations beside all other kernels.
+#[test]
+fn heads_that_the_kernels_do_not_take() {
+    for (heads, kv_heads, head_dim) in [(2, 1, 24), (3, 3, 20), (4, 2, 8)] {
+        for window in [None, Some(5)] {
+            let shape = Shape {
+                heads,
+                kv_heads,
+                head_dim,
+                window,
+                ..PLAIN
+            };
+            check(shape, CHUNKS);
+        }
+    }
+}
+
+#[test]
+fn odd_heads_with_windows_shorter_than_a_chunk() {
+    for (heads, kv_heads, head_dim) in [(5, 1, 48), (4, 2, 80)] {
+        let shape = Shape {
+            hidden: 56,
+            heads,
+            kv_heads,
+            head_dim,
+            window: Some(9),
+            ..PLAIN
+        };
+        check(shape, CHUNKS);
+    }
+}
+
+/// The last token that a context has room for, by both ways of computing it.
+#[test]
+fn a_context_is_filled_to_its_last_token() {
+    let _serial = one_at_a_time();
+    for (head_dim, window) in [(48, None), (80, Some(100))] {
+        let shape = Shape {
+            layers: 1,
+            head_dim,
+            window,
+            ..PLAIN
+        };
+        let tiny = Tiny::new(shape, 14);
+        let [with, without] = both(&tiny).map(|mut model| {
+            let context = model.spec().context_tokens_max;
+            let tokens = tokens(14, context);
+            let mut slot = Slot::new(&mut model, &[]);
+            let (last, before) = tokens.split_last().expect("a context");
+            for chunk in before.chunks(512) {
+                slot.step(&mut model, chunk, Want::Nothing);
+            }
+            let logits = slot.logits(&mut model, &[*last]);
+            assert_eq!(slot.tail.tokens(), context);
+            logits
+        });
+        assert_close(&with, &without, TOLERANCE, &format!("{shape:?}"));
+    }
+}
+
 #[test]
 fn biases_and_a_head_of_its_own() {
     let shape = Shape {
@@ -164,9 +224,19 @@ fn a_windowed_tail_stays_small() {
 #[test]
 fn a_mixed_batch_over_shared_and_private_segments() {
     let _serial = one_at_a_time();
-    let tiny = Tiny::new(PLAIN, 3);
-    for mut model in both(&tiny) {
-        mixed_batch(&tiny, &mut model);
+    let wide = Shape {
+        head_dim: 80,
+        ..PLAIN
+    };
+    let unsupported = Shape {
+        head_dim: 24,
+        ..PLAIN
+    };
+    for shape in [PLAIN, wide, unsupported] {
+        let tiny = Tiny::new(shape, 3);
+        for mut model in both(&tiny) {
+            mixed_batch(&tiny, &mut model);
+        }
     }
 }
 

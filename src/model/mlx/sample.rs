@@ -1,7 +1,7 @@
 //! Drawing tokens on the device, all rows of a step in one graph.
 //!
 //! Follows [`sampling`](crate::model::sampling) to the letter: on the CPU by its
-//! own code, as a kernel; elsewhere composed of operations. Rows pay for what they
+//! own code over a kernel's passes; elsewhere composed of operations. Rows pay for what they
 //! ask only: a greedy row for the place of its maximum, a row without top-k
 //! and top-p for no sorting, a row with top-k for sorting that many.
 
@@ -12,7 +12,7 @@ use mlx_rs::ops::indexing::{argmax_axis, take_axis, topk_axis};
 use mlx_rs::{Array, Dtype, Stream, ops};
 
 use super::bridge::{Kernel, View, ViewMut, apply};
-
+use super::kernels;
 use super::ops::concatenate;
 use super::profile::Made;
 use crate::model::sampling::{Draw, Drawing, Drawn, Sampling, TokenLogprobs};
@@ -149,15 +149,12 @@ impl Kernel for DrawTokens {
     fn run(&self, inputs: &[View<'_>], _: &mut [ViewMut<'_>], outputs: &mut [ViewMut<'_>]) {
         let logits = &inputs[0];
         let vocab = logits.shape[1];
-        let mut logprobs = Vec::new();
-        for ((row, draw), token) in self.draws.iter().zip(&mut *outputs[0].data) {
-            let start = *row as usize * vocab;
-            let drawn = draw.from_logits(&logits.data[start..start + vocab]);
+        let drawn = kernels::draw_rows(&logits.data, vocab, &self.draws);
+        for (drawn, token) in drawn.iter().zip(&mut *outputs[0].data) {
             *token = drawn.token as f32;
-            logprobs.push(drawn.logprobs);
         }
         if let Some(noted) = &self.noted {
-            *lock(noted) = logprobs;
+            *lock(noted) = drawn.into_iter().map(|drawn| drawn.logprobs).collect();
         }
     }
 }
@@ -346,8 +343,7 @@ mod tests {
     }
 
     fn is_within_rounding(draw: &Draw, logits: &[f32], found: u32) -> bool {
-        let weights = draw.weights(logits);
-        let threshold = draw.threshold(&weights);
+        let (weights, threshold) = draw.weights(logits);
         let taking_part = |weight: f32| f64::from(if weight < threshold { 0.0 } else { weight });
         let total: f64 = weights.iter().map(|weight| taking_part(*weight)).sum();
         let (before, at) = weights.split_at(found as usize);

@@ -9,7 +9,8 @@
 //! is as good as any, and needs no sorting where no filter does.
 
 use super::Sampling;
-use super::rows::{exp, maximum, sum_from};
+use super::filters::{likeliest, nucleus, nucleus_of_all, sum};
+use super::rows::{BLOCK, Passes, Plain, RUN, Reader};
 use crate::TokenId;
 
 /// One draw: how, and which of the sequence's output tokens it is.
@@ -46,13 +47,19 @@ impl Draw {
     /// When `logits` is empty.
     #[must_use]
     pub fn from_logits(&self, logits: &[f32]) -> TokenId {
+        self.read(&mut Reader::new(Plain), logits)
+    }
+
+    /// [`from_logits`](Self::from_logits), whoever does the passes.
+    pub(super) fn read<P: Passes>(&self, reader: &mut Reader<P>, logits: &[f32]) -> TokenId {
         assert!(!logits.is_empty(), "a row of logits has at least one token");
+        let (maxima, top) = reader.maxima(logits);
         if self.sampling.is_greedy() {
-            return greedy(logits);
+            return first(logits, maxima, top);
         }
-        let weights = self.weights(logits);
-        let threshold = self.threshold(&weights);
-        invert(&weights, threshold, self.uniform())
+        reader.weigh(logits, top, self.sampling.temperature);
+        let threshold = self.threshold(reader);
+        invert(reader, threshold, self.uniform())
     }
 
     /// The probability of every token, after all filters, in the order of their ids.
@@ -62,33 +69,37 @@ impl Draw {
     /// When `logits` is empty.
     #[must_use]
     pub fn probabilities(&self, logits: &[f32]) -> Vec<f32> {
-        assert!(!logits.is_empty(), "a row of logits has at least one token");
         if self.sampling.is_greedy() {
             let mut probabilities = vec![0.0; logits.len()];
-            probabilities[greedy(logits) as usize] = 1.0;
+            probabilities[self.from_logits(logits) as usize] = 1.0;
             return probabilities;
         }
-        let mut weights = self.weights(logits);
-        let threshold = self.threshold(&weights);
-        let total = sum_from(&weights, threshold);
+        let (mut weights, threshold) = self.weights(logits);
         for weight in &mut weights {
-            let takes_part = *weight >= threshold;
-            *weight = if takes_part { *weight / total } else { 0.0 };
+            *weight = if *weight >= threshold { *weight } else { 0.0 };
         }
-        weights
+        let total: f64 = weights.iter().map(|weight| f64::from(*weight)).sum();
+        let probability = |weight: f32| (f64::from(weight) / total) as f32;
+        weights.into_iter().map(probability).collect()
     }
 
-    /// What each token's probability is proportional to before any filter; the
-    /// likeliest has 1.
-    pub(in crate::model) fn weights(&self, logits: &[f32]) -> Vec<f32> {
-        let top = maximum(logits);
-        let temperature = self.sampling.temperature;
-        let weights = logits.iter().map(|logit| exp((logit - top) / temperature));
-        weights.collect()
+    /// What each token's probability is proportional to before any filter, the
+    /// likeliest having 1, and the least of them that takes part.
+    ///
+    /// # Panics
+    ///
+    /// When `logits` is empty.
+    pub(in crate::model) fn weights(&self, logits: &[f32]) -> (Vec<f32>, f32) {
+        assert!(!logits.is_empty(), "a row of logits has at least one token");
+        let mut reader = Reader::new(Plain);
+        let (_, top) = reader.maxima(logits);
+        reader.weigh(logits, top, self.sampling.temperature);
+        let threshold = self.threshold(&mut reader);
+        (reader.weights().to_vec(), threshold)
     }
 
-    /// The least weight that takes part.
-    pub(in crate::model) fn threshold(&self, weights: &[f32]) -> f32 {
+    /// The least of the reader's weights that takes part.
+    fn threshold<P: Passes>(&self, reader: &mut Reader<P>) -> f32 {
         let Sampling {
             top_k,
             top_p,
@@ -96,89 +107,39 @@ impl Draw {
             ..
         } = self.sampling;
         let top_k = top_k as usize;
-        let (least, total, mut ranked) = if top_k > 0 && top_k < weights.len() {
-            let likeliest = likeliest(weights, top_k);
-            (likeliest[top_k - 1], sum_from(&likeliest, 0.0), likeliest)
+        let passed = if top_k > 0 && top_k < reader.weights().len() {
+            let (weights, maxima) = reader.weights_and_maxima();
+            let likeliest = likeliest(weights, maxima, top_k);
+            let least = likeliest[top_k - 1];
+            let enough = f64::from(top_p) * sum(&likeliest);
+            let in_nucleus = match top_p < 1.0 {
+                true => nucleus(likeliest, enough),
+                false => 0.0,
+            };
+            in_nucleus.max(least)
         } else if top_p < 1.0 {
-            let total = sum_from(weights, 0.0);
-            (0.0, total, candidates(weights, (1.0 - top_p) * total))
+            let total = reader.sums(0.0).iter().sum();
+            let (weights, maxima) = reader.weights_and_maxima();
+            nucleus_of_all(weights, maxima, top_p, total)
         } else {
-            return min_p;
+            0.0
         };
-        let in_nucleus = match top_p < 1.0 {
-            true => nucleus(&mut ranked, top_p * total),
-            false => 0.0,
-        };
-        in_nucleus.max(least).max(min_p)
+        passed.max(min_p)
     }
 }
 
-/// The `count` largest weights; the least of them comes last.
-fn likeliest(weights: &[f32], count: usize) -> Vec<f32> {
-    const BLOCK: usize = 256;
-    let mut maxima: Vec<f32> = weights.chunks(BLOCK).map(maximum).collect();
-    let mut likeliest: Vec<f32> = if count <= maxima.len() {
-        // As many blocks have a weight that is no less than this.
-        let (_, enough, _) = maxima.select_nth_unstable_by(count - 1, descending);
-        let weights = weights.iter().copied();
-        weights.filter(|weight| weight >= enough).collect()
-    } else {
-        weights.to_vec()
-    };
-    likeliest.select_nth_unstable_by(count - 1, descending);
-    likeliest.truncate(count);
-    likeliest
-}
-
-/// Weights among which a nucleus that may leave out `spare` is sure to be: all the
-/// others weigh less than that together.
-fn candidates(weights: &[f32], spare: f32) -> Vec<f32> {
-    // Half of each one's share, to be safe from rounding.
-    let negligible = 0.5 * spare / weights.len() as f32;
-    let weights = weights.iter().copied();
-    weights.filter(|weight| *weight >= negligible).collect()
-}
-
-/// The least of the largest weights that together reach `enough`. Sorts no more
-/// of them than those and a little.
-fn nucleus(weights: &mut [f32], enough: f32) -> f32 {
-    let mut reached = 0.0;
-    let mut rest = weights;
-    let mut next = 64;
-    while !rest.is_empty() {
-        if next < rest.len() {
-            rest.select_nth_unstable_by(next, descending);
-        }
-        let (likeliest, less) = rest.split_at_mut(next.min(rest.len()));
-        likeliest.sort_unstable_by(descending);
-        for weight in likeliest {
-            reached += *weight;
-            if reached >= enough {
-                return *weight;
-            }
-        }
-        rest = less;
-        next *= 8;
-    }
-    0.0
-}
-
-fn descending(a: &f32, b: &f32) -> std::cmp::Ordering {
-    b.total_cmp(a)
-}
-
-fn greedy(logits: &[f32]) -> TokenId {
-    let top = maximum(logits);
-    let first = logits.iter().position(|logit| *logit == top);
-    first.unwrap_or(0) as TokenId
+/// The first token that has the `top` logit.
+fn first(logits: &[f32], maxima: &[f32], top: f32) -> TokenId {
+    let block = maxima.iter().position(|largest| *largest == top);
+    let start = block.unwrap_or(0) * BLOCK;
+    let first = logits[start..].iter().position(|logit| *logit == top);
+    first.map_or(0, |first| (start + first) as TokenId)
 }
 
 /// The first token at which the sum of the weights that reach `threshold` passes
 /// `uniform` of their total.
-fn invert(weights: &[f32], threshold: f32, uniform: f32) -> TokenId {
-    const RUN: usize = 1024;
-    let runs = weights.chunks(RUN).map(|run| sum_from(run, threshold));
-    let runs: Vec<f32> = runs.collect();
+fn invert<P: Passes>(reader: &mut Reader<P>, threshold: f32, uniform: f32) -> TokenId {
+    let runs = reader.sums(threshold);
     let target = uniform * runs.iter().sum::<f32>();
     let mut reached = 0.0;
     let mut start = 0;
@@ -189,6 +150,7 @@ fn invert(weights: &[f32], threshold: f32, uniform: f32) -> TokenId {
         reached += sum;
         start += RUN;
     }
+    let weights = reader.weights();
     for (id, weight) in weights.iter().enumerate().skip(start) {
         if *weight >= threshold {
             reached += weight;
@@ -289,9 +251,9 @@ mod tests {
                 top_p,
                 ..Sampling::GREEDY
             };
-            let weights = draw(sampling, 0).weights(&logits);
-            let mut sorted = weights.clone();
-            sorted.sort_by(descending);
+            let (weights, found) = draw(sampling, 0).weights(&logits);
+            let mut sorted = weights;
+            sorted.sort_by(|a, b| b.total_cmp(a));
             sorted.truncate(if top_k == 0 {
                 sorted.len()
             } else {
@@ -307,7 +269,6 @@ mod tests {
                 }
                 last += 1;
             }
-            let found = draw(sampling, 0).threshold(&weights);
             let near = sorted[last.saturating_sub(1)..sorted.len().min(last + 2)].contains(&found);
             assert!(
                 near,

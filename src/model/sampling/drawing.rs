@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::adjustments::penalized;
-use super::rows::maximum;
+use super::rows::{Passes, Plain, Reader};
 use super::{Adjustments, Draw, DrawSpec, TokenLogprobs};
 use crate::TokenId;
 use crate::grammar::TokenMask;
@@ -84,21 +84,30 @@ impl Drawing {
     /// When `logits` is empty.
     #[must_use]
     pub fn from_logits(&self, logits: &[f32]) -> Drawn {
+        self.read(&mut Reader::new(Plain), logits)
+    }
+
+    /// [`from_logits`](Self::from_logits), whoever does the passes.
+    pub(in crate::model) fn read<P: Passes>(
+        &self,
+        reader: &mut Reader<P>,
+        logits: &[f32],
+    ) -> Drawn {
         let token = match &self.more {
-            Some(more) if more.changes_logits() => {
-                let mut row = logits.to_vec();
-                more.apply(&self.draw, &mut row);
-                match maximum(&row) == f32::NEG_INFINITY {
-                    true => more.first_possible(row),
-                    false => self.draw.from_logits(&row),
-                }
-            }
-            _ => self.draw.from_logits(logits),
+            Some(more) if more.changes_logits() => reader.changed(
+                logits,
+                |row| more.apply(&self.draw, row),
+                |reader, row| match reader.maxima(row).1 == f32::NEG_INFINITY {
+                    true => more.first_possible(row.len()),
+                    false => self.draw.read(reader, row),
+                },
+            ),
+            _ => self.draw.read(reader, logits),
         };
-        let top = self.logprobs();
+        let logprobs = |top| TokenLogprobs::read(reader, logits, token, top);
         Drawn {
             token,
-            logprobs: top.and_then(|top| TokenLogprobs::from_logits(logits, token, top)),
+            logprobs: self.logprobs().and_then(logprobs),
         }
     }
 
@@ -171,8 +180,8 @@ impl More {
         }
     }
 
-    fn first_possible(&self, mut row: Vec<f32>) -> TokenId {
-        row.fill(0.0);
+    fn first_possible(&self, vocab_size: usize) -> TokenId {
+        let mut row = vec![0.0; vocab_size];
         self.add_bias(&mut row);
         self.rule_out(&mut row);
         let first = row.iter().position(|logit| *logit > f32::NEG_INFINITY);

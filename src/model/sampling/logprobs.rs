@@ -1,6 +1,7 @@
 //! How likely the model itself held what was drawn.
 
-use super::rows::{exp, maximum};
+use super::filters::largest;
+use super::rows::{BLOCK, Passes, Plain, Reader};
 use crate::TokenId;
 
 /// Log probabilities, by the raw logits: before biases, penalties, temperature and
@@ -19,11 +20,23 @@ impl TokenLogprobs {
     /// vocabulary has fewer. None where the row has no such token.
     #[must_use]
     pub fn from_logits(logits: &[f32], token: TokenId, top: usize) -> Option<Self> {
+        Self::read(&mut Reader::new(Plain), logits, token, top)
+    }
+
+    /// [`from_logits`](Self::from_logits), whoever does the passes.
+    pub(super) fn read<P: Passes>(
+        reader: &mut Reader<P>,
+        logits: &[f32],
+        token: TokenId,
+        top: usize,
+    ) -> Option<Self> {
         let logit = *logits.get(token as usize)?;
-        let highest = maximum(logits);
-        let log_total = log_sum_exp(logits, highest);
+        let (maxima, highest) = reader.maxima(logits);
+        let top = likeliest(logits, maxima, top).into_iter();
+        reader.weigh(logits, highest, 1.0);
+        let total: f64 = reader.sums(0.0).iter().map(|sum| f64::from(*sum)).sum();
+        let log_total = total.ln() as f32;
         let logprob = |logit: f32| logit - highest - log_total;
-        let top = likeliest(logits, top).into_iter();
         Some(Self {
             logprob: logprob(logit),
             top: top.map(|(token, logit)| (token, logprob(logit))).collect(),
@@ -31,44 +44,27 @@ impl TokenLogprobs {
     }
 }
 
-/// The logarithm of the sum of `e^(logit - highest)`, which is at least 1.
-fn log_sum_exp(logits: &[f32], highest: f32) -> f32 {
-    const LANES: usize = 16;
-    /// As many are summed in single precision.
-    const RUN: usize = 1024;
-    let mut total = 0.0;
-    for run in logits.chunks(RUN) {
-        let mut lanes = [0.0; LANES];
-        let (whole, rest) = run.as_chunks::<LANES>();
-        for logits in whole {
-            for (lane, logit) in lanes.iter_mut().zip(logits) {
-                *lane += exp(logit - highest);
-            }
-        }
-        let rest = rest.iter().map(|logit| exp(logit - highest));
-        total += f64::from(lanes.into_iter().chain(rest).sum::<f32>());
-    }
-    total.ln() as f32
-}
-
-/// The highest logits, descending, and of equals the lower id first.
-fn likeliest(logits: &[f32], count: usize) -> Vec<(TokenId, f32)> {
-    const BLOCK: usize = 64;
-    let mut top: Vec<(TokenId, f32)> = Vec::with_capacity(count + 1);
+/// The highest logits, descending, and of equals the lower id first. `maxima` are those
+/// of each [`BLOCK`].
+fn likeliest(logits: &[f32], maxima: &[f32], count: usize) -> Vec<(TokenId, f32)> {
     if count == 0 {
-        return top;
+        return Vec::new();
     }
-    for (block, run) in logits.chunks(BLOCK).enumerate() {
-        if top.len() == count && top.last().is_some_and(|(_, least)| maximum(run) <= *least) {
-            continue;
-        }
-        for (at, logit) in run.iter().enumerate() {
-            let rank = top.partition_point(|(_, higher)| higher >= logit);
-            if rank < count {
-                top.insert(rank, ((block * BLOCK + at) as TokenId, *logit));
-                top.truncate(count);
-            }
+    let enough = match count <= maxima.len() {
+        // As many blocks have a logit that is no less than this.
+        true => largest(maxima, count),
+        false => f32::NEG_INFINITY,
+    };
+    let mut top = Vec::new();
+    for ((block, run), largest) in logits.chunks(BLOCK).enumerate().zip(maxima) {
+        if *largest >= enough {
+            let ids = block * BLOCK..;
+            let logits = ids.zip(run).filter(|(_, logit)| **logit >= enough);
+            top.extend(logits.map(|(id, logit)| (id as TokenId, *logit)));
         }
     }
+    let descending = |a: f32, b: f32| b.partial_cmp(&a).expect("at least something");
+    top.sort_unstable_by(|a, b| descending(a.1, b.1).then(a.0.cmp(&b.0)));
+    top.truncate(count);
     top
 }

@@ -25,9 +25,10 @@ mod adjustments;
 mod draw;
 mod drawer;
 mod drawing;
+mod filters;
 mod history;
 mod logprobs;
-mod rows;
+pub(in crate::model) mod rows;
 mod spec;
 #[cfg(test)]
 mod tests;

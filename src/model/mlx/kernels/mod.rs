@@ -6,6 +6,7 @@
 //! [available](super::bridge::available) and the stream is a CPU's.
 
 mod attend;
+mod draw;
 mod linear;
 mod norm;
 mod ops;
@@ -16,6 +17,7 @@ mod simd;
 mod split;
 
 pub use attend::{AttendPlan, Attention, Heads, Order, PartRange, Rotary, SpanRange, TailRange};
+pub use draw::draw_rows;
 pub use ops::{add_rms_norm, attend, linear, rms_norm, silu_mul};
 pub use simd::InstructionSet;
 

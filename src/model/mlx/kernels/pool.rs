@@ -72,11 +72,9 @@ impl Pool {
     pub(crate) fn global() -> &'static Pool {
         static GLOBAL: OnceLock<Pool> = OnceLock::new();
         GLOBAL.get_or_init(|| {
-            let told = std::env::var("OPENBLAS_NUM_THREADS")
-                .ok()
-                .and_then(|n| n.parse().ok());
+            let told = std::env::var("OPENBLAS_NUM_THREADS").ok();
             let cores = thread::available_parallelism().map_or(1, usize::from);
-            Pool::new(told.unwrap_or(cores).clamp(1, 64))
+            Pool::new(threads_as_told(told.as_deref(), cores))
         })
     }
 
@@ -195,6 +193,13 @@ impl Pool {
     }
 }
 
+/// As many threads as somebody told, or else as there are cores; neither none nor more
+/// than any step has use for.
+fn threads_as_told(told: Option<&str>, cores: usize) -> usize {
+    let told = told.and_then(|told| told.parse().ok());
+    told.unwrap_or(cores).clamp(1, 64)
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
@@ -297,6 +302,20 @@ mod tests {
                     thread::sleep(10 * SPIN);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn threads_are_as_many_as_was_told() {
+        for (told, cores, threads) in [
+            (None, 2, 2),
+            (None, 500, 64),
+            (Some("1"), 8, 1),
+            (Some("12"), 2, 12),
+            (Some("0"), 2, 1),
+            (Some("many"), 4, 4),
+        ] {
+            assert_eq!(threads_as_told(told, cores), threads, "{told:?} of {cores}");
         }
     }
 

@@ -1,5 +1,7 @@
 //! Attention against a plain double-precision reference.
 
+mod odd_shapes;
+
 use std::ops::Range;
 
 use proptest::prelude::*;
