@@ -47,9 +47,8 @@ fn planted() -> Result<()> {
         ui::heading(&format!("planted: {mistake}"));
         let mut cargo = workspace::cargo();
         cargo
-            .args(["test", "--target-dir", "target/planted"])
-            .args(["--test", "simulation", "--", "--nocapture"])
-            .env("RUSTFLAGS", "--cfg motet_planted")
+            .args(["test", "--test", "simulation", "--", "--nocapture"])
+            .env("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/planted")
             .env("MOTET_PLANTED", mistake);
         if !cargo.status()?.success() {
             bail!("the planted mistake `{mistake}` was not found");

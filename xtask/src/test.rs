@@ -28,7 +28,9 @@ struct Stage {
 }
 
 /// To add a check, add a line. Stages share their builds as long as the compiler's flags
-/// are the same: a stage that needs other flags brings its own `--target-dir`.
+/// are the same. One that needs this package built otherwise names a program of
+/// `xtask/compilers/`, which cargo calls for the packages of the workspace only: all that
+/// they depend on is shared still.
 #[rustfmt::skip] // a table
 const STAGES: &[Stage] = &[
     Stage { name: "format", quick: true, environment: &[],
@@ -47,12 +49,12 @@ const STAGES: &[Stage] = &[
     // on a busy machine were measured 20 times slower than one.
     Stage { name: "tests, mlx", quick: true, environment: &[("OPENBLAS_NUM_THREADS", "1")],
         cargo: &["test", "--features", "mlx"] },
-    Stage { name: "loom", quick: false, environment: &[("RUSTFLAGS", "--cfg motet_loom"), ("LOOM_MAX_PREEMPTIONS", "3")],
-        cargo: &["test", "--profile", "loom", "--target-dir", "target/loom", "--test", "loom"] },
-    Stage { name: "loom, planted bugs", quick: false, environment: &[("RUSTFLAGS", "--cfg motet_loom --cfg motet_planted_bug"), ("LOOM_MAX_PREEMPTIONS", "3")],
-        cargo: &["test", "--profile", "loom", "--target-dir", "target/loom-planted", "--test", "loom"] },
-    Stage { name: "every order, planted bugs", quick: false, environment: &[("RUSTFLAGS", "--cfg motet_planted")],
-        cargo: &["test", "--target-dir", "target/planted", "--test", "orders", "planted"] },
+    Stage { name: "loom", quick: false, environment: &[("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/loom"), ("LOOM_MAX_PREEMPTIONS", "3")],
+        cargo: &["test", "--test", "loom"] },
+    Stage { name: "loom, planted bugs", quick: false, environment: &[("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/loom-planted"), ("LOOM_MAX_PREEMPTIONS", "3")],
+        cargo: &["test", "--test", "loom"] },
+    Stage { name: "every order, planted bugs", quick: false, environment: &[("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/planted")],
+        cargo: &["test", "--test", "orders", "planted"] },
     Stage { name: "simulation, planted mistakes", quick: false, environment: &[],
         cargo: &["run", "--package", "xtask", "--", "simulate", "--planted"] },
     Stage { name: "clients of the server", quick: false, environment: &[],
@@ -196,8 +198,8 @@ mod tests {
     fn a_failed_stage_can_be_repeated_alone() {
         let loom = STAGES.iter().find(|stage| stage.name == "loom").unwrap();
         let command = repeat_alone(loom);
-        assert!(
-            command.starts_with("RUSTFLAGS='--cfg motet_loom' LOOM_MAX_PREEMPTIONS='3' cargo test")
-        );
+        assert!(command.starts_with(
+            "RUSTC_WORKSPACE_WRAPPER='xtask/compilers/loom' LOOM_MAX_PREEMPTIONS='3' cargo test"
+        ));
     }
 }

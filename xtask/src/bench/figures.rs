@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::statistics::Measured;
-use super::workbench::Workbench;
+use super::workbench::{Peer, Workbench};
 use super::{cache_core, demo, model, pager, scheduler, server, trace};
 
 /// One number that the project wants to be good at.
@@ -479,7 +479,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: Some(0.25),
         better: Better::Lower,
         needs: Needs::Model,
-        measure: server::shared,
+        measure: |workbench| server::shared(workbench, Peer::MlxLm),
     },
     Figure {
         name: "server.unique_vs_mlx_lm",
@@ -488,7 +488,16 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: Some(0.75),
         better: Better::Lower,
         needs: Needs::Model,
-        measure: server::unique,
+        measure: |workbench| server::unique(workbench, Peer::MlxLm),
+    },
+    Figure {
+        name: "server.shared_vs_llama_server",
+        unit: RATIO,
+        versus: "wall time of llama-server with 16 slots on the same Q4_1 file as it is, same load over HTTP",
+        goal: Some(0.5),
+        better: Better::Lower,
+        needs: Needs::Model,
+        measure: |workbench| server::shared(workbench, Peer::LlamaServer),
     },
     Figure {
         name: "demo.system_prompt_computed",

@@ -10,7 +10,7 @@
 //!     │                   ├─ side: benches/cache/, the cache core and kvbm-logical
 //!     │                   ├─ side: benches/scheduler/, a virtual house and whole engines
 //!     │                   ├─ side: benches/pager/, engines with little room
-//!     │                   ├─ serving: motet-server and mlx_lm.server, asked over HTTP
+//!     │                   ├─ serving: motet-server, mlx_lm.server and llama-server, over HTTP
 //!     │                   └─ examples: load_generator, trace_replay
 //!     └─ turns, statistics ── report: table and target/motet/bench.json
 //! ```
@@ -22,6 +22,7 @@
 mod cache_core;
 mod demo;
 mod figures;
+mod llama_server;
 mod mlx_lm;
 mod model;
 mod pager;
@@ -36,6 +37,8 @@ mod statistics;
 mod trace;
 mod turns;
 mod workbench;
+
+use std::time::Instant;
 
 use anyhow::{Result, bail};
 
@@ -101,6 +104,7 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
 
 fn measure<'a>(figure: &'a Figure, workbench: &mut Workbench) -> Row<'a> {
     ui::heading(figure.name);
+    let begun = Instant::now();
     let outcome = match workbench
         .check(figure)
         .and_then(|()| (figure.measure)(workbench))
@@ -111,5 +115,6 @@ fn measure<'a>(figure: &'a Figure, workbench: &mut Workbench) -> Row<'a> {
     };
     let row = Row { figure, outcome };
     ui::note(&report::line(&row));
+    ui::note(&format!("in {}", ui::duration(begun.elapsed())));
     row
 }

@@ -1,4 +1,4 @@
-//! The checkout's own programs, built in release mode.
+//! The checkout's own programs.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -14,19 +14,27 @@ use crate::{process, workspace};
 /// A package of its own: nobody else depends on what its peers depend on.
 const CACHE_MANIFEST: &str = "benches/cache/Cargo.toml";
 
+/// How programs are built.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Build {
+    pub(super) with_mlx: bool,
+    /// For a smoke run: as the other checks have built most of it, not in release mode.
+    pub(super) quick: bool,
+}
+
 /// Builds `benches/figures/` and says where the program is.
-pub(super) fn figures(with_mlx: bool) -> Result<PathBuf> {
-    build(&["--bench", "figures"], with_mlx)
+pub(super) fn figures(how: Build) -> Result<PathBuf> {
+    build(&["--bench", "figures"], how)
 }
 
 /// Builds `benches/scheduler/` and says where the program is.
-pub(super) fn scheduler(with_mlx: bool) -> Result<PathBuf> {
-    build(&["--bench", "scheduler"], with_mlx)
+pub(super) fn scheduler(how: Build) -> Result<PathBuf> {
+    build(&["--bench", "scheduler"], how)
 }
 
 /// Builds `benches/pager/` and says where the program is.
-pub(super) fn pager(with_mlx: bool) -> Result<PathBuf> {
-    build(&["--bench", "pager"], with_mlx)
+pub(super) fn pager(how: Build) -> Result<PathBuf> {
+    build(&["--bench", "pager"], how)
 }
 
 /// Builds `benches/cache/` and says where the program is.
@@ -34,33 +42,32 @@ pub(super) fn pager(with_mlx: bool) -> Result<PathBuf> {
 /// # Errors
 ///
 /// [`Unavailable`] when what it depends on cannot be had.
-pub(super) fn cache_core() -> Result<PathBuf> {
+pub(super) fn cache_core(quick: bool) -> Result<PathBuf> {
     let mut fetch = workspace::cargo();
     fetch.args(["fetch", "--manifest-path", CACHE_MANIFEST]);
     process::capture(&mut fetch)
         .map_err(|error| Unavailable(format!("no kvbm-logical: {error:#}")))?;
-    let mut cargo = workspace::cargo();
-    cargo.args(["build", "--release", "--manifest-path", CACHE_MANIFEST]);
+    let how = Build {
+        with_mlx: false,
+        quick,
+    };
+    let mut cargo = cargo_build(&["--manifest-path", CACHE_MANIFEST], how);
     if env::var_os("CARGO_TARGET_DIR").is_none() {
         cargo.env("CARGO_TARGET_DIR", workspace::root().join("target"));
     }
     run(cargo)
 }
 
-/// Builds a package of `examples/` and says where its program is. A smoke run takes it as
-/// the other checks have built it: without MLX, and not in release mode.
-pub(super) fn package(name: &str, with_mlx: bool, quick: bool) -> Result<PathBuf> {
-    if !quick {
-        return build(&["--package", name], with_mlx);
-    }
-    let mut cargo = workspace::cargo();
-    cargo.args(["build", "--package", name]);
-    run(cargo)
+/// Builds a package of `examples/` and says where its program is. For a smoke run the other
+/// checks have built it without MLX.
+pub(super) fn package(name: &str, how: Build) -> Result<PathBuf> {
+    let with_mlx = how.with_mlx && !how.quick;
+    build(&["--package", name], Build { with_mlx, ..how })
 }
 
 /// Runs an example with these arguments and returns what it writes as JSON.
-pub(super) fn example(name: &str, with_mlx: bool, arguments: &[&str]) -> Result<Value> {
-    let program = build(&["--example", name], with_mlx)?;
+pub(super) fn example(name: &str, how: Build, arguments: &[&str]) -> Result<Value> {
+    let program = build(&["--example", name], how)?;
     report_of(&program, name, arguments)
 }
 
@@ -75,13 +82,20 @@ pub(super) fn report_of(program: &Path, name: &str, arguments: &[&str]) -> Resul
     serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))
 }
 
-fn build(target: &[&str], with_mlx: bool) -> Result<PathBuf> {
+fn build(target: &[&str], how: Build) -> Result<PathBuf> {
+    run(cargo_build(target, how))
+}
+
+fn cargo_build(target: &[&str], how: Build) -> Command {
     let mut cargo = workspace::cargo();
-    cargo.args(["build", "--release"]).args(target);
-    if with_mlx {
+    cargo.arg("build").args(target);
+    if !how.quick {
+        cargo.arg("--release");
+    }
+    if how.with_mlx {
         cargo.args(["--features", "mlx"]);
     }
-    run(cargo)
+    cargo
 }
 
 fn run(mut cargo: Command) -> Result<PathBuf> {

@@ -2,51 +2,59 @@
 
 use anyhow::Result;
 
+use super::serving::{Serving, Took};
 use super::statistics::{Measured, median};
 use super::turns::{Turn, take_turns};
-use super::workbench::Workbench;
+use super::workbench::{Peer, Workbench};
+use crate::ui;
 
 /// Pairs of turns: mlx-lm takes most of a minute for the first load.
 const ROUNDS_MAX: usize = 5;
 /// The threads that tokenise, schedule, detokenise and write.
 const HOST_THREADS: &str = "tokio-rt-worker";
 
-/// Our wall time for the load generator's default load ÷ mlx-lm's server's.
-pub(super) fn shared(workbench: &mut Workbench) -> Result<Measured> {
+/// Our wall time for the load generator's default load ÷ that of the peer's server.
+pub(super) fn shared(workbench: &mut Workbench, peer: Peer) -> Result<Measured> {
     let load = match workbench.is_quick() {
         true => "--users 2 --turns 1 --reply-tokens 4",
         false => "--users 16 --turns 3 --reply-tokens 48",
     };
-    against_mlx_lm(workbench, &format!("--fresh --system-words 400 {load}"))
+    against(
+        workbench,
+        peer,
+        &format!("--fresh --system-words 400 {load}"),
+    )
 }
 
 /// The same for prompts that share nothing.
-pub(super) fn unique(workbench: &mut Workbench) -> Result<Measured> {
+pub(super) fn unique(workbench: &mut Workbench, peer: Peer) -> Result<Measured> {
     let load = match workbench.is_quick() {
         true => "--users 2 --reply-tokens 4",
         false => "--users 16 --reply-tokens 48",
     };
-    against_mlx_lm(workbench, &format!("--unique-words 100 {load}"))
+    against(workbench, peer, &format!("--unique-words 100 {load}"))
 }
 
 /// Both servers answer until the model's own end: their greedy replies can part where two
 /// tokens are almost equally likely, so times are compared per token of output.
-fn against_mlx_lm(workbench: &mut Workbench, load: &str) -> Result<Measured> {
+fn against(workbench: &mut Workbench, peer: Peer, load: &str) -> Result<Measured> {
     let rounds = workbench.rounds().min(ROUNDS_MAX);
-    let (generator, ours, theirs, json) = workbench.servers()?;
+    let (generator, ours, theirs, json) = workbench.servers(peer)?;
     let mut counts = (Vec::new(), Vec::new());
     let mut walls = (Vec::new(), Vec::new());
     let mut turns = 0;
     let pairs = take_turns(rounds, |turn| {
         // Both of a pair get the same load, and no pair finds that of another in a cache.
-        let arguments = words(load, turns / 2 + 1);
+        let pair = turns / 2;
+        let arguments = words(load, pair + 1);
         turns += 1;
         let (server, counts, walls) = match turn {
             Turn::First => (theirs, &mut counts.0, &mut walls.0),
             Turn::Second => (ours, &mut counts.1, &mut walls.1),
         };
         let took = server.load(generator, &arguments, json)?;
-        if turns > 2 {
+        tell(pair, rounds, server, took);
+        if pair > 0 {
             counts.push(took.output_tokens);
             walls.push(took.seconds);
         }
@@ -75,6 +83,7 @@ pub(super) fn overhead_share(workbench: &mut Workbench) -> Result<Measured> {
         let before = server.thread_seconds(HOST_THREADS)?;
         let took = server.load(generator, &words(load, round + 1), json)?;
         let spent = server.thread_seconds(HOST_THREADS)? - before;
+        tell(round, rounds, server, took);
         // The first round warms up.
         if round > 0 {
             samples.push(spent / took.seconds);
@@ -86,6 +95,20 @@ pub(super) fn overhead_share(workbench: &mut Workbench) -> Result<Measured> {
         median(&micros)
     );
     Ok(Measured::new(samples).remark(remark))
+}
+
+/// Says what a turn took: all of them take minutes.
+fn tell(round: usize, rounds: usize, server: &Serving, took: Took) {
+    let round = match round {
+        0 => "to warm up".to_owned(),
+        _ => format!("{round} of {rounds}"),
+    };
+    ui::note(&format!(
+        "{round}: {} took {:.1} s for {:.0} tokens",
+        server.name(),
+        took.seconds,
+        took.output_tokens
+    ));
 }
 
 fn words(load: &str, seed: usize) -> Vec<String> {

@@ -1,6 +1,7 @@
 //! A server that serves while it is measured.
 
 use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,8 +13,10 @@ use serde_json::Value;
 
 use crate::process;
 
-/// How long a server may take until it listens.
+/// How long a server may take until it is ready.
 const START_TIME_MAX: Duration = Duration::from_secs(120);
+/// How long it may take to say whether it is.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A server with a port of its own. Ends when this is dropped.
@@ -26,14 +29,15 @@ pub(super) struct Serving {
 }
 
 /// What a load took.
+#[derive(Clone, Copy)]
 pub(super) struct Took {
     pub(super) seconds: f64,
     pub(super) output_tokens: f64,
 }
 
 impl Serving {
-    /// Starts the program, which takes `--port`, and waits until it listens. What it says
-    /// goes to the log.
+    /// Starts the program, which takes `--port` and answers `GET /health`, and waits until
+    /// it is ready. What it says goes to the log.
     pub(super) fn start(
         name: &'static str,
         model: &'static str,
@@ -56,7 +60,7 @@ impl Serving {
             model,
         };
         let begun = Instant::now();
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+        while !is_ready(port) {
             let ended = serving.child.try_wait().context("cannot look after it")?;
             if ended.is_some() || begun.elapsed() > START_TIME_MAX {
                 bail!("{name} does not serve; it says why in {}", log.display());
@@ -64,6 +68,11 @@ impl Serving {
             thread::sleep(LOOK_INTERVAL);
         }
         Ok(serving)
+    }
+
+    /// Whose server it is.
+    pub(super) fn name(&self) -> &'static str {
+        self.name
     }
 
     /// Has the load generator, at `program`, ask this server.
@@ -135,6 +144,21 @@ fn on_processor_seconds(schedstat: &str) -> Option<f64> {
     Some(nanoseconds / 1e9)
 }
 
+/// Whether the server at this port says so. One that still loads its model says 503, and
+/// one that does not listen yet, nothing.
+fn is_ready(port: u16) -> bool {
+    let asked = || -> io::Result<String> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
+        stream
+            .write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut status = String::new();
+        BufReader::new(stream).read_line(&mut status)?;
+        Ok(status)
+    };
+    asked().is_ok_and(|status| status.split(' ').nth(1) == Some("200"))
+}
+
 /// A port that nobody listens at. Somebody else may take it first; the server says so then.
 fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
@@ -144,6 +168,30 @@ fn free_port() -> Result<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A server that gives this answer to one request.
+    fn answers(answer: &'static str) -> u16 {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let asked = BufReader::new(&stream).lines().next();
+            assert_eq!(asked.unwrap().unwrap(), "GET /health HTTP/1.1");
+            stream.write_all(answer.as_bytes()).unwrap();
+        });
+        port
+    }
+
+    #[test]
+    fn a_server_that_loads_its_model_is_not_ready() {
+        assert!(is_ready(answers("HTTP/1.1 200 OK\r\n\r\n")));
+        assert!(is_ready(answers("HTTP/1.0 200 OK\r\n\r\n")));
+        assert!(!is_ready(answers(
+            "HTTP/1.1 503 Service Unavailable\r\n\r\n"
+        )));
+        assert!(!is_ready(answers("")));
+        assert!(!is_ready(free_port().unwrap()));
+    }
 
     #[test]
     fn time_on_a_processor_is_read() {

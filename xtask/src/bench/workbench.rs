@@ -9,9 +9,10 @@ use serde_json::Value;
 
 use super::figures::{Figure, Needs};
 use super::mlx_lm::MlxLm;
+use super::programs::Build;
 use super::serving::Serving;
 use super::side::{Answer, Side};
-use super::{mlx_lm, programs, report, trace};
+use super::{llama_server, mlx_lm, programs, report, trace};
 use crate::cache::Cache;
 use crate::model::Model;
 use crate::setup::{self, Installed};
@@ -36,6 +37,7 @@ pub(super) struct Workbench {
     load_generator: Option<PathBuf>,
     our_server: Option<Serving>,
     mlx_lm_server: Option<Serving>,
+    llama_server: Option<Serving>,
     /// Where the load generator writes what its loads took.
     loads: PathBuf,
     /// What the replay of the trace says, once it has been replayed.
@@ -43,6 +45,13 @@ pub(super) struct Workbench {
     /// Why these are not to be had, once that is known.
     no_mlx_lm: Option<Unavailable>,
     no_cache_core: Option<Unavailable>,
+}
+
+/// Whose server ours is measured against.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Peer {
+    MlxLm,
+    LlamaServer,
 }
 
 /// What a figure needs is not to be had on this machine. The figure is skipped.
@@ -81,6 +90,7 @@ impl Workbench {
             load_generator: None,
             our_server: None,
             mlx_lm_server: None,
+            llama_server: None,
             loads: report::folder()?.join("load.json"),
             replayed_trace: None,
             no_mlx_lm: None,
@@ -141,7 +151,7 @@ impl Workbench {
             return Err(why.clone().into());
         }
         if self.cache_core.is_none() {
-            let started = start_cache_core();
+            let started = start_cache_core(self.quick);
             if let Err(error) = &started {
                 self.no_cache_core = error.downcast_ref().cloned();
             }
@@ -153,7 +163,7 @@ impl Workbench {
     /// What the scheduler's program answers; it is asked only once for the same.
     pub(super) fn scheduler(&mut self, request: &Value) -> Result<Answer> {
         if self.scheduler.is_none() {
-            let program = programs::scheduler(self.with_mlx())?;
+            let program = programs::scheduler(self.build())?;
             let side = self.start("the scheduler's program", program, "scheduler.log")?;
             self.scheduler = Some(side);
         }
@@ -164,7 +174,7 @@ impl Workbench {
     /// What the pager's program answers; it is asked only once for the same.
     pub(super) fn pager(&mut self, request: &Value) -> Result<Answer> {
         if self.pager.is_none() {
-            let program = programs::pager(self.with_mlx())?;
+            let program = programs::pager(self.build())?;
             let side = self.start("the pager's program", program, "pager.log")?;
             self.pager = Some(side);
         }
@@ -194,15 +204,25 @@ impl Workbench {
         Ok((generator, server, &self.loads))
     }
 
-    /// The load generator, our server, mlx-lm's, and where loads are reported.
-    pub(super) fn servers(&mut self) -> Result<(&Path, &Serving, &Serving, &Path)> {
-        self.start_our_server()?;
-        if self.mlx_lm_server.is_none() {
-            self.mlx_lm_server = Some(self.start_mlx_lm_server()?);
+    /// The load generator, our server, the peer's, and where loads are reported.
+    pub(super) fn servers(&mut self, peer: Peer) -> Result<(&Path, &Serving, &Serving, &Path)> {
+        match peer {
+            Peer::MlxLm if self.mlx_lm_server.is_none() => {
+                self.mlx_lm_server = Some(self.start_mlx_lm_server()?);
+            }
+            Peer::LlamaServer if self.llama_server.is_none() => {
+                self.llama_server = Some(self.start_llama_server()?);
+            }
+            Peer::MlxLm | Peer::LlamaServer => {}
         }
+        self.start_our_server()?;
         let generator = self.load_generator.as_ref().expect("it was just built");
         let ours = self.our_server.as_ref().expect("it was just started");
-        let theirs = self.mlx_lm_server.as_ref().expect("it was just started");
+        let theirs = match peer {
+            Peer::MlxLm => &self.mlx_lm_server,
+            Peer::LlamaServer => &self.llama_server,
+        };
+        let theirs = theirs.as_ref().expect("it was just started");
         Ok((generator, ours, theirs, &self.loads))
     }
 
@@ -212,20 +232,23 @@ impl Workbench {
             let trace = trace::find()?;
             let trace = trace.to_string_lossy();
             let arguments = ["--quiet", "--policy", trace::POLICIES, "--trace", &trace];
-            let replayed = programs::example(trace::EXAMPLE, self.with_mlx(), &arguments)?;
+            let replayed = programs::example(trace::EXAMPLE, self.build(), &arguments)?;
             self.replayed_trace = Some(replayed);
         }
         Ok(self.replayed_trace.as_ref().expect("it was just replayed"))
     }
 
     /// Programs that need no MLX are built with it all the same where others are: once.
-    fn with_mlx(&self) -> bool {
-        matches!(self.mlx, Mlx::Ready(_))
+    fn build(&self) -> Build {
+        Build {
+            with_mlx: matches!(self.mlx, Mlx::Ready(_)),
+            quick: self.quick,
+        }
     }
 
     fn build_load_generator(&mut self) -> Result<()> {
         if self.load_generator.is_none() {
-            let program = programs::package("motet-load-generator", self.with_mlx(), self.quick)?;
+            let program = programs::package("motet-load-generator", self.build())?;
             self.load_generator = Some(program);
         }
         Ok(())
@@ -236,7 +259,7 @@ impl Workbench {
         if self.our_server.is_some() {
             return Ok(());
         }
-        let program = programs::package("motet-server", self.with_mlx(), self.quick)?;
+        let program = programs::package("motet-server", self.build())?;
         let mut command = Command::new(program);
         match &self.mlx {
             Mlx::Ready(ready) if !self.quick => command.arg("--model").arg(&ready.model),
@@ -260,19 +283,34 @@ impl Workbench {
         started.map_err(|error| Unavailable(format!("{error:#}")).into())
     }
 
+    fn start_llama_server(&self) -> Result<Serving> {
+        let program = llama_server::find()?;
+        let Mlx::Ready(ready) = &self.mlx else {
+            return Err(Unavailable("no MLX".to_owned()).into());
+        };
+        let mut command = llama_server::command(&program, &ready.model)?;
+        let log = report::folder()?.join("llama-server.log");
+        // It knows only the model that it was started with, and is content with any name.
+        Serving::start("llama-server", "default_model", &mut command, &log)
+    }
+
     /// mlx-lm, and the weights for it.
     fn mlx_lm(&self) -> Result<(MlxLm, &Ready, PathBuf)> {
         let Mlx::Ready(ready) = &self.mlx else {
             return Err(Unavailable("no MLX".to_owned()).into());
         };
-        let weights = mlx_lm::weights(&self.cache, || programs::figures(true), &ready.model)?;
+        let weights = mlx_lm::weights(
+            &self.cache,
+            || programs::figures(self.build()),
+            &ready.model,
+        )?;
         let mlx_lm = mlx_lm::install(&self.cache)
             .map_err(|error| Unavailable(format!("mlx-lm cannot be installed: {error:#}")))?;
         Ok((mlx_lm, ready, weights))
     }
 
     fn start_ours(&self) -> Result<Side> {
-        let program = programs::figures(self.with_mlx())?;
+        let program = programs::figures(self.build())?;
         let task = ui::Task::start("load our side");
         let side = self.start("our side", program, "ours.log")?;
         task.done();
@@ -315,8 +353,8 @@ impl fmt::Display for Unavailable {
 
 impl std::error::Error for Unavailable {}
 
-fn start_cache_core() -> Result<Side> {
-    let program = programs::cache_core()?;
+fn start_cache_core(quick: bool) -> Result<Side> {
+    let program = programs::cache_core(quick)?;
     let log = report::folder()?.join("cache-core.log");
     Side::start(
         "the cache's core",
