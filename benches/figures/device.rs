@@ -57,7 +57,7 @@ pub(crate) fn oracle() -> Result<oracle::Oracle> {
 
 /// Answers requests with this model on MLX.
 #[cfg(feature = "mlx")]
-pub(crate) fn serve(path: &Path) -> Result<()> {
+pub(crate) fn serve(path: &Path, deterministic: bool) -> Result<()> {
     use motet::model::mlx::{MlxModel, MlxOptions};
     use motet::model::weights::ModelFiles;
 
@@ -66,7 +66,11 @@ pub(crate) fn serve(path: &Path) -> Result<()> {
         .tensor_names()
         .map(|name| Ok(files.tensor(name)?.elements()))
         .sum::<Result<usize>>()?;
-    let model = MlxModel::load(&files, MlxOptions::default())?;
+    let options = MlxOptions {
+        deterministic,
+        ..MlxOptions::default()
+    };
+    let model = MlxModel::load(&files, options)?;
     drop(files);
     let device = mlx::Device {
         weight_bytes: elements * size_of::<f32>(),
@@ -75,7 +79,7 @@ pub(crate) fn serve(path: &Path) -> Result<()> {
 }
 
 #[cfg(not(feature = "mlx"))]
-pub(crate) fn serve(_path: &Path) -> Result<()> {
+pub(crate) fn serve(_path: &Path, _deterministic: bool) -> Result<()> {
     Err("built without MLX: build with `--features mlx`".into())
 }
 

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+use super::model::Sides;
 use super::statistics::Measured;
 use super::workbench::{Peer, Workbench};
 use super::{cache_core, demo, model, pager, scheduler, server, trace};
@@ -72,7 +73,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: Some(1.2),
         better: Better::Higher,
         needs: Needs::Mlx,
-        measure: |workbench| model::decode(workbench, 1, 128),
+        measure: |workbench| model::decode(workbench, Sides::MlxLm, 1, 128),
     },
     Figure {
         name: "model.decode_b8_vs_mlx_lm",
@@ -81,7 +82,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: Some(1.2),
         better: Better::Higher,
         needs: Needs::Mlx,
-        measure: |workbench| model::decode(workbench, 8, 128),
+        measure: |workbench| model::decode(workbench, Sides::MlxLm, 8, 128),
     },
     Figure {
         name: "model.decode_b16_vs_mlx_lm",
@@ -90,7 +91,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: Some(1.2),
         better: Better::Higher,
         needs: Needs::Mlx,
-        measure: |workbench| model::decode(workbench, 16, 128),
+        measure: |workbench| model::decode(workbench, Sides::MlxLm, 16, 128),
     },
     Figure {
         name: "model.prefill_vs_mlx_lm",
@@ -99,7 +100,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: Some(1.2),
         better: Better::Higher,
         needs: Needs::Mlx,
-        measure: |workbench| model::prefill(workbench, 512),
+        measure: |workbench| model::prefill(workbench, Sides::MlxLm, 512),
     },
     Figure {
         name: "model.cpu_decode_b16_vs_mlx_lm",
@@ -108,7 +109,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: Some(2.5),
         better: Better::Higher,
         needs: Needs::Mlx,
-        measure: |workbench| model::decode(workbench, 16, 512),
+        measure: |workbench| model::decode(workbench, Sides::MlxLm, 16, 512),
     },
     Figure {
         name: "model.cpu_prefill_2k_vs_mlx_lm",
@@ -117,7 +118,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: Some(3.0),
         better: Better::Higher,
         needs: Needs::Mlx,
-        measure: |workbench| model::prefill(workbench, 2_048),
+        measure: |workbench| model::prefill(workbench, Sides::MlxLm, 2_048),
     },
     Figure {
         name: "model.cpu_step_vs_roofline",
@@ -128,6 +129,24 @@ pub(super) const FIGURES: &[Figure] = &[
         better: Better::Lower,
         needs: Needs::Mlx,
         measure: |workbench| model::step_vs_roofline(workbench, 16, 512),
+    },
+    Figure {
+        name: "model.deterministic_decode",
+        unit: RATIO,
+        versus: "decode tokens/s of the fast mode; 16 sequences of 512 tokens",
+        goal: None,
+        better: Better::Higher,
+        needs: Needs::Mlx,
+        measure: |workbench| model::decode(workbench, Sides::Fast, 16, 512),
+    },
+    Figure {
+        name: "model.deterministic_prefill",
+        unit: RATIO,
+        versus: "prefill tokens/s of the fast mode; 2,048 tokens",
+        goal: None,
+        better: Better::Higher,
+        needs: Needs::Mlx,
+        measure: |workbench| model::prefill(workbench, Sides::Fast, 2_048),
     },
     Figure {
         name: "model.shared_prefix_gain",

@@ -26,16 +26,35 @@ pub(super) fn matmul_sanity(workbench: &mut Workbench) -> Result<Measured> {
     Ok(compared(&pairs, operations, "GFLOP/s"))
 }
 
-/// Decode tokens/s of a batch of contexts of so many tokens ÷ mlx-lm's.
+/// Who is compared with whom.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Sides {
+    /// Ours ÷ mlx-lm.
+    MlxLm,
+    /// Ours in the deterministic mode ÷ ours as it is otherwise.
+    Fast,
+}
+
+impl Sides {
+    fn of(self, workbench: &mut Workbench) -> Result<(&mut Side, &mut Side)> {
+        match self {
+            Sides::MlxLm => workbench.against_mlx_lm(),
+            Sides::Fast => workbench.against_fast(),
+        }
+    }
+}
+
+/// Decode tokens/s of a batch of contexts of so many tokens ÷ the other side's.
 pub(super) fn decode(
     workbench: &mut Workbench,
+    sides: Sides,
     sequences: usize,
     context_tokens: usize,
 ) -> Result<Measured> {
     let context_tokens = workbench.pick(context_tokens, 16);
     let steps = workbench.pick(STEPS, 2);
     let rounds = workbench.rounds();
-    let (ours, theirs) = workbench.against_mlx_lm()?;
+    let (ours, theirs) = sides.of(workbench)?;
     let prompts = prompts(sequences, context_tokens, vocab_size(ours)?);
     let open = json!({ "do": "decode_open", "batch": "decode", "prompts": prompts });
     let mut agreement = Agreement::default();
@@ -54,11 +73,11 @@ pub(super) fn decode(
     Ok(agreement.note(compared(&pairs, tokens, "tok/s")))
 }
 
-/// Prefill tokens/s of a prompt of so many tokens, up to its first token, ÷ mlx-lm's.
-pub(super) fn prefill(workbench: &mut Workbench, tokens: usize) -> Result<Measured> {
+/// Prefill tokens/s of a prompt of so many tokens, up to its first token, ÷ the other side's.
+pub(super) fn prefill(workbench: &mut Workbench, sides: Sides, tokens: usize) -> Result<Measured> {
     let tokens = workbench.pick(tokens, 32);
     let rounds = workbench.rounds();
-    let (ours, theirs) = workbench.against_mlx_lm()?;
+    let (ours, theirs) = sides.of(workbench)?;
     let prompt = prompt(1, tokens, vocab_size(ours)?);
     let request = json!({ "do": "prefill", "prompt": prompt });
     let mut agreement = Agreement::default();

@@ -30,6 +30,7 @@ pub(super) struct Workbench {
     cache: Cache,
     mlx: Mlx,
     ours: Option<Side>,
+    deterministic: Option<Side>,
     mlx_lm: Option<Side>,
     cache_core: Option<Side>,
     scheduler: Option<Side>,
@@ -83,6 +84,7 @@ impl Workbench {
             cache,
             mlx,
             ours: None,
+            deterministic: None,
             mlx_lm: None,
             cache_core: None,
             scheduler: None,
@@ -143,6 +145,23 @@ impl Workbench {
         }
         let ours = self.ours.as_mut().expect("it was just started");
         Ok((ours, self.mlx_lm.as_mut().expect("it was just started")))
+    }
+
+    /// Our side in its deterministic mode, and as it is otherwise.
+    pub(super) fn against_fast(&mut self) -> Result<(&mut Side, &mut Side)> {
+        self.ours()?;
+        if self.deterministic.is_none() {
+            let Mlx::Ready(ready) = &self.mlx else {
+                return Err(Unavailable("no MLX".to_owned()).into());
+            };
+            let mut command = Command::new(programs::figures(self.build())?);
+            command.arg("--serve-deterministic").arg(&ready.model);
+            let log = report::folder()?.join("deterministic.log");
+            self.deterministic = Some(Side::start("the deterministic side", &mut command, &log)?);
+        }
+        let ours = self.ours.as_mut().expect("it was just started");
+        let deterministic = self.deterministic.as_mut();
+        Ok((deterministic.expect("it was just started"), ours))
     }
 
     /// The cache's core, with kvbm-logical beside it.
@@ -366,7 +385,8 @@ fn start_cache_core(quick: bool) -> Result<Side> {
 /// Shows where a step's time goes: composed of MLX's operations, and by our kernels.
 pub(super) fn profile(quick: bool) -> Result<()> {
     let ready = set_mlx_up(&Cache::open()?)?;
-    let mut command = Command::new(programs::figures(true)?);
+    let with_mlx = true;
+    let mut command = Command::new(programs::figures(Build { with_mlx, quick })?);
     command.arg("--profile").arg(&ready.model);
     if quick {
         command.arg("--quick");
