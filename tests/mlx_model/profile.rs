@@ -1,7 +1,7 @@
 //! What is said of a step's operations while it is recorded.
 
+use motet::model::Want;
 use motet::model::mlx::profile::{Op, Timed, record};
-use motet::model::{Model, Want};
 
 use crate::harness::{Slot, greedy, one_at_a_time, token};
 use crate::naive::{Shape, Tiny, VOCAB};
