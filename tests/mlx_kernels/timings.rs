@@ -106,7 +106,7 @@ fn projections() {
             let [ours, composed] = fastest_of_both(
                 || {
                     let ours = |weight| kernels::linear(&x, weight, None, &stream).unwrap();
-                    weights.iter().map(ours).collect::<Vec<Array>>()
+                    weights.iter().map(ours).collect::<Vec<_>>()
                 },
                 || {
                     weights
