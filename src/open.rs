@@ -51,9 +51,24 @@ impl crate::Engine {
 
     /// As [`open`](Self::open), told how to run the model.
     ///
+    /// ```no_run
+    /// use motet::model::mlx::{MlxDevice, MlxOptions};
+    ///
+    /// # async fn example() -> Result<(), motet::error::StartError> {
+    /// let options = MlxOptions {
+    ///     device: Some(MlxDevice::Cpu),
+    ///     deterministic: true,
+    ///     ..MlxOptions::default()
+    /// };
+    /// let engine = motet::Engine::open_with("smollm2-135m-instruct.gguf", options)?;
+    /// let engine = engine.start().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
-    /// As for [`open`](Self::open); what the options ask for in vain shows at
+    /// As for [`open`](Self::open). What [`MlxModel::load`] answers to the options comes from
     /// [`start`](crate::EngineBuilder::start).
     pub fn open_with(
         path: impl AsRef<Path>,

@@ -20,9 +20,6 @@ const WHOLE: Shape = Shape {
     ..PLAIN
 };
 
-/// Most tokens of a sequence: more than the kernel has in a chunk of keys.
-const TOKENS_MAX: usize = 700;
-
 fn options() -> MlxOptions {
     MlxOptions {
         device: Some(MlxDevice::Cpu),
@@ -43,11 +40,11 @@ struct Sequence {
 }
 
 /// Sequences that begin with the same tokens, each up to where it leaves the first.
-fn sequences(model: &mut MlxModel, rng: &mut ChaCha8Rng) -> Vec<Sequence> {
-    let first = tokens(0, rng.random_range(TOKENS_MAX / 2..=TOKENS_MAX));
+fn sequences(model: &mut MlxModel, tokens_max: usize, rng: &mut ChaCha8Rng) -> Vec<Sequence> {
+    let first = tokens(0, rng.random_range(tokens_max / 2..=tokens_max));
     let mut sequence = |index: usize| {
         let shared = rng.random_range(0..first.len());
-        let own = tokens(index, rng.random_range(1..=TOKENS_MAX - shared));
+        let own = tokens(index, rng.random_range(1..=tokens_max - shared));
         let tokens = [&first[..shared], &own].concat();
         let logits = Slot::new(model, &[]).logits(model, &tokens);
         Sequence { tokens, logits }
@@ -58,9 +55,9 @@ fn sequences(model: &mut MlxModel, rng: &mut ChaCha8Rng) -> Vec<Sequence> {
 /// Runs sequences in steps drawn at random: in chunks of any size, beside any others, from
 /// segments that were sealed, split, merged, packed and shared. Returns how many of the
 /// rows' logits differ from those alone, and how many rows there were.
-fn run(model: &mut MlxModel, seed: u64) -> (usize, usize) {
+fn run(model: &mut MlxModel, tokens_max: usize, seed: u64) -> (usize, usize) {
     let rng = &mut ChaCha8Rng::seed_from_u64(seed);
-    let sequences = sequences(model, rng);
+    let sequences = sequences(model, tokens_max, rng);
     let mut slots: Vec<(usize, Slot)> = Vec::new();
     let (mut different, mut all) = (0, 0);
     for _ in 0..30 {
@@ -170,7 +167,7 @@ fn logits_are_the_same_to_the_last_bit_in_any_schedule() {
     let tiny = Tiny::new(WHOLE, 70);
     let mut model = load(&tiny, options()).expect("a model");
     for seed in 0..12 {
-        let (different, rows) = run(&mut model, seed);
+        let (different, rows) = run(&mut model, 700, seed);
         assert_eq!(different, 0, "of {rows} rows, seed {seed}");
     }
     // If this did not tell them apart, neither did it above.
@@ -178,22 +175,25 @@ fn logits_are_the_same_to_the_last_bit_in_any_schedule() {
         deterministic: false,
         ..options()
     };
-    let (different, _) = run(&mut load(&tiny, fast).expect("a model"), 0);
+    let (different, _) = run(&mut load(&tiny, fast).expect("a model"), 700, 0);
     assert!(different > 0, "schedules do not matter anyway");
 }
 
 #[test]
 fn a_window_that_slides_over_it_changes_nothing() {
     let _serial = one_at_a_time();
-    let windowed = Shape {
-        window: Some(90),
-        ..WHOLE
-    };
-    let tiny = Tiny::new(windowed, 71);
-    let mut model = load(&tiny, options()).expect("a model");
-    for seed in 100..106 {
-        let (different, rows) = run(&mut model, seed);
-        assert_eq!(different, 0, "of {rows} rows, seed {seed}");
+    // Less than the kernel has in a chunk of keys, and more.
+    for (window, tokens_max) in [(90, 700), (900, 1_800)] {
+        let windowed = Shape {
+            window: Some(window),
+            ..WHOLE
+        };
+        let tiny = Tiny::new(windowed, 71);
+        let mut model = load(&tiny, options()).expect("a model");
+        for seed in 100..106 {
+            let (different, rows) = run(&mut model, tokens_max, seed);
+            assert_eq!(different, 0, "of {rows} rows, window {window}, seed {seed}");
+        }
     }
 }
 

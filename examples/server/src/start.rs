@@ -7,7 +7,7 @@ use motet::Engine;
 use motet::config::EngineConfig;
 use motet::model::ModelError;
 #[cfg(feature = "mlx")]
-use motet::model::mlx::MlxOptions;
+use motet::model::mlx::{MlxDevice, MlxOptions};
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::text::{ChatTemplate, GgufVocabulary, TextCodec, Tokenizer};
 
@@ -36,6 +36,7 @@ pub async fn engine(arguments: &Arguments) -> Result<Engine> {
 #[cfg(feature = "mlx")]
 async fn model(path: &Path, deterministic: bool, config: EngineConfig) -> Result<Engine> {
     let options = MlxOptions {
+        device: deterministic.then_some(MlxDevice::Cpu),
         deterministic,
         ..MlxOptions::default()
     };

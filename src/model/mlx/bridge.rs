@@ -360,6 +360,7 @@ const VERSION: c_int = 3;
 /// The bridge's function of this name, which the build script has linked.
 #[cfg(motet_bridge)]
 fn find(name: &CStr) -> *mut c_void {
+    // For their addresses: what they take and return is said by the types in `Entries`.
     unsafe extern "C" {
         fn motet_bridge_version();
         fn motet_bridge_apply();

@@ -103,8 +103,8 @@ pub struct MlxOptions {
     /// Whether a sequence's logits are the same to the last bit whatever else is in a
     /// step: alone or batched, in whatever chunks its prompt was evaluated, forked, or
     /// gone on with from the cache. Every sum is in an order that follows from the
-    /// sequence alone. It takes `kernels` on the CPU, and some time
-    /// (docs/performance.md has figures).
+    /// sequence alone. It takes `kernels` on the CPU, a model whose
+    /// widths are multiples of 16, and some time (docs/performance.md has figures).
     ///
     /// Bits are those of one machine: other instructions sum in another order. Removing
     /// tokens from the middle of a context, and state that the pager keeps in eight bits,
@@ -139,7 +139,8 @@ impl MlxModel {
     /// # Errors
     ///
     /// [`ModelError::Device`] when the device is not there or out of memory, or when MLX
-    /// was set up for kernels of another version of this crate, and what
+    /// was set up for kernels of another version of this crate,
+    /// [`ModelError::NotDeterministic`] when it is to be and cannot, and what
     /// [`ModelFiles::tensor`] answers.
     pub fn load(files: &ModelFiles, options: MlxOptions) -> Result<Self, ModelError> {
         memory::set_cache_limit(options.cache_bytes_max)?;
@@ -164,7 +165,7 @@ impl MlxModel {
         let pool = adopts.then(|| Pool::new(options.spare_bytes_max));
         let shape = Shape::of(files.config());
         if options.deterministic {
-            can_be_deterministic(files.config(), &shape, kernels.is_some())?;
+            can_be_deterministic(files.config(), &shape, device, kernels.is_some())?;
         }
         let order = match options.deterministic {
             true => Order::OfSequence,
@@ -254,12 +255,19 @@ impl MlxModel {
 fn can_be_deterministic(
     config: &LlamaConfig,
     shape: &Shape,
+    device: MlxDevice,
     kernels: bool,
 ) -> Result<(), ModelError> {
+    if device == MlxDevice::Gpu {
+        return Err(ModelError::NotDeterministic {
+            found: "the device is a GPU".into(),
+            expected: "`device: Some(MlxDevice::Cpu)`",
+        });
+    }
     if !kernels {
         return Err(ModelError::NotDeterministic {
             found: "this crate's CPU kernels are off, or not to be had".into(),
-            expected: "`kernels`, the CPU, and MLX as `cargo xtask setup` prepares it",
+            expected: "`kernels`, and MLX as `cargo xtask setup` prepares it",
         });
     }
     let heads = shape.kernel_heads();

@@ -63,7 +63,10 @@ fn likeliest(logits: &[f32], maxima: &[f32], count: usize) -> Vec<(TokenId, f32)
             top.extend(logits.map(|(id, logit)| (id as TokenId, *logit)));
         }
     }
-    let descending = |a: f32, b: f32| b.partial_cmp(&a).expect("at least something");
+    let descending = |a: f32, b: f32| {
+        b.partial_cmp(&a)
+            .expect("what is not a number was left out")
+    };
     top.sort_unstable_by(|a, b| descending(a.1, b.1).then(a.0.cmp(&b.0)));
     top.truncate(count);
     top

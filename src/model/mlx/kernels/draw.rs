@@ -305,7 +305,7 @@ mod tests {
 
         /// Whoever does the passes, on however many threads, and whatever else is drawn.
         #[test]
-        fn draws_are_the_definition_s(
+        fn draws_are_those_of_the_definition(
             logits in logits(),
             draws in prop::collection::vec(
                 (sampling(), prop::option::of(0_usize..21), 0_u64..99, 0_u32..3),

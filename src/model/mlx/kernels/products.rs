@@ -62,7 +62,8 @@ pub(super) fn along<S: Simd, const R: usize, const M: usize>(
 ///
 /// # Panics
 ///
-/// When there are more than [`SUMS_MAX`], or `dim` is not a multiple of 16.
+/// When there are more than [`SUMS_MAX`], `other` is not one row, or `dim` is not a multiple
+/// of 16.
 #[inline(always)]
 pub(super) fn along_fewer<S: Simd>(
     simd: S,
@@ -70,7 +71,7 @@ pub(super) fn along_fewer<S: Simd>(
     other: &[f32],
     dim: usize,
 ) -> [f32; SUMS_MAX] {
-    assert!(dim.is_multiple_of(16));
+    assert!(dim.is_multiple_of(16) && other.len() == dim && rows.len() <= SUMS_MAX * dim);
     let mut sums = [simd.splat(0.0); SUMS_MAX];
     for (row, sum) in rows.chunks_exact(dim).zip(&mut sums) {
         for (row, other) in row.chunks_exact(S::LANES).zip(other.chunks_exact(S::LANES)) {

@@ -15,7 +15,7 @@ pub(super) const fn most<S: Simd>() -> usize {
 }
 
 /// Computes an item. What a query gets does not depend on the other queries, nor on
-/// how its blocks are cut into pieces.
+/// how its blocks are cut into pieces, as long as all values are finite.
 #[inline(always)]
 pub(super) fn run<S: Simd>(simd: S, work: &Work<'_>, memory: &mut Scratch) {
     let dim = work.dim();

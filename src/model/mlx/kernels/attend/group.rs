@@ -102,11 +102,14 @@ pub(super) fn gather_chunks(spans: &[SpanRange]) -> Gathered {
         }
     }
     for (index, chunks) in chunks.iter().enumerate() {
-        let first = gathered.groups.len();
+        let mut first = gathered.groups.len();
         for chunk in chunks {
             let sharing = &members[&chunk[..]];
             if sharing[0] == index {
                 gathered.add(first, sharing, chunk);
+            } else {
+                // What comes after another group's chunk is no part of one from before it.
+                first = gathered.groups.len();
             }
         }
     }

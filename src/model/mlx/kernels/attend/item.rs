@@ -92,7 +92,7 @@ pub(super) struct Piece<'a> {
     /// Position of the first.
     pub(super) position: usize,
     pub(super) tokens: usize,
-    /// Position at which its block begins.
+    /// Position at which its block begins; in the order of a step its own.
     pub(super) block: usize,
 }
 

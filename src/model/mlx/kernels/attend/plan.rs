@@ -61,10 +61,10 @@ pub(super) struct Item {
     pub(super) queries: Range<usize>,
 }
 
-/// Queries of one item at most, in tiles of two vectors.
+/// Tiles, of two vectors of queries each, that an item has at most.
 const TILES_MAX: usize = 4;
 
-/// The same where sums are in the [order of a sequence](Order::OfSequence).
+/// Queries that an item has at most in the [order of a sequence](Order::OfSequence).
 const ORDERED_QUERIES_MAX: usize = 32;
 
 /// Items for each thread: enough to even out, few enough to merge cheaply.
@@ -236,7 +236,10 @@ impl AttendPlan {
             }
             self.groups.push(Group::new(rows, parts));
         }
-        for span in &self.spans {
+        for span in &mut self.spans {
+            // As they lie in the sequence, whoever's turn it was to make them.
+            let start = |&(group, _): &(usize, usize)| self.groups[group].parts[0].start;
+            span.groups.sort_by_key(start);
             if let [(only, _)] = span.groups[..] {
                 // For now: there may still be several chunks.
                 self.groups[only].direct = true;

@@ -6,7 +6,8 @@ use super::super::simd::Simd;
 /// differences from it are numbers.
 pub(super) const LOWEST: f32 = -1e30;
 
-/// What a row that is hidden gets for a score; its weight is 2^-126 at most.
+/// What a row that is hidden gets for a score; its weight is nothing where few are at it,
+/// and 2^-126 at most where many are.
 pub(super) const HIDDEN: f32 = f32::NEG_INFINITY;
 
 /// Where weight `(key, query)` lies among the weights of a block.
