@@ -28,10 +28,6 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(1);
 /// Nobody waits longer, whatever a server says.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
-/// A connection that was idle for longer is not used again: servers close theirs, some after
-/// five seconds, and a request that is on its way just then fails.
-const IDLE_MAX: Duration = Duration::from_secs(2);
-
 /// How a server is spoken to.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -73,7 +69,8 @@ impl Client {
         let authorization = authorization.transpose().map_err(|_| ServerError::Key)?;
         let mut client = Self {
             http: legacy::Client::builder(TokioExecutor::new())
-                .pool_idle_timeout(IDLE_MAX)
+                // Some servers close a connection while the next request is on its way.
+                .pool_max_idle_per_host(0)
                 .build(connector()),
             addresses,
             authorization,
