@@ -427,7 +427,7 @@ impl Whole {
             let window = case.attention.window.unwrap_or(usize::MAX);
             let first_seen = (rows.start + 1).saturating_sub(window);
             let past = path.iter().filter(|part| part.end <= rows.start);
-            let own = past.clone().last().map_or(0, |part| part.end)..rows.start;
+            let own = past.clone().next_back().map_or(0, |part| part.end)..rows.start;
             let part = |(segment, tokens): (usize, &Range<usize>)| PartRange {
                 segment,
                 start: tokens.start,
