@@ -12,7 +12,7 @@ use crate::cache::Cache;
 use crate::packages::{self, Packages};
 use crate::{process, ui, workspace};
 
-const REQUIREMENTS: &str = "examples/server/clients/requirements.txt";
+pub(crate) const REQUIREMENTS: &str = "examples/server/clients/requirements.txt";
 const CLIENTS: [&str; 2] = ["openai_client.py", "langchain_client.py"];
 /// Asks for what the server says it takes, and for what it does not.
 const SCHEMATHESIS: &str = "examples/server/clients/schemathesis_client.py";
@@ -60,7 +60,8 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     fs::create_dir_all(keys.parent().unwrap_or(&keys)).context("cannot make target/motet")?;
     fs::write(&keys, format!("checks {KEY}\n")).context("cannot write the keys")?;
     let keys = keys.to_string_lossy();
-    let server = Server::start(&program, &["--api-keys", &keys])?;
+    let operator = ["--api-keys", &keys, "--operator-key", "checks"];
+    let server = Server::start(&program, &operator)?;
     let cases = arguments.cases.to_string();
     run(&packages, SCHEMATHESIS, &server, &[KEY, &cases])
 }

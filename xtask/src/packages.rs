@@ -1,4 +1,4 @@
-//! Python packages with all their versions given, installed into the cache.
+//! Python packages with all their versions and digests given, installed into the cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub(crate) struct Packages {
 ///
 /// # Errors
 ///
-/// When there is no Python with pip, or pip cannot get the packages.
+/// When there is no Python with pip, or pip cannot get the packages or gets other files.
 pub(crate) fn install(cache: &Cache, name: &str, requirements: &str) -> Result<Packages> {
     let requirements = workspace::root().join(requirements);
     let pins = fs::read_to_string(&requirements)
@@ -73,11 +73,69 @@ fn pip_install(python: &Path, requirements: &Path, to: &Path) -> Command {
     let mut pip = Command::new(python);
     pip.args(["-m", "pip", "install", "--quiet", "--no-input"])
         .args(["--disable-pip-version-check", "--no-cache-dir", "--no-deps"])
-        .args(["--only-binary", ":all:", "--target"])
+        // Every package has its digests in the file, and pip takes no file without one of them.
+        .args(["--require-hashes", "--only-binary", ":all:", "--target"])
         .arg(to)
         .arg("--requirement")
         .arg(requirements);
     pip.env_remove("PIP_REQUIRE_VIRTUALENV")
         .env_remove("PIP_USER");
     pip
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lists that [`install`] is given.
+    const LISTS: [&str; 3] = [
+        crate::clients::REQUIREMENTS,
+        crate::scale_out::REQUIREMENTS,
+        crate::bench::mlx_lm::REQUIREMENTS,
+    ];
+
+    /// The packages of a list with how many digests each has; none if a line is neither.
+    fn packages(list: &str) -> Option<Vec<(&str, usize)>> {
+        let mut packages: Vec<(&str, usize)> = Vec::new();
+        let lines = list.lines().map(|line| line.trim_end_matches('\\').trim());
+        for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            match line.strip_prefix("--hash=sha256:") {
+                Some(digest) => {
+                    let is_digest =
+                        digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+                    packages.last_mut().filter(|_| is_digest)?.1 += 1;
+                }
+                None => {
+                    let (name, version) = line.split_once("==")?;
+                    let is_pin = !name.is_empty() && !version.contains(char::is_whitespace);
+                    packages.push(is_pin.then_some((name, 0))?);
+                }
+            }
+        }
+        Some(packages)
+    }
+
+    #[test]
+    fn every_package_has_one_version_and_digests() {
+        for list in LISTS {
+            let text = fs::read_to_string(workspace::root().join(list)).expect(list);
+            let packages = packages(&text).expect(list);
+            assert!(packages.len() > 20, "{list}");
+            for (name, digests) in packages {
+                assert!(digests > 0, "{list}: {name}");
+            }
+        }
+        assert_eq!(packages("a==1"), Some(vec![("a", 0)]));
+        assert_eq!(packages("a>=1"), None);
+        assert_eq!(packages("a==1\n--hash=sha256:00"), None);
+    }
+
+    #[test]
+    fn pip_is_told_to_take_nothing_without_a_digest() {
+        let pip = pip_install(Path::new("python"), Path::new("list"), Path::new("folder"));
+        let words: Vec<_> = pip.get_args().collect();
+        for word in ["--require-hashes", "--no-deps", "--only-binary"] {
+            assert!(words.contains(&word.as_ref()), "{words:?}");
+        }
+    }
 }

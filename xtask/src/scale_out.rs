@@ -6,7 +6,7 @@ use anyhow::Result;
 use crate::cache::Cache;
 use crate::{clients, packages, process};
 
-const REQUIREMENTS: &str = "examples/server/clients/scale_out_requirements.txt";
+pub(crate) const REQUIREMENTS: &str = "examples/server/clients/scale_out_requirements.txt";
 const FLEET: &str = "examples/server/clients/scale_out.py";
 
 pub(crate) fn command() -> Result<()> {

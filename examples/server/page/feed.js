@@ -24,7 +24,7 @@ export function feed(on) {
       const response = await fetch("/watch", { headers, signal: own.signal, cache: "no-store" });
       if (response.status === 401 || response.status === 403) {
         locked = true;
-        const why = key ? await reason(response) : "";
+        const why = key || response.status === 403 ? await reason(response) : "";
         sessionStorage.removeItem(KEY);
         on.wantsKey(why);
         return;

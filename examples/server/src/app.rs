@@ -22,7 +22,7 @@ use crate::error::ApiError;
 use crate::keys::Keys;
 use crate::log::RequestLog;
 use crate::page::{self, Room};
-use crate::{openai, openapi, state, tokens};
+use crate::{access, openai, openapi, state, tokens};
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Longest request id that is taken over from a client.
@@ -122,17 +122,27 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&app), authorize));
+    let operators = Router::new()
+        .route("/metrics", get(state::metrics))
+        .route("/openapi.json", get(openapi::describe))
+        .route_layer(middleware::from_fn_with_state(
+            Arc::clone(&app),
+            access::check_operator,
+        ));
     let body_bytes_max = app.conduct.body_bytes_max;
     Router::new()
         .merge(guarded)
+        .merge(operators)
         .merge(page::router())
         .route("/health", get(state::health))
         .route("/ready", get(state::ready))
-        .route("/metrics", get(state::metrics))
-        .route("/openapi.json", get(openapi::describe))
         .fallback(nowhere)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(body_bytes_max))
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(&app),
+            access::check_site,
+        ))
         .layer(middleware::from_fn_with_state(Arc::clone(&app), accompany))
         .with_state(app)
 }
@@ -144,8 +154,7 @@ async fn accompany(State(app): State<Arc<App>>, mut request: Request, next: Next
         .filter(is_printable)
         .unwrap_or_else(|| HeaderValue::try_from(app.name("req")).expect("it is ASCII"));
     let text = id.to_str().unwrap_or_default().to_owned();
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let log = RequestLog::new(text, method, path);
+    let log = RequestLog::new(text, request.method(), request.uri().path());
     request.extensions_mut().insert(log.clone());
     let mut response = match header_bytes(request.headers()) <= app.conduct.header_bytes_max {
         true => next.run(request).await,

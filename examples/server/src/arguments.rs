@@ -4,8 +4,13 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::{Result, ensure};
 use clap::Parser;
 use motet::config::{CacheConfig, DiskConfig, EngineConfig, SchedulerConfig};
+
+use crate::class::Class;
+use crate::keys::Keys;
+use crate::site::{Host, Origin};
 
 /// Serves one model to many clients, as the OpenAI API does.
 #[derive(Debug, Parser)]
@@ -31,11 +36,6 @@ pub struct Arguments {
     /// What clients call the model; its file's name, if not given
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-
-    /// The address to listen at; the default is for this machine only
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
-    #[arg(help_heading = "Socket")]
-    pub host: IpAddr,
 
     /// The port to listen at; 0 is any that is free
     #[arg(
@@ -63,10 +63,29 @@ pub struct Arguments {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Conduct")]
 pub struct Conduct {
+    /// The address to listen at; the default is for this machine only
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    #[arg(help_heading = "Socket")]
+    pub host: IpAddr,
+
+    /// A name by which clients reach this server; may be given again
+    ///
+    /// On loopback a request is served whose `Host` is this machine's or named here.
+    /// Elsewhere `Host` is looked at once a name is given. Any port will do.
+    #[arg(long, value_name = "NAME", help_heading = "Socket")]
+    pub host_name: Vec<Host>,
+
+    /// An origin whose pages may send requests, as https://chat.example; may be given again
+    ///
+    /// For a page that a proxy serves together with this server. Other requests of
+    /// pages that are not this server's are refused.
+    #[arg(long, value_name = "ORIGIN", help_heading = "Socket")]
+    pub origin: Vec<Origin>,
+
     /// A file of API keys; without one everybody may ask who can connect
     ///
     /// On each line a name, the key and, if wanted, how many requests it may have
-    /// inside at once. `#` begins a comment.
+    /// inside at once and its highest class, as class=urgent. `#` begins a comment.
     #[arg(long, value_name = "FILE", env = "MOTET_API_KEYS")]
     pub api_keys: Option<PathBuf>,
 
@@ -77,11 +96,29 @@ pub struct Conduct {
     #[arg(long)]
     pub share_cache: bool,
 
-    /// Only the key of this name may watch the page; without it every key may
+    /// The highest class of requests whose key names none
+    ///
+    /// A higher class starts first and may take the place of a lower one: it is for the
+    /// operator to allow.
+    #[arg(long, value_name = "CLASS", value_enum, default_value_t = Class::Normal)]
+    pub class_max: Class,
+
+    /// The key of this name is the operator's; may be given again
+    ///
+    /// Metrics, the details of health, the description and the page are for the operator.
+    /// Without keys they are open on loopback, and closed elsewhere.
+    #[arg(long, value_name = "NAME", requires = "api_keys")]
+    pub operator_key: Vec<String>,
+
+    /// Everybody who can connect is the operator: for a network of one's own
+    #[arg(long, conflicts_with = "operator_key")]
+    pub operator_open: bool,
+
+    /// The key of this name may watch the page as well; may be given again
     ///
     /// The page shows how much all users ask for and what is cached, by bytes and counts.
     #[arg(long, value_name = "NAME", requires = "api_keys")]
-    pub page_key: Option<String>,
+    pub page_key: Vec<String>,
 
     /// Call users by the names of their keys on the page
     #[arg(long, requires = "api_keys")]
@@ -99,6 +136,15 @@ pub struct Conduct {
     #[arg(long, value_name = "N", default_value_t = 4096)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub connections_max: u32,
+
+    /// Connections of one address; more are answered with status 429 and closed
+    ///
+    /// A quarter of all, if not said; on loopback, all. Behind a proxy all connections
+    /// are of one address: then this is to be as many as there may be. Of IPv6, the first
+    /// 64 bits count.
+    #[arg(long, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub address_connections_max: Option<u32>,
 
     /// Longest that a request's headers may take to come, and then its body; 0 is for ever
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
@@ -152,6 +198,48 @@ pub struct EngineSettings {
 }
 
 impl Conduct {
+    /// Sees that the settings fit each other and the keys.
+    ///
+    /// # Errors
+    ///
+    /// Names the setting, what it is and what it can be.
+    pub fn check(&self, keys: &Keys) -> Result<()> {
+        let named = [
+            ("--operator-key", &self.operator_key),
+            ("--page-key", &self.page_key),
+        ];
+        for (setting, names) in named {
+            for name in names {
+                let known: Vec<&str> = keys.names().map(|known| &**known).collect();
+                ensure!(
+                    known.contains(&name.as_str()),
+                    "{setting} is {name:?}; the keys are named {known:?}"
+                );
+            }
+        }
+        let (most, all) = (self.address_connections_max(), self.connections_max);
+        ensure!(
+            most <= all,
+            "--address-connections-max is {most}; expected at most --connections-max, which is {all}"
+        );
+        Ok(())
+    }
+
+    /// Whether only this machine can connect.
+    pub(crate) fn is_local(&self) -> bool {
+        self.host.to_canonical().is_loopback()
+    }
+
+    /// How many connections one address may have.
+    pub(crate) fn address_connections_max(&self) -> u32 {
+        let unless_said = if self.is_local() {
+            self.connections_max
+        } else {
+            (self.connections_max / 4).max(1)
+        };
+        self.address_connections_max.unwrap_or(unless_said)
+    }
+
     /// How long the headers and the body may take to come; none is for ever.
     pub(crate) fn arrival_time(&self) -> Option<Duration> {
         unless_zero(self.arrival_seconds)
@@ -239,7 +327,8 @@ mod tests {
         let parse = |words: &str| Arguments::try_parse_from(words.split_whitespace());
         let arguments = parse("server --model models/small.gguf --host-mib 1").expect("whole");
         assert_eq!(arguments.model_name(), "small");
-        assert!(arguments.host.is_loopback());
+        assert!(arguments.conduct.is_local());
+        assert_eq!(arguments.conduct.class_max, Class::Normal);
         let config = arguments.engine_config();
         assert_eq!(config.validate(), Ok(()));
         assert_eq!(config.pager.host_bytes_max, 1 << 20);
@@ -248,5 +337,45 @@ mod tests {
         assert_eq!(oracle.engine_config().validate(), Ok(()));
         assert!(parse("server --oracle --model x").is_err());
         assert!(parse("server --oracle --disk x").is_err());
+        assert!(parse("server --oracle --class-max first").is_err());
+        assert!(parse("server --oracle --host-name http://x").is_err());
+        assert!(parse("server --oracle --origin x").is_err());
+        assert!(parse("server --oracle --operator-key ann").is_err());
+        let both = "server --oracle --api-keys x --operator-key ann --operator-open";
+        assert!(parse(both).is_err());
+    }
+
+    #[test]
+    fn settings_are_held_against_each_other_and_the_keys() {
+        let keys = Keys::parse("ann secret-a\nbob secret-b").expect("two");
+        let check = |words: &str, expected: Result<u32, &str>| {
+            let words = format!("server --oracle --api-keys x {words}");
+            let parsed = Arguments::try_parse_from(words.split_whitespace()).expect("whole");
+            let checked = parsed
+                .conduct
+                .check(&keys)
+                .map_err(|error| error.to_string());
+            let checked = checked.map(|()| parsed.conduct.address_connections_max());
+            assert_eq!(checked, expected.map_err(str::to_owned), "{words}");
+        };
+        check(
+            "--operator-key ann --operator-key bob --page-key bob",
+            Ok(4096),
+        );
+        check(
+            "--operator-key carol",
+            Err("--operator-key is \"carol\"; the keys are named [\"ann\", \"bob\"]"),
+        );
+        check(
+            "--page-key carol",
+            Err("--page-key is \"carol\"; the keys are named [\"ann\", \"bob\"]"),
+        );
+        check("--host 0.0.0.0", Ok(1024));
+        check("--host 0.0.0.0 --connections-max 1", Ok(1));
+        check("--connections-max 1", Ok(1));
+        check(
+            "--connections-max 8 --address-connections-max 9",
+            Err("--address-connections-max is 9; expected at most --connections-max, which is 8"),
+        );
     }
 }

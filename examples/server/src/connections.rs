@@ -3,6 +3,7 @@
 //! | limit | against |
 //! |---|---|
 //! | how many there are | running out of descriptors |
+//! | how many one address has | one client that leaves none to the others |
 //! | time for the headers to come, and between two requests | who opens and says nothing |
 //! | time for what is written to be read | who asks and does not read |
 //!
@@ -24,6 +25,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
 
+use crate::addresses::Addresses;
 use crate::app::{self, App};
 
 /// Who is told that the server ends has so long to hear it.
@@ -34,6 +36,7 @@ pub(crate) struct Connections {
     protocol: http1::Builder,
     unread_time: Option<Duration>,
     places: Arc<Semaphore>,
+    addresses: Arc<Addresses>,
     open: JoinSet<()>,
     graceful: GracefulShutdown,
 }
@@ -49,6 +52,7 @@ impl Connections {
             protocol,
             unread_time: app.conduct.unread_time(),
             places: Arc::new(Semaphore::new(app.conduct.connections_max as usize)),
+            addresses: Arc::new(Addresses::new(app.conduct.address_connections_max())),
             open: JoinSet::new(),
             graceful: GracefulShutdown::new(),
         }
@@ -66,16 +70,25 @@ impl Connections {
             let next = async {
                 let place = Arc::clone(&places).acquire_owned().await;
                 let place = place.expect("the semaphore is never closed");
-                (Listener::accept(&mut listener).await.0, place)
+                (Listener::accept(&mut listener).await, place)
             };
             tokio::select! {
-                (socket, place) = next => {
-                    let connection = self.connection(socket);
-                    self.open.spawn(async move {
-                        connection.await;
+                ((socket, from), place) = next => match self.addresses.enter(from.ip()) {
+                    Some(entered) => {
+                        let connection = self.connection(socket);
+                        self.open.spawn(async move {
+                            connection.await;
+                            drop((entered, place));
+                        });
+                    }
+                    None => {
+                        // Those who are told are few, and hold no place of others.
                         drop(place);
-                    });
-                }
+                        if let Some(told) = self.addresses.refuse(socket) {
+                            self.open.spawn(told);
+                        }
+                    }
+                },
                 Some(_) = self.open.join_next() => {}
                 () = &mut end => return,
             }

@@ -9,6 +9,8 @@ use motet::error::{GenerateError, SubmitError};
 use motet::text::TextError;
 use serde_json::{Value, json};
 
+use crate::class::Class;
+
 /// What a client is told when it does not get what it asked for.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
@@ -74,12 +76,60 @@ impl ApiError {
         }
     }
 
-    pub(crate) fn forbidden() -> Self {
-        let message = "this key may not watch; the server names the one that may";
+    fn forbidden(code: &'static str, message: impl Into<String>) -> Self {
         let kind = "permission_error";
         Self {
-            code: Some("wrong_api_key"),
+            code: Some(code),
             ..Self::new(StatusCode::FORBIDDEN, kind, message)
+        }
+    }
+
+    /// The key is valid, and this is for others.
+    pub(crate) fn wrong_key() -> Self {
+        let message = "this is for the operator, and this key is not the operator's";
+        Self::forbidden("wrong_api_key", message)
+    }
+
+    /// This is the operator's, and the server was not told how to know the operator.
+    pub(crate) fn no_operator() -> Self {
+        let message = "this is for the operator, whom a server without API keys knows only when it \
+            listens on loopback; start it with --api-keys and --operator-key, or with \
+            --operator-open";
+        Self::forbidden("no_operator", message)
+    }
+
+    /// The request's class is higher than its key or this server allows.
+    pub(crate) fn class(found: Class, highest: Class) -> Self {
+        let message =
+            format!("`priority` is \"{found}\"; the highest allowed here is \"{highest}\"");
+        Self {
+            param: Some("priority".into()),
+            ..Self::forbidden("priority_not_allowed", message)
+        }
+    }
+
+    /// The request was sent to a name that is not this server's.
+    pub(crate) fn unknown_host(found: &str) -> Self {
+        let message = format!(
+            "`Host` is {found}; expected localhost, 127.0.0.1, [::1], the address of --host, or a \
+             name that the server was given by --host-name"
+        );
+        Self {
+            param: Some("Host".into()),
+            code: Some("unknown_host"),
+            ..Self::request(StatusCode::MISDIRECTED_REQUEST, message)
+        }
+    }
+
+    /// The request comes from a page of another site, as this header says.
+    pub(crate) fn foreign_page(header: &'static str, found: &str) -> Self {
+        let message = format!(
+            "`{header}` is {found}; expected a page of this server, or an origin that the server was \
+             given by --origin"
+        );
+        Self {
+            param: Some(header.into()),
+            ..Self::forbidden("foreign_origin", message)
         }
     }
 

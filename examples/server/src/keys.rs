@@ -9,7 +9,9 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::class::Class;
 use crate::error::ApiError;
+use crate::page::KEY_WATCHERS_MAX;
 
 /// Who has as many requests inside as they may is told to try again after so long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -24,6 +26,17 @@ struct Key {
     /// Keys are compared by their digests: all are of one length, and none is kept.
     digest: [u8; 32],
     places: Arc<Semaphore>,
+    /// The highest class that its requests may have, if the file says one.
+    class_max: Option<Class>,
+    /// Pages that it may watch at once.
+    seats: Arc<Semaphore>,
+}
+
+/// What a line of the file says behind name and key.
+#[derive(Clone, Copy, Debug, Default)]
+struct Terms {
+    places: Option<usize>,
+    class_max: Option<Class>,
 }
 
 /// Who asks, while they ask. Clones are the same request.
@@ -31,12 +44,15 @@ struct Key {
 pub(crate) struct Caller {
     /// The key's name, not the key; none where no keys are asked for.
     pub(crate) name: Option<Arc<str>>,
+    /// The highest class that the key's requests may have, if its line says one.
+    pub(crate) class_max: Option<Class>,
     _place: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 impl Keys {
     /// Reads a file of keys: on each line a name, the key and, if wanted, how many
-    /// requests it may have inside at once. `#` begins a comment.
+    /// requests it may have inside at once and the highest class that they may have, as
+    /// `class=urgent`. `#` begins a comment.
     ///
     /// # Errors
     ///
@@ -46,32 +62,31 @@ impl Keys {
         for (number, line) in (1..).zip(text.lines()) {
             let words = line.split('#').next().unwrap_or_default();
             let words: Vec<&str> = words.split_whitespace().collect();
-            let (name, key, places) = match *words {
+            let (name, key, terms) = match *words {
                 [] => continue,
-                [name, key] => (name, key, None),
-                [name, key, places] => (name, key, Some(places)),
-                _ => bail!("line {number}: expected a name, a key and perhaps a number"),
+                [name, key, ref terms @ ..] => (name, key, terms),
+                [_] => bail!("line {number}: expected a name and a key"),
             };
-            let places = match places.map(str::parse::<usize>) {
-                None => Semaphore::MAX_PERMITS,
-                Some(Ok(places)) if (1..=Semaphore::MAX_PERMITS).contains(&places) => places,
-                Some(_) => bail!("line {number}: the third word is to be a number, 1 or more"),
-            };
-            keys.add(name, key, places)
+            Terms::parse(terms)
+                .and_then(|terms| keys.add(name, key, terms))
                 .with_context(|| format!("line {number}"))?;
         }
         ensure!(!keys.0.is_empty(), "there is no key in it");
         Ok(keys)
     }
 
-    fn add(&mut self, name: &str, key: &str, places: usize) -> Result<()> {
+    fn add(&mut self, name: &str, key: &str, terms: Terms) -> Result<()> {
         let digest = Sha256::digest(key).into();
         let is_new = |known: &Key| *known.name != *name && known.digest != digest;
         ensure!(self.0.iter().all(is_new), "its name or key is there twice");
         self.0.push(Key {
             name: name.into(),
             digest,
-            places: Arc::new(Semaphore::new(places)),
+            places: Arc::new(Semaphore::new(
+                terms.places.unwrap_or(Semaphore::MAX_PERMITS),
+            )),
+            class_max: terms.class_max,
+            seats: Arc::new(Semaphore::new(KEY_WATCHERS_MAX)),
         });
         Ok(())
     }
@@ -94,19 +109,23 @@ impl Keys {
         })?;
         Ok(Caller {
             name: Some(Arc::clone(&key.name)),
+            class_max: key.class_max,
             _place: Some(Arc::new(place)),
         })
     }
 
-    /// Whether a request has a key: that of this name, if one is named. It takes no place.
-    pub(crate) fn check(&self, headers: &HeaderMap, name: Option<&str>) -> Result<(), ApiError> {
-        if self.0.is_empty() {
-            return Ok(());
-        }
+    /// Sees that a request has a key, and one whose name is allowed; gives the key's seats
+    /// before the page. It takes no place.
+    pub(crate) fn check(
+        &self,
+        headers: &HeaderMap,
+        is_allowed: impl FnOnce(&str) -> bool,
+    ) -> Result<Arc<Semaphore>, ApiError> {
         let key = self.sent(headers)?;
-        match name.is_none_or(|name| name == &*key.name) {
-            true => Ok(()),
-            false => Err(ApiError::forbidden()),
+        if is_allowed(&key.name) {
+            Ok(Arc::clone(&key.seats))
+        } else {
+            Err(ApiError::wrong_key())
         }
     }
 
@@ -131,6 +150,31 @@ impl Keys {
                 false => found,
             }
         })
+    }
+}
+
+impl Terms {
+    fn parse(words: &[&str]) -> Result<Self> {
+        let mut terms = Self::default();
+        for word in words {
+            let is_new = match word.strip_prefix("class=") {
+                Some(class) => {
+                    let class = Class::named(class)
+                        .context("`class=` is to name background, normal or urgent")?;
+                    terms.class_max.replace(class).is_none()
+                }
+                None => {
+                    let places = word.parse().ok();
+                    let places = places.filter(|n| (1..=Semaphore::MAX_PERMITS).contains(n));
+                    let places = places.context(
+                        "behind the key, expected a number, 1 or more, or `class=` and a class",
+                    )?;
+                    terms.places.replace(places).is_none()
+                }
+            };
+            ensure!(is_new, "there are two numbers or two classes");
+        }
+        Ok(terms)
     }
 }
 
@@ -173,12 +217,38 @@ mod tests {
     }
 
     #[test]
+    fn a_key_has_the_highest_class_that_its_line_says() {
+        let text = "ann secret-a class=urgent\nbob secret-b 2 class=background\n\
+                    carol secret-c class=normal 1\ndave secret-d 3";
+        let keys = Keys::parse(text).expect("four");
+        for (key, class_max, places) in [
+            ("a", Some(Class::Urgent), Semaphore::MAX_PERMITS),
+            ("b", Some(Class::Background), 2),
+            ("c", Some(Class::Normal), 1),
+            ("d", None, 3),
+        ] {
+            let headers = headers(&format!("Bearer secret-{key}"));
+            let caller = keys.admit(&headers).expect(key);
+            assert_eq!(caller.class_max, class_max, "{key}");
+            let found = keys.find(&format!("secret-{key}")).expect(key);
+            assert_eq!(found.places.available_permits(), places - 1, "{key}");
+        }
+    }
+
+    #[test]
     fn files_of_keys_are_read_or_refused_without_showing_them() {
         for (text, expected) in [
             ("", "there is no key in it"),
             ("ann", "line 1: expected a name"),
-            ("ann secret many", "line 1: the third word"),
-            ("ann secret 0", "line 1: the third word"),
+            ("ann secret many", "line 1: behind the key, expected"),
+            ("ann secret 0", "line 1: behind the key, expected"),
+            ("ann secret 1 1", "line 1: there are two numbers"),
+            ("ann secret class=secret", "line 1: `class=` is to name"),
+            ("ann secret class=", "line 1: `class=` is to name"),
+            (
+                "ann secret class=urgent 1 class=urgent",
+                "line 1: there are two numbers or two classes",
+            ),
             ("ann secret\n\nann other", "line 3: its name or key"),
             ("ann secret\nbob secret", "line 2: its name or key"),
         ] {

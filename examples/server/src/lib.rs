@@ -8,7 +8,8 @@
 //! | room | what happens there |
 //! |---|---|
 //! | `app.rs` | routes and what every request passes: its id, its limits, its log line |
-//! | `keys.rs` | whose request it is, and how many of theirs there may be |
+//! | `access.rs`, `site.rs` | which hosts and pages are served, and what is the operator's |
+//! | `keys.rs`, `class.rs` | whose request it is, how many of theirs there may be, and of which class |
 //! | `openai/` | the API's bodies, as requests to the engine and back |
 //! | `openapi/` | the description of all that, at `/openapi.json` |
 //! | `generate.rs` | outputs as they come, several side by side |
@@ -18,11 +19,14 @@
 //! | `error.rs` | the API's errors, with their status |
 //! | `fleet/` | what routers are told: KV events, and metrics under vLLM's names |
 //! | `recorder.rs` | what the engine tells, for Prometheus |
-//! | `connections.rs` | the socket's connections, each with its limits |
+//! | `connections.rs`, `addresses.rs` | the socket's connections, each with its limits |
 //! | `serve.rs` | from the start to the end: those inside finish |
 
+mod access;
+mod addresses;
 pub mod app;
 pub mod arguments;
+pub mod class;
 mod connections;
 mod error;
 pub mod fleet;
@@ -34,6 +38,7 @@ mod openapi;
 mod page;
 mod recorder;
 pub mod serve;
+pub mod site;
 pub mod start;
 mod state;
 mod tokens;

@@ -8,6 +8,8 @@ use axum::http::{Method, StatusCode};
 
 /// nginx's status for a client that left before it had its answer.
 const CLIENT_LEFT: u16 = 499;
+/// Of a path or a method, the line has so many bytes: anybody may send long ones.
+const SHOWN_BYTES_MAX: usize = 256;
 
 /// What is to be told of a request. Written when the last clone is dropped: that of the
 /// answer's body, or of a handler whose client has left.
@@ -17,7 +19,7 @@ pub(crate) struct RequestLog(Arc<Line>);
 #[derive(Debug)]
 struct Line {
     id: String,
-    method: Method,
+    method: String,
     path: String,
     since: Instant,
     /// 0 until there is an answer.
@@ -29,11 +31,11 @@ struct Line {
 }
 
 impl RequestLog {
-    pub(crate) fn new(id: String, method: Method, path: String) -> Self {
+    pub(crate) fn new(id: String, method: &Method, path: &str) -> Self {
         Self(Arc::new(Line {
             id,
-            method,
-            path,
+            method: cut(method.as_str()),
+            path: cut(path),
             since: Instant::now(),
             status: AtomicU16::new(0),
             is_open: AtomicBool::new(false),
@@ -79,7 +81,7 @@ impl Drop for Line {
     fn drop(&mut self) {
         tracing::info!(
             id = self.id,
-            method = %self.method,
+            method = self.method,
             path = self.path,
             status = self.status(),
             milliseconds = self.since.elapsed().as_millis() as u64,
@@ -90,13 +92,44 @@ impl Drop for Line {
     }
 }
 
+/// The beginning of a text, and how long it was if that is not all of it.
+fn cut(text: &str) -> String {
+    if text.len() <= SHOWN_BYTES_MAX {
+        return text.to_owned();
+    }
+    let mut end = SHOWN_BYTES_MAX;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}… ({} bytes)", &text[..end], text.len())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn a_line_is_short_whatever_was_asked_for() {
+        let long = format!("/{}é", "x".repeat(60_000));
+        let method = Method::from_bytes(&b"X".repeat(60_000)).expect("a method");
+        let log = RequestLog::new("1".into(), &method, &long);
+        let (method, path) = (&log.0.method, &log.0.path);
+        assert!(path.len() < 300 && method.len() < 300);
+        assert!(
+            path.starts_with("/xxx") && path.ends_with("… (60003 bytes)"),
+            "{path}"
+        );
+        // Cut between characters: each of these has two bytes, and the first byte is another.
+        let log = RequestLog::new("1".into(), &Method::GET, &format!("/{}", "é".repeat(200)));
+        assert!(log.0.path.ends_with("é… (401 bytes)"), "{}", log.0.path);
+        let whole = "/v1/models";
+        let log = RequestLog::new("1".into(), &Method::GET, whole);
+        assert_eq!((&*log.0.method, &*log.0.path), ("GET", whole));
+    }
+
+    #[test]
     fn who_leaves_early_is_told_from_who_stays() {
-        let log = || RequestLog::new("1".into(), Method::GET, "/".into());
+        let log = || RequestLog::new("1".into(), &Method::GET, "/");
         let left = log();
         assert_eq!(left.0.status(), 499);
         let answered = log();

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 
 use crate::app::App;
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, Conduct};
 use crate::connections::Connections;
 use crate::fleet::kv_events::KvEvents;
 use crate::keys::Keys;
@@ -30,6 +30,8 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
             Keys::parse(&text).with_context(|| path.display().to_string())?
         }
     };
+    arguments.conduct.check(&keys)?;
+    tell_what_is_open(&arguments.conduct);
     let metrics = recorder::install()?;
     let engine = start::engine(arguments).await?;
     let app = App::new(
@@ -50,13 +52,28 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
         );
         tokio::spawn(events.tell(Arc::downgrade(&app)));
     }
-    let address = (arguments.host, arguments.port);
+    let address = (arguments.conduct.host, arguments.port);
     let listener = TcpListener::bind(address).await;
     let listener =
         listener.with_context(|| format!("cannot listen at {}:{}", address.0, address.1))?;
     let address = listener.local_addr().context("the socket has no address")?;
     tracing::info!(%address, model = arguments.model_name(), "serving");
     serve(app, listener, told_to_end()).await
+}
+
+/// Says to the log what an operator may not expect.
+fn tell_what_is_open(conduct: &Conduct) {
+    let has_keys = conduct.api_keys.is_some();
+    if !has_keys && !conduct.is_local() {
+        tracing::warn!("there are no API keys: everybody may ask who can connect");
+    }
+    if conduct.operator_open {
+        tracing::warn!("everybody who can connect sees metrics, health and the page");
+    } else if conduct.operator_key.is_empty() && (has_keys || !conduct.is_local()) {
+        tracing::info!(
+            "metrics, details of health and the description are closed: see --operator-key"
+        );
+    }
 }
 
 /// Serves until `end` is ready, and those inside have finished, or had their time: then

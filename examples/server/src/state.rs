@@ -5,11 +5,12 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use motet::HealthState;
 use serde_json::{Value, json};
 
+use crate::access;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fleet;
@@ -43,31 +44,40 @@ fn description(app: &App) -> Value {
 }
 
 /// `GET /health`: whether this process is any good; else start another.
-pub(crate) async fn health(State(app): State<Arc<App>>) -> Response {
+pub(crate) async fn health(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
     let state = app.engine.health().state;
     let is_lost = matches!(state, HealthState::Broken { .. } | HealthState::Dead);
-    answer(&app, !is_lost)
+    answer(&app, &headers, !is_lost)
 }
 
 /// `GET /ready`: whether requests are taken in.
-pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response {
+pub(crate) async fn ready(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
     let state = app.engine.health().state;
-    answer(
-        &app,
-        matches!(state, HealthState::Ready | HealthState::Busy),
-    )
+    let is_ready = matches!(state, HealthState::Ready | HealthState::Busy);
+    answer(&app, &headers, is_ready)
 }
 
-fn answer(app: &App, is_well: bool) -> Response {
+/// The bare state is for everybody, as those who balance load have no key. How much there is
+/// to do, and why something failed, is of all tenants together and so the operator's.
+fn answer(app: &App, headers: &HeaderMap, is_well: bool) -> Response {
     let health = app.engine.health();
+    let status = if is_well {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    if access::operator(app, headers).is_err() {
+        let state = match health.state {
+            // Whether anybody else asks just now is a detail too.
+            HealthState::Busy => word(&HealthState::Ready),
+            state => word(&state),
+        };
+        return (status, Json(json!({"state": state}))).into_response();
+    }
     let state = word(&health.state);
     let reason = match health.state {
         HealthState::Broken { reason } => Some(reason),
         _ => None,
-    };
-    let status = match is_well {
-        true => StatusCode::OK,
-        false => StatusCode::SERVICE_UNAVAILABLE,
     };
     let body = json!({
         "state": state,

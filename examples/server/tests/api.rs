@@ -345,11 +345,12 @@ async fn whatever_bytes_come_are_read_or_refused() {
 }
 
 #[tokio::test]
-async fn methods_are_as_http_has_them_and_other_sites_are_not_let_in() {
+async fn methods_are_as_http_has_them_and_other_sites_may_read_nothing() {
     let server = Server::new().await;
     let send = async |method: Method, path: &str| {
         let request = Request::builder().method(method).uri(path);
-        let request = request.header(header::ORIGIN, "http://another.site");
+        let request = request.header(header::HOST, "localhost");
+        let request = request.header(header::ORIGIN, "http://localhost");
         let response = server
             .send(request.body(Body::empty()).expect("a request"))
             .await;
@@ -616,6 +617,55 @@ async fn keys_have_their_limits_and_their_own_cache() {
         cached("secret-a", json!({"cache_salt": "x"})).await,
         Some(0)
     );
+}
+
+#[tokio::test]
+async fn the_highest_class_is_the_operators_to_allow() {
+    let keys = "ann secret-a class=urgent\nbob secret-b\ncarol secret-c class=background\n";
+    let urgent = "--class-max urgent";
+    // A server's setting, a key, the class that is asked for, and the limit where it is refused.
+    for (arguments, key, class, refused) in [
+        ("", "", "urgent", Some("normal")),
+        ("", "", "normal", None),
+        ("", "", "background", None),
+        (urgent, "", "urgent", None),
+        ("--class-max background", "", "normal", Some("background")),
+        ("", "a", "urgent", None),
+        ("", "b", "urgent", Some("normal")),
+        ("", "b", "normal", None),
+        (urgent, "b", "urgent", None),
+        ("", "c", "normal", Some("background")),
+        (urgent, "c", "normal", Some("background")),
+        (urgent, "c", "background", None),
+        // A key that may have no more gets that without asking.
+        ("", "c", "null", None),
+    ] {
+        let server = Server::with(arguments, if key.is_empty() { "" } else { keys }).await;
+        let class = match class {
+            "null" => Value::Null,
+            class => json!(class),
+        };
+        for (path, mut body) in [(CHAT, chat(json!({}))), (TEXT, json!({"prompt": "x"}))] {
+            body["priority"] = class.clone();
+            let mut request = post(path, &body);
+            let key = format!("Bearer secret-{key}").parse().expect("a header");
+            request.headers_mut().insert(header::AUTHORIZATION, key);
+            let answer = Answer::of(server.send(request).await).await;
+            let case = format!("{arguments} {class} {path}: {}", answer.body);
+            let Some(highest) = refused else {
+                assert_eq!(answer.status, StatusCode::OK, "{case}");
+                continue;
+            };
+            assert_eq!(answer.status, StatusCode::FORBIDDEN, "{case}");
+            let error = &answer.body["error"];
+            assert_eq!(error["param"], "priority", "{case}");
+            assert_eq!(error["code"], "priority_not_allowed", "{case}");
+            let message = error["message"].as_str().expect("text");
+            for named in [highest, class.as_str().expect("a class")] {
+                assert!(message.contains(&format!("\"{named}\"")), "{case}");
+            }
+        }
+    }
 }
 
 #[tokio::test]

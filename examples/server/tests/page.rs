@@ -101,12 +101,15 @@ async fn every_file_that_the_page_names_is_there() {
 #[tokio::test]
 async fn frames_need_a_key_and_the_one_that_is_named() {
     let keys = "ann secret-a 1\nbob secret-b";
-    let (_app, router) = server("", keys).await;
+    let named = "--api-keys unread --operator-key ann";
+    let (_app, router) = server(named, keys).await;
     assert_eq!(get(&router, "/watch", None).await.status(), 401);
     assert_eq!(get(&router, "/watch", Some("secret")).await.status(), 401);
     // The only place of this key is taken: to watch takes none.
     let _asked = ask(&router, "secret-a").await;
     assert_eq!(get(&router, "/watch", Some("secret-a")).await.status(), 200);
+
+    assert_eq!(get(&router, "/watch", Some("secret-b")).await.status(), 403);
 
     let (_app, router) = server("--api-keys unread --page-key bob", keys).await;
     assert_eq!(get(&router, "/watch", Some("secret-a")).await.status(), 403);
@@ -115,8 +118,9 @@ async fn frames_need_a_key_and_the_one_that_is_named() {
 
 #[tokio::test]
 async fn frames_show_who_is_inside_and_nothing_of_what_is_said() {
-    for (arguments, is_named) in [("", false), ("--api-keys unread --page-names", true)] {
-        let (_app, router) = server(arguments, "ann secret-a").await;
+    for (more, is_named) in [("", false), (" --page-names", true)] {
+        let arguments = format!("--api-keys unread --operator-key ann{more}");
+        let (_app, router) = server(&arguments, "ann secret-a").await;
         let mut watched = get(&router, "/watch", Some("secret-a")).await.into_body();
         let _asked = ask(&router, "secret-a").await;
         let seen = loop {
@@ -152,6 +156,28 @@ async fn few_may_watch_and_whoever_leaves_makes_room() {
     watched.clear();
     let mut again = get(&router, "/watch", None).await.into_body();
     assert!(frame(&mut again).await.is_some());
+}
+
+#[tokio::test]
+async fn no_key_holds_all_seats() {
+    let allowed = "--api-keys unread --operator-key ann --page-key bob";
+    let (_app, router) = server(allowed, "ann secret-a\nbob secret-b").await;
+    let mut watched = Vec::new();
+    let full = loop {
+        let response = get(&router, "/watch", Some("secret-b")).await;
+        if response.status() != StatusCode::OK {
+            break response;
+        }
+        watched.push(response.into_body());
+        assert!(watched.len() < 8, "others find a seat");
+    };
+    assert_eq!(full.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert!(full.headers().contains_key(header::RETRY_AFTER));
+    let operator = get(&router, "/watch", Some("secret-a")).await;
+    assert_eq!(operator.status(), StatusCode::OK);
+    watched.pop();
+    let again = get(&router, "/watch", Some("secret-b")).await;
+    assert_eq!(again.status(), StatusCode::OK, "who leaves makes room");
 }
 
 #[tokio::test]

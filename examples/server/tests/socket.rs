@@ -63,7 +63,8 @@ fn stream(tokens: usize) -> String {
 }
 
 fn post(body: &str) -> String {
-    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    let head =
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
     format!("{head}content-length: {}\r\n\r\n{body}", body.len())
 }
 

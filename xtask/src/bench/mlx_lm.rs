@@ -10,7 +10,7 @@ use crate::packages::{self, Packages};
 use crate::{checksum, component, process, ui};
 
 /// Every package and its version.
-const REQUIREMENTS: &str = "xtask/bench/requirements.txt";
+pub(crate) const REQUIREMENTS: &str = "xtask/bench/requirements.txt";
 /// The program that measures mlx-lm.
 const PEER: &str = "xtask/bench/mlx_lm_peer.py";
 /// The program that starts mlx-lm's own server.

@@ -23,7 +23,7 @@ mod cache_core;
 mod demo;
 mod figures;
 mod llama_server;
-mod mlx_lm;
+pub(crate) mod mlx_lm;
 mod model;
 mod pager;
 mod programs;

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use motet::grammar::GrammarSource;
 use motet::model::sampling::Sampling;
-use motet::request::{ContextLimit, Priority, Prompt};
+use motet::request::{ContextLimit, Prompt};
 use motet::{Request, TokenId};
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::app::App;
+use crate::class::Class;
 use crate::error::ApiError;
 use crate::keys::Caller;
 
@@ -70,14 +71,6 @@ struct NamedSchema {
     schema: Value,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Class {
-    Background,
-    Normal,
-    Urgent,
-}
-
 impl Parameters {
     /// Whether the answer is to come as it is made.
     pub(crate) fn wants_stream(&self) -> bool {
@@ -122,9 +115,20 @@ impl Parameters {
         let user = caller.name.as_deref().or(self.user.as_deref());
         request.user = user.map(str::to_owned);
         request.cache_salt = self.salt(app, caller);
-        request.priority = self.priority.map_or(Priority::Normal, Class::priority);
+        request.priority = self.class(app, caller)?.priority();
         request.at_context_limit = self.at_context_limit();
         Ok(request)
+    }
+
+    /// The class that is asked for. It is refused where it is too high, not lowered: lower, it
+    /// would be slow for a reason that nobody is told.
+    fn class(&self, app: &App, caller: &Caller) -> Result<Class, ApiError> {
+        let highest = caller.class_max.unwrap_or(app.conduct.class_max);
+        match self.priority {
+            Some(class) if class > highest => Err(ApiError::class(class, highest)),
+            Some(class) => Ok(class),
+            None => Ok(Class::Normal.min(highest)),
+        }
     }
 
     fn sampling(&self) -> Result<Sampling, ApiError> {
@@ -192,16 +196,6 @@ impl ResponseFormat {
             Self::JsonSchema { json_schema } => {
                 Some(GrammarSource::JsonSchema(json_schema.schema.to_string()))
             }
-        }
-    }
-}
-
-impl Class {
-    fn priority(self) -> Priority {
-        match self {
-            Self::Background => Priority::Background,
-            Self::Normal => Priority::Normal,
-            Self::Urgent => Priority::Urgent,
         }
     }
 }

@@ -5,12 +5,16 @@ use serde_json::{Map, Value, json};
 use super::{described, object, reference};
 
 /// Every status that is an error, and when it is answered.
-const ERRORS: [(u16, &str); 12] = [
+const ERRORS: [(u16, &str); 14] = [
     (
         400,
         "A field makes no sense: `param` names it. Or the body is not a JSON object",
     ),
     (401, "No valid API key"),
+    (
+        403,
+        "It is for another key, of too high a class, or from a page of another site",
+    ),
     (404, "There is no such thing or model"),
     (
         408,
@@ -18,6 +22,10 @@ const ERRORS: [(u16, &str); 12] = [
     ),
     (413, "The body is too long"),
     (415, "The body is not `application/json`"),
+    (
+        421,
+        "The request was sent to a host that this server is not",
+    ),
     (
         422,
         "It makes sense, and this server or its model cannot do it",
@@ -148,12 +156,14 @@ fn error() -> Value {
     let fields = json!({
         "message": {"type": "string"},
         "type": {"enum": [
-            "invalid_request_error", "authentication_error", "rate_limit_error", "server_error",
+            "invalid_request_error", "authentication_error", "permission_error",
+            "rate_limit_error", "server_error",
         ]},
         "param": optional,
         "code": {"enum": [
             null, "invalid_api_key", "model_not_found", "queue_full", "draining", "broken",
-            "out_of_memory",
+            "out_of_memory", "wrong_api_key", "no_operator", "priority_not_allowed",
+            "unknown_host", "foreign_origin",
         ]},
     });
     let error = object(fields, &["message", "type", "param", "code"]);
@@ -262,7 +272,10 @@ fn model(count: &Value) -> Value {
 fn state(count: &Value) -> Value {
     let states = ["ready", "busy", "draining", "recovering", "broken", "dead"];
     let fields = json!({
-        "state": {"enum": states},
+        "state": described(
+            json!({"enum": states}),
+            "The other fields are for the operator; `busy` is `ready` to others",
+        ),
         "reason": {"type": ["string", "null"]},
         "running": count,
         "waiting": count,
@@ -270,16 +283,7 @@ fn state(count: &Value) -> Value {
         "disk_degraded": {"type": "boolean"},
         "pager_lost": {"type": "boolean"},
     });
-    let required = [
-        "state",
-        "reason",
-        "running",
-        "waiting",
-        "paused",
-        "disk_degraded",
-        "pager_lost",
-    ];
-    object(fields, &required)
+    object(fields, &["state"])
 }
 
 fn array(items: &Value) -> Value {

@@ -83,7 +83,11 @@ fn parameters(app: &App) -> Map<String, Value> {
         ),
         "priority": described(
             json!({"enum": ["background", "normal", "urgent", null]}),
-            "A class: a higher one goes first",
+            &format!(
+                "A class: a higher one goes first. One above that of the key is answered with \
+                 403; of a key that has none, the highest is {}",
+                app.conduct.class_max
+            ),
         ),
         "context_shift": described(
             optional(&json!({"type": "boolean"})),

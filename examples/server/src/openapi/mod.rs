@@ -25,9 +25,11 @@ use serde_json::{Map, Value, json};
 use crate::app::App;
 
 /// What any request may be answered with, whatever it asks for.
-const ALWAYS: [u16; 1] = [431];
+const ALWAYS: [u16; 3] = [403, 421, 431];
 /// What a request is answered with whose key is not known, or has its limit.
 const GUARDED: [u16; 2] = [401, 429];
+/// What a request is answered with that is for the operator, and has no valid key.
+const OPERATOR: u16 = 401;
 /// What is wrong with a body, before it is understood and after.
 const BODY: [u16; 5] = [400, 408, 413, 415, 422];
 /// What becomes of requests to the model.
@@ -84,6 +86,12 @@ fn paths(app: &App) -> Value {
         "/metrics": metrics(),
         "/openapi.json": description(),
     });
+    if app.conduct.operator_open {
+        for path in ["/metrics", "/openapi.json"] {
+            let responses = paths[path]["get"]["responses"].as_object_mut();
+            responses.map(|responses| responses.remove(&OPERATOR.to_string()));
+        }
+    }
     if app.keys.are_asked_for() {
         guard(&mut paths);
     }
@@ -134,10 +142,10 @@ fn state(summary: &str) -> Value {
 
 fn metrics() -> Value {
     let mut path = get(
-        "Prometheus' metrics: see docs/metrics.md",
+        "Prometheus' metrics, for the operator: see docs/metrics.md",
         false,
         "Error",
-        &[404],
+        &[OPERATOR, 404],
     );
     path["get"]["responses"]["200"]["content"] =
         json!({"text/plain": {"schema": {"type": "string"}}});
@@ -145,7 +153,8 @@ fn metrics() -> Value {
 }
 
 fn description() -> Value {
-    let mut path = get("This description", false, "Error", &[]);
+    let summary = "This description, for the operator";
+    let mut path = get(summary, false, "Error", &[OPERATOR]);
     path["get"]["responses"]["200"]["content"] =
         json!({"application/json": {"schema": {"type": "object"}}});
     path

@@ -14,7 +14,12 @@ use crate::start;
 use crate::tokens;
 
 async fn described(keys: Keys) -> Value {
-    let arguments = Arguments::parse_from(["server", "--oracle"]);
+    described_with("", keys).await
+}
+
+async fn described_with(words: &str, keys: Keys) -> Value {
+    let words = words.split_whitespace();
+    let arguments = Arguments::parse_from(["server", "--oracle"].into_iter().chain(words));
     let engine = start::engine(&arguments).await.expect("the oracle starts");
     document(&App::new(engine, "oracle".into(), keys, arguments.conduct))
 }
@@ -117,6 +122,11 @@ async fn a_key_is_wanted_where_one_may_be_missing() {
     assert_eq!(open.pointer(chat), None);
     assert!(guarded.pointer(chat).is_some());
     assert_eq!(guarded.pointer("/paths/~1health/get/security"), None);
+    let metrics = "/paths/~1metrics/get/security";
+    assert!(guarded.pointer(metrics).is_some());
+    let keys = Keys::parse("ann secret").expect("a key");
+    let all = described_with("--operator-open", keys).await;
+    assert_eq!(all.pointer(metrics), None);
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 //! | route | what it gives |
 //! |---|---|
 //! | `/`, `/page/*` | the page: files of this binary, for everybody |
-//! | `/watch` | frames of what it shows, as server-sent events; needs a key where there are keys |
+//! | `/watch` | frames of what it shows, as server-sent events; for the operator, and for `--page-key` |
 //!
 //! | file | what happens there |
 //! |---|---|
@@ -28,9 +28,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::stream;
 
+use crate::access;
 use crate::app::App;
 use crate::error::ApiError;
-pub(crate) use room::Room;
+pub(crate) use room::{KEY_WATCHERS_MAX, Room};
 
 /// What is there for those who watch. It is no part of the API.
 pub(crate) fn router() -> Router<Arc<App>> {
@@ -42,8 +43,8 @@ pub(crate) fn router() -> Router<Arc<App>> {
 
 /// `GET /watch`.
 async fn watch(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, ApiError> {
-    app.keys.check(&headers, app.conduct.page_key.as_deref())?;
-    let seat = app.room.enter(&app)?;
+    let key_seats = access::watcher(&app, &headers)?;
+    let seat = app.room.enter(&app, key_seats)?;
     let frames = stream::unfold(seat, async |mut seat| {
         let frame = seat.next().await?;
         Some((Ok::<Bytes, Infallible>(frame), seat))

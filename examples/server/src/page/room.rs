@@ -16,6 +16,8 @@ use crate::error::ApiError;
 
 /// Pages that may be open at once.
 const WATCHERS_MAX: usize = 8;
+/// Of these, pages of one key: the others stay for those who watch with another.
+pub(crate) const KEY_WATCHERS_MAX: usize = WATCHERS_MAX / 2;
 /// Who finds the room full is told to come again after so long.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Steps of which a frame tells who was in them; of those before, only how many there were.
@@ -37,6 +39,8 @@ pub(crate) struct Room {
 pub(super) struct Seat {
     frames: watch::Receiver<Bytes>,
     _permit: OwnedSemaphorePermit,
+    /// Where there are keys, one of the key's own.
+    _of_key: Option<OwnedSemaphorePermit>,
 }
 
 impl Seat {
@@ -56,8 +60,19 @@ impl Room {
         }
     }
 
-    /// Takes a watcher in, or not.
-    pub(super) fn enter(&self, app: &Arc<App>) -> Result<Seat, ApiError> {
+    /// Takes a watcher in, or not. Where there are keys, `key_seats` are those of its key.
+    pub(super) fn enter(
+        &self,
+        app: &Arc<App>,
+        key_seats: Option<Arc<Semaphore>>,
+    ) -> Result<Seat, ApiError> {
+        let of_key = key_seats.map(Semaphore::try_acquire_owned).transpose();
+        let of_key = of_key.map_err(|_| {
+            let message = format!(
+                "{KEY_WATCHERS_MAX} pages watch with this key already, which is as many as may"
+            );
+            ApiError::busy(message, RETRY_AFTER)
+        })?;
         let permit = Arc::clone(&self.seats).try_acquire_owned();
         let permit = permit.map_err(|_| {
             let message = format!("{WATCHERS_MAX} watch already, which is as many as may");
@@ -82,6 +97,7 @@ impl Room {
         Ok(Seat {
             frames: sender.subscribe(),
             _permit: permit,
+            _of_key: of_key,
         })
     }
 

@@ -1,0 +1,150 @@
+//! Which requests are served at all, and which are the operator's.
+//!
+//! | check | against |
+//! |---|---|
+//! | `Host` is one that this server knows | a name of somebody else's that is made to lead here (DNS rebinding) |
+//! | `Origin` and `Sec-Fetch-Site` are this server's own | pages of other sites that send requests here |
+//! | the operator's key, or a server that only this machine reaches | one tenant who looks at the load of the others |
+//!
+//! A request without `Host` is let in: every browser sends one.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use tokio::sync::Semaphore;
+
+use crate::app::App;
+use crate::arguments::Conduct;
+use crate::error::ApiError;
+use crate::site::{Host, Origin, Site};
+
+/// How a browser says which pages a request comes from, where it does not send `Origin`.
+static FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+/// Of a header, an error quotes so many characters.
+const QUOTED_MAX: usize = 100;
+
+/// Lets in what is sent to this server and from no other site's page.
+pub(crate) async fn check_site(
+    State(app): State<Arc<App>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let site = known_site(&app.conduct, &request)?;
+    check_origin(&app.conduct, request.headers(), site.as_ref())?;
+    Ok(next.run(request).await)
+}
+
+/// Lets in the operator.
+pub(crate) async fn check_operator(
+    State(app): State<Arc<App>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    operator(&app, request.headers())?;
+    Ok(next.run(request).await)
+}
+
+/// Whether a request is the operator's. It takes no place.
+pub(crate) fn operator(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
+    let conduct = &app.conduct;
+    if is_open(app)? {
+        return Ok(());
+    }
+    app.keys
+        .check(headers, |name| {
+            conduct.operator_key.iter().any(|key| key == name)
+        })
+        .map(drop)
+}
+
+/// Whether a request may watch the page, and the seats of its key.
+pub(crate) fn watcher(app: &App, headers: &HeaderMap) -> Result<Option<Arc<Semaphore>>, ApiError> {
+    if is_open(app)? {
+        return Ok(None);
+    }
+    let conduct = &app.conduct;
+    let mut allowed = conduct.operator_key.iter().chain(&conduct.page_key);
+    let key = app
+        .keys
+        .check(headers, |name| allowed.any(|key| key == name))?;
+    Ok(Some(key))
+}
+
+/// Whether everybody who gets here is the operator; an error where nobody is.
+fn is_open(app: &App) -> Result<bool, ApiError> {
+    let conduct = &app.conduct;
+    if conduct.operator_open {
+        return Ok(true);
+    }
+    if app.keys.are_asked_for() {
+        return Ok(false);
+    }
+    // Without keys the machine is the border: its users are the operator.
+    match conduct.is_local() {
+        true => Ok(true),
+        false => Err(ApiError::no_operator()),
+    }
+}
+
+/// The site that a request is for, if it says one and that is known.
+fn known_site(conduct: &Conduct, request: &Request) -> Result<Option<Site>, ApiError> {
+    let is_checked = conduct.is_local() || !conduct.host_name.is_empty();
+    let target = request.uri().authority().map(|target| target.as_str());
+    let named = request.headers().get_all(header::HOST).iter();
+    let named = named.map(|host| host.to_str().unwrap_or_default());
+    let mut first = None;
+    for spelled in target.into_iter().chain(named) {
+        let site = Site::parse(spelled);
+        let is_known = site.as_ref().is_some_and(|site| knows(conduct, &site.host));
+        if is_checked && !is_known {
+            return Err(ApiError::unknown_host(&quoted(spelled)));
+        }
+        first = first.or(site);
+    }
+    Ok(first)
+}
+
+fn knows(conduct: &Conduct, host: &Host) -> bool {
+    host.is_loopback() || *host == Host::from(conduct.host) || conduct.host_name.contains(host)
+}
+
+fn check_origin(
+    conduct: &Conduct,
+    headers: &HeaderMap,
+    site: Option<&Site>,
+) -> Result<(), ApiError> {
+    let mut origins = headers.get_all(header::ORIGIN).iter().peekable();
+    if origins.peek().is_none() {
+        // Where requests of a page have no `Origin`, as those for its pictures.
+        return match headers.get(&FETCH_SITE).map(|site| site.as_bytes()) {
+            None | Some(b"none" | b"same-origin") => Ok(()),
+            Some(other) => {
+                let other = quoted(&String::from_utf8_lossy(other));
+                Err(ApiError::foreign_page("Sec-Fetch-Site", &other))
+            }
+        };
+    }
+    for origin in origins {
+        let spelled = origin.to_str().unwrap_or_default();
+        let read = spelled.parse::<Origin>().ok();
+        let is_ours = read.is_some_and(|origin| {
+            conduct.origin.contains(&origin) || site.is_some_and(|site| origin.is_of(site))
+        });
+        if !is_ours {
+            return Err(ApiError::foreign_page("Origin", &quoted(spelled)));
+        }
+    }
+    Ok(())
+}
+
+/// A header's value for an error, cut.
+fn quoted(value: &str) -> String {
+    let mut quoted: String = value.chars().take(QUOTED_MAX).collect();
+    if quoted.len() < value.len() {
+        quoted.push('…');
+    }
+    format!("{quoted:?}")
+}

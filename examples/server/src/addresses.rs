@@ -1,0 +1,155 @@
+//! How many connections each address has.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::error::ApiError;
+
+/// Connections that are told at once that they are too many; others are closed unheard.
+const TOLD_MAX: usize = 32;
+/// A client that is told has so long to hear it.
+const TOLD_TIME: Duration = Duration::from_secs(1);
+/// Such a client may try again after so long.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// One site's part of an IPv6 address, of which its machines choose the rest.
+const IPV6_SITE_BITS: u32 = 64;
+
+/// Addresses that have connections.
+#[derive(Debug)]
+pub(crate) struct Addresses {
+    /// Connections of one address.
+    most: u32,
+    /// How many each has; an address that has none is not in it.
+    open: Mutex<HashMap<IpAddr, u32>>,
+    told: Arc<Semaphore>,
+}
+
+/// A connection that is counted. Dropped with it.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    addresses: Arc<Addresses>,
+    from: IpAddr,
+}
+
+impl Addresses {
+    /// Each may have so many.
+    pub(crate) fn new(most: u32) -> Self {
+        Self {
+            most,
+            open: Mutex::default(),
+            told: Arc::new(Semaphore::new(TOLD_MAX)),
+        }
+    }
+
+    /// Counts a connection; none if its address has as many as it may.
+    pub(crate) fn enter(self: &Arc<Self>, from: IpAddr) -> Option<Entered> {
+        let from = site(from);
+        let mut open = self.locked();
+        let count = open.entry(from).or_default();
+        (*count < self.most).then(|| {
+            *count += 1;
+            Entered {
+                addresses: Arc::clone(self),
+                from,
+            }
+        })
+    }
+
+    /// Tells a client that its address has too many connections, unless too many are told.
+    pub(crate) fn refuse(
+        &self,
+        mut socket: TcpStream,
+    ) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let place = Arc::clone(&self.told).try_acquire_owned().ok()?;
+        let answer = self.refusal();
+        Some(async move {
+            let told = async {
+                socket.write_all(answer.as_bytes()).await?;
+                socket.shutdown().await?;
+                // A socket that is closed with something unread takes its answer back.
+                let mut unread = [0; 4096];
+                while socket.read(&mut unread).await? > 0 {}
+                std::io::Result::Ok(())
+            };
+            // A client that has left, or says no end of things, is no concern.
+            timeout(TOLD_TIME, told).await.ok();
+            drop(place);
+        })
+    }
+
+    /// The whole answer: there is no request yet that it would be the answer to.
+    fn refusal(&self) -> String {
+        let message = format!(
+            "this address has {} connections open, which is as many as it may have",
+            self.most
+        );
+        let body = ApiError::busy(message, RETRY_AFTER).body().to_string();
+        format!(
+            "HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\n\
+             retry-after: {}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            RETRY_AFTER.as_secs(),
+            body.len()
+        )
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HashMap<IpAddr, u32>> {
+        self.open
+            .lock()
+            .expect("nothing panics while it holds this lock")
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let mut open = self.addresses.locked();
+        if let Some(count) = open.get_mut(&self.from) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.from);
+            }
+        }
+    }
+}
+
+/// What is counted as one address.
+fn site(from: IpAddr) -> IpAddr {
+    match from.to_canonical() {
+        IpAddr::V6(address) => {
+            let mask = u128::MAX << (u128::BITS - IPV6_SITE_BITS);
+            IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & mask))
+        }
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_address_has_its_count_and_leaves_nothing_behind() {
+        let addresses = Arc::new(Addresses::new(2));
+        let enter = |from: &str| addresses.enter(from.parse().expect(from));
+        let held = [enter("10.0.0.1"), enter("10.0.0.1")];
+        assert!(held.iter().all(Option::is_some));
+        assert!(enter("10.0.0.1").is_none(), "a third");
+        assert!(enter("::ffff:10.0.0.1").is_none(), "the same address");
+        assert!(enter("10.0.0.2").is_some(), "another address");
+        drop(held);
+        assert!(enter("10.0.0.1").is_some());
+        // A site chooses the rest of its addresses.
+        let held = [enter("2001:db8::1"), enter("2001:db8::ffff:2")];
+        assert!(held.iter().all(Option::is_some));
+        assert!(enter("2001:db8::3").is_none());
+        assert!(enter("2001:db8:0:1::3").is_some());
+        drop(held);
+        assert!(addresses.locked().is_empty());
+    }
+}
