@@ -37,14 +37,7 @@ impl Packer for OneNumber {
 }
 
 fn job(copy: CopyId, task: Task) -> Job {
-    let label = Label {
-        salt: SaltDigest([0; 32]),
-        tokens: Arc::from([1, 2, 3]),
-        start: 0,
-        beyond: 0,
-        precision: Precision::Full,
-        bytes: 3,
-    };
+    let label = Label::new(SaltDigest([0; 32]), &[1, 2, 3], 0, 0, Precision::Full, 3);
     let label = Arc::new(label);
     Job { copy, label, task }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::cache::eviction::{Eviction, Foresight, Lru};
 use crate::model::ModelSpec;
+use crate::pager::tiers::Label;
 pub use crate::pager::tiers::Precision;
 use crate::shared::admission::REQUESTS_MAX;
 use crate::shared::users::UserLimits;
@@ -172,6 +173,15 @@ pub struct PagerConfig {
     /// the device's memory is its own; on a CPU, a larger `cache.device_bytes_max` serves
     /// better.
     pub host_bytes_max: usize,
+    /// The part of `host_bytes_max` that is for what is known of copies beside their bytes,
+    /// those on the disk included: of each its tokens, 4 bytes each, and 1 KiB. What finds
+    /// no room there is not copied, and what is coldest is given up for what is wanted, from
+    /// host memory and from the disk.
+    ///
+    /// A sixteenth of `host_bytes_max`, if none. Choose more where the disk is very much
+    /// larger than host memory and segments are short: 64 MiB do for 50,000 copies of 64
+    /// tokens. From 1 KiB to three quarters of `host_bytes_max`.
+    pub label_bytes_max: Option<usize>,
     /// A folder for what host memory has no room for, and for the next start, if any.
     pub disk: Option<DiskConfig>,
     /// How numbers are kept in host memory and on disk. [`Precision::Eight`] takes a
@@ -277,6 +287,7 @@ impl Default for PagerConfig {
     fn default() -> Self {
         Self {
             host_bytes_max: 0,
+            label_bytes_max: None,
             disk: None,
             precision: Precision::Full,
             clean_part: 0.5,
@@ -426,12 +437,33 @@ impl SchedulerConfig {
 }
 
 impl PagerConfig {
+    /// The part of `host_bytes_max` that is for what is known of copies.
+    #[must_use]
+    pub fn label_bytes_max(&self) -> usize {
+        self.label_bytes_max.unwrap_or(self.host_bytes_max / 16)
+    }
+
     fn validate(&self) -> Result<(), ConfigError> {
         if !(0.0..=1.0).contains(&self.clean_part) {
             return Err(ConfigError {
                 field: "pager.clean_part",
                 found: self.clean_part.to_string(),
                 expected: "a part of the device's bytes, 0 to 1".into(),
+            });
+        }
+        let most = self.host_bytes_max - self.host_bytes_max / 4;
+        if let Some(bytes) = self.label_bytes_max
+            && self.host_bytes_max > 0
+            && !(Label::RECORD_BYTES..=most).contains(&bytes)
+        {
+            return Err(ConfigError {
+                field: "pager.label_bytes_max",
+                found: bytes.to_string(),
+                expected: format!(
+                    "from {} to three quarters of `pager.host_bytes_max`, {most}",
+                    Label::RECORD_BYTES
+                )
+                .into(),
             });
         }
         let no_disk = |expected: &'static str| ConfigError {

@@ -48,7 +48,8 @@ fn config() -> EngineConfig {
 fn cramped(oracle: &OracleConfig) -> EngineConfig {
     let (mut config, spec) = (config(), oracle.spec());
     config.cache.device_bytes_max = spec.tail_bytes(256) * 3 + config.scratch_bytes(&spec);
-    config.pager.host_bytes_max = spec.tail_bytes(256) * 64;
+    config.pager.host_bytes_max = spec.tail_bytes(256) * 64 + (64 << 10);
+    config.pager.label_bytes_max = Some(64 << 10);
     config
 }
 

@@ -208,7 +208,8 @@ async fn what_has_left_the_device_hangs_where_it_was() {
     let mut config = EngineConfig::default();
     config.cache.device_bytes_max = token_bytes * 800;
     config.cache.full_sequences_min = 0;
-    config.pager.host_bytes_max = token_bytes * 8000;
+    config.pager.host_bytes_max = token_bytes * 8000 + (64 << 10);
+    config.pager.label_bytes_max = Some(64 << 10);
     let engine = engine(config).await;
     let begin: Vec<u32> = (0..50).collect();
     for branch in 50..90 {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use motet::CopyId;
 use motet::cache::Salt;
-use motet::pager::tiers::{BufferPool, DiskTier, Label, Precision, Recovered, Tier};
+use motet::pager::tiers::{BufferPool, DiskLimits, DiskTier, Label, Precision, Recovered, Tier};
 
 use super::input::Input;
 use super::scratch::Scratch;
@@ -18,14 +18,8 @@ const BYTES: usize = 41;
 pub fn disk(input: &[u8]) {
     let mut input = Input(input);
     let folder = Scratch::new();
-    let label = Label {
-        salt: Salt::new("a tenant").digest(),
-        tokens: [7, 7, 1, u32::MAX].into(),
-        start: 1,
-        beyond: 1,
-        precision: Precision::Full,
-        bytes: BYTES,
-    };
+    let salt = Salt::new("a tenant").digest();
+    let label = Label::new(salt, &[7, 7, 1, u32::MAX], 1, 1, Precision::Full, BYTES);
     let mut stored = BufferPool::new(0).take(BYTES).expect("memory");
     stored.fill(0xA5);
     let stored = Arc::new(stored);
@@ -55,11 +49,17 @@ pub fn disk(input: &[u8]) {
     }
     let gone = found.copies.is_empty() && found.left.is_empty();
     assert!(!gone || !file.exists(), "what is not believed is removed");
+    let is_ours = changed.iter().zip(b"motetseg").all(|(one, ours)| one == ours);
+    assert!(is_ours || file.exists(), "what is not ours stays");
 }
 
 fn open(folder: &Scratch) -> (DiskTier, Recovered) {
     let pool = BufferPool::new(0);
-    DiskTier::open(folder.path(), PLENTY_BYTES, IDENTITY, pool, CopyId(100)).expect("it opens")
+    let limits = DiskLimits {
+        bytes_max: PLENTY_BYTES,
+        label_bytes_max: PLENTY_BYTES,
+    };
+    DiskTier::open(folder.path(), limits, IDENTITY, pool, CopyId(100)).expect("it opens")
 }
 
 /// Bytes are changed, cut off or added.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use motet::config::{DiskConfig, PagerConfig};
 use motet::model::oracle::OracleConfig;
 use motet::model::{Extent, LayerKind, ModelSpec};
-use motet::pager::tiers::{Label, Precision, SaltDigest};
+use motet::pager::tiers::{Label, Precision, PrefixDigest, SaltDigest};
 use motet::pager::{Effect, Message, Offer, PagerCore, Piece, Told, Want};
 use motet::shared::lease::LeaseWord;
 use motet::{CopyId, SegmentId, SequenceId, TokenId};
@@ -90,6 +90,8 @@ impl Pagers {
         let disk_bytes_max = input.bit().then(|| PAGE_BYTES * (1 + input.below(16)));
         let config = PagerConfig {
             host_bytes_max,
+            // Of all that are found, at least.
+            label_bytes_max: Some(Label::host_bytes(12) * (4 + input.below(16))),
             disk: disk_bytes_max.map(|bytes_max| DiskConfig {
                 folder: "never touched".into(),
                 bytes_max,
@@ -100,7 +102,7 @@ impl Pagers {
         let mut threads = Threads::new(host_bytes_max, disk_bytes_max);
         let mut found: Vec<(CopyId, Label)> = Vec::new();
         for number in 0..input.below(4) {
-            let label = label(input);
+            let (label, _) = label(input);
             let again = found.iter().any(|(_, one)| *one == label);
             let copy = CopyId(number as u64 + 1);
             if !again && threads.find(copy, &label) {
@@ -137,11 +139,11 @@ impl Pagers {
                 }
             }
             17 => {
-                let of = label(input);
-                let resident = input.below(1 + of.tokens.len());
+                let (of, tokens) = label(input);
+                let resident = input.below(1 + tokens.len());
                 self.tell(Message::Foretell {
                     salt: of.salt,
-                    tokens: of.tokens,
+                    tokens,
                     resident,
                 });
             }
@@ -164,7 +166,7 @@ impl Pagers {
     }
 
     fn offer(&mut self, input: &mut Input<'_>) {
-        let label = label(input);
+        let (label, tokens) = label(input);
         if self.cache.offered.len() == OFFERS_MAX {
             return;
         }
@@ -177,15 +179,15 @@ impl Pagers {
             lease,
             salt: label.salt,
             extent: label.extent(),
-            tokens: label.tokens,
+            tokens,
             priority: input.byte() % 3,
         }));
     }
 
     fn want(&mut self, sequence: SequenceId, input: &mut Input<'_>) {
-        let of = label(input);
-        let resident = input.below(1 + of.tokens.len());
-        let seen_tokens = resident + input.below(1 + of.tokens.len() - resident);
+        let (of, tokens) = label(input);
+        let resident = input.below(1 + tokens.len());
+        let seen_tokens = resident + input.below(1 + tokens.len() - resident);
         let want = Want {
             sequence,
             salt: of.salt,
@@ -193,7 +195,7 @@ impl Pagers {
                 .then(|| Extent::whole(resident))
                 .into_iter()
                 .collect(),
-            tokens: of.tokens,
+            tokens,
             seen_tokens,
             token_time: input
                 .bit()
@@ -279,9 +281,10 @@ impl Pagers {
                 for piece in pieces {
                     let label = self.threads.label(piece.copy);
                     assert_eq!(label.salt, want.salt, "salts never mix");
-                    assert_eq!(
-                        label.tokens[..piece.end],
-                        want.tokens[..piece.end],
+                    let (before, own) = want.tokens[..piece.end].split_at(label.start);
+                    assert!(
+                        label.before == PrefixDigest::of(want.salt, before)
+                            && label.tokens[..own.len()] == *own,
                         "a copy of the sequence's own tokens"
                     );
                     assert_eq!((piece.start, piece.extent), (label.start, label.extent()));
@@ -430,19 +433,15 @@ impl Pagers {
 }
 
 /// A segment or a prompt: tokens that begin alike often, and where the segment begins.
-fn label(input: &mut Input<'_>) -> Label {
+fn label(input: &mut Input<'_>) -> (Label, Arc<[TokenId]>) {
     let shared = input.below(7);
     let mut tokens: Vec<TokenId> = (0..shared as TokenId).collect();
     tokens.extend((0..1 + input.below(6)).map(|_| TokenId::from(input.byte() % 2)));
     let start = input.below(tokens.len());
-    Label {
-        salt: salt(input),
-        start,
-        beyond: input.below(4) / 3,
-        precision: Precision::Full,
-        bytes: TOKEN_BYTES * (tokens.len() - start),
-        tokens: Arc::from(tokens),
-    }
+    let (salt, beyond) = (salt(input), input.below(4) / 3);
+    let bytes = TOKEN_BYTES * (tokens.len() - start);
+    let label = Label::new(salt, &tokens, start, beyond, Precision::Full, bytes);
+    (label, Arc::from(tokens))
 }
 
 fn salt(input: &mut Input<'_>) -> SaltDigest {

@@ -178,7 +178,9 @@ fn keep_copies(
                 // The device's memory is free before anybody hears of it.
                 drop(memory);
                 let Some(job) = job else { continue };
-                assert_eq!(job.label.tokens[..], written.tokens[..], "what it says");
+                let label = &job.label;
+                assert!(label.is_of(label.salt, &written.tokens), "what it says");
+                assert_eq!(label.end(), written.tokens.len(), "and no more");
                 host.insert(copy, written);
                 pager::Message::Done(done(&job))
             }

@@ -20,7 +20,7 @@
 //! | [`eviction`] | who goes first when room is needed |
 //! | [`shift`] | how much a full context gives up |
 //! | `live.rs`, `check.rs` | whose prompt is like mine; what must always be true |
-//! | `inspect.rs`, `overview.rs` | the tree as data: all of a salt's; what counts, in bounded time |
+//! | `inspect.rs`, `overview.rs`, `beside.rs` | the tree as data: all of a salt's; what counts, in bounded time; copies below it |
 //!
 //! **Sharing.** A sequence's state stays in its private tail, where decoding is
 //! fastest, until somebody else wants it. A newcomer that shares more with the
@@ -37,6 +37,7 @@
 //! sequence to end, and the slot stays as it was.
 
 mod begin;
+mod beside;
 mod check;
 mod error;
 pub mod eviction;

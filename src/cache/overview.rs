@@ -5,26 +5,21 @@
 //! count most in all; and each comes with its whole path.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BinaryHeap;
 
 use rustc_hash::FxHashMap;
 use slotmap::Key;
 
 use super::CacheCore;
-use super::salt::SaltDigest;
+use super::beside::Beside;
 use super::trie::NodeKey;
-use crate::TokenId;
 use crate::pager::CopyView;
 use crate::watch::{NODES_MAX, Tier, TrieNode, TrieView};
 
 /// Nodes that are looked at to choose those that are shown, and roots.
 const VISITS_MAX: usize = 4096;
-/// Tokens of copies that are looked at to find out where they hang; the others hang nowhere.
-const SOUGHT_TOKENS_MAX: usize = 1 << 18;
 /// Salts whose copies are hung below what the device has.
 const SALTS_MAX: usize = 256;
-/// Set in the ids of copies, which nodes' do not have.
-const COPY: u64 = 1 << 63;
 
 /// How much a node counts.
 type Worth = (bool, u32, usize, Reverse<NodeKey>);
@@ -33,6 +28,7 @@ type Worth = (bool, u32, usize, Reverse<NodeKey>);
 #[derive(Default)]
 struct Shown {
     view: TrieView,
+    keys: Vec<NodeKey>,
     places: FxHashMap<NodeKey, usize>,
 }
 
@@ -80,6 +76,7 @@ impl CacheCore {
         {
             let node = self.node_view(key, salt, &shown.places);
             shown.places.insert(key, shown.view.nodes.len());
+            shown.keys.push(key);
             shown.view.nodes.push(node);
             self.visit_children(key, salt, &mut visits_left, &mut next);
         }
@@ -123,64 +120,15 @@ impl CacheCore {
 
     /// Hangs copies where what they are the state of would hang.
     fn add_copies(&self, roots: &[NodeKey], copies: &[&CopyView], shown: &mut Shown) {
-        let salts = roots.iter().enumerate().take(SALTS_MAX);
-        let salts: BTreeMap<SaltDigest, usize> = match copies.is_empty() {
-            true => BTreeMap::new(),
-            false => salts
-                .map(|(salt, root)| (self.trie.salt_above(*root).digest(), salt))
-                .collect(),
-        };
-        let newest = copies.iter().map(|one| one.last_use).max().unwrap_or(0);
-        let mut by_start: Vec<&&CopyView> = copies.iter().collect();
-        by_start.sort_by_key(|one| (one.label.start, one.copy));
-        // Those that end where others begin, by their salt and all their tokens.
-        let mut ends: FxHashMap<(SaltDigest, &[TokenId]), usize> = FxHashMap::default();
-        let mut tokens_left = SOUGHT_TOKENS_MAX;
-        for one in by_start {
-            let label = &*one.label;
-            let salt = salts.get(&label.salt).copied();
-            let before = &label.tokens[..label.start];
-            let is_sought = label.tokens.len() <= tokens_left;
-            let mut parent = None;
-            if is_sought {
-                tokens_left -= label.tokens.len();
-                let root = salt.map(|salt| roots[salt]);
-                let above = ends.get(&(label.salt, before)).copied();
-                parent = above.or_else(|| self.place_of(root?, before, &shown.places));
-                ends.insert((label.salt, &label.tokens[..]), shown.view.nodes.len());
-            }
-            if let Some(parent) = parent {
-                shown.view.nodes[parent].children += 1;
-            }
-            shown.view.nodes.push(TrieNode {
-                id: COPY | one.copy.0,
-                parent,
-                // One that nothing on the device has.
-                salt: salt.unwrap_or(roots.len()),
-                tier: match one.in_host {
-                    true => Tier::Host,
-                    false => Tier::Disk,
-                },
-                tokens_before: label.start,
-                tokens: label.tokens.len() - label.start,
-                bytes: label.bytes,
-                holders: 0,
-                hits: 0,
-                idle_uses: newest - one.last_use,
-                children: 0,
-            });
+        if copies.is_empty() {
+            return;
         }
-    }
-
-    /// The place of the lowest node that is shown, on the way of these tokens.
-    fn place_of(
-        &self,
-        root: NodeKey,
-        tokens: &[TokenId],
-        places: &FxHashMap<NodeKey, usize>,
-    ) -> Option<usize> {
-        let found = self.trie.find(root, tokens);
-        let mut way = found.path.iter().rev();
-        way.find_map(|node| places.get(node).copied())
+        let salts = roots.iter().take(SALTS_MAX);
+        let salts = salts.map(|root| self.trie.salt_above(*root).digest());
+        let mut beside = Beside::new(copies, salts.collect(), roots.len());
+        for (node, key) in shown.view.nodes.iter().zip(&shown.keys) {
+            beside.below_node(node, self.trie.node(*key).edge());
+        }
+        beside.hang(&mut shown.view.nodes);
     }
 }

@@ -15,7 +15,7 @@ use crate::device::Quay;
 use crate::error::StartError;
 use crate::model::{Extent, Model, ModelSpec, Packer, Parcel};
 use crate::pager::carrier::{Carriers, Host, Stores};
-use crate::pager::tiers::{BufferPool, DiskTier};
+use crate::pager::tiers::{BufferPool, DiskLimits, DiskTier, Label};
 use crate::pager::{Done, Ledger, PagerCore, Sizes};
 use crate::recovery::{Breaker, Fuse};
 use crate::simulation::Simulation;
@@ -51,29 +51,14 @@ impl PagerParts {
         // Memory that waits for the next copy is host memory, too.
         let spare_bytes = config.host_bytes_max / SPARE_PART;
         let pool = BufferPool::new(spare_bytes);
-        let config = &PagerConfig {
-            host_bytes_max: config.host_bytes_max - spare_bytes,
+        // What is known of copies is, too.
+        let label_bytes = config.label_bytes_max();
+        let mut config = PagerConfig {
+            host_bytes_max: config.host_bytes_max - spare_bytes - label_bytes,
+            label_bytes_max: Some(label_bytes),
             ..config.clone()
         };
-        let opened = config.disk.as_ref().map(|disk| {
-            let identity = spec.identity;
-            DiskTier::open(
-                &disk.folder,
-                disk.bytes_max,
-                identity,
-                pool.clone(),
-                CopyId(1),
-            )
-        });
-        let (disk, found) = match opened.transpose()? {
-            Some((disk, recovered)) => {
-                for (path, why) in recovered.removed.iter().chain(&recovered.left) {
-                    tracing::warn!("not taken over: {}: {why}", path.display());
-                }
-                (Some(disk), recovered.copies)
-            }
-            None => (None, Vec::new()),
-        };
+        let (disk, found) = open_disk(spec, &mut config, pool.clone())?;
         let any = !found.is_empty();
         let sizes = sizes(packer.clone(), config.precision)?;
         let ledger = Ledger::new(&found);
@@ -141,6 +126,53 @@ impl PagerParts {
         // A cache that has just been started is there.
         cache.tell(Attach(pager)).send().await.ok();
         (weak_pager, self.gone)
+    }
+}
+
+/// The disk, if there is to be one, and what is there. What was left there takes of its
+/// bytes in `config`.
+fn open_disk(
+    spec: &ModelSpec,
+    config: &mut PagerConfig,
+    pool: BufferPool,
+) -> Result<(Option<DiskTier>, Vec<(CopyId, Label)>), StartError> {
+    let label_bytes_max = config.label_bytes_max();
+    let identity = identity(spec.identity, config.precision);
+    let Some(disk) = &mut config.disk else {
+        return Ok((None, Vec::new()));
+    };
+    let limits = DiskLimits {
+        bytes_max: disk.bytes_max,
+        label_bytes_max,
+    };
+    let (tier, found) = DiskTier::open(&disk.folder, limits, identity, pool, CopyId(1))?;
+    if let Some(exposed) = &found.exposed {
+        tracing::warn!("what users have said may be read by others: {exposed}");
+    }
+    for (path, why) in &found.removed {
+        tracing::warn!("removed: {}: {why}", path.display());
+    }
+    for (path, why) in &found.left {
+        tracing::warn!("not taken over, and left there: {}: {why}", path.display());
+    }
+    if found.left_bytes > 0 {
+        tracing::warn!(
+            "{} of the {} bytes of the disk tier are taken by what was left in {}",
+            found.left_bytes,
+            disk.bytes_max,
+            disk.folder.display()
+        );
+    }
+    disk.bytes_max = disk.bytes_max.saturating_sub(found.left_bytes);
+    Ok((Some(tier), found.copies))
+}
+
+/// The identity of copies of this model's state, kept with this precision.
+fn identity(model: u64, precision: Precision) -> u64 {
+    match precision {
+        Precision::Full => model,
+        // Some of what is written then has lost bits, which nobody wants who asks for all.
+        Precision::Eight => model.rotate_left(1) ^ 0x9E37_79B9_7F4A_7C15,
     }
 }
 

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use super::message::{Job, Task};
 use super::tiers::{DiskTier, Label};
+use crate::config::PagerConfig;
 use crate::model::Extent;
 use crate::shared::lease::Lease;
 use crate::{CopyId, SequenceId};
@@ -61,6 +62,17 @@ pub(super) struct Copies {
     pub(super) disk: Shelf,
     /// Host copies that are not on the disk, coldest first.
     unwritten: BTreeSet<Standing>,
+    /// Host bytes of what is known of copies.
+    label_bytes: usize,
+    label_bytes_max: usize,
+}
+
+/// Bytes that copies and what is known of them may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budgets {
+    host_bytes_max: usize,
+    disk_bytes_max: usize,
+    label_bytes_max: usize,
 }
 
 /// One tier's room.
@@ -75,6 +87,17 @@ pub(super) struct Shelf {
 
 /// Retention priority, last use, name.
 type Standing = (u8, u64, CopyId);
+
+impl Budgets {
+    /// What these settings give to copies, and to what is known of them.
+    pub(super) fn of(config: &PagerConfig) -> Self {
+        Self {
+            host_bytes_max: config.host_bytes_max,
+            disk_bytes_max: config.disk.as_ref().map_or(0, |disk| disk.bytes_max),
+            label_bytes_max: config.label_bytes_max(),
+        }
+    }
+}
 
 impl Shelf {
     fn new(bytes_max: usize) -> Self {
@@ -138,14 +161,16 @@ impl Copy {
 }
 
 impl Copies {
-    pub(super) fn new(host_bytes_max: usize, disk_bytes_max: usize, made: u64) -> Self {
+    pub(super) fn new(budgets: Budgets, made: u64) -> Self {
         Self {
             all: BTreeMap::new(),
             made,
             tick: 0,
-            host: Shelf::new(host_bytes_max),
-            disk: Shelf::new(disk_bytes_max),
+            host: Shelf::new(budgets.host_bytes_max),
+            disk: Shelf::new(budgets.disk_bytes_max),
             unwritten: BTreeSet::new(),
+            label_bytes: 0,
+            label_bytes_max: budgets.label_bytes_max,
         }
     }
 
@@ -171,6 +196,7 @@ impl Copies {
         self.tick += 1;
         copy.last_use = self.tick;
         self.made = self.made.max(name.0);
+        self.label_bytes += copy.label_bytes();
         self.count(&copy, true);
         self.all.insert(name, copy);
         self.list(name);
@@ -204,6 +230,7 @@ impl Copies {
         let copy = self.all.remove(&name)?;
         self.unlist(name, &copy);
         self.count(&copy, false);
+        self.label_bytes -= copy.label_bytes();
         Some(copy)
     }
 
@@ -216,6 +243,31 @@ impl Copies {
     pub(super) fn disk_victims(&self, bytes: usize) -> Option<Vec<CopyId>> {
         self.disk
             .victims(bytes, |copy| self.all[&copy].disk_bytes())
+    }
+
+    /// Host bytes of what is known of all copies.
+    pub(super) fn label_bytes(&self) -> usize {
+        self.label_bytes
+    }
+
+    /// Whether `bytes` more of what is known of copies fit.
+    pub(super) fn has_label_room(&self, bytes: usize) -> bool {
+        bytes <= self.label_bytes_max.saturating_sub(self.label_bytes)
+    }
+
+    /// The copies to give up, coldest first, for `bytes` more of what is known of copies;
+    /// `None` where all that may go are not enough.
+    pub(super) fn label_victims(&self, bytes: usize) -> Option<Vec<CopyId>> {
+        let mut excess = (self.label_bytes + bytes).saturating_sub(self.label_bytes_max);
+        let mut victims = Vec::new();
+        // A copy that may go stands in the order of each tier that it is in.
+        let mut order = self.host.order.union(&self.disk.order);
+        while excess > 0 {
+            let (.., copy) = *order.next()?;
+            victims.push(copy);
+            excess = excess.saturating_sub(self.all[&copy].label_bytes());
+        }
+        Some(victims)
     }
 
     /// What is to be written next: the coldest copy that is not on the disk, or, where it
@@ -273,6 +325,12 @@ impl Copies {
                 "exactly those stand in the order who may go"
             );
         }
+        let labels = self.all.values().map(Copy::label_bytes);
+        assert_eq!(labels.sum::<usize>(), self.label_bytes, "labels add up");
+        assert!(
+            self.label_bytes <= self.label_bytes_max,
+            "what is known of copies keeps within its bytes"
+        );
         for copy in self.all.values() {
             let coming = copy.moves.contains(&Task::Pack) || copy.moves.contains(&Task::Read);
             assert_eq!(copy.host == Place::Coming, coming, "what comes is moved");
@@ -349,6 +407,11 @@ impl Copy {
 
     fn host_bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Host bytes of what is known of it.
+    pub(super) fn label_bytes(&self) -> usize {
+        Label::host_bytes(self.label.tokens.len())
     }
 
     /// Bytes of its file.

@@ -4,29 +4,31 @@
 //! on, and where its own range begins. The trie may cut and merge segments as it likes;
 //! a copy stays what it is. So a sequence's tokens are covered by a chain of copies, each
 //! of which begins no later than where the one before it ends.
+//!
+//! Of the tokens before a copy's own range only a [digest](PrefixDigest) is known. A
+//! sequence's own digests are computed as far as there are copies that may continue it, in
+//! one pass over its tokens.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
-
-use super::tiers::SaltDigest;
+use super::tiers::{Label, PrefixDigest, PrefixHasher, SaltDigest};
 use crate::cache::trie::common_prefix;
 use crate::{CopyId, TokenId};
 
 /// Neighbours that are looked at when one must be matched in full.
 const NEIGHBOURS_MAX: usize = 8;
 
-/// Copies by salt and by where their range begins, then by the tokens before that, then
-/// in lexicographic order.
+/// Copies by salt, by where their range begins and by its first token; then by what is
+/// before it, then in lexicographic order.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    by_start: BTreeMap<(SaltDigest, usize), FxHashMap<u64, Vec<Entry>>>,
+    by_start: BTreeMap<(SaltDigest, usize, TokenId), Vec<Entry>>,
 }
 
 #[derive(Clone, Debug)]
 struct Entry {
-    tokens: Arc<[TokenId]>,
+    label: Arc<Label>,
     copy: CopyId,
 }
 
@@ -43,37 +45,18 @@ pub(super) struct Continuation {
 }
 
 impl Index {
-    pub(super) fn insert(
-        &mut self,
-        salt: SaltDigest,
-        tokens: &Arc<[TokenId]>,
-        start: usize,
-        copy: CopyId,
-    ) {
-        let before = hash(&tokens[..start]);
-        let buckets = self.by_start.entry((salt, start)).or_default();
-        let bucket = buckets.entry(before).or_default();
-        let at = bucket.partition_point(|entry| entry.tokens < *tokens);
-        let tokens = Arc::clone(tokens);
-        bucket.insert(at, Entry { tokens, copy });
+    pub(super) fn insert(&mut self, label: &Arc<Label>, copy: CopyId) {
+        let bucket = self.by_start.entry(key(label)).or_default();
+        let at = bucket.partition_point(|entry| order(&entry.label) < order(label));
+        let label = Arc::clone(label);
+        bucket.insert(at, Entry { label, copy });
     }
 
-    pub(super) fn remove(
-        &mut self,
-        salt: SaltDigest,
-        tokens: &[TokenId],
-        start: usize,
-        copy: CopyId,
-    ) {
-        let key = (salt, start);
-        let before = hash(&tokens[..start]);
-        let buckets = self.by_start.get_mut(&key).expect("the copy is listed");
-        let bucket = buckets.get_mut(&before).expect("the copy is listed");
+    pub(super) fn remove(&mut self, label: &Label, copy: CopyId) {
+        let key = key(label);
+        let bucket = self.by_start.get_mut(&key).expect("the copy is listed");
         bucket.retain(|entry| entry.copy != copy);
         if bucket.is_empty() {
-            buckets.remove(&before);
-        }
-        if buckets.is_empty() {
             self.by_start.remove(&key);
         }
     }
@@ -112,38 +95,62 @@ impl Index {
         whole: bool,
     ) -> Vec<Continuation> {
         let mut found = Vec::new();
-        let (mut hashed, mut before) = (0, hash(&[]));
-        for ((_, start), buckets) in self.by_start.range((salt, 0)..(salt, tokens.len())) {
-            before = extend(before, &tokens[hashed..*start]);
-            hashed = *start;
-            if let Some(bucket) = buckets.get(&before) {
-                let furthest = furthest(bucket, tokens, whole);
-                found.extend(
-                    furthest
-                        .filter(|(_, shared, _)| *shared > from.max(*start))
-                        .map(|(copy, shared, whole)| Continuation {
-                            copy,
-                            start: *start,
-                            shared,
-                            whole,
-                        }),
-                );
-            }
+        let mut prefix = PrefixHasher::new(salt);
+        let (mut hashed, mut at) = (0, 0);
+        while at < tokens.len() {
+            let mut ahead = self.by_start.range((salt, at, 0)..(salt, tokens.len(), 0));
+            let Some(((_, start, _), _)) = ahead.next() else {
+                break;
+            };
+            let start = *start;
+            at = start + 1;
+            // Most that begin here begin otherwise: nothing is hashed for those.
+            let Some(bucket) = self.by_start.get(&(salt, start, tokens[start])) else {
+                continue;
+            };
+            prefix.take_in(&tokens[hashed..start]);
+            hashed = start;
+            let furthest = furthest(bucket, prefix.digest(), &tokens[start..], whole);
+            let furthest = furthest.map(|(copy, shared, whole)| Continuation {
+                copy,
+                start,
+                shared: start + shared,
+                whole,
+            });
+            found.extend(furthest.filter(|one| one.shared > from.max(start)));
         }
         found
     }
 }
 
-/// The entry that shares most with `tokens`, how much that is, and whether it is all of it.
-fn furthest(bucket: &[Entry], tokens: &[TokenId], whole: bool) -> Option<(CopyId, usize, bool)> {
-    let at = bucket.partition_point(|entry| &entry.tokens[..] <= tokens);
+fn key(label: &Label) -> (SaltDigest, usize, TokenId) {
+    let first = label.tokens.first();
+    let first = first.expect("a copy is of a token at least");
+    (label.salt, label.start, *first)
+}
+
+fn order(label: &Label) -> (PrefixDigest, &[TokenId]) {
+    (label.before, &label.tokens)
+}
+
+/// Of the entries that come after `before`, the one that shares most with the `tokens` that
+/// follow there, how much that is, and whether it is all of it.
+fn furthest(
+    bucket: &[Entry],
+    before: PrefixDigest,
+    tokens: &[TokenId],
+    whole: bool,
+) -> Option<(CopyId, usize, bool)> {
+    let first = bucket.partition_point(|entry| entry.label.before < before);
+    let bucket = &bucket[first..];
+    let bucket = &bucket[..bucket.partition_point(|entry| entry.label.before == before)];
+    let at = bucket.partition_point(|entry| &entry.label.tokens[..] <= tokens);
     // What is wholly among the tokens stands before them, and what shares most beside.
     let before = bucket[..at].iter().rev().take(NEIGHBOURS_MAX);
     let after = bucket[at..].iter().take(1);
     let shares = |entry: &Entry| {
-        // From the first token on: a hash may lie.
-        let shared = common_prefix(&entry.tokens, tokens);
-        (entry.copy, shared, shared == entry.tokens.len())
+        let shared = common_prefix(&entry.label.tokens, tokens);
+        (entry.copy, shared, shared == entry.label.tokens.len())
     };
     let found = before.chain(after).map(shares);
     found
@@ -152,27 +159,21 @@ fn furthest(bucket: &[Entry], tokens: &[TokenId], whole: bool) -> Option<(CopyId
         .max_by_key(|(copy, shared, all)| (*shared, *all, *copy))
 }
 
-fn hash(tokens: &[TokenId]) -> u64 {
-    extend(0x9e37_79b9_7f4a_7c15, tokens)
-}
-
-/// As FxHash does.
-fn extend(before: u64, tokens: &[TokenId]) -> u64 {
-    tokens.iter().fold(before, |hash, token| {
-        (hash.rotate_left(5) ^ u64::from(*token)).wrapping_mul(0x517c_c1b7_2722_0a95)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pager::tiers::Precision;
 
     const SALT: SaltDigest = SaltDigest([7; 32]);
+
+    fn label(tokens: &[TokenId], start: usize) -> Arc<Label> {
+        Arc::new(Label::new(SALT, tokens, start, 0, Precision::Full, 1))
+    }
 
     fn index(copies: &[(&[TokenId], usize)]) -> Index {
         let mut index = Index::default();
         for (copy, (tokens, start)) in (1..).zip(copies) {
-            index.insert(SALT, &Arc::from(*tokens), *start, CopyId(copy));
+            index.insert(&label(tokens, *start), CopyId(copy));
         }
         index
     }
@@ -215,11 +216,25 @@ mod tests {
 
     #[test]
     fn what_is_removed_is_not_found() {
-        let tokens: Arc<[TokenId]> = Arc::from([1, 2, 3]);
+        let tokens = [1, 2, 3];
         let mut index = index(&[(&tokens, 1), (&tokens, 1)]);
-        index.remove(SALT, &tokens, 1, CopyId(1));
+        index.remove(&label(&tokens, 1), CopyId(1));
         assert_eq!(index.chain(SALT, &tokens, 1, true)[0].copy, CopyId(2));
-        index.remove(SALT, &tokens, 1, CopyId(2));
+        index.remove(&label(&tokens, 1), CopyId(2));
         assert!(index.by_start.is_empty());
+    }
+
+    /// The same own tokens in the same place, after others.
+    #[test]
+    fn what_comes_after_other_tokens_is_another_copy() {
+        let copies: [(&[TokenId], usize); 3] =
+            [(&[1, 2, 8, 9], 2), (&[1, 3, 8, 9], 2), (&[1, 3, 8, 9, 9], 2)];
+        let index = index(&copies);
+        for (tokens, copy) in [([1, 2, 8, 9], Some(1)), ([1, 3, 8, 9], Some(3)), ([3, 2, 8, 9], None)]
+        {
+            let chain = index.chain(SALT, &tokens, 2, false);
+            let found = chain.first().map(|one| one.copy.0);
+            assert_eq!(found, copy, "{tokens:?}");
+        }
     }
 }

@@ -9,11 +9,12 @@
 //! waits for it computes instead. Reading and writing rest each by itself, so that a folder
 //! that has become read-only is still read from.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::PagerCore;
 use super::copies::Place;
-use super::message::{Done, Effect, Lane, Task, Told};
+use super::message::{Done, Effect, Job, Lane, Task, Told};
 use crate::CopyId;
 
 /// How long a disk that has failed is left alone.
@@ -339,9 +340,10 @@ impl PagerCore {
             }
             return true;
         }
-        if let Some(job) = self.to_remove.pop_front() {
-            self.disk.busy = Some((job.copy, job.task, self.now));
-            effects.push(Effect::Do(job));
+        if let Some(copy) = self.to_remove.pop_front() {
+            let (label, task) = (Arc::clone(&self.no_label), Task::Remove);
+            self.disk.busy = Some((copy, task, self.now));
+            effects.push(Effect::Do(Job { copy, label, task }));
             return true;
         }
         while let Some(name) = self.foretold.pop_front() {

@@ -311,14 +311,3 @@ impl Task {
         }
     }
 }
-
-impl Label {
-    /// The size of the segment that it was.
-    #[must_use]
-    pub fn extent(&self) -> Extent {
-        Extent {
-            tokens: self.tokens.len() - self.start,
-            beyond: self.beyond,
-        }
-    }
-}

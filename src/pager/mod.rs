@@ -48,10 +48,10 @@ use crate::config::PagerConfig;
 use crate::model::{Extent, ModelSpec};
 use crate::planted::{self, Bug};
 use crate::{CopyId, SequenceId};
-use copies::{Copies, Copy, Place};
+use copies::{Budgets, Copies, Copy, Place};
 use index::Index;
 use lanes::{DiskState, LaneState, Rates};
-use tiers::{HostTier, Label, Precision};
+use tiers::{HostTier, Label, Precision, SaltDigest};
 use want::Wanted;
 
 pub use inspect::CopyView;
@@ -72,6 +72,8 @@ pub struct PagerStats {
     pub disk_copies: usize,
     /// Bytes of files, those counted that are on their way.
     pub disk_bytes: usize,
+    /// Host bytes of what is known of copies beside their bytes, wherever the copies are.
+    pub label_bytes: usize,
     /// Segments that were copied out so far.
     pub packed: u64,
     /// Copies that were brought for a sequence so far.
@@ -109,9 +111,11 @@ pub struct PagerCore {
     /// Copies that are to be read because somebody waits for them.
     to_read: VecDeque<CopyId>,
     /// Files that are to go.
-    to_remove: VecDeque<Job>,
+    to_remove: VecDeque<CopyId>,
     /// What is told when a parcel that is being made for nobody is gone.
     cancelled: Vec<(CopyId, Told)>,
+    /// The label of jobs that need none: what is known of a copy that is gone is gone.
+    no_label: Arc<Label>,
     /// The copy for whose file they go.
     room_made_for: Option<CopyId>,
     /// Copies that somebody will want.
@@ -161,9 +165,8 @@ impl PagerCore {
         sizes: Sizes,
         found: Vec<(CopyId, Label)>,
     ) -> Self {
-        let disk_bytes_max = config.disk.as_ref().map_or(0, |disk| disk.bytes_max);
         let mut core = Self {
-            copies: Copies::new(config.host_bytes_max, disk_bytes_max, 0),
+            copies: Copies::new(Budgets::of(&config), 0),
             spec,
             sizes,
             index: Index::default(),
@@ -171,6 +174,7 @@ impl PagerCore {
             to_unpack: VecDeque::new(),
             to_read: VecDeque::new(),
             to_remove: VecDeque::new(),
+            no_label: Arc::new(Label::new(SaltDigest([0; 32]), &[], 0, 0, Precision::Full, 0)),
             cancelled: Vec::new(),
             room_made_for: None,
             foretold: VecDeque::new(),
@@ -235,6 +239,7 @@ impl PagerCore {
             host_bytes: self.copies.host.used_bytes,
             disk_copies: self.copies.disk.copies,
             disk_bytes: self.copies.disk.used_bytes,
+            label_bytes: self.copies.label_bytes(),
             disk_degraded: self.disk_state.is_degraded(),
             ..self.stats
         }
@@ -282,11 +287,11 @@ impl PagerCore {
         let bytes = HostTier::bytes_taken(label.bytes);
         let mut copy = Copy::new(Arc::clone(&label), label.extent(), bytes, 0);
         copy.disk = Place::Here;
-        if self.copies.disk.used_bytes + copy.disk_bytes() > self.copies.disk.bytes_max {
+        let fits = self.copies.disk.used_bytes + copy.disk_bytes() <= self.copies.disk.bytes_max;
+        if !fits || !self.copies.has_label_room(copy.label_bytes()) {
             return;
         }
-        self.index
-            .insert(label.salt, &label.tokens, label.start, name);
+        self.index.insert(&label, name);
         self.copies.insert(name, copy);
     }
 

@@ -23,19 +23,22 @@ impl PagerCore {
         }
         let (payload_bytes, precision) = (self.sizes)(offer.extent);
         let bytes = HostTier::bytes_taken(payload_bytes);
-        if !self.make_host_room(bytes, offer.priority, effects) {
+        let label_bytes = Label::host_bytes(offer.extent.tokens);
+        if !self.make_label_room(label_bytes, offer.priority, effects)
+            || !self.make_host_room(bytes, offer.priority, effects)
+        {
             self.stats.refused += 1;
             effects.push(Effect::Tell(Told::Refused { segment }));
             return;
         }
-        let label = Label {
-            salt: offer.salt,
-            tokens: offer.tokens,
+        let label = Label::new(
+            offer.salt,
+            &offer.tokens,
             start,
-            beyond: offer.extent.beyond,
+            offer.extent.beyond,
             precision,
-            bytes: payload_bytes,
-        };
+            payload_bytes,
+        );
         let mut copy = Copy::new(Arc::new(label), offer.extent, bytes, offer.priority);
         copy.host = Place::Coming;
         copy.moves.insert(Task::Pack);
@@ -95,8 +98,7 @@ impl PagerCore {
             copy.moves.remove(&Task::Pack);
             copy.host = Place::Here;
         });
-        self.index
-            .insert(label.salt, &label.tokens, label.start, done.copy);
+        self.index.insert(&label, done.copy);
         self.stats.packed += 1;
         effects.push(Effect::Tell(Told::Kept {
             segment,

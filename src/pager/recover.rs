@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::copies::{Copies, Copy, Place};
+use super::copies::{Budgets, Copies, Copy, Place};
 use super::ledger::{Ledger, Standing};
 use super::message::{Effect, Task, Told};
 use super::tiers::HostTier;
@@ -22,11 +22,7 @@ impl PagerCore {
     /// looked at but what never changes.
     pub fn take_over(&mut self, now: Duration, ledger: &Ledger, stats: PagerStats) -> Vec<Effect> {
         self.begin_anew(now, stats);
-        self.copies = Copies::new(
-            self.copies.host.bytes_max,
-            self.copies.disk.bytes_max,
-            ledger.made,
-        );
+        self.copies = Copies::new(Budgets::of(&self.config), ledger.made);
         for (name, standing) in &ledger.copies {
             self.take_in(*name, standing, ledger);
         }
@@ -96,8 +92,7 @@ impl PagerCore {
             let offered = offered.expect("what leaves was offered");
             copy.lease = Some(offered.lease.clone());
         } else {
-            self.index
-                .insert(label.salt, &label.tokens, label.start, name);
+            self.index.insert(&label, name);
         }
         self.copies.insert(name, copy);
     }

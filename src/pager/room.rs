@@ -2,7 +2,7 @@
 
 use super::PagerCore;
 use super::copies::Place;
-use super::message::{Effect, Task, Told};
+use super::message::{Effect, Told};
 use crate::CopyId;
 
 impl PagerCore {
@@ -26,6 +26,30 @@ impl PagerCore {
         };
         for victim in victims {
             self.forget(victim, effects);
+        }
+        true
+    }
+
+    /// Gives copies up, wherever they are, until what is known of a copy takes `bytes` more,
+    /// but none that are kept more dearly than `priority`. False, and nothing is given up,
+    /// where that is not enough.
+    pub(super) fn make_label_room(
+        &mut self,
+        bytes: usize,
+        priority: u8,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        let dearer = |name: &CopyId| {
+            let copy = self.copies.get(*name);
+            copy.is_some_and(|copy| copy.priority > priority)
+        };
+        let victims = self.copies.label_victims(bytes);
+        let Some(victims) = victims.filter(|victims| !victims.iter().any(dearer)) else {
+            return false;
+        };
+        for victim in victims {
+            self.forget(victim, effects);
+            self.remove(victim, effects);
         }
         true
     }
@@ -83,8 +107,7 @@ impl PagerCore {
             return;
         };
         let gone = copy.host == Place::Away;
-        self.to_remove
-            .push_back(self.copies.job(name, Task::Remove));
+        self.to_remove.push_back(name);
         match gone {
             true => self.lose(name, effects),
             false => {
@@ -96,9 +119,7 @@ impl PagerCore {
     /// A copy is nowhere any more.
     pub(super) fn lose(&mut self, name: CopyId, effects: &mut Vec<Effect>) {
         let copy = self.copies.take_out(name).expect("what is lost was there");
-        let label = &copy.label;
-        self.index
-            .remove(label.salt, &label.tokens, label.start, name);
+        self.index.remove(&copy.label, name);
         effects.push(Effect::Tell(Told::Lost { copy: name }));
     }
 }

@@ -12,7 +12,7 @@ use motet::device::{Arrived, Dock, Leaving, dock};
 use motet::model::oracle::Oracle;
 use motet::model::{Extent, Model, Packer, Parcel};
 use motet::pager::carrier::{DiskCarrier, Host, MemoryCarrier};
-use motet::pager::tiers::{BufferPool, DiskTier, Precision, TierError};
+use motet::pager::tiers::{BufferPool, DiskLimits, DiskTier, Precision, TierError};
 use motet::pager::{
     Done, Effect, Job, JobError, Lane, Ledger, Message, PagerCore, PagerStats, Task, Told,
 };
@@ -56,6 +56,8 @@ pub(crate) fn any_tiers(rng: &mut impl Rng, folder: &Path) -> PagerConfig {
     let mut below = |most: usize| rng.random_range(0..most);
     PagerConfig {
         host_bytes_max: pages(&mut below),
+        // For a few copies, or for all.
+        label_bytes_max: Some([6 << 10, 1 << 22][below(2)]),
         disk: (below(3) > 0).then(|| DiskConfig {
             folder: folder.to_owned(),
             bytes_max: pages(&mut below),
@@ -74,7 +76,11 @@ impl Pages {
         let pool = BufferPool::new(0);
         let opened = config.disk.as_ref().map(|disk| {
             let (identity, pool) = (model.spec().identity, pool.clone());
-            DiskTier::open(&disk.folder, disk.bytes_max, identity, pool, CopyId(1)).expect("a disk")
+            let limits = DiskLimits {
+                bytes_max: disk.bytes_max,
+                label_bytes_max: config.label_bytes_max(),
+            };
+            DiskTier::open(&disk.folder, limits, identity, pool, CopyId(1)).expect("a disk")
         });
         let host = Host::new(config.host_bytes_max);
         let (disk, found) = match opened {
@@ -232,6 +238,8 @@ impl Pages {
             "{in_use} bytes of host memory, of {} at most",
             self.config.host_bytes_max
         );
+        let known = self.core.stats().label_bytes;
+        assert!(known <= self.config.label_bytes_max(), "{known} bytes of what is known");
         if let Some(disk) = &self.config.disk {
             let files = std::fs::read_dir(&disk.folder).expect("a folder");
             let bytes = |file: std::fs::DirEntry| file.metadata().map_or(0, |file| file.len());

@@ -15,7 +15,7 @@ use std::time::Duration;
 use motet::config::{DiskConfig, PagerConfig};
 use motet::model::oracle::OracleConfig;
 use motet::model::{Extent, LayerKind};
-use motet::pager::tiers::{Precision, SaltDigest};
+use motet::pager::tiers::{Label, Precision, SaltDigest};
 use motet::pager::{
     Done, Effect, Job, JobError, Lane, Message, Offer, PagerCore, Piece, Task, Told, Want,
 };
@@ -30,6 +30,7 @@ const SEGMENTS: [(&[TokenId], usize); 3] = [
     (&[1, 2, 3, 4, 5, 6, 7, 8], 4),
     (&[1, 2, 3, 4, 9, 9, 9, 9], 4),
 ];
+const SEGMENT_TOKENS: usize = 4;
 /// From here every order is tried.
 pub(crate) const BEGINNINGS: [&[Act]; 6] = [
     &[],
@@ -129,6 +130,8 @@ pub(crate) struct Pages {
 pub(crate) enum Tiers {
     Host,
     HostAndDisk,
+    /// Both, and two of three copies are as many as may be known of.
+    FewLabels,
 }
 
 impl World for Pages {
@@ -136,10 +139,12 @@ impl World for Pages {
     type Setup = Tiers;
 
     fn new(tiers: Tiers) -> Self {
-        let with_disk = tiers == Tiers::HostAndDisk;
+        let with_disk = tiers != Tiers::Host;
+        let labels = if tiers == Tiers::FewLabels { 2 } else { 4 };
         let oracle = OracleConfig::with_layers(&[LayerKind::Full]);
         let config = PagerConfig {
             host_bytes_max: TIER_BYTES,
+            label_bytes_max: Some(labels * Label::host_bytes(SEGMENT_TOKENS)),
             disk: with_disk.then(|| DiskConfig {
                 folder: "never touched".into(),
                 bytes_max: TIER_BYTES,

@@ -46,7 +46,9 @@ impl Served {
         let mut config = EngineConfig::default();
         config.scheduler.sequences_max = 2;
         config.cache.device_bytes_max = oracle.spec().tail_bytes(128) * 4;
-        config.pager.host_bytes_max = 8 * 4096;
+        // Seven pages, and 64 KiB for what is known of copies.
+        config.pager.host_bytes_max = 27 * 4096;
+        config.pager.label_bytes_max = Some(64 << 10);
         config.pager.clean_part = 1.0;
         config.pager.disk = Some(DiskConfig {
             folder: folder.to_owned(),

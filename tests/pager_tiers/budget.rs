@@ -95,7 +95,7 @@ fn a_smaller_budget_keeps_the_newest() {
         store(&mut tier, id, copy).expect("there is room");
     }
     drop(tier);
-    let each = DiskTier::bytes_taken(4, 5_000);
+    let each = DiskTier::bytes_taken(3, 5_000);
     for kept in [4, 4, 1, 0] {
         let (mut tier, recovered) = folder
             .open_as(super::folder::IDENTITY, each * kept + 4095)

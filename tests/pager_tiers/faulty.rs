@@ -193,6 +193,15 @@ impl Files for FaultyFiles {
         self.run(Does::Read, || SystemFiles.list(folder))
     }
 
+    /// Nor is this, nor the next: both are asked of files that cannot be read.
+    fn bytes(&mut self, path: &Path) -> io::Result<u64> {
+        SystemFiles.bytes(path)
+    }
+
+    fn others_may(&mut self, path: &Path) -> io::Result<u32> {
+        SystemFiles.others_may(path)
+    }
+
     fn create(&mut self, path: &Path) -> io::Result<Box<dyn OpenFile>> {
         let file = self.run(Does::Write, || SystemFiles.create(path))?;
         Ok(self.wrap(file))

@@ -9,7 +9,7 @@ use motet::CopyId;
 use motet::cache::Salt;
 use motet::pager::tiers::disk::Files;
 use motet::pager::tiers::{
-    Buffer, BufferPool, DiskTier, Label, Precision, Recovered, Tier, TierError,
+    Buffer, BufferPool, DiskLimits, DiskTier, Label, Precision, Recovered, Tier, TierError,
 };
 
 /// The model of these tests.
@@ -48,7 +48,7 @@ impl Folder {
         bytes_max: usize,
     ) -> Result<(DiskTier, Recovered), TierError> {
         let pool = BufferPool::new(0);
-        DiskTier::open(&self.0, bytes_max, identity, pool, CopyId(100))
+        DiskTier::open(&self.0, limits(bytes_max), identity, pool, CopyId(100))
     }
 
     pub(crate) fn open_with(
@@ -58,7 +58,7 @@ impl Folder {
     ) -> Result<(DiskTier, Recovered), TierError> {
         let pool = BufferPool::new(0);
         let files = Box::new(files);
-        DiskTier::open_with(files, &self.0, bytes_max, IDENTITY, pool, CopyId(100))
+        DiskTier::open_with(files, &self.0, limits(bytes_max), IDENTITY, pool, CopyId(100))
     }
 
     /// All files but the lock, by name.
@@ -86,6 +86,14 @@ impl Drop for Folder {
     }
 }
 
+/// So many bytes of files, and plenty for what is known of them.
+pub(crate) fn limits(bytes_max: usize) -> DiskLimits {
+    DiskLimits {
+        bytes_max,
+        label_bytes_max: PLENTY_BYTES,
+    }
+}
+
 /// The copy of this name, of so many bytes.
 pub(crate) fn copy(name: u32, bytes: usize) -> Copy {
     let pool = BufferPool::new(0);
@@ -93,14 +101,14 @@ pub(crate) fn copy(name: u32, bytes: usize) -> Copy {
     for (i, byte) in buffer.iter_mut().enumerate() {
         *byte = (i as u32).wrapping_mul(name * 2 + 1).to_le_bytes()[1] ^ name as u8;
     }
-    let label = Label {
-        salt: Salt::new(format!("tenant {}", name % 2)).digest(),
-        tokens: [7, 7, name, u32::MAX].into(),
-        start: 1,
-        beyond: name as usize % 3,
-        precision: Precision::Full,
+    let label = Label::new(
+        Salt::new(format!("tenant {}", name % 2)).digest(),
+        &[7, 7, name, u32::MAX],
+        1,
+        name as usize % 3,
+        Precision::Full,
         bytes,
-    };
+    );
     Copy {
         label,
         bytes: Arc::new(buffer),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use motet::CopyId;
 use motet::pager::tiers::{BufferPool, DiskTier, Tier};
 
-use super::folder::{Copy, Folder, IDENTITY, PLENTY_BYTES, copy, load, store};
+use super::folder::{Copy, Folder, IDENTITY, PLENTY_BYTES, copy, limits, load, store};
 
 /// Where a process that is to be killed finds its folder.
 const FOLDER: &str = "MOTET_TIER_TO_KILL";
@@ -30,7 +30,7 @@ fn stores_until_it_is_killed() {
     let pool = BufferPool::new(1 << 20);
     let opened = DiskTier::open(
         Path::new(&folder),
-        PLENTY_BYTES,
+        limits(PLENTY_BYTES),
         IDENTITY,
         pool,
         CopyId(1 << 32),
@@ -81,7 +81,7 @@ fn a_killed_process_leaves_what_it_stored_and_nothing_else() {
         let (mut tier, recovered) = folder.open();
         unfinished += recovered.removed.len();
         for (id, label) in &recovered.copies {
-            let name = u64::from(label.tokens[2]);
+            let name = u64::from(label.tokens[1]);
             assert!(
                 (first.saturating_sub(1)..=stored + 1).contains(&name),
                 "{name}"
@@ -90,7 +90,7 @@ fn a_killed_process_leaves_what_it_stored_and_nothing_else() {
         }
         let found = |name: u64| {
             let mut labels = recovered.copies.iter().map(|(_, label)| label);
-            labels.any(|label| u64::from(label.tokens[2]) == name)
+            labels.any(|label| u64::from(label.tokens[1]) == name)
         };
         assert!(
             (first..=stored).all(found),

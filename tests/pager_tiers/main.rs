@@ -8,5 +8,6 @@ mod folder;
 mod killed;
 mod memory;
 mod mistakes;
+mod ours;
 mod round_trips;
 mod timings;

@@ -7,7 +7,7 @@ use motet::CopyId;
 use motet::pager::tiers::{Tier, TierError};
 
 use super::faulty::{Fault, FaultyFiles};
-use super::folder::{Folder, IDENTITY, PLENTY_BYTES, copy, load, store};
+use super::folder::{Folder, IDENTITY, PLENTY_BYTES, copy, limits, load, store};
 
 #[test]
 fn a_folder_is_made_in_one_that_exists() {
@@ -33,7 +33,7 @@ fn a_file_is_no_folder() {
 
 fn open(path: &std::path::Path) -> TierError {
     use motet::pager::tiers::{BufferPool, DiskTier};
-    let opened = DiskTier::open(path, PLENTY_BYTES, IDENTITY, BufferPool::new(0), CopyId(0));
+    let opened = DiskTier::open(path, limits(PLENTY_BYTES), IDENTITY, BufferPool::new(0), CopyId(0));
     opened.expect_err("it cannot be opened")
 }
 

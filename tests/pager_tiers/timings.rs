@@ -12,7 +12,7 @@ use motet::model::{FloatKind, Floats};
 use motet::pager::tiers::disk::{Files, OpenFile, SystemFiles};
 use motet::pager::tiers::{BufferPool, DiskTier, Tier};
 
-use super::folder::{Copy, Folder, IDENTITY, PLENTY_BYTES, copy, load, store};
+use super::folder::{Copy, Folder, IDENTITY, PLENTY_BYTES, copy, limits, load, store};
 
 const MEBI: usize = 1 << 20;
 
@@ -35,6 +35,14 @@ impl Files for FlushedFiles {
 
     fn list(&mut self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         SystemFiles.list(folder)
+    }
+
+    fn bytes(&mut self, path: &Path) -> io::Result<u64> {
+        SystemFiles.bytes(path)
+    }
+
+    fn others_may(&mut self, path: &Path) -> io::Result<u32> {
+        SystemFiles.others_may(path)
     }
 
     fn create(&mut self, path: &Path) -> io::Result<Box<dyn OpenFile>> {
@@ -81,7 +89,7 @@ fn disk() {
     for bytes in [MEBI / 4, 4 * MEBI, 24 * MEBI] {
         let (plain, flushed) = (Folder::new(), Folder::new());
         let pool = BufferPool::new(2 * bytes);
-        let opened = DiskTier::open(plain.path(), PLENTY_BYTES, IDENTITY, pool, CopyId(0));
+        let opened = DiskTier::open(plain.path(), limits(PLENTY_BYTES), IDENTITY, pool, CopyId(0));
         let (mut plain_tier, _) = opened.expect("it opens");
         let opened = flushed.open_with(FlushedFiles, PLENTY_BYTES);
         let (mut flushed_tier, _) = opened.expect("it opens");

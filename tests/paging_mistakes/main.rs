@@ -40,7 +40,8 @@ fn config(oracle: &OracleConfig, folder: &Path) -> EngineConfig {
     let mut config = EngineConfig::default();
     config.scheduler.sequences_max = 2;
     config.cache.device_bytes_max = oracle.spec().tail_bytes(256) * 4;
-    config.pager.host_bytes_max = 1 << 20;
+    config.pager.host_bytes_max = 5 << 18;
+    config.pager.label_bytes_max = Some(1 << 18);
     config.pager.clean_part = 1.0;
     config.pager.disk = Some(DiskConfig {
         folder: folder.to_owned(),
@@ -160,7 +161,9 @@ async fn host_memory_for_less_than_a_segment_is_gone_without() {
     }
     first.shutdown(Shutdown::Finish).await;
     let mut config = config(&oracle, &folder.0);
-    config.pager.host_bytes_max = 1;
+    // Less than a page, and what is known of some copies.
+    config.pager.host_bytes_max = 21 << 10;
+    config.pager.label_bytes_max = Some(15 << 10);
     let second = engine(&oracle, config).await;
     assert!(second.stats().pager.disk_copies > 0, "some were left");
     for user in 0..9 {

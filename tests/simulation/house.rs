@@ -356,7 +356,8 @@ pub(crate) fn budgets_hold(world: &World) {
     let (stats, config) = (engine.stats(), &world.plan.config);
     let pager = stats.pager;
     assert!(
-        pager.host_bytes <= config.pager.host_bytes_max,
+        pager.host_bytes + pager.label_bytes <= config.pager.host_bytes_max
+            && pager.label_bytes <= config.pager.label_bytes_max(),
         "host memory: {pager:?}"
     );
     let disk_bytes_max = config.pager.disk.as_ref().map_or(0, |disk| disk.bytes_max);

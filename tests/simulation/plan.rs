@@ -218,7 +218,10 @@ impl Plan {
         let spec = oracle.spec();
         let whole = spec.tail_bytes(spec.context_tokens_max);
         config.cache.device_bytes_max = 6 * whole;
-        config.pager.host_bytes_max = 100 * PAGE_BYTES;
+        // For 100 copies, for what is known of them and of those on the disk, and for memory
+        // that is kept for the next.
+        config.pager.host_bytes_max = 160 * PAGE_BYTES;
+        config.pager.label_bytes_max = Some(40 * PAGE_BYTES);
         config.pager.disk = Some(DiskConfig {
             folder: folder.to_owned(),
             bytes_max: 200 * PAGE_BYTES,
@@ -333,6 +336,10 @@ fn config(rng: &mut ChaCha8Rng, oracle: &OracleConfig, folder: &Path) -> EngineC
     let pager = &mut config.pager;
     if rng.random_bool(0.7) {
         pager.host_bytes_max = rng.random_range(2..=200) * PAGE_BYTES;
+        // Of a few copies, or of all that there may be.
+        let labels = [2, 100][rng.random_range(0..2)] * PAGE_BYTES;
+        pager.host_bytes_max += labels + pager.host_bytes_max / 8;
+        pager.label_bytes_max = Some(labels);
         pager.clean_part = [0.1, 0.5, 1.0][rng.random_range(0..3)];
         pager.disk = rng.random_bool(0.5).then(|| DiskConfig {
             folder: folder.to_owned(),

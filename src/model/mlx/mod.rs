@@ -23,6 +23,7 @@ pub mod bridge;
 mod error;
 mod flight;
 mod forward;
+mod identity;
 pub mod kernels;
 mod kv_block;
 mod ops;
@@ -52,6 +53,7 @@ pub use tail::MlxTail;
 use self::attention::{Attention, Means};
 use self::batch::Batch;
 use self::forward::Network;
+use self::identity::Inputs;
 use self::kernels::Order;
 use self::ops::{KERNEL_GRAIN, Ops};
 use self::pool::Pool;
@@ -189,8 +191,14 @@ impl MlxModel {
             norm_eps: files.config().rms_norm_eps,
             layer_bytes_per_row: shape.layer_bytes_per_row(files.config()),
         };
+        let identity = {
+            let Network { attention, ops, .. } = &network;
+            let has_kernels = ops.kernels.is_some();
+            let (means, is_sure) = (&attention.means, options.deterministic);
+            Inputs::new(files.identity(), dtype, device, means, has_kernels, is_sure).identity()
+        };
         Ok(Self {
-            spec: spec(files, &shape, dtype),
+            spec: spec(files, &shape, dtype, identity),
             shape,
             network,
             dtype,
@@ -440,11 +448,11 @@ impl std::fmt::Debug for MlxModel {
     }
 }
 
-fn spec(files: &ModelFiles, shape: &Shape, dtype: Dtype) -> ModelSpec {
+fn spec(files: &ModelFiles, shape: &Shape, dtype: Dtype, identity: u64) -> ModelSpec {
     let config = files.config();
     ModelSpec {
         name: config.name.clone(),
-        identity: parcel::identity(files.identity(), dtype),
+        identity,
         vocab_size: config.vocab_size,
         context_tokens_max: config.context_tokens_max,
         end_tokens: config.end_tokens.clone(),

@@ -1,7 +1,7 @@
 //! Segments on their way between the device and the host.
 //!
 //! Packed, a segment is its arrays' numbers, one layer after another: keys, then values,
-//! each `[kv_heads, kept, head_dim]`.
+//! each `[kv_heads, kept, head_dim]`. Another order is another `LAYOUT` of a model's identity.
 //!
 //! An array may be read by one thread while another steps with it: neither changes it.
 //! What the device's thread does change are MLX's notes on how far an array's
@@ -29,8 +29,6 @@ use crate::model::{Extent, FloatKind, Floats, ModelError, Packer, Segment, legal
 
 /// How often it is looked whether a parcel is computed.
 const WATCH: Duration = Duration::from_micros(50);
-/// Raise it when the order of packed numbers changes.
-const LAYOUT: u64 = 1;
 
 /// Packs an MLX model's parcels.
 #[derive(Clone, Debug)]
@@ -48,12 +46,6 @@ pub struct MlxParcel {
     layers: Vec<State>,
     /// Computed after all of them; none where they are known to be.
     computed: Option<Array>,
-}
-
-/// A model's identity with numbers of this type, by what is computed.
-pub(super) fn identity(files: u64, dtype: Dtype) -> u64 {
-    let kind = LAYOUT << 32 | dtype as u64;
-    files.rotate_left(17) ^ kind.wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
 impl MlxPacker {

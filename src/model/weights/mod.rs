@@ -36,6 +36,7 @@ mod tensor;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 pub use affine::AffineQuantised;
 pub use config::{LlamaConfig, RopeScaling};
@@ -76,6 +77,7 @@ pub struct ModelFiles {
     origin: Origin,
     /// Every tensor of the architecture, by its Hugging Face name.
     tensors: BTreeMap<String, Placed>,
+    identity: OnceLock<u64>,
 }
 
 /// Where the model's tokenizer and chat template are to be found.
@@ -145,6 +147,7 @@ impl ModelFiles {
             config,
             origin,
             tensors,
+            identity: OnceLock::new(),
         })
     }
 
@@ -199,28 +202,34 @@ impl ModelFiles {
         }
     }
 
-    /// A cheap fingerprint of what the model computes: 64-bit FNV-1a over the
-    /// numbers of the configuration and, of every tensor in alphabetical order,
-    /// its name, shape, format and first 64 bytes as stored.
+    /// What tells this model from others by what it computes: SHA-256, cut to 64 bits, over
+    /// the numbers of the configuration and, of every tensor in alphabetical order, its
+    /// name, shape, format and all of its bytes.
     ///
-    /// It is the same in every run and on every machine, and differs between two
-    /// quantisations of one model, because their cached state differs. It tells
-    /// models apart that differ by training; it is no defence against files made
-    /// to collide, and does not notice damage deep inside a tensor.
+    /// It is the same in every run, on every machine and in both containers. It differs
+    /// between two quantisations of one model, because their cached state differs, and
+    /// between a model and one that was trained further or merged, whichever numbers that
+    /// has changed. The tokenizer is no part of it: state is of tokens, not of texts.
+    ///
+    /// The first call reads all weights, on up to eight threads: SmolLM2-135M's 98 MB take
+    /// about 60 ms on one, where the processor has instructions for SHA-256. Later calls
+    /// remember.
     #[must_use]
     pub fn identity(&self) -> u64 {
-        let mut fingerprint = Fingerprint::new();
-        self.config.describe(&mut fingerprint);
-        for (name, placed) in &self.tensors {
-            let bytes = placed.stored.bytes();
-            fingerprint.bytes(name.as_bytes());
-            for dimension in &placed.stored.shape {
-                fingerprint.number(*dimension as u64);
+        *self.identity.get_or_init(|| {
+            let mut fingerprint = Fingerprint::new();
+            self.config.describe(&mut fingerprint);
+            let digests = fingerprint::of_tensors(self);
+            for ((name, placed), digest) in self.tensors.iter().zip(digests) {
+                fingerprint.bytes(name.as_bytes());
+                for dimension in &placed.stored.shape {
+                    fingerprint.number(*dimension as u64);
+                }
+                fingerprint.bytes(placed.format.name().as_bytes());
+                fingerprint.bytes(&digest);
             }
-            fingerprint.bytes(placed.format.name().as_bytes());
-            fingerprint.bytes(&bytes[..bytes.len().min(64)]);
-        }
-        fingerprint.finish()
+            fingerprint.finish()
+        })
     }
 }
 

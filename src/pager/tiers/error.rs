@@ -94,6 +94,14 @@ pub enum TierError {
         /// The file.
         path: PathBuf,
     },
+    /// Others than its owner may use a folder in which there is what users have said.
+    #[error("{path} is open to others (mode {mode:03o}): expected 700", path = path.display())]
+    Exposed {
+        /// The folder.
+        path: PathBuf,
+        /// What its owner may do with it, and others.
+        mode: u32,
+    },
     /// A newer file holds the same.
     #[error("{path} holds what a newer file holds", path = path.display())]
     Twice {

@@ -7,6 +7,7 @@
 //! | file | what happens there |
 //! |---|---|
 //! | `buffer.rs` | memory for copies: page-aligned, pooled, given back to the system |
+//! | `label.rs` | what is known of a copy beside its bytes |
 //! | `host.rs` | copies in memory |
 //! | [`disk`] | copies in a folder, found again after a restart |
 //! | `checksum.rs` | how damage is noticed |
@@ -21,35 +22,20 @@ mod checksum;
 pub mod disk;
 mod error;
 mod host;
+mod label;
 pub mod precision;
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{CopyId, TokenId};
+use crate::CopyId;
 
 pub use crate::cache::SaltDigest;
 pub use buffer::{Buffer, BufferPool, PoolStats};
-pub use disk::{DiskTier, Recovered};
+pub use disk::{DiskLimits, DiskTier, Recovered};
 pub use error::TierError;
 pub use host::HostTier;
-
-/// What is known of a copy beside its bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Label {
-    /// Whose it is.
-    pub salt: SaltDigest,
-    /// All tokens from the first of the sequence to the last that the copy covers.
-    pub tokens: Arc<[TokenId]>,
-    /// Where its own tokens begin: it is the state of `tokens[start..]`.
-    pub start: usize,
-    /// Tokens that followed when it was sealed, for state that depends on them.
-    pub beyond: usize,
-    /// How its numbers are kept.
-    pub precision: Precision,
-    /// Bytes of the copy as it is kept.
-    pub bytes: usize,
-}
+pub use label::{Label, PrefixDigest, PrefixHasher};
 
 /// How a copy's numbers are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,8 +1,10 @@
 //! What the disk tier asks of the system.
 
 use std::fmt::Debug;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
+#[cfg(unix)]
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A file that one may write on, or read from.
@@ -28,10 +30,11 @@ pub trait OpenFile: Debug + Send {
 /// Each operation's errors are those of the system.
 #[expect(clippy::missing_errors_doc, reason = "said once, of all of them")]
 pub trait Files: Debug + Send {
-    /// Makes a folder in one that exists.
+    /// Makes a folder in one that exists, for its owner only where the system knows owners.
     fn create_folder(&mut self, folder: &Path) -> io::Result<()>;
 
-    /// Locks a file, which is made if need be, until the answer is dropped.
+    /// Locks a file, which is made if need be, for its owner only, until the answer is
+    /// dropped.
     fn lock(&mut self, path: &Path) -> Result<File, TryLockError>;
 
     /// Whether this is the file that was locked, and not another of the same name.
@@ -40,7 +43,14 @@ pub trait Files: Debug + Send {
     /// All that is a plain file in a folder, in any order.
     fn list(&mut self, folder: &Path) -> io::Result<Vec<PathBuf>>;
 
-    /// Makes a file, which may not be there, to write on.
+    /// Bytes of a file, which need not be readable.
+    fn bytes(&mut self, path: &Path) -> io::Result<u64>;
+
+    /// What others than the owner may do with a file or folder: the bits of its mode, none
+    /// where the system has no such bits.
+    fn others_may(&mut self, path: &Path) -> io::Result<u32>;
+
+    /// Makes a file, which may not be there, to write on, for its owner only.
     fn create(&mut self, path: &Path) -> io::Result<Box<dyn OpenFile>>;
 
     /// Opens a file to read it; how many bytes it has.
@@ -69,11 +79,15 @@ impl OpenFile for File {
 
 impl Files for SystemFiles {
     fn create_folder(&mut self, folder: &Path) -> io::Result<()> {
-        fs::create_dir(folder)
+        #[cfg_attr(not(unix), expect(unused_mut, reason = "only Unix has modes"))]
+        let mut folders = DirBuilder::new();
+        #[cfg(unix)]
+        folders.mode(0o700);
+        folders.create(folder)
     }
 
     fn lock(&mut self, path: &Path) -> Result<File, TryLockError> {
-        let mut options = File::options();
+        let mut options = private();
         let file = options.write(true).create(true).truncate(false).open(path);
         let file = file.map_err(TryLockError::Error)?;
         file.try_lock()?;
@@ -82,7 +96,6 @@ impl Files for SystemFiles {
 
     #[cfg(unix)]
     fn is_locked(&mut self, path: &Path, locked: &File) -> io::Result<bool> {
-        use std::os::unix::fs::MetadataExt;
         let (there, ours) = (fs::metadata(path)?, locked.metadata()?);
         Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino()))
     }
@@ -104,8 +117,22 @@ impl Files for SystemFiles {
         Ok(files)
     }
 
+    fn bytes(&mut self, path: &Path) -> io::Result<u64> {
+        Ok(fs::symlink_metadata(path)?.len())
+    }
+
+    #[cfg(unix)]
+    fn others_may(&mut self, path: &Path) -> io::Result<u32> {
+        Ok(fs::metadata(path)?.mode() & 0o077)
+    }
+
+    #[cfg(not(unix))]
+    fn others_may(&mut self, path: &Path) -> io::Result<u32> {
+        fs::metadata(path).map(|_| 0)
+    }
+
     fn create(&mut self, path: &Path) -> io::Result<Box<dyn OpenFile>> {
-        let file = File::options().write(true).create_new(true).open(path)?;
+        let file = private().write(true).create_new(true).open(path)?;
         Ok(Box::new(file))
     }
 
@@ -122,4 +149,14 @@ impl Files for SystemFiles {
     fn remove(&mut self, path: &Path) -> io::Result<()> {
         fs::remove_file(path)
     }
+}
+
+/// How files of ours are made: nobody but their owner may read what is in them, whatever the
+/// process lets others do with its files.
+fn private() -> OpenOptions {
+    #[cfg_attr(not(unix), expect(unused_mut, reason = "only Unix has modes"))]
+    let mut options = File::options();
+    #[cfg(unix)]
+    options.mode(0o600);
+    options
 }

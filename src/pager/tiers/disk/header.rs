@@ -6,11 +6,12 @@
 //!  16  the model's identity        u64
 //!  24  the file's number           u64: that which its name says
 //!  32  digest of the salt          32 bytes
-//!  64  tokens, start, beyond       u64 each
-//!  88  bytes of payload            u64
-//!  96  checksum of the payload     u64
-//! 104  checksum of all the rest    u64: what is before it, and the tokens
-//! 112  the tokens                  u32 each
+//!  64  digest of what is before    32 bytes
+//!  96  start, tokens, beyond       u64 each
+//! 120  bytes of payload            u64
+//! 128  checksum of the payload     u64
+//! 136  checksum of all the rest    u64: what is before it, and the tokens
+//! 144  the copy's own tokens       u32 each
 //!      the payload, to the end of the file
 //! ```
 
@@ -19,14 +20,14 @@ use std::sync::Arc;
 
 use crate::TokenId;
 use crate::pager::tiers::checksum::Checksum;
-use crate::pager::tiers::{Label, Precision, SaltDigest, TierError};
+use crate::pager::tiers::{Label, Precision, PrefixDigest, SaltDigest, TierError};
 
-const MAGIC: [u8; 8] = *b"motetseg";
+pub(super) const MAGIC: [u8; 8] = *b"motetseg";
 /// Goes up with every change of the format or of what a payload is.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 /// Bytes before the tokens.
-pub(super) const FIXED_BYTES: usize = 112;
-const CHECKSUM_AT: usize = 104;
+pub(super) const FIXED_BYTES: usize = 144;
+const CHECKSUM_AT: usize = 136;
 const TOKEN_BYTES: usize = size_of::<TokenId>();
 
 /// All that is in a file but for its payload.
@@ -44,14 +45,9 @@ pub(super) struct Fixed {
     bytes: [u8; FIXED_BYTES],
 }
 
-/// Bytes of the header of a copy of so many tokens.
+/// Bytes of the header of a copy of so many tokens of its own.
 pub(super) fn header_bytes(tokens: usize) -> usize {
     FIXED_BYTES + TOKEN_BYTES * tokens
-}
-
-/// Whether a file that begins so was written by a disk tier, of any version.
-pub(super) fn is_ours(begin: &[u8; FIXED_BYTES]) -> bool {
-    begin[..8] == MAGIC
 }
 
 impl Header {
@@ -68,7 +64,8 @@ impl Header {
         bytes.extend(self.identity.to_le_bytes());
         bytes.extend(self.number.to_le_bytes());
         bytes.extend(label.salt.0);
-        for number in [label.tokens.len(), label.start, label.beyond, label.bytes] {
+        bytes.extend(label.before.0);
+        for number in [label.start, label.tokens.len(), label.beyond, label.bytes] {
             bytes.extend((number as u64).to_le_bytes());
         }
         bytes.extend(self.payload_checksum.to_le_bytes());
@@ -95,7 +92,7 @@ impl Fixed {
         bytes: [u8; FIXED_BYTES],
         file_bytes: u64,
     ) -> Result<Self, TierError> {
-        if !is_ours(&bytes) {
+        if bytes[..8] != MAGIC {
             let what = format!("it begins with {:02x?}", &bytes[..8]);
             return Err(TierError::damaged(path, what, "the magic `motetseg`"));
         }
@@ -110,9 +107,9 @@ impl Fixed {
         let fixed = Self { bytes };
         // Only sizes that the file bears out are believed: nothing is allocated for more.
         let claimed = fixed
-            .number(64)
+            .number(104)
             .checked_mul(TOKEN_BYTES as u64)
-            .and_then(|tokens| tokens.checked_add(fixed.number(88)))
+            .and_then(|tokens| tokens.checked_add(fixed.number(120)))
             .and_then(|rest| rest.checked_add(FIXED_BYTES as u64));
         if claimed != Some(file_bytes) {
             let expected = match claimed {
@@ -128,9 +125,14 @@ impl Fixed {
         Ok(fixed)
     }
 
+    /// Tokens that follow: fewer than the file has bytes.
+    pub(super) fn tokens(&self) -> usize {
+        self.number(104) as usize
+    }
+
     /// Bytes of tokens that follow.
     pub(super) fn tokens_bytes(&self) -> usize {
-        self.number(64) as usize * TOKEN_BYTES
+        self.tokens() * TOKEN_BYTES
     }
 
     /// The header, with the tokens that followed. `name` is the number that the file's
@@ -166,13 +168,13 @@ impl Fixed {
             return Err(TierError::damaged(path, "it was renamed", expected));
         }
         let label = self.label(tokens).ok_or_else(|| {
-            TierError::damaged(path, "its label makes no sense", "tokens from its start on")
+            TierError::damaged(path, "its label makes no sense", "a token at least")
         })?;
         Ok(Header {
             identity,
             number: name,
             label,
-            payload_checksum: self.number(96),
+            payload_checksum: self.number(128),
         })
     }
 
@@ -191,11 +193,12 @@ impl Fixed {
             .collect();
         Some(Label {
             salt: SaltDigest(field(&self.bytes, 32)),
-            start: size(72).filter(|start| *start < tokens.len())?,
-            tokens,
-            beyond: size(80)?,
+            before: PrefixDigest(field(&self.bytes, 64)),
+            start: size(96).filter(|start| start.checked_add(tokens.len()).is_some())?,
+            tokens: Some(tokens).filter(|tokens| !tokens.is_empty())?,
+            beyond: size(112)?,
             precision,
-            bytes: size(88)?,
+            bytes: size(120)?,
         })
     }
 

@@ -19,7 +19,19 @@
 //! **Budget.** A file counts as the blocks that it takes, header and all, before it is
 //! begun. A file that cannot be removed goes on counting, and is tried again; so does one
 //! that is not there because the folder is not. What the system keeps for the folder itself
-//! and the lock is not counted.
+//! and the lock is not counted. What is known of the copies that are found takes host memory:
+//! there are no more of them than that has room for.
+//!
+//! **What is removed.** Only files that a disk tier wrote: they have a name of its kind, and
+//! begin with its magic, or there is nothing in them. At the start those are removed that are
+//! damaged, never finished, of another model or format, or more than the budgets allow. One
+//! that could not be read, for whatever reason, may be read another time: it is left where
+//! it is, counts, and is looked at again at the next start. A number that any file has is
+//! never given to another.
+//!
+//! **Who may read.** The folder and its files hold what users have said, and are made for
+//! their owner only (0700 and 0600 on Unix). A folder that was there and that others may use
+//! is reported and left as it is: whoever made it may have had a reason.
 //!
 //! **A folder that is lost** is no damage to what is in it: it may come back, as when a
 //! disk that other machines serve does. Until then nothing is read or written. One that was
@@ -34,7 +46,7 @@ mod files;
 mod header;
 mod recovery;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -64,13 +76,25 @@ pub struct DiskTier {
     pool: BufferPool,
     copies: BTreeMap<CopyId, Kept>,
     /// Files that ought not to be there, and could not be removed.
-    strays: Vec<Kept>,
+    strays: Vec<Stray>,
+    /// Numbers of files that were there before, and of which there is no copy.
+    taken: BTreeSet<u64>,
     used_bytes: usize,
-    bytes_max: usize,
+    limits: DiskLimits,
     /// The number of the next file.
     next: u64,
     /// Held as long as the folder is ours.
     lock: recovery::FolderLock,
+}
+
+/// What a tier may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskLimits {
+    /// Bytes of its files.
+    pub bytes_max: usize,
+    /// Bytes of host memory for what is known of the copies that are found at the start: see
+    /// [`Label::host_bytes`].
+    pub label_bytes_max: usize,
 }
 
 /// What was in a folder.
@@ -80,8 +104,13 @@ pub struct Recovered {
     pub copies: Vec<(CopyId, Label)>,
     /// Files that were removed, and why.
     pub removed: Vec<(PathBuf, TierError)>,
-    /// Files that were left where they are, for they are somebody else's.
+    /// Files that were left where they are, and why: they are somebody else's, could not be
+    /// read, or could not be removed.
     pub left: Vec<(PathBuf, TierError)>,
+    /// Bytes of the tier's budget that are taken by what was left.
+    pub left_bytes: usize,
+    /// That others may use the folder, if they may.
+    pub exposed: Option<TierError>,
 }
 
 /// A file of ours.
@@ -92,24 +121,33 @@ struct Kept {
     bytes: usize,
 }
 
+/// Files that ought not to be there.
+#[derive(Debug)]
+struct Stray {
+    /// The names that it may have.
+    paths: Vec<PathBuf>,
+    /// What it takes of the budget.
+    bytes: usize,
+}
+
 impl DiskTier {
     /// The tier in `folder`, which is made if only its last part is missing. `identity`
     /// is that of the model; the copies that are there get ids from `first` on. Copies
-    /// that are more than `bytes_max` allows are removed, the oldest first.
+    /// that are more than `limits` allow are removed, the oldest first.
     ///
     /// # Errors
     ///
     /// [`TierError::Missing`], [`TierError::NotAFolder`], [`TierError::Locked`], or what
-    /// the disk says, also of a file that is to be removed.
+    /// the disk says of the folder. What it says of a file is in [`Recovered::left`].
     pub fn open(
         folder: &Path,
-        bytes_max: usize,
+        limits: DiskLimits,
         identity: u64,
         pool: BufferPool,
         first: CopyId,
     ) -> Result<(Self, Recovered), TierError> {
         let files = Box::new(SystemFiles);
-        Self::open_with(files, folder, bytes_max, identity, pool, first)
+        Self::open_with(files, folder, limits, identity, pool, first)
     }
 
     /// The same on other files, which tests can make fail.
@@ -120,7 +158,7 @@ impl DiskTier {
     pub fn open_with(
         mut files: Box<dyn Files>,
         folder: &Path,
-        bytes_max: usize,
+        limits: DiskLimits,
         identity: u64,
         pool: BufferPool,
         first: CopyId,
@@ -133,8 +171,9 @@ impl DiskTier {
             pool,
             copies: BTreeMap::new(),
             strays: Vec::new(),
+            taken: BTreeSet::new(),
             used_bytes: 0,
-            bytes_max,
+            limits,
             next: 0,
             lock,
         };
@@ -142,12 +181,10 @@ impl DiskTier {
         Ok((tier, recovered))
     }
 
-    /// What a copy takes of the budget, of so many tokens from the first of its sequence
-    /// and so many bytes.
+    /// What a copy takes of the budget, of so many tokens of its own and so many bytes.
     #[must_use]
     pub fn bytes_taken(tokens: usize, bytes: usize) -> usize {
-        let whole = header_bytes(tokens).saturating_add(bytes);
-        whole.div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES)
+        in_blocks(header_bytes(tokens).saturating_add(bytes))
     }
 
     fn path(&self, number: u64) -> PathBuf {
@@ -164,17 +201,23 @@ impl DiskTier {
         self.files.rename(&part, path)
     }
 
-    /// A file's header, and the file, to read on from there.
+    /// A file's header, and the file, to read on from there. A header of more tokens than
+    /// `tokens_max` is none.
     fn open_file(
         &mut self,
         path: &Path,
         number: u64,
+        tokens_max: usize,
     ) -> Result<(Header, Box<dyn OpenFile>), TierError> {
         let failed = |source| read_failed(path, source);
         let (mut file, file_bytes) = self.files.open(path).map_err(failed)?;
         let mut begin = [0; FIXED_BYTES];
         file.read(&mut begin).map_err(failed)?;
         let fixed = Fixed::new(path, begin, file_bytes)?;
+        if fixed.tokens() > tokens_max {
+            let what = format!("a header of {} tokens", fixed.tokens());
+            return Err(TierError::damaged(path, what, format!("at most {tokens_max}")));
+        }
         let mut tokens = vec![0; fixed.tokens_bytes()];
         file.read(&mut tokens).map_err(failed)?;
         let header = fixed.with(path, &tokens, self.identity, number)?;
@@ -184,7 +227,7 @@ impl DiskTier {
     /// The payload of a file, if all of the file is as it was written.
     fn read_payload(&mut self, number: u64, label: &Label) -> Result<Arc<Buffer>, TierError> {
         let path = self.path(number);
-        let (header, mut file) = self.open_file(&path, number)?;
+        let (header, mut file) = self.open_file(&path, number, label.tokens.len())?;
         if header.label != *label {
             let what = "it is a copy of something else";
             return Err(TierError::damaged(&path, what, "that of its label"));
@@ -203,27 +246,44 @@ impl DiskTier {
         Ok(Arc::new(buffer))
     }
 
-    /// Removes a file under either of its names: a rename may have failed after it was
-    /// done. If that fails, the file goes on counting.
+    /// Removes a file of ours under either of its names: a rename may have failed after it
+    /// was done. If that fails, the file goes on counting.
     fn discard(&mut self, file: Kept) -> Result<(), TierError> {
+        let path = self.path(file.number);
+        let paths = vec![path.with_extension(PART), path];
+        let bytes = file.bytes;
+        self.discard_stray(Stray { paths, bytes })
+    }
+
+    fn discard_stray(&mut self, stray: Stray) -> Result<(), TierError> {
         if let Err(lost) = self.find_folder() {
             // What has this name there now is another's.
-            self.strays.push(file);
+            self.strays.push(stray);
             return Err(lost);
         }
-        let path = self.path(file.number);
-        for path in [path.with_extension(PART), path] {
-            match self.files.remove(&path) {
+        for path in &stray.paths {
+            match self.files.remove(path) {
                 Ok(()) => {}
                 Err(source) if source.kind() == io::ErrorKind::NotFound => {}
                 Err(source) => {
-                    self.strays.push(file);
-                    return Err(TierError::of_system(&path, source));
+                    let error = TierError::of_system(path, source);
+                    self.strays.push(stray);
+                    return Err(error);
                 }
             }
         }
-        self.used_bytes -= file.bytes;
+        self.used_bytes -= stray.bytes;
         Ok(())
+    }
+
+    /// A number that no file has.
+    fn next_number(&mut self) -> u64 {
+        while self.taken.contains(&self.next) {
+            self.next = self.next.wrapping_add(1);
+        }
+        let number = self.next;
+        self.next = number.wrapping_add(1);
+        number
     }
 
     /// An error where the folder itself is not there any more, or is not the one that was
@@ -247,6 +307,7 @@ impl DiskTier {
         self.lock = lock;
         self.copies.clear();
         self.strays.clear();
+        self.taken.clear();
         self.used_bytes = 0;
         Some(())
     }
@@ -256,15 +317,15 @@ impl DiskTier {
             tier: "the disk tier",
             bytes,
             used_bytes: self.used_bytes,
-            bytes_max: self.bytes_max,
+            bytes_max: self.limits.bytes_max,
         }
     }
 
     /// Tries again to remove what could not be removed.
     fn sweep(&mut self) {
-        for file in std::mem::take(&mut self.strays) {
+        for stray in std::mem::take(&mut self.strays) {
             // Whether it went is in `strays` and `used_bytes`.
-            self.discard(file).ok();
+            self.discard_stray(stray).ok();
         }
     }
 }
@@ -280,11 +341,10 @@ impl Tier for DiskTier {
         }
         self.sweep();
         let needed = Self::bytes_taken(label.tokens.len(), label.bytes);
-        if needed > self.bytes_max.saturating_sub(self.used_bytes) {
+        if needed > self.limits.bytes_max.saturating_sub(self.used_bytes) {
             return Err(self.no_room(needed));
         }
-        let number = self.next;
-        self.next = number.saturating_add(1);
+        let number = self.next_number();
         let header = Header {
             identity: self.identity,
             number,
@@ -331,6 +391,11 @@ impl Tier for DiskTier {
     fn used_bytes(&self) -> usize {
         self.used_bytes
     }
+}
+
+/// What a file of so many bytes takes of the budget.
+fn in_blocks(bytes: usize) -> usize {
+    bytes.div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES)
 }
 
 /// A file that is gone, or ends early, is damaged; for all else the disk is to blame.

@@ -3,12 +3,13 @@
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::FxHashSet;
 
-use super::header::{FIXED_BYTES, is_ours};
-use super::{DiskTier, Files, Kept, Label, PART, Recovered, SEGMENT, TierError, read_failed};
-use crate::CopyId;
+use super::header::MAGIC;
+use super::{DiskTier, Files, Kept, Label, PART, Recovered, SEGMENT, Stray, TierError, in_blocks};
+use crate::{CopyId, TokenId};
 
 /// The file whose lock is the folder's.
 const LOCK: &str = "lock";
@@ -22,8 +23,8 @@ pub(super) struct FolderLock(File);
 enum Named {
     /// The file of this number.
     Segment(u64),
-    /// One that was being written.
-    Part,
+    /// One of this number that was being written.
+    Part(u64),
     /// One that ends like ours and is not numbered.
     Misnamed,
     /// Something else.
@@ -80,71 +81,108 @@ pub(super) fn lock_empty(files: &mut dyn Files, folder: &Path) -> Option<FolderL
     is_empty.then(|| files.lock(&lock).ok().map(FolderLock))?
 }
 
+/// What is to become of a file that is no copy.
+#[derive(Debug)]
+enum Fate {
+    /// It is ours, and of no use.
+    Goes(TierError),
+    /// It is not ours, or it is not known what it is.
+    Stays(TierError),
+    /// It is not there any more.
+    Gone,
+}
+
 impl DiskTier {
     /// Looks at every file in the folder.
     pub(super) fn recover(&mut self, first: CopyId) -> Result<Recovered, TierError> {
         let listed = self.files.list(&self.folder);
-        let mut paths = listed.map_err(|source| TierError::of_system(&self.folder, source))?;
-        paths.sort_unstable();
-        let mut recovered = Recovered::default();
-        let mut believed = Vec::new();
+        let paths = listed.map_err(|source| TierError::of_system(&self.folder, source))?;
+        let mut recovered = Recovered {
+            exposed: self.exposed(),
+            ..Recovered::default()
+        };
+        let mut numbered = Vec::new();
         for path in paths {
-            let unfit = match named(&path) {
-                Named::Segment(number) => match self.open_file(&path, number) {
-                    Ok((header, _)) => {
-                        believed.push((number, header.label));
-                        continue;
-                    }
-                    Err(error) => error,
-                },
-                Named::Part => TierError::Unfinished { path: path.clone() },
-                Named::Misnamed if self.is_ours(&path) => {
-                    TierError::damaged(&path, "it was renamed", "a number for a name")
-                }
-                Named::Misnamed => {
-                    let error = TierError::Foreign { path: path.clone() };
-                    recovered.left.push((path, error));
+            let why = match named(&path) {
+                Named::Segment(number) => {
+                    numbered.push((number, path));
                     continue;
                 }
+                Named::Part(number) => {
+                    self.taken.insert(number);
+                    TierError::Unfinished { path: path.clone() }
+                }
+                Named::Misnamed => TierError::damaged(&path, "it was renamed", "a number for a name"),
                 Named::Other => continue,
             };
-            self.put_away(path, unfit, &mut recovered)?;
+            let fate = self.fate(&path, why);
+            self.seal_fate(path, fate, &mut recovered);
         }
-        let last = believed.last().map(|(number, _)| *number);
-        self.next = last.map_or(0, |last| last.saturating_add(1));
-        self.keep(believed, first, &mut recovered)?;
+        numbered.sort_unstable();
+        let found = self.read(numbered, &mut recovered);
+        self.keep(found, first, &mut recovered);
         Ok(recovered)
     }
 
-    /// Keeps what the budget allows, each state once. Files come oldest first.
-    fn keep(
+    /// The labels of as many files as there is room for, newest first. Files come oldest
+    /// first.
+    fn read(
         &mut self,
-        files: Vec<(u64, Label)>,
-        first: CopyId,
+        files: Vec<(u64, PathBuf)>,
         recovered: &mut Recovered,
-    ) -> Result<(), TierError> {
-        let state = |label: &Label| {
-            let tokens = label.tokens.clone();
-            (label.salt, tokens, label.start, label.beyond)
-        };
-        let newest: FxHashMap<_, u64> = files
-            .iter()
-            .map(|(number, label)| (state(label), *number))
-            .collect();
+    ) -> Vec<(u64, Label)> {
+        let label_bytes_max = self.limits.label_bytes_max;
+        let mut found: Vec<(u64, Label)> = Vec::new();
+        let mut states = FxHashSet::default();
+        let (mut label_bytes, mut is_full) = (0, false);
+        for (number, path) in files.into_iter().rev() {
+            let left = label_bytes_max - label_bytes;
+            let why = match self.open_file(&path, number, label_bytes_max / size_of::<TokenId>()) {
+                Ok((header, _)) => {
+                    let label = header.label;
+                    let bytes = Label::host_bytes(label.tokens.len());
+                    let state = (label.salt, label.before, label.start, label.beyond);
+                    is_full |= bytes > left;
+                    if is_full {
+                        // What is kept is always the newest.
+                        no_label_room(bytes, label_bytes, label_bytes_max)
+                    } else if states.insert((state, Arc::clone(&label.tokens))) {
+                        label_bytes += bytes;
+                        found.push((number, label));
+                        continue;
+                    } else {
+                        TierError::Twice { path: path.clone() }
+                    }
+                }
+                Err(error) => error,
+            };
+            self.taken.insert(number);
+            let fate = match why {
+                TierError::Twice { .. } | TierError::NoRoom { .. } => Fate::Goes(why),
+                why => self.fate(&path, why),
+            };
+            self.seal_fate(path, fate, recovered);
+        }
+        found
+    }
+
+    /// Keeps what the budget allows. Files come newest first.
+    fn keep(&mut self, files: Vec<(u64, Label)>, first: CopyId, recovered: &mut Recovered) {
+        self.next = files.first().map_or(0, |(last, _)| last.wrapping_add(1));
+        if self.next == 0 {
+            // Should numbers ever begin again, those of the files that are there are passed.
+            self.taken.extend(files.iter().map(|(number, _)| *number));
+        }
         let mut kept = Vec::new();
         let mut is_full = false;
-        for (number, label) in files.into_iter().rev() {
-            let path = self.path(number);
+        for (number, label) in files {
             let bytes = Self::bytes_taken(label.tokens.len(), label.bytes);
-            if newest[&state(&label)] != number {
-                self.put_away(path.clone(), TierError::Twice { path }, recovered)?;
-                continue;
-            }
             // What is kept is always the newest: nothing older than what had no room.
-            is_full |= bytes > self.bytes_max - self.used_bytes;
+            is_full |= bytes > self.limits.bytes_max.saturating_sub(self.used_bytes);
             if is_full {
-                let error = self.no_room(bytes);
-                self.put_away(path, error, recovered)?;
+                let (path, error) = (self.path(number), self.no_room(bytes));
+                self.taken.insert(number);
+                self.seal_fate(path, Fate::Goes(error), recovered);
                 continue;
             }
             self.used_bytes += bytes;
@@ -154,28 +192,83 @@ impl DiskTier {
             self.copies.insert(CopyId(id), kept);
             recovered.copies.push((CopyId(id), label));
         }
-        Ok(())
     }
 
-    /// Removes a file that is of no use, and notes why.
-    fn put_away(
-        &mut self,
-        path: PathBuf,
-        why: TierError,
-        recovered: &mut Recovered,
-    ) -> Result<(), TierError> {
-        let removed = self.files.remove(&path);
-        removed.map_err(|source| TierError::of_system(&path, source))?;
-        recovered.removed.push((path, why));
-        Ok(())
+    /// Removes a file, or leaves it where it is, and notes why. One that stays counts, if it
+    /// may be ours.
+    fn seal_fate(&mut self, path: PathBuf, fate: Fate, recovered: &mut Recovered) {
+        let error = match fate {
+            Fate::Gone => return,
+            Fate::Goes(why) => match self.files.remove(&path) {
+                Ok(()) => return recovered.removed.push((path, why)),
+                Err(source) if source.kind() == io::ErrorKind::NotFound => return,
+                Err(source) => {
+                    let bytes = self.count_left(&path, recovered);
+                    let paths = vec![path.clone()];
+                    self.strays.push(Stray { paths, bytes });
+                    TierError::of_system(&path, source)
+                }
+            },
+            Fate::Stays(why) => {
+                if !matches!(why, TierError::Foreign { .. }) {
+                    self.count_left(&path, recovered);
+                }
+                why
+            }
+        };
+        recovered.left.push((path, error));
     }
 
-    /// Whether a file begins like ours.
-    fn is_ours(&mut self, path: &Path) -> bool {
-        let mut begin = [0; FIXED_BYTES];
-        let opened = self.files.open(path);
-        let read = opened.and_then(|(mut file, _)| file.read(&mut begin));
-        read.map_err(|source| read_failed(path, source)).is_ok() && is_ours(&begin)
+    /// Counts a file that stays, as far as the system says how large it is.
+    fn count_left(&mut self, path: &Path, recovered: &mut Recovered) -> usize {
+        let bytes = self.files.bytes(path).unwrap_or(0);
+        let bytes = in_blocks(usize::try_from(bytes).unwrap_or(usize::MAX));
+        self.used_bytes = self.used_bytes.saturating_add(bytes);
+        recovered.left_bytes = recovered.left_bytes.saturating_add(bytes);
+        bytes
+    }
+
+    /// What becomes of a file that is not what it should be, and why.
+    fn fate(&mut self, path: &Path, why: TierError) -> Fate {
+        if !why.is_of_the_file() && !matches!(why, TierError::Unfinished { .. }) {
+            return Fate::Stays(why);
+        }
+        match self.is_ours(path) {
+            Ok(true) => Fate::Goes(why),
+            Ok(false) => Fate::Stays(TierError::Foreign {
+                path: path.to_owned(),
+            }),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Fate::Gone,
+            Err(source) => Fate::Stays(TierError::of_system(path, source)),
+        }
+    }
+
+    /// Whether a file begins like ours, as far as it goes: one that was being written when
+    /// the power failed may have nothing in it.
+    fn is_ours(&mut self, path: &Path) -> io::Result<bool> {
+        let (mut file, bytes) = self.files.open(path)?;
+        let mut begin = MAGIC;
+        let length = begin.len().min(usize::try_from(bytes).unwrap_or(usize::MAX));
+        file.read(&mut begin[..length])?;
+        Ok(begin == MAGIC)
+    }
+
+    /// That others may use the folder.
+    fn exposed(&mut self) -> Option<TierError> {
+        let others = self.files.others_may(&self.folder).ok()?;
+        (others != 0).then(|| TierError::Exposed {
+            path: self.folder.clone(),
+            mode: 0o700 | others,
+        })
+    }
+}
+
+fn no_label_room(bytes: usize, used_bytes: usize, bytes_max: usize) -> TierError {
+    TierError::NoRoom {
+        tier: "host memory for what is known of copies",
+        bytes,
+        used_bytes,
+        bytes_max,
     }
 }
 
@@ -185,7 +278,7 @@ fn named(path: &Path) -> Named {
     let number = stem.as_deref().and_then(number);
     match (extension.as_deref(), number) {
         (Some(SEGMENT), Some(number)) => Named::Segment(number),
-        (Some(PART), Some(_)) => Named::Part,
+        (Some(PART), Some(number)) => Named::Part(number),
         (Some(SEGMENT | PART), None) => Named::Misnamed,
         _ => Named::Other,
     }
@@ -207,7 +300,7 @@ mod tests {
             assert_eq!(named(&Path::new("/tier").join(name)), expected, "{name}");
         };
         check("000000000000001f.segment", Named::Segment(31));
-        check("000000000000001f.part", Named::Part);
+        check("000000000000001f.part", Named::Part(31));
         check("000000000000001F.segment", Named::Misnamed);
         check("1f.segment", Named::Misnamed);
         check("+00000000000001f.segment", Named::Misnamed);

@@ -1,0 +1,191 @@
+//! What is known of copies takes memory in proportion to their own tokens, within its bytes.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use motet::config::{DiskConfig, PagerConfig};
+use motet::model::oracle::OracleConfig;
+use motet::model::{Extent, LayerKind};
+use motet::pager::tiers::{Label, Precision, SaltDigest};
+use motet::pager::{Done, Effect, Ledger, Message, Offer, PagerCore, Task, Told, Want};
+use motet::shared::lease::LeaseWord;
+use motet::{CopyId, SegmentId, SequenceId, TokenId};
+
+const SALT: SaltDigest = SaltDigest([9; 32]);
+const SEGMENT_TOKENS: usize = 64;
+
+/// Bytes that are allocated.
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+// SAFETY: the system's, and a count beside it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        HELD.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// A pager, with the ledger that is kept of it, and one conversation.
+struct Pager {
+    core: PagerCore,
+    ledger: Ledger,
+    conversation: Vec<TokenId>,
+    segments: usize,
+}
+
+impl Pager {
+    fn new(label_bytes_max: usize, segments: usize) -> Self {
+        let config = PagerConfig {
+            host_bytes_max: 1 << 30,
+            label_bytes_max: Some(label_bytes_max),
+            disk: Some(DiskConfig {
+                folder: "never touched".into(),
+                bytes_max: 1 << 30,
+            }),
+            ..PagerConfig::default()
+        };
+        let spec = OracleConfig::with_layers(&[LayerKind::Full]).spec();
+        let sizes = |_: Extent| (100, Precision::Full);
+        Self {
+            core: PagerCore::new(spec, config, Box::new(sizes), Vec::new()),
+            ledger: Ledger::default(),
+            conversation: (0..(segments * SEGMENT_TOKENS) as TokenId).collect(),
+            segments: 0,
+        }
+    }
+
+    /// Whether the next segment of the conversation is kept, in host memory and on the disk.
+    fn keep_next(&mut self) -> bool {
+        self.segments += 1;
+        let word = LeaseWord::new(SegmentId(self.segments as u64));
+        let offer = Offer {
+            lease: word.lease().expect("nobody evicts it"),
+            salt: SALT,
+            tokens: Arc::from(&self.conversation[..self.segments * SEGMENT_TOKENS]),
+            extent: Extent::whole(SEGMENT_TOKENS),
+            priority: 0,
+        };
+        let mut to_do = self.tell(Message::Offer(offer));
+        let mut kept = false;
+        while !to_do.is_empty() {
+            let effects = std::mem::take(&mut to_do);
+            for effect in effects {
+                match effect {
+                    Effect::Do(job) => {
+                        kept |= job.task == Task::Pack;
+                        to_do.extend(self.end(job.copy, job.task));
+                    }
+                    Effect::Tell(Told::Refused { .. }) => return false,
+                    _ => {}
+                }
+            }
+        }
+        kept
+    }
+
+    fn end(&mut self, copy: CopyId, task: Task) -> Vec<Effect> {
+        self.tell(Message::Done(Done {
+            copy,
+            task,
+            result: Ok(()),
+            took: Duration::from_micros(1),
+            bytes: 100,
+        }))
+    }
+
+    fn tell(&mut self, message: Message) -> Vec<Effect> {
+        self.ledger.hears(&message);
+        let effects = self.core.handle(Duration::ZERO, message);
+        effects.iter().for_each(|effect| self.ledger.says(effect));
+        effects
+    }
+
+    /// How many copies serve the whole conversation.
+    fn found(&mut self) -> usize {
+        let want = Want {
+            sequence: SequenceId(1),
+            salt: SALT,
+            tokens: Arc::from(&*self.conversation),
+            resident: Vec::new(),
+            seen_tokens: 0,
+            token_time: None,
+        };
+        let found = match &self.tell(Message::Want(want))[..] {
+            [Effect::Tell(Told::Found { pieces, .. })] => pieces.len(),
+            [Effect::Tell(Told::Nothing { .. })] => 0,
+            other => panic!("one answer: {other:?}"),
+        };
+        self.tell(Message::Cancel {
+            sequence: SequenceId(1),
+        });
+        found
+    }
+}
+
+/// Each allocation is counted, the pager's tables and the ledger's included: what the labels
+/// are said to take is what they take, and twice the conversation takes twice as much. One
+/// test, for all share one allocator.
+#[test]
+fn labels_take_what_their_own_tokens_take() {
+    const SEGMENTS: usize = 2_000;
+    let each = Label::host_bytes(SEGMENT_TOKENS);
+    let mut pager = Pager::new(2 * SEGMENTS * each, SEGMENTS);
+    let empty = HELD.load(Ordering::Relaxed);
+    let mut held = Vec::new();
+    for segment in 1..=SEGMENTS {
+        assert!(pager.keep_next(), "there is room");
+        if segment == SEGMENTS / 2 || segment == SEGMENTS {
+            held.push(HELD.load(Ordering::Relaxed) - empty);
+            let stats = pager.core.stats();
+            assert_eq!((stats.host_copies, stats.disk_copies), (segment, segment));
+            assert_eq!(stats.label_bytes, segment * each);
+        }
+    }
+    println!(
+        "{SEGMENTS} copies of {SEGMENT_TOKENS} tokens: {} bytes held, {} counted; with all \
+         tokens from the first one in each: {}",
+        held[1],
+        SEGMENTS * each,
+        SEGMENTS * (SEGMENTS + 1) / 2 * SEGMENT_TOKENS * size_of::<TokenId>()
+    );
+    assert!(held[0] <= SEGMENTS / 2 * each, "{held:?}");
+    assert!(held[1] <= SEGMENTS * each, "{held:?}");
+    assert!(held[1] <= 2 * held[0] + (64 << 10), "{held:?}");
+    assert_eq!(pager.found(), SEGMENTS, "and all are found by what they are");
+    pager.core.check_integrity();
+
+    labels_keep_within_their_bytes();
+}
+
+fn labels_keep_within_their_bytes() {
+    const KEPT: usize = 10;
+    let each = Label::host_bytes(SEGMENT_TOKENS);
+    let mut pager = Pager::new(KEPT * each + each - 1, 40);
+    for segment in 1..=40 {
+        assert!(pager.keep_next(), "something else gives way");
+        let stats = pager.core.stats();
+        assert_eq!(stats.copies, segment.min(KEPT), "{stats:?}");
+        assert_eq!(stats.label_bytes, segment.min(KEPT) * each);
+        pager.core.check_integrity();
+    }
+    assert_eq!(pager.found(), 0, "the first were the coldest");
+    // One that is larger than all of it.
+    let mut small = Pager::new(each - 1, 1);
+    assert!(!small.keep_next());
+    let stats = small.core.stats();
+    assert_eq!((stats.refused, stats.copies, stats.label_bytes), (1, 0, 0));
+}
