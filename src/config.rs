@@ -102,8 +102,12 @@ pub struct SchedulerConfig {
     /// less than others: it goes first for so long. More lets those who ask for little
     /// be served as if they were alone, when they ask for several things at once.
     pub credit_service: f64,
-    /// A class in which a request has waited so long has one start of eight, although
-    /// others wait in a higher one, so that no class starves. `None` never.
+    /// A class in which a request has waited so long has turns, although others wait in a
+    /// higher one: one start of eight, and at most an eighth of the slots (at least one) and
+    /// of the steps. What starts in a turn keeps its slot for 16 tokens. So no class
+    /// starves. Choose how long a request of a lower class may wait where a higher class
+    /// takes all that there is; the higher class waits for a slot as long as a turn lasts.
+    /// `None` never: then a saturated class starves those below it.
     pub ageing: Option<Duration>,
     /// Tokens that a sequence may be ahead of its caller's reading. Then it pauses.
     pub unread_tokens_max: usize,

@@ -35,6 +35,8 @@ pub enum Bug {
     TokenAgain,
     /// A segment is evicted though somebody leases it.
     LeasedEvicted,
+    /// A sequence that has started in the turn of its class may lose its slot at once.
+    TurnTaken,
 }
 
 impl Bug {
@@ -50,10 +52,11 @@ impl Bug {
         Self::StaleAnswer,
     ];
     /// Those that a simulation of the whole house must show, by their names.
-    pub const NAMED: [(&str, Self); 3] = [
+    pub const NAMED: [(&str, Self); 4] = [
         ("lost_lease", Self::LostLease),
         ("token_again", Self::TokenAgain),
         ("leased_evicted", Self::LeasedEvicted),
+        ("turn_taken", Self::TurnTaken),
     ];
 
     /// What `MOTET_PLANTED` names.

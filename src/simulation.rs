@@ -17,6 +17,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::device::Work;
 use crate::pager::Job;
+use crate::scheduler::{Effect, Event};
 
 /// Tasks that may wait to be started: more than one engine has.
 const TASKS_MAX: usize = 16;
@@ -41,6 +42,12 @@ pub trait Fate: Send + Sync {
 
     /// A core is about to take in this message.
     fn message(&self, core: &'static str, message: &dyn fmt::Debug);
+
+    /// The scheduler's core is about to take in this event.
+    fn scheduler_event(&self, _event: &Event) {}
+
+    /// This is what followed from it, in order.
+    fn scheduler_effects(&self, _effects: &[Effect]) {}
 }
 
 /// What becomes of one copy between tiers.

@@ -76,7 +76,8 @@ pub struct Request {
     pub user: Option<String>,
     /// What its user's share is worth beside that of others; from 0.001 to 1000.
     pub weight: f64,
-    /// Its class.
+    /// Its class. As salt and user, it is for a server to set: a client that may choose it
+    /// freely takes the slots of all who ask for less.
     pub priority: Priority,
     /// When it must have started; else it fails. Time is tokio's, as everywhere in the
     /// engine: the system's, unless a test pauses it.
@@ -100,7 +101,8 @@ pub struct Request {
 }
 
 /// The class of a request. A higher class starts before a lower one and may take its
-/// place; where somebody waits long, its class has its turns (`scheduler.ageing`).
+/// place; a class in which a request waits long has turns
+/// ([`ageing`](crate::config::SchedulerConfig::ageing)), and keeps its place in them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
     /// Work that nobody waits for: batch jobs.

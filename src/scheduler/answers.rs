@@ -201,8 +201,11 @@ impl SchedulerCore {
         let Phase::Starting { asked, .. } = entry.phase else {
             panic!("only a starting sequence is refused")
         };
-        let class = entry.class;
-        let refused = self.refused.map(|refused| self.entries[refused].class);
+        let class = entry.class_for_room();
+        let refused = self
+            .refused
+            .map(|refused| self.entries[refused].class_for_room());
+        self.turns.undo_start(entry.class);
         self.leave_phase(key);
         let entry = &mut self.entries[key];
         entry.phase = Phase::Queued;

@@ -66,6 +66,9 @@ pub(super) struct Entry {
     pub(super) started: bool,
     /// Times that it gave way.
     pub(super) preempted: u32,
+    /// Tokens that it is still to generate in the turn of its class, if it has started in
+    /// one: until then it keeps its slot.
+    pub(super) turn_tokens_left: usize,
     /// How much of its history its user has been charged for, or had for nothing.
     pub(super) charged_tokens: usize,
     /// Since when its caller has not read.
@@ -185,6 +188,7 @@ impl Entry {
             afresh: false,
             started: false,
             preempted: 0,
+            turn_tokens_left: 0,
             charged_tokens: 0,
             paused_since: None,
             failures: 0,
@@ -283,6 +287,20 @@ impl Entry {
         match &mut self.phase {
             Phase::Running(running) => Some(running),
             Phase::Queued | Phase::Starting { .. } => None,
+        }
+    }
+
+    /// Whether it has started in the turn of its class, and has not had all of it.
+    pub(super) fn is_in_turn(&self) -> bool {
+        self.turn_tokens_left > 0
+    }
+
+    /// The class as which it waits for memory. In its turn nothing that waits goes before it.
+    pub(super) fn class_for_room(&self) -> Priority {
+        if self.is_in_turn() {
+            Priority::Urgent
+        } else {
+            self.class
         }
     }
 

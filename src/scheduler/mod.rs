@@ -16,6 +16,7 @@
 //! |---|---|
 //! | [`mod@plan`] | the policy of a step, one pure function |
 //! | [`queue`] | who starts next and who gives way, pure functions |
+//! | [`turns`] | what lower classes have while a higher one saturates |
 //! | [`fair`] | what each user has had |
 //! | [`cost`] | what a step costs, learned |
 //! | `entry.rs` | one sequence: its history and how far it is |
@@ -41,6 +42,7 @@ mod recover;
 mod room;
 mod start;
 mod steps;
+pub mod turns;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -64,6 +66,7 @@ pub use recover::{History, Leftover};
 use room::HeadRoom;
 use start::Timer;
 use steps::Flight;
+use turns::Turns;
 
 /// Everything that can happen to the scheduler.
 #[derive(Debug)]
@@ -229,8 +232,7 @@ pub struct SchedulerCore {
     timers: BTreeSet<(Duration, SequenceId, Timer)>,
     /// Slots that each user has, or is to have.
     slots_of: BTreeMap<UserId, usize>,
-    /// Starts since a class had a turn only because somebody has waited long in it.
-    since_aged: u32,
+    turns: Turns,
     /// Something has changed that may let somebody start.
     may_start: bool,
     /// Somebody may start when the cache has answered everything.
@@ -297,6 +299,7 @@ impl SchedulerCore {
     /// A scheduler with nothing to do.
     #[must_use]
     pub fn new(spec: ModelSpec, config: SchedulerConfig) -> Self {
+        let turns = Turns::new(config.sequences_max);
         Self {
             service: Service::new(config.credit_service),
             config,
@@ -314,7 +317,7 @@ impl SchedulerCore {
             head_room: HeadRoom::default(),
             timers: BTreeSet::new(),
             slots_of: BTreeMap::new(),
-            since_aged: 0,
+            turns,
             may_start: false,
             starts_when_answered: false,
             looked_at: Duration::ZERO,
@@ -442,6 +445,12 @@ impl SchedulerCore {
             giving_way, self.giving_way,
             "those who give way are counted"
         );
+        let mut in_turn = [0; Priority::COUNT];
+        for entry in self.entries.values().filter(|e| e.is_in_turn()) {
+            assert!(entry.over.is_none() && entry.paused_since.is_none());
+            in_turn[entry.class as usize] += 1;
+        }
+        assert_eq!(in_turn, self.turns.held(), "those in turns are counted");
         let over = count(|e| e.over.is_some());
         assert_eq!(over, self.landing.len(), "those who land are listed");
         assert_eq!(
@@ -498,18 +507,19 @@ impl SchedulerCore {
     }
 
     fn pause(&mut self, sequence: SequenceId) {
-        let Some(key) = self.names.get(&sequence) else {
+        let Some(key) = self.names.get(&sequence).copied() else {
             return;
         };
-        let entry = &mut self.entries[*key];
+        let entry = &mut self.entries[key];
         if entry.paused_since.is_none() {
             entry.paused_since = Some(self.now);
             self.paused += 1;
             self.service.leave(entry.user, entry.class);
+            self.end_turn(key);
             if let Some(at) = self.unread_end(self.now) {
                 self.timers.insert((at, sequence, Timer::Unread));
             }
-            if self.refused == Some(*key) {
+            if self.refused == Some(key) {
                 self.refused = None;
             }
             // Whoever waits may take its slot.
@@ -563,6 +573,7 @@ impl SchedulerCore {
     /// Its caller knows: nobody may ask for it any more, and it gives up its slot as
     /// soon as it is in no step.
     fn end(&mut self, key: EntryKey, over: Over, effects: &mut Vec<Effect>) {
+        self.end_turn(key);
         let was_paused = self.end_pause(key);
         let entry = &mut self.entries[key];
         self.names.remove(&entry.sequence);

@@ -191,6 +191,11 @@ impl SchedulerCore {
             return;
         }
         effects.push(Effect::Token(entry.sequence, token, logprobs));
+        match entry.turn_tokens_left {
+            0 => {}
+            1 => self.end_turn(key),
+            _ => entry.turn_tokens_left -= 1,
+        }
         if full {
             self.finish(key, FinishReason::Length, effects);
         }

@@ -1,19 +1,17 @@
 //! Who starts next, as a pure function; and whose place is taken when one must give way.
 //!
-//! Classes are strict; only where somebody has waited long in a lower one, that has every
-//! few starts. Within a class the user starts who has had least service; within a deficit
+//! Classes are strict, but for the [turns](super::turns) of those in which a request has
+//! waited long. Within a class the user starts who has had least service; within a deficit
 //! of that, whoever has most of its prompt in the cache (deficit longest prefix match: Cao
 //! et al. 2025), so that prefixes are used while they are there. Nobody is overtaken for
 //! that more than a few times.
 
+use super::turns::Turns;
 use crate::SequenceId;
 use crate::request::Priority;
 
 /// Times that a sequence may be overtaken by one with more of its prompt in the cache.
 pub const OVERTAKEN_MAX: u32 = 16;
-
-/// Of so many starts in a row, one is for a class in which somebody has waited long.
-pub const AGED_TURN: u32 = 8;
 
 /// Tokens that count as more in the cache: a few are not worth a turn.
 const RESIDENT_TOKENS: usize = 32;
@@ -27,6 +25,14 @@ pub struct Waiting {
     pub class: Priority,
     /// Whether it has waited so long that its class is to have a turn.
     pub aged: bool,
+    /// Whether it is in its turn, and has lost its slot to a failure since: it goes on
+    /// before all others.
+    pub in_turn: bool,
+    /// Whether it can use a slot now. One that continues what ends in a step under way
+    /// can do so a step later.
+    pub ready: bool,
+    /// Whether its prompt would be computed soon if it had a slot.
+    pub needed: bool,
     /// What its user has had.
     pub service: f64,
     /// Tokens of its prompt that are in the cache, as far as is known.
@@ -52,6 +58,8 @@ pub struct Holder {
     pub paused: bool,
     /// Whether it has only just got its place, after it had lost one.
     pub fresh: bool,
+    /// Whether it is in its turn: it keeps its place.
+    pub in_turn: bool,
 }
 
 /// What the policy knows of a prompt that has a slot and is not computed yet.
@@ -65,23 +73,26 @@ pub struct Begun {
     pub tokens: usize,
 }
 
-/// What users have had from whom on nobody need start yet, by class: prompts of those
-/// who have had no more, and so go first, have `tokens` left, enough to fill the next
-/// steps. A prompt that only waits is better off in the queue, where somebody else may
-/// still go first, its place may be somebody's who decodes, and its prefix may come to
-/// be in the cache.
+/// From which service on a request of each class need not start yet: prompts that go
+/// before its own (those of a higher class, and in its class those of users who have had no
+/// more) have `tokens` left, enough to fill the next steps. A prompt that only waits is
+/// better off in the queue, where another may still go first, its place may be that of one
+/// that decodes, and its prefix may come to be in the cache.
+///
+/// Where a class has such a bound, no lower class is needed at all: nothing starts in a
+/// place that a waiting request of a higher class could use.
 #[must_use]
 pub fn served_in_time(begun: &mut [Begun], tokens: usize) -> [f64; Priority::COUNT] {
-    begun.sort_by(|a, b| a.service.total_cmp(&b.service));
-    let mut left = [tokens; Priority::COUNT];
+    begun.sort_by(|a, b| b.class.cmp(&a.class).then(a.service.total_cmp(&b.service)));
+    let mut left = tokens;
     let mut from = [f64::INFINITY; Priority::COUNT];
     for prompt in begun.iter().filter(|prompt| prompt.tokens > 0) {
-        let class = prompt.class as usize;
-        if left[class] > 0 {
-            left[class] = left[class].saturating_sub(prompt.tokens);
-            if left[class] == 0 {
-                from[class] = prompt.service;
-            }
+        left = left.saturating_sub(prompt.tokens);
+        if left == 0 {
+            let class = prompt.class as usize;
+            from[class] = prompt.service;
+            from[..class].fill(f64::NEG_INFINITY);
+            break;
         }
     }
     from
@@ -103,24 +114,94 @@ pub enum Needy {
     },
 }
 
-/// Who starts next; an index. `since_aged` starts have been since a class had a turn only
-/// because somebody has waited long in it.
+/// Where a request may start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Slots that are free.
+    pub slots: usize,
+    /// Whether a request of each class may take one of them. Memory that is wanted by
+    /// others may be in its way.
+    pub open: [bool; Priority::COUNT],
+}
+
+/// What starts next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Next {
+    /// An index.
+    pub index: usize,
+    /// Whether it starts in the turn of its class, or goes on with one.
+    pub is_turn: bool,
+}
+
+/// What starts next, of all that wait and whose callers read.
+///
+/// * A sequence that has lost its slot in its turn goes on with it.
+/// * Where there is a place for it, the class whose turn it is has it.
+/// * Else the highest class that is ready and needed has it, in a free place or in that of
+///   another. Of the free places each waiting request of a class above that keeps one.
 #[must_use]
-pub fn next(waiting: &[Waiting], locality_service: f64, since_aged: u32) -> Option<usize> {
+pub fn next(
+    waiting: &[Waiting],
+    locality_service: f64,
+    turns: &Turns,
+    places: Places,
+) -> Option<Next> {
+    let is_open = |one: &&Waiting| one.ready && places.open[one.class as usize];
+    let all = waiting.iter().enumerate();
+    let going_on = all.filter(|(_, one)| one.in_turn && is_open(one));
+    if let Some((index, _)) = going_on.min_by_key(|(_, one)| one.sequence) {
+        return Some(Next {
+            index,
+            is_turn: true,
+        });
+    }
+    let mut is_aged = [false; Priority::COUNT];
+    for one in waiting {
+        is_aged[one.class as usize] |= one.aged;
+    }
     let highest = waiting.iter().map(|one| one.class).max()?;
-    let aged = waiting.iter().filter(|one| one.aged && one.class < highest);
-    let class = match aged.min_by_key(|one| one.sequence) {
-        Some(oldest) if since_aged + 1 >= AGED_TURN => oldest.class,
-        _ => highest,
-    };
-    let in_class = || {
+    let below = waiting.iter().filter(|one| one.class < highest);
+    let below = below.filter(is_open).map(|one| one.class);
+    if let Some(class) = turns.next(below.filter(|class| is_aged[*class as usize])) {
+        let index = least_served(waiting, locality_service, |one| {
+            one.class == class && one.ready
+        })?;
+        return Some(Next {
+            index,
+            is_turn: true,
+        });
+    }
+    let may_start = |one: &Waiting| one.ready && one.needed;
+    let ready = waiting.iter().filter(|one| may_start(one));
+    let class = ready.map(|one| one.class).max()?;
+    let above = waiting.iter().filter(|one| one.class > class).count();
+    if above > 0 && above >= places.slots {
+        return None;
+    }
+    let index = least_served(waiting, locality_service, |one| {
+        one.class == class && may_start(one)
+    })?;
+    Some(Next {
+        index,
+        // Nothing higher waits now, but may the next moment.
+        is_turn: is_aged[class as usize] && turns.is_due(class),
+    })
+}
+
+/// The first of a class, by service and what is in the cache; an index.
+fn least_served(
+    waiting: &[Waiting],
+    locality_service: f64,
+    is_candidate: impl Fn(&Waiting) -> bool,
+) -> Option<usize> {
+    let candidates = || {
         let all = waiting.iter().enumerate();
-        all.filter(move |(_, one)| one.class == class)
+        all.filter(|(_, one)| is_candidate(one))
     };
-    let least = in_class()
+    let least = candidates()
         .map(|(_, one)| one.service)
         .min_by(f64::total_cmp)?;
-    let eligible = || in_class().filter(|(_, one)| one.service <= least + locality_service);
+    let eligible = || candidates().filter(|(_, one)| one.service <= least + locality_service);
     let overtaken = eligible().filter(|(_, one)| one.overtaken >= OVERTAKEN_MAX);
     let oldest = overtaken.min_by_key(|(_, one)| one.sequence);
     let (index, _) = oldest.or_else(|| {
@@ -149,6 +230,7 @@ pub fn overtaken(
             .total_cmp(&winner.service)
             .then(one.sequence.cmp(&winner.sequence));
         *index != chosen
+            && one.ready
             && one.class == winner.class
             && one.service <= winner.service + locality_service
             && first.is_lt()
@@ -161,7 +243,7 @@ pub fn overtaken(
 /// both had more than its own, by more than `locality_service`, and have more slots; an
 /// index. Who stands still goes first, then the lowest class, then whose user has had
 /// most, then who loses least, then the last to come. Who has just got its place back
-/// keeps it, if anybody else can go.
+/// keeps it, if anybody else can go. A sequence in its turn keeps its place in any case.
 #[must_use]
 pub fn victim(holders: &[Holder], needy: &Needy, locality_service: f64) -> Option<usize> {
     let may_go = |holder: &Holder| match *needy {
@@ -176,7 +258,7 @@ pub fn victim(holders: &[Holder], needy: &Needy, locality_service: f64) -> Optio
         }
     };
     let candidates = holders.iter().enumerate();
-    let candidates = candidates.filter(|(_, holder)| may_go(holder));
+    let candidates = candidates.filter(|(_, holder)| !holder.in_turn && may_go(holder));
     let cheapest = candidates.min_by(|(_, a), (_, b)| {
         let by_need = a.fresh.cmp(&b.fresh).then(b.paused.cmp(&a.paused));
         by_need
@@ -189,143 +271,6 @@ pub fn victim(holders: &[Holder], needy: &Needy, locality_service: f64) -> Optio
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn waiting(sequence: u64, service: f64, resident_tokens: usize) -> Waiting {
-        Waiting {
-            sequence: SequenceId(sequence),
-            class: Priority::Normal,
-            aged: false,
-            service,
-            resident_tokens,
-            overtaken: 0,
-        }
-    }
-
-    fn check(all: &[Waiting], expected: u64) {
-        let next = next(all, 10.0, 0).expect("somebody waits");
-        assert_eq!(all[next].sequence, SequenceId(expected));
-    }
-
-    #[test]
-    fn least_service_first_then_arrival() {
-        assert_eq!(next(&[], 10.0, 0), None);
-        check(&[waiting(1, 0.0, 0), waiting(2, 0.0, 0)], 1);
-        check(&[waiting(1, 5.0, 0), waiting(2, 0.0, 0)], 2);
-    }
-
-    #[test]
-    fn nobody_starts_only_to_wait_behind_the_prompts_of_others() {
-        let begun = |service, tokens| Begun {
-            class: Priority::Normal,
-            service,
-            tokens,
-        };
-        let mut prompts = [
-            begun(7.0, 30),
-            begun(3.0, 60),
-            begun(5.0, 0),
-            begun(4.0, 10),
-        ];
-        let normal = Priority::Normal as usize;
-        let mut from = |tokens| served_in_time(&mut prompts, tokens)[normal];
-        assert_eq!(from(60), 3.0);
-        assert_eq!(from(61), 4.0);
-        assert_eq!(from(100), 7.0);
-        assert_eq!(from(101), f64::INFINITY);
-        let others = served_in_time(&mut prompts, 1)[Priority::Urgent as usize];
-        assert_eq!(others, f64::INFINITY);
-    }
-
-    #[test]
-    fn more_in_the_cache_goes_first_within_the_deficit() {
-        check(&[waiting(1, 0.0, 0), waiting(2, 9.0, 100)], 2);
-        check(&[waiting(1, 0.0, 0), waiting(2, 11.0, 100)], 1);
-        let patient = Waiting {
-            overtaken: OVERTAKEN_MAX,
-            ..waiting(1, 5.0, 0)
-        };
-        check(&[patient, waiting(2, 0.0, 100)], 1);
-    }
-
-    #[test]
-    fn the_overtaken_are_those_who_would_have_gone_first() {
-        let all = [waiting(1, 0.0, 0), waiting(2, 9.0, 100), waiting(3, 9.0, 0)];
-        assert_eq!(overtaken(&all, 1, 10.0).collect::<Vec<_>>(), [0]);
-    }
-
-    #[test]
-    fn classes_are_strict_but_for_turns_of_the_aged() {
-        let urgent = Waiting {
-            class: Priority::Urgent,
-            ..waiting(9, 99.0, 0)
-        };
-        let aged = Waiting {
-            aged: true,
-            ..waiting(2, 0.0, 0)
-        };
-        // Within the class, service decides, not age.
-        let all = [aged, waiting(3, -1.0, 0), urgent];
-        let after = |starts| next(&all, 0.0, starts).map(|index| all[index].sequence.0);
-        assert_eq!(after(0), Some(9));
-        assert_eq!(after(AGED_TURN - 2), Some(9));
-        assert_eq!(after(AGED_TURN - 1), Some(3));
-        assert_eq!(next(&[waiting(1, 0.0, 0), urgent], 0.0, 99), Some(1));
-    }
-
-    fn holder(sequence: u64, service: f64, lost_tokens: usize) -> Holder {
-        Holder {
-            sequence: SequenceId(sequence),
-            class: Priority::Normal,
-            service,
-            slots: 1.0,
-            lost_tokens,
-            paused: false,
-            fresh: false,
-        }
-    }
-
-    #[test]
-    fn the_cheapest_gives_way() {
-        let check = |holders: &[Holder], expected: Option<u64>| {
-            let found = victim(holders, &Needy::Running(Priority::Normal), 10.0);
-            assert_eq!(found.map(|index| holders[index].sequence.0), expected);
-        };
-        let base = [holder(1, 0.0, 10), holder(2, 0.0, 5), holder(3, 0.0, 5)];
-        check(&[], None);
-        check(&base, Some(3));
-        let mut over = base;
-        over[0].service = 7.0;
-        check(&over, Some(1));
-        let mut classes = over;
-        classes[1].class = Priority::Background;
-        classes[2].class = Priority::Urgent;
-        check(&classes, Some(2));
-        let mut paused = classes;
-        paused[0].paused = true;
-        check(&paused, Some(1));
-        let mut fresh = paused;
-        fresh[0].fresh = true;
-        check(&fresh, Some(2));
-    }
-
-    #[test]
-    fn a_newcomer_takes_the_place_of_a_lower_class_or_of_who_has_had_and_has_more() {
-        let newcomer = |class| Needy::Newcomer {
-            class,
-            service: 0.0,
-            slots: 1.0,
-        };
-        let find = |holders: &[Holder], class| victim(holders, &newcomer(class), 10.0);
-        let level = [holder(1, 99.0, 10), holder(2, 99.0, 5), holder(3, 99.0, 5)];
-        assert_eq!(find(&level, Priority::Normal), None);
-        assert_eq!(find(&level, Priority::Urgent), Some(2));
-        let mut greedy = level;
-        greedy[0].slots = 2.0;
-        assert_eq!(find(&greedy, Priority::Normal), Some(0));
-        greedy[0].service = 10.0;
-        assert_eq!(find(&greedy, Priority::Normal), None);
-        assert_eq!(find(&greedy, Priority::Background), None);
-    }
-}
+mod saturated;
+#[cfg(test)]
+mod tests;

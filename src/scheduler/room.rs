@@ -13,10 +13,12 @@ use std::cmp::Reverse;
 
 use super::entry::{EntryKey, Growth, Over};
 use super::queue::{self, Holder, Needy};
+use super::turns::TURN_TOKENS;
 use super::{Effect, SchedulerCore};
 use crate::SequenceId;
 use crate::cache;
 use crate::error::GenerateError;
+use crate::planted::{self, Bug};
 use crate::request::Priority;
 
 /// Tokens by which a slot grows.
@@ -24,6 +26,8 @@ const GROW_TOKENS: usize = 64;
 /// Tokens before its end at which a slot asks to grow, so that the answer is there in
 /// time.
 const GROW_AHEAD_TOKENS: usize = 16;
+// A sequence in its turn never waits for room.
+const _: () = assert!(TURN_TOKENS <= GROW_AHEAD_TOKENS);
 /// Tokens that a sequence that has given way before has to itself, if anybody else can
 /// give way instead.
 const FRESH_TOKENS: usize = 32;
@@ -198,6 +202,7 @@ impl SchedulerCore {
     /// Takes a sequence out of its slot, and back to its place in the queue.
     pub(super) fn give_way(&mut self, key: EntryKey, effects: &mut Vec<Effect>) {
         self.leave_phase(key);
+        self.end_turn(key);
         let entry = &mut self.entries[key];
         let sequence = entry.sequence;
         let computed = entry.running().expect("who gives way runs").computed;
@@ -230,6 +235,7 @@ impl SchedulerCore {
             fresh: entry.preempted > 0
                 && entry.paused_since.is_none()
                 && at < running.begun_at + FRESH_TOKENS,
+            in_turn: entry.is_in_turn() && !planted::errs(Bug::TurnTaken),
         }
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::cost::StepLoad;
 use super::entry::{EntryKey, Over, Phase};
-use super::queue::{self, Begun, Needy, Waiting};
+use super::queue::{self, Begun, Needy, Next, Places, Waiting};
+use super::turns::TURN_TOKENS;
 use super::{Effect, SchedulerCore};
 use crate::cache::{self, LOOKS_MAX, Look};
 use crate::device::WORK_IN_FLIGHT_MAX;
@@ -44,9 +45,13 @@ impl SchedulerCore {
             }
             Phase::Running(_) => return None,
         }
-        let rank = |one: &Waiting| (std::cmp::Reverse(one.class), one.service, one.sequence);
-        let own = rank(&self.waiting(key));
-        let waiting = self.queue.iter().map(|key| rank(&self.waiting(*key)));
+        let rank = |key: EntryKey| {
+            let entry = &self.entries[key];
+            let service = self.service.of(entry.user);
+            (std::cmp::Reverse(entry.class), service, entry.sequence)
+        };
+        let own = rank(key);
+        let waiting = self.queue.iter().map(|key| rank(*key));
         let position = waiting.filter(|other| *other < own).count();
         let estimated_start = self
             .start_interval
@@ -87,45 +92,49 @@ impl SchedulerCore {
             }
             self.starts_when_answered = false;
             self.looked_at = self.now;
+            // A sequence whose caller does not read has no use for a slot.
+            let reads = |key: &EntryKey| self.entries[*key].paused_since.is_none();
+            let keys: Vec<EntryKey> = self.queue.iter().copied().filter(reads).collect();
             let in_time = self.served_in_time();
-            let is_ready = |key: &EntryKey| self.is_needed(*key, &in_time) && self.is_ready(*key);
-            let ready: Vec<EntryKey> = self.queue.iter().copied().filter(is_ready).collect();
-            let waiting: Vec<Waiting> = ready.iter().map(|key| self.waiting(*key)).collect();
-            let Some(next) = queue::next(&waiting, self.config.locality_service, self.since_aged)
-            else {
+            let waiting = keys.iter().map(|key| self.waiting(*key, &in_time));
+            let waiting: Vec<Waiting> = waiting.collect();
+            let locality_service = self.config.locality_service;
+            let next = queue::next(&waiting, locality_service, &self.turns, self.places());
+            let Some(next) = next else {
                 // What they wait for says so when it is there.
                 self.may_start = false;
                 return;
             };
-            if self.is_blocked(waiting[next].class) {
-                let class = waiting[next].class;
-                let in_class = (0..ready.len()).filter(|index| waiting[*index].class == class);
+            let class = waiting[next.index].class;
+            if self.is_blocked(class) {
+                let may_start = |one: &Waiting| one.class == class && one.ready && one.needed;
+                let in_class = (0..keys.len()).filter(|index| may_start(&waiting[*index]));
                 let service = |index: &usize| waiting[*index].service;
                 let least = in_class.min_by(|a, b| service(a).total_cmp(&service(b)));
-                let needy = self.newcomer(ready[least.unwrap_or(next)]);
+                let needy = self.newcomer(keys[least.unwrap_or(next.index)]);
                 self.make_way(&needy, effects);
                 self.may_start = !self.is_blocked(class);
                 continue;
             }
-            for index in queue::overtaken(&waiting, next, self.config.locality_service) {
-                self.entries[ready[index]].overtaken += 1;
+            if !waiting[next.index].in_turn {
+                for index in queue::overtaken(&waiting, next.index, locality_service) {
+                    self.entries[keys[index]].overtaken += 1;
+                }
             }
-            let key = ready[next];
-            let class = self.entries[key].class;
-            self.since_aged = match waiting.iter().any(|one| one.class > class) {
-                true => 0,
-                false => self.since_aged.saturating_add(1),
-            };
+            let key = keys[next.index];
             self.queue.retain(|queued| *queued != key);
-            self.start(key, effects);
+            self.start(key, next, effects);
         }
     }
 
-    /// Whether it is to start when its turn comes. Whose caller does not read has no use
-    /// for a slot.
-    fn is_ready(&self, key: EntryKey) -> bool {
-        let reads = self.entries[key].paused_since.is_none();
-        reads && !self.continues_landing(key)
+    /// Where one that waits may start.
+    fn places(&self) -> Places {
+        let taken = self.slots_taken();
+        let classes = [Priority::Background, Priority::Normal, Priority::Urgent];
+        Places {
+            slots: self.config.sequences_max.saturating_sub(taken),
+            open: classes.map(|class| !self.is_blocked(class)),
+        }
     }
 
     /// Whether its prompt would be computed soon if it had a slot.
@@ -185,7 +194,7 @@ impl SchedulerCore {
         let reads = |key: &&EntryKey| self.entries[**key].paused_since.is_none();
         let cramped = self.cramped.iter().filter(reads);
         let cramped = cramped.map(|key| self.entries[*key].class).max();
-        let refused = self.refused.map(|key| self.entries[key].class);
+        let refused = self.refused.map(|key| self.entries[key].class_for_room());
         !self.has_slots()
             || refused.is_some_and(|refused| class <= refused)
             || cramped.is_some_and(|cramped| class <= cramped)
@@ -193,8 +202,33 @@ impl SchedulerCore {
 
     /// Who gives way is in no further step.
     pub(super) fn has_slots(&self) -> bool {
-        let taken = self.running.len() + self.starting.len() - self.giving_way;
-        taken < self.config.sequences_max
+        self.slots_taken() < self.config.sequences_max
+    }
+
+    fn slots_taken(&self) -> usize {
+        self.running.len() + self.starting.len() - self.giving_way
+    }
+
+    /// Notes a start, and that it is in the turn of its class.
+    fn begin_turn(&mut self, key: EntryKey, is_turn: bool) {
+        let entry = &mut self.entries[key];
+        if is_turn && !entry.is_in_turn() {
+            entry.turn_tokens_left = TURN_TOKENS;
+            self.turns.begin(entry.class);
+        } else {
+            self.turns.start(entry.class);
+        }
+    }
+
+    /// The sequence is not in the turn of its class any more: it has had all of it, or has
+    /// no use for it. Others may take its slot.
+    pub(super) fn end_turn(&mut self, key: EntryKey) {
+        let entry = &mut self.entries[key];
+        if entry.is_in_turn() {
+            entry.turn_tokens_left = 0;
+            self.turns.end(entry.class);
+            self.may_start = true;
+        }
     }
 
     /// A sequence that is to start, as the policy sees it.
@@ -208,7 +242,7 @@ impl SchedulerCore {
         }
     }
 
-    fn start(&mut self, key: EntryKey, effects: &mut Vec<Effect>) {
+    fn start(&mut self, key: EntryKey, next: Next, effects: &mut Vec<Effect>) {
         if let Some(finish_by) = self.entries[key].finish_by
             && self.now.saturating_add(self.prefill_time(key)) > finish_by
         {
@@ -220,6 +254,7 @@ impl SchedulerCore {
             }
             return;
         }
+        self.begin_turn(key, next.is_turn);
         let granted = self.first_grant(key);
         let entry = &mut self.entries[key];
         entry.queued_for += self.now.saturating_sub(entry.queued_at);
@@ -343,12 +378,15 @@ impl SchedulerCore {
         self.config.ageing.is_some_and(|ageing| waited >= ageing)
     }
 
-    fn waiting(&self, key: EntryKey) -> Waiting {
+    fn waiting(&self, key: EntryKey, in_time: &[f64; Priority::COUNT]) -> Waiting {
         let entry = &self.entries[key];
         Waiting {
             sequence: entry.sequence,
             class: entry.class,
             aged: self.is_aged(key),
+            in_turn: entry.is_in_turn(),
+            ready: !self.continues_landing(key),
+            needed: self.is_needed(key, in_time),
             service: self.service.of(entry.user),
             resident_tokens: entry.resident_tokens.unwrap_or(0),
             overtaken: entry.overtaken,

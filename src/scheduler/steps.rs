@@ -87,6 +87,9 @@ impl SchedulerCore {
             return false;
         }
         self.clears_device = false;
+        if !shares.is_empty() {
+            self.turns.step();
+        }
         for key in &keys {
             let running = self.entries[*key].running_mut();
             running.expect("candidates run").waited_steps += 1;

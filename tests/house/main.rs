@@ -3,6 +3,7 @@
 //! each, and every sequence must get exactly the tokens that it gets alone.
 
 mod alone;
+mod classes;
 #[path = "../common/folder.rs"]
 mod folder;
 mod found;

@@ -11,6 +11,7 @@ use motet::model::ModelError;
 use motet::model::oracle::{Oracle, OracleConfig, StepFault};
 use motet::pager::{Job, Task};
 use motet::recovery::Fuses;
+use motet::scheduler::{Effect, Event};
 use motet::simulation::{CopyFate, Fate};
 use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;
@@ -264,6 +265,18 @@ impl Fate for Weather {
         self.record
             .say(format_args!("the {mailbox}'s mailbox is full"));
         self.record.count("behaviour: mailbox was full", 1);
+    }
+
+    fn scheduler_event(&self, event: &Event) {
+        if let Some(classes) = &self.plan.classes {
+            classes.event(event);
+        }
+    }
+
+    fn scheduler_effects(&self, effects: &[Effect]) {
+        if let Some(classes) = &self.plan.classes {
+            classes.effects(effects, &self.record);
+        }
     }
 
     fn message(&self, core: &'static str, message: &dyn fmt::Debug) {

@@ -99,6 +99,16 @@ impl World {
 ///
 /// When something is not as it must be.
 pub(crate) fn run(seed: u64, folder: PathBuf, record_lines: bool) -> History {
+    on_paused_clock(record_lines, async |record: Record| {
+        let plan = Plan::of(seed, &folder);
+        let world = Rc::new(World::new(plan, &record, folder));
+        live(&world).await;
+        count_oracles_faults(&world);
+    })
+}
+
+/// Runs what leaves a record, on a paused clock.
+pub(crate) fn on_paused_clock(record_lines: bool, live: impl AsyncFnOnce(Record)) -> History {
     let runtime = Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -108,10 +118,7 @@ pub(crate) fn run(seed: u64, folder: PathBuf, record_lines: bool) -> History {
     local.block_on(&runtime, async {
         let record = Record::new(record_lines);
         crate::panics::remember(&record);
-        let plan = Plan::of(seed, &folder);
-        let world = Rc::new(World::new(plan, &record, folder));
-        live(&world).await;
-        count_oracles_faults(&world);
+        live(record.clone()).await;
         record.history()
     })
 }

@@ -3,6 +3,7 @@
 //!
 //! `cargo xtask simulate` runs many seeds, or one again with its history.
 
+mod classes;
 mod devices;
 mod fate;
 #[path = "../common/folder.rs"]
@@ -15,6 +16,7 @@ mod panics;
 mod plan;
 mod reader;
 mod record;
+mod saturated;
 mod soak;
 mod truth;
 mod user;
@@ -31,19 +33,33 @@ use soak::{Length, Seen};
 
 /// Seeds of the sample that is part of all tests.
 const SAMPLE: u64 = 200;
+/// The same where classes are saturated.
+const SATURATED_SAMPLE: u64 = 40;
 
 /// A planted mistake is found by one of so many seeds.
 #[cfg(motet_planted)]
 const PLANTED_WITHIN: u64 = 1_000;
 
+/// What a seed is a history of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Everything that callers do, and all faults.
+    Mixed,
+    /// Classes that are saturated, in turn and together.
+    Saturated,
+}
+
 /// Runs a seed. On failure, why.
-fn run(seed: u64, keeps_lines: bool) -> (History, Vec<String>) {
+fn run(kind: Kind, seed: u64, keeps_lines: bool) -> (History, Vec<String>) {
     static RUNS: AtomicU64 = AtomicU64::new(0);
     panics::watch();
     let number = RUNS.fetch_add(1, Ordering::Relaxed);
     let folder = Folder::new(&format!("simulation-{number}"));
     let path = folder.0.clone();
-    let ran = catch_unwind(AssertUnwindSafe(|| house::run(seed, path, keeps_lines)));
+    let ran = catch_unwind(AssertUnwindSafe(|| match kind {
+        Kind::Mixed => house::run(seed, path, keeps_lines),
+        Kind::Saturated => saturated::run(seed, path, keeps_lines),
+    }));
     let (panics, record) = panics::take();
     let history = ran.or_else(|panic| record.map(|record| record.history()).ok_or(panic));
     let history = history.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -52,7 +68,7 @@ fn run(seed: u64, keeps_lines: bool) -> (History, Vec<String>) {
 
 /// Runs seeds on as many threads as there are cores. Each one that fails is run again for
 /// its history.
-fn run_all(first: u64, seeds: u64) -> Counts {
+fn run_all(kind: Kind, first: u64, seeds: u64) -> Counts {
     let next = AtomicU64::new(first);
     let (sums, failed) = (Mutex::new(Counts::new()), Mutex::new(Vec::new()));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -64,7 +80,7 @@ fn run_all(first: u64, seeds: u64) -> Counts {
                     if seed >= first + seeds {
                         return;
                     }
-                    let (history, panics) = run(seed, false);
+                    let (history, panics) = run(kind, seed, false);
                     let mut sums = sums.lock().expect("sums are whole");
                     for (what, times) in history.counts {
                         *sums.entry(what).or_default() += times;
@@ -80,7 +96,7 @@ fn run_all(first: u64, seeds: u64) -> Counts {
     let mut failed = failed.into_inner().expect("a list is whole");
     failed.sort_unstable();
     if let Some((seed, _)) = failed.first() {
-        let (history, panics) = run(*seed, true);
+        let (history, panics) = run(kind, *seed, true);
         show(*seed, &history, &panics);
         for (seed, why) in &failed {
             println!("seed {seed}: {why}");
@@ -121,7 +137,7 @@ fn number(name: &str) -> Option<u64> {
 #[test]
 #[cfg_attr(motet_planted, ignore = "there is a mistake in it")]
 fn everybody_gets_what_each_gets_alone_whatever_goes_wrong() {
-    let counts = run_all(0, SAMPLE);
+    let counts = run_all(Kind::Mixed, 0, SAMPLE);
     print(&counts);
     let missing: Vec<&str> = Fault::ALL
         .iter()
@@ -136,23 +152,40 @@ fn everybody_gets_what_each_gets_alone_whatever_goes_wrong() {
 #[cfg_attr(motet_planted, ignore = "there is a mistake in it")]
 fn a_seed_is_a_history() {
     for seed in 0..20 {
-        let (once, _) = run(seed, true);
-        let (again, _) = run(seed, true);
+        let (once, _) = run(Kind::Mixed, seed, true);
+        let (again, _) = run(Kind::Mixed, seed, true);
         let differs = once.lines.iter().zip(&again.lines).find(|(a, b)| a != b);
         assert_eq!(differs, None, "seed {seed}");
         assert_eq!(once.digest, again.digest, "seed {seed}");
-        let (other, _) = run(seed + 1_000, false);
+        let (other, _) = run(Kind::Mixed, seed + 1_000, false);
         assert_ne!(once.digest, other.digest, "another seed, another history");
     }
 }
 
+/// Each class progresses while any others are saturated, and no lower one starts before a
+/// higher one but in its turn.
+#[test]
+#[cfg_attr(motet_planted, ignore = "there is a mistake in it")]
+fn every_class_progresses_whichever_are_saturated() {
+    let counts = run_all(Kind::Saturated, 0, SATURATED_SAMPLE);
+    print(&counts);
+    for label in classes::TOKENS.into_iter().chain(classes::TURNS) {
+        let times = counts.get(label).copied().unwrap_or_default();
+        assert!(times > 30, "{label}: {times}");
+    }
+}
+
 /// What `cargo xtask simulate` runs: `MOTET_SEEDS` seeds from `MOTET_SEED_FROM` on, or
-/// only `MOTET_SEED`, whose history is printed.
+/// only `MOTET_SEED`, whose history is printed. `MOTET_SATURATED` saturates classes.
 #[test]
 #[ignore = "run by `cargo xtask simulate`"]
 fn simulate() {
+    let kind = match number("MOTET_SATURATED") {
+        Some(1) => Kind::Saturated,
+        _ => Kind::Mixed,
+    };
     if let Some(seed) = number("MOTET_SEED") {
-        let (history, panics) = run(seed, true);
+        let (history, panics) = run(kind, seed, true);
         show(seed, &history, &panics);
         print(&history.counts);
         assert!(panics.is_empty(), "seed {seed} failed");
@@ -161,7 +194,7 @@ fn simulate() {
     let from = number("MOTET_SEED_FROM").unwrap_or(0);
     let seeds = number("MOTET_SEEDS").unwrap_or(1_000);
     let begun = std::time::Instant::now();
-    let counts = run_all(from, seeds);
+    let counts = run_all(kind, from, seeds);
     print(&counts);
     println!("{seeds} seeds from {from} on in {:.1?}", begun.elapsed());
 }
@@ -234,8 +267,12 @@ fn soak_for_long() {
 #[cfg(motet_planted)]
 fn the_planted_mistake_is_found() {
     let mistake = std::env::var("MOTET_PLANTED").expect("the name of a mistake");
+    let kind = match mistake.as_str() {
+        "turn_taken" => Kind::Saturated,
+        _ => Kind::Mixed,
+    };
     let found = (0..PLANTED_WITHIN).find_map(|seed| {
-        let (_, panics) = run(seed, false);
+        let (_, panics) = run(kind, seed, false);
         Some((seed, panics.into_iter().next()?))
     });
     let (seed, why) = found.expect("one of the seeds finds it");

@@ -12,6 +12,8 @@ use motet::model::oracle::{OracleConfig, OracleCounts};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::classes::ClassWatch;
+
 /// One seed of so many is without faults: then nobody may fail.
 const CALM_ONE_IN: u64 = 8;
 /// The token that fails steps where one does.
@@ -57,6 +59,8 @@ pub(crate) struct Plan {
     pub(crate) works_max: u64,
     /// Whether requests may be pinned: then others may find no room.
     pub(crate) pins: bool,
+    /// Sees that no class starves, where classes are saturated.
+    pub(crate) classes: Option<ClassWatch>,
     /// How likely each is, whenever it could happen.
     faults: BTreeMap<Fault, f64>,
 }
@@ -158,6 +162,7 @@ impl Plan {
             users: rng.random_range(1..=24),
             works_max: 200_000,
             pins: rng.random_bool(0.3),
+            classes: None,
             faults: BTreeMap::new(),
         };
         if !seed.is_multiple_of(CALM_ONE_IN) {
@@ -233,6 +238,44 @@ impl Plan {
             users: 0,
             works_max: u64::MAX,
             pins: true,
+            classes: None,
+            faults: BTreeMap::new(),
+        }
+    }
+
+    /// Classes are saturated, in turn and together, and nothing goes wrong.
+    pub(crate) fn saturated(seed: u64) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let oracle = oracle(&mut rng);
+        let mut config = EngineConfig::default();
+        let scheduler = &mut config.scheduler;
+        scheduler.sequences_max = rng.random_range(1..=6);
+        scheduler.queue_max = 1_000;
+        scheduler.queue_tokens_max = 100_000;
+        scheduler.step_tokens_max = scheduler.sequences_max + rng.random_range(0..=40);
+        scheduler.inter_token = match rng.random_range(0..3) {
+            0 => InterToken::Unbounded,
+            1 => InterToken::Absolute(Duration::from_millis(5)),
+            _ => InterToken::Relative(2.5),
+        };
+        scheduler.prefill_wait_steps_max = rng.random_range(1..=3);
+        scheduler.prefill_tokens_min = rng.random_range(8..=16);
+        scheduler.unread_tokens_max = rng.random_range(1..=32);
+        scheduler.ageing = Some(Duration::from_millis(rng.random_range(50..=300)));
+        scheduler.locality_service = [0.0, 64.0, 2_048.0][rng.random_range(0..3)];
+        let whole = oracle.spec();
+        let whole = whole.tail_bytes(whole.context_tokens_max);
+        config.cache.device_bytes_max = whole * rng.random_range(10..=60) / 10;
+        config.cache.share_tokens_min = rng.random_range(1..=16);
+        let classes = ClassWatch::new(seed, &config.scheduler);
+        Self {
+            seed,
+            oracle,
+            config,
+            users: 0,
+            works_max: 200_000,
+            pins: false,
+            classes: Some(classes),
             faults: BTreeMap::new(),
         }
     }

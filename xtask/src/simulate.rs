@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use crate::{ui, workspace};
 
 /// Mistakes that the library can be built with, and the simulation must find.
-const PLANTED: [&str; 3] = ["lost_lease", "token_again", "leased_evicted"];
+const PLANTED: [&str; 4] = ["lost_lease", "token_again", "leased_evicted", "turn_taken"];
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -18,8 +18,11 @@ pub(crate) struct Arguments {
     /// Run only this seed again, and print its history
     #[arg(long, conflicts_with_all = ["seeds", "from"])]
     seed: Option<u64>,
+    /// Saturate classes, in turn and together, without faults
+    #[arg(long)]
+    saturated: bool,
     /// Instead, build the library with each planted mistake and see that it is found
-    #[arg(long, conflicts_with_all = ["seeds", "from", "seed"])]
+    #[arg(long, conflicts_with_all = ["seeds", "from", "seed", "saturated"])]
     planted: bool,
 }
 
@@ -32,7 +35,8 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
         .args(["test", "--test", "simulation", "--", "--ignored", "--exact"])
         .args(["simulate", "--nocapture"])
         .env("MOTET_SEEDS", arguments.seeds.to_string())
-        .env("MOTET_SEED_FROM", arguments.from.to_string());
+        .env("MOTET_SEED_FROM", arguments.from.to_string())
+        .env("MOTET_SATURATED", u8::from(arguments.saturated).to_string());
     if let Some(seed) = arguments.seed {
         cargo.env("MOTET_SEED", seed.to_string());
     }

@@ -220,11 +220,13 @@ impl Scheduler {
     fn advance(&mut self, event: Event) {
         if let Some(simulation) = &self.simulation {
             simulation.fate.message("scheduler", &event);
+            simulation.fate.scheduler_event(&event);
         }
         self.at = event.concerns();
         let effects = self.core.handle(self.born.elapsed(), event);
-        if self.simulation.is_some() {
+        if let Some(simulation) = &self.simulation {
             self.core.check_integrity();
+            simulation.fate.scheduler_effects(&effects);
         }
         self.fuse.burn(self.at);
         // Before anyone is told of an end, so that the sums include it.

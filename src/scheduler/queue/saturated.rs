@@ -1,0 +1,334 @@
+//! The policies of starts and of steps together, on paper: each class saturated in turn and
+//! all at once. Every class goes on, and nothing starts before what is higher.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::super::plan::{Budget, Candidate, plan};
+use super::super::turns::{AGED_TURN, TURN_TOKENS, Turns};
+use super::*;
+use crate::config::InterToken;
+
+const CLASSES: [Priority; 3] = [Priority::Background, Priority::Normal, Priority::Urgent];
+/// Users of each class.
+const USERS: u64 = 3;
+
+#[derive(Clone, Debug)]
+struct Load {
+    sequences_max: usize,
+    step_tokens_max: usize,
+    prefill_wait_steps_max: usize,
+    prefill_tokens_min: usize,
+    /// Steps after which a request is aged.
+    ageing: usize,
+    /// Requests of each class that wait at any time; at least one.
+    waiting: [usize; Priority::COUNT],
+    prompt_tokens_max: usize,
+    output_tokens_max: usize,
+    seed: u64,
+}
+
+fn load() -> impl Strategy<Value = Load> {
+    let steps = (1_usize..12, 0_usize..40, 1_usize..5, 1_usize..17);
+    let waits = prop::array::uniform3(prop::sample::select(vec![1_usize, 1, 12]));
+    let requests = (1_usize..60, 1_usize..40, any::<u64>());
+    (steps, 1_usize..30, waits, requests).prop_map(|(steps, ageing, waiting, requests)| Load {
+        sequences_max: steps.0,
+        step_tokens_max: steps.0 + steps.1,
+        prefill_wait_steps_max: steps.2,
+        prefill_tokens_min: steps.3,
+        ageing,
+        waiting,
+        prompt_tokens_max: requests.0,
+        output_tokens_max: requests.1,
+        seed: requests.2,
+    })
+}
+
+#[derive(Clone, Debug)]
+struct Request {
+    class: Priority,
+    user: u64,
+    /// What it has to compute before its next token.
+    prompt_left: usize,
+    prompt: usize,
+    output_left: usize,
+    waited_steps: usize,
+    /// Steps that it has been waiting for a slot.
+    queued: usize,
+    has_slot: bool,
+    turn_tokens_left: usize,
+}
+
+struct Engine {
+    load: Load,
+    requests: BTreeMap<SequenceId, Request>,
+    service: [f64; (USERS * 3) as usize],
+    turns: Turns,
+    made: u64,
+    /// Steps since the class has got a token, while it waits and is aged.
+    without: [usize; Priority::COUNT],
+    tokens: [usize; Priority::COUNT],
+}
+
+impl Engine {
+    fn new(load: Load) -> Self {
+        Self {
+            turns: Turns::new(load.sequences_max),
+            load,
+            requests: BTreeMap::new(),
+            service: [0.0; (USERS * 3) as usize],
+            made: 0,
+            without: [0; Priority::COUNT],
+            tokens: [0; Priority::COUNT],
+        }
+    }
+
+    fn arrive(&mut self) {
+        for class in CLASSES {
+            let waits = |r: &&Request| r.class == class && !r.has_slot;
+            let missing = self.load.waiting[class as usize]
+                .saturating_sub(self.requests.values().filter(waits).count());
+            for _ in 0..missing {
+                self.made += 1;
+                let dice = (self.made ^ self.load.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+                let dice = dice as usize;
+                let prompt = 1 + dice % self.load.prompt_tokens_max;
+                let request = Request {
+                    class,
+                    user: class as u64 * USERS + self.made % USERS,
+                    prompt_left: prompt,
+                    prompt,
+                    output_left: 1 + (dice / 64) % self.load.output_tokens_max,
+                    waited_steps: 0,
+                    queued: 0,
+                    has_slot: false,
+                    turn_tokens_left: 0,
+                };
+                self.requests.insert(SequenceId(self.made), request);
+            }
+        }
+    }
+
+    fn slots_free(&self) -> usize {
+        let taken = self.requests.values().filter(|r| r.has_slot).count();
+        self.load.sequences_max - taken
+    }
+
+    fn waiting(&self) -> Vec<Waiting> {
+        let begun = self.requests.values().filter(|r| r.has_slot);
+        let begun = begun.map(|r| Begun {
+            class: r.class,
+            service: self.service[r.user as usize],
+            tokens: r.prompt_left,
+        });
+        let fill = 2 * self.load.step_tokens_max;
+        let in_time = served_in_time(&mut begun.collect::<Vec<_>>(), fill);
+        let waiting = self.requests.iter().filter(|(_, r)| !r.has_slot);
+        waiting
+            .map(|(sequence, r)| Waiting {
+                sequence: *sequence,
+                class: r.class,
+                aged: r.queued >= self.load.ageing,
+                in_turn: r.turn_tokens_left > 0,
+                ready: true,
+                needed: self.service[r.user as usize] < in_time[r.class as usize],
+                service: self.service[r.user as usize],
+                resident_tokens: 0,
+                overtaken: 0,
+            })
+            .collect()
+    }
+
+    fn start_all(&mut self) {
+        loop {
+            let waiting = self.waiting();
+            let slots = self.slots_free();
+            let places = Places {
+                slots,
+                open: [slots > 0; Priority::COUNT],
+            };
+            let Some(next) = next(&waiting, 0.0, &self.turns, places) else {
+                return;
+            };
+            let one = waiting[next.index];
+            if slots == 0 {
+                if !self.make_way(&one) {
+                    return;
+                }
+                continue;
+            }
+            let above = waiting.iter().filter(|other| other.class > one.class);
+            let above = above.count();
+            assert!(
+                next.is_turn || above == 0 || above < slots,
+                "{one:?} starts while {above} of a higher class wait for {slots} slots"
+            );
+            let request = self.requests.get_mut(&one.sequence).expect("it waits");
+            request.has_slot = true;
+            request.waited_steps = 0;
+            if next.is_turn {
+                assert!(request.class < Priority::Urgent);
+                request.turn_tokens_left = TURN_TOKENS;
+                self.turns.begin(one.class);
+            } else {
+                self.turns.start(one.class);
+            }
+        }
+    }
+
+    /// Nothing that was computed stays in the cache: the worst case.
+    fn make_way(&mut self, one: &Waiting) -> bool {
+        let running: Vec<SequenceId> = self
+            .requests
+            .iter()
+            .filter(|(_, r)| r.has_slot)
+            .map(|(name, _)| *name)
+            .collect();
+        let holders: Vec<Holder> = running
+            .iter()
+            .map(|name| {
+                let r = &self.requests[name];
+                Holder {
+                    sequence: *name,
+                    class: r.class,
+                    service: self.service[r.user as usize],
+                    slots: 1.0,
+                    lost_tokens: r.prompt - r.prompt_left,
+                    paused: false,
+                    fresh: false,
+                    in_turn: r.turn_tokens_left > 0,
+                }
+            })
+            .collect();
+        let needy = Needy::Newcomer {
+            class: one.class,
+            service: one.service,
+            slots: 1.0,
+        };
+        let Some(victim) = victim(&holders, &needy, 0.0) else {
+            return false;
+        };
+        let victim = self.requests.get_mut(&running[victim]).expect("it runs");
+        assert_eq!(victim.turn_tokens_left, 0, "it keeps its slot");
+        victim.has_slot = false;
+        victim.prompt_left = victim.prompt;
+        true
+    }
+
+    fn step(&mut self) {
+        let names: Vec<SequenceId> = self
+            .requests
+            .iter()
+            .filter(|(_, r)| r.has_slot)
+            .map(|(name, _)| *name)
+            .collect();
+        let candidates: Vec<Candidate> = names
+            .iter()
+            .map(|name| {
+                let r = &self.requests[name];
+                Candidate {
+                    arrival: *name,
+                    pending: r.prompt_left.max(1),
+                    decoding: r.prompt_left == 0,
+                    cached: r.prompt - r.prompt_left,
+                    stop_after: None,
+                    suspect: false,
+                    class: r.class,
+                    service: self.service[r.user as usize],
+                    waited_steps: r.waited_steps,
+                }
+            })
+            .collect();
+        let budget = Budget {
+            tokens: self.load.step_tokens_max,
+            inter_token: InterToken::Unbounded,
+            cost: None,
+            trusted_tokens: usize::MAX,
+            prefill_wait_steps_max: self.load.prefill_wait_steps_max,
+            prefill_tokens_min: self.load.prefill_tokens_min,
+        };
+        let shares = plan(&candidates, &budget);
+        // A prompt has a chunk within so many steps, whatever its class.
+        let chunk_within = self.load.prefill_wait_steps_max + self.load.sequences_max;
+        for name in &names {
+            let request = self.requests.get_mut(name).expect("it runs");
+            request.waited_steps += 1;
+            assert!(request.waited_steps <= chunk_within, "{request:?} starves");
+        }
+        let mut told = [0; Priority::COUNT];
+        for share in shares {
+            let name = names[share.candidate];
+            let request = self.requests.get_mut(&name).expect("it runs");
+            request.waited_steps = 0;
+            let class = request.class;
+            self.service[request.user as usize] += share.tokens as f64;
+            request.prompt_left -= share.tokens.min(request.prompt_left);
+            if request.prompt_left > 0 {
+                continue;
+            }
+            told[class as usize] += 1;
+            // To begin anew it computes its output, too.
+            request.prompt += 1;
+            request.output_left -= 1;
+            let in_turn = request.turn_tokens_left > 0;
+            request.turn_tokens_left = request.turn_tokens_left.saturating_sub(1);
+            let is_over = request.output_left == 0;
+            if in_turn && (request.turn_tokens_left == 0 || is_over) {
+                self.turns.end(class);
+            }
+            if is_over {
+                self.requests.remove(&name);
+            }
+        }
+        self.turns.step();
+        for request in self.requests.values_mut().filter(|r| !r.has_slot) {
+            request.queued += 1;
+        }
+        self.check_progress(told);
+    }
+
+    /// No class goes for longer without a token than two of its turns may be apart.
+    fn check_progress(&mut self, told: [usize; Priority::COUNT]) {
+        let load = &self.load;
+        let chunks =
+            (load.prompt_tokens_max + load.output_tokens_max).div_ceil(load.prefill_tokens_min);
+        // From a slot to the end of a turn, and from a slot to the end of an output.
+        let waits = load.prefill_wait_steps_max + load.sequences_max;
+        let turn = chunks * waits + TURN_TOKENS;
+        let life = chunks * waits + load.output_tokens_max;
+        // Its own last turn and that of the other class are paid back, and a slot is free
+        // for the eighth start.
+        let bound = load.ageing + 2 * AGED_TURN as usize * turn + (AGED_TURN as usize + 1) * life;
+        for class in CLASSES {
+            let at = class as usize;
+            self.tokens[at] += told[at];
+            self.without[at] = if told[at] > 0 {
+                0
+            } else {
+                self.without[at] + 1
+            };
+            assert!(
+                self.without[at] <= bound,
+                "{class:?} has had no token for {bound} steps"
+            );
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn every_class_goes_on_and_none_before_a_higher_one(load in load()) {
+        let mut engine = Engine::new(load);
+        for _ in 0..3_000 {
+            engine.arrive();
+            engine.start_all();
+            engine.step();
+        }
+        let tokens = engine.tokens;
+        prop_assert!(tokens.iter().all(|tokens| *tokens > 0), "{tokens:?}");
+    }
+}

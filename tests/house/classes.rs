@@ -1,0 +1,308 @@
+//! Classes that are saturated: which requests start, keep their slots and go on.
+
+use std::time::Duration;
+
+use motet::cache::Message;
+use motet::config::SchedulerConfig;
+use motet::model::oracle::{OracleConfig, StepFault};
+use motet::model::{LayerKind, Model};
+use motet::request::Priority;
+use motet::scheduler::turns::{AGED_TURN, TURN_TOKENS};
+use motet::scheduler::{Event, SchedulerCore};
+use motet::{SequenceId, TokenId, UserId};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use crate::house::{Caller, House};
+
+const AGEING: Duration = Duration::from_millis(100);
+/// Messages within which what a test waits for happens.
+const MESSAGES_MAX: usize = 100_000;
+
+/// A house, and which sequences have started in it.
+struct Load {
+    house: House,
+    starts: Vec<SequenceId>,
+    /// Urgent requests that wait at any time.
+    urgent_waiting: usize,
+    prompts: TokenId,
+}
+
+impl Load {
+    /// So many slots, and memory for so many tokens.
+    fn new(sequences_max: usize, budget_tokens: usize) -> Self {
+        let oracle = OracleConfig {
+            vocab_size: 50,
+            context_tokens_max: 512,
+            // Outputs are as long as they may be.
+            end_tokens: vec![],
+            tail_block_tokens: 4,
+            ..OracleConfig::with_layers(&[LayerKind::Full])
+        };
+        let mut house = House::of(oracle, budget_tokens);
+        let config = SchedulerConfig {
+            sequences_max,
+            ageing: Some(AGEING),
+            locality_service: 0.0,
+            ..house.scheduler_config.clone()
+        };
+        house.scheduler = SchedulerCore::new(house.model.spec().clone(), config);
+        Self {
+            house,
+            starts: Vec::new(),
+            urgent_waiting: 0,
+            prompts: 0,
+        }
+    }
+
+    fn submit(&mut self, class: Priority, user: u64, tokens: (usize, usize)) -> SequenceId {
+        self.prompts += 1;
+        let own = self.prompts;
+        let prompt = (0..tokens.0 as TokenId).map(|at| 1 + (own / (1 + at % 3) + at * own) % 49);
+        self.house.submit_caller(Caller {
+            prompt: prompt.collect(),
+            output_tokens_max: tokens.1,
+            class,
+            user: Some(UserId(user)),
+            ..Caller::default()
+        })
+    }
+
+    /// Delivers one message. Time passes where nothing else is left to do.
+    fn deliver(&mut self) {
+        let house = &self.house;
+        let begun = |name: &SequenceId| self.starts.contains(name);
+        let waits = house.callers.iter().filter(|(name, caller)| {
+            caller.class == Priority::Urgent && caller.end.is_none() && !begun(name)
+        });
+        if waits.count() < self.urgent_waiting {
+            self.submit(Priority::Urgent, 100, (6, 4));
+        }
+        if let Some(Message::Begin(begin)) = self.house.messages.front() {
+            self.starts.push(begin.sequence);
+        }
+        let house = &mut self.house;
+        if !(0..3).any(|way| house.deliver(way)) {
+            house.now += Duration::from_millis(10);
+            house.feed(Event::Tick);
+        }
+    }
+
+    fn run_until(&mut self, what: &str, done: impl Fn(&Self) -> bool) {
+        for _ in 0..MESSAGES_MAX {
+            if done(self) {
+                return;
+            }
+            self.deliver();
+        }
+        panic!("{what}: not after {} starts", self.starts.len());
+    }
+
+    fn told(&self, name: SequenceId) -> usize {
+        self.house.callers[&name].told.len()
+    }
+
+    fn is_over(&self, name: SequenceId) -> bool {
+        self.house.callers[&name].end.is_some()
+    }
+
+    fn has_started(&self, name: SequenceId) -> bool {
+        self.starts.contains(&name)
+    }
+
+    /// Starts of others since this one started last.
+    fn starts_since(&self, name: SequenceId) -> usize {
+        let others = self.starts.iter().rev().take_while(|start| **start != name);
+        others.count()
+    }
+
+    fn check_end(mut self) {
+        self.house.run_until_idle(&mut ChaCha8Rng::seed_from_u64(0));
+        self.house.check_end();
+        self.house.check_empty();
+    }
+}
+
+/// Urgent requests saturate one slot. The background request has turns, generates its tokens
+/// in each, and ends.
+#[test]
+fn a_request_that_starts_by_age_keeps_its_slot_until_it_has_generated_tokens() {
+    let mut load = Load::new(1, 2_000);
+    load.urgent_waiting = 3;
+    load.run_until("urgent requests run", |load| !load.starts.is_empty());
+    let patient = load.submit(Priority::Background, 1, (40, 3 * TURN_TOKENS));
+    for turn in 1..=2 {
+        load.run_until("it has a turn", |load| {
+            load.starts.iter().filter(|name| **name == patient).count() == turn
+        });
+        let preempted = load.house.preempted;
+        load.run_until("it gives its slot away", |load| {
+            load.house.preempted > preempted
+        });
+        let told = load.told(patient);
+        // One more may be under way when the turn ends.
+        let most = turn * (TURN_TOKENS + 2);
+        assert!(
+            (turn * TURN_TOKENS..=most).contains(&told),
+            "{told} tokens after turn {turn}"
+        );
+    }
+    load.run_until("it ends", |load| load.is_over(patient));
+    load.urgent_waiting = 0;
+    load.check_end();
+}
+
+/// A higher class that is not saturated, but comes each time that the background request
+/// has started: that is no turn of its class, and it has turns none the less.
+#[test]
+fn a_class_goes_on_though_each_of_its_starts_is_followed_by_an_urgent_request() {
+    let mut load = Load::new(1, 2_000);
+    let patient = load.submit(Priority::Background, 1, (40, 2 * TURN_TOKENS));
+    for _ in 0..MESSAGES_MAX {
+        if load.is_over(patient) {
+            return load.check_end();
+        }
+        let callers = load.house.callers.values();
+        let mut urgent = callers.filter(|c| c.class == Priority::Urgent && c.end.is_none());
+        if load.starts.last() == Some(&patient) && urgent.next().is_none() {
+            load.submit(Priority::Urgent, 100, (6, 4));
+        }
+        load.deliver();
+    }
+    panic!("it has {} tokens", load.told(patient));
+}
+
+/// One user's background requests are the oldest, for good. The normal ones have their turns.
+#[test]
+fn the_oldest_requests_of_a_greedy_user_do_not_take_the_turns_of_another_class() {
+    let mut load = Load::new(2, 2_000);
+    load.urgent_waiting = 4;
+    let greedy: Vec<SequenceId> = (0..30)
+        .map(|_| load.submit(Priority::Background, 1, (10, 30)))
+        .collect();
+    load.house.now += AGEING;
+    let normal = load.submit(Priority::Normal, 2, (10, 30));
+    load.run_until("the normal one ends", |load| load.is_over(normal));
+    let ended = greedy.iter().filter(|name| load.is_over(**name)).count();
+    assert!(ended < 5, "{ended} of the greedy user's came first");
+    let first = greedy[0];
+    load.run_until("and so does one of the others", |load| load.is_over(first));
+    load.urgent_waiting = 0;
+    load.check_end();
+}
+
+/// In the turns of a class the user goes first who has had least, not the oldest request.
+#[test]
+fn a_greedy_user_does_not_take_all_turns_of_its_class() {
+    let mut load = Load::new(1, 2_000);
+    load.urgent_waiting = 3;
+    let greedy: Vec<SequenceId> = (0..20)
+        .map(|_| load.submit(Priority::Background, 1, (20, 12)))
+        .collect();
+    load.run_until("the greedy user has had a turn", |load| {
+        greedy.iter().any(|name| load.is_over(*name))
+    });
+    let polite = load.submit(Priority::Background, 2, (20, 12));
+    load.run_until("the polite user has one", |load| load.is_over(polite));
+    let ended = greedy.iter().filter(|name| load.is_over(**name)).count();
+    assert!(ended <= 3, "{ended} of the greedy user's came first");
+    load.urgent_waiting = 0;
+    load.check_end();
+}
+
+/// Two urgent prompts fill the next steps, and a third waits for them. The background request
+/// does not start in the free slot that it could use.
+#[test]
+fn no_lower_class_starts_while_a_higher_one_waits_behind_its_own_prompts() {
+    let mut load = Load::new(8, 2_000);
+    let step = load.house.scheduler_config.step_tokens_max;
+    let first = [0; 2].map(|_| load.submit(Priority::Urgent, 1, (3 * step, 4)));
+    load.run_until("two run", |load| {
+        first.iter().all(|name| load.has_started(*name))
+    });
+    let third = load.submit(Priority::Urgent, 1, (10, 4));
+    let background = load.submit(Priority::Background, 2, (10, 4));
+    assert!(!load.has_started(third), "it would only wait");
+    load.run_until("the background request starts", |load| {
+        load.has_started(background)
+    });
+    assert!(load.has_started(third), "after all that is urgent");
+    load.check_end();
+}
+
+/// An engine with one slot: a turn whose prompt takes many steps is paid back.
+#[test]
+fn a_turn_takes_no_more_than_an_eighth_of_the_steps() {
+    let mut load = Load::new(1, 4_000);
+    load.urgent_waiting = 3;
+    for _ in 0..20 {
+        load.submit(Priority::Background, 1, (300, 4));
+    }
+    let mut steps = [0_usize; 2];
+    let mut last = None;
+    for _ in 0..MESSAGES_MAX {
+        load.deliver();
+        let of = load
+            .starts
+            .last()
+            .map(|name| load.house.callers[name].class);
+        let begun = load.house.oracle.counters.now().steps;
+        if last.replace(begun).is_some_and(|last| last < begun) {
+            steps[usize::from(of == Some(Priority::Background))] += 1;
+        }
+    }
+    let [others, turns] = steps;
+    assert!(turns > 100, "{turns} steps in turns, {others} beside them");
+    let share = (others + turns) / AGED_TURN as usize;
+    // The first is not paid back before it comes, and the last not after it.
+    let longest = 300 / load.house.scheduler_config.step_tokens_max + 1 + TURN_TOKENS;
+    assert!(turns <= share + 2 * longest, "{turns} of {others}");
+}
+
+/// There is no room for the large background request until most of what is urgent has ended.
+/// In its turn all others wait for it; before, they took what it needed again and again.
+#[test]
+fn what_is_large_has_room_in_its_turn() {
+    let mut load = Load::new(8, 120);
+    load.urgent_waiting = 3;
+    let large = load.submit(Priority::Background, 1, (90, 4));
+    load.run_until("it ends", |load| load.is_over(large));
+    load.urgent_waiting = 0;
+    load.check_end();
+}
+
+/// A step fails in the middle of a turn: the sequence goes on with it before all others.
+#[test]
+fn a_turn_outlives_a_failed_step() {
+    let mut load = Load::new(1, 2_000);
+    load.urgent_waiting = 3;
+    let patient = load.submit(Priority::Background, 1, (20, 2 * TURN_TOKENS));
+    load.run_until("it has a few tokens", |load| load.told(patient) == 3);
+    load.house.oracle.faults.next_steps(1, StepFault::Fail);
+    load.run_until("a step fails", |load| !load.house.failures.is_empty());
+    let starts = load.starts.len();
+    load.run_until("the next starts", |load| load.starts.len() > starts);
+    assert_eq!(load.starts.last(), Some(&patient));
+    let preempted = load.house.preempted;
+    load.run_until("it gives its slot away", |load| {
+        load.house.preempted > preempted
+    });
+    assert!(load.told(patient) >= TURN_TOKENS);
+    load.urgent_waiting = 0;
+    load.check_end();
+}
+
+/// A sequence whose caller does not read has no use for its turn.
+#[test]
+fn a_turn_ends_when_its_caller_does_not_read() {
+    let mut load = Load::new(1, 2_000);
+    load.urgent_waiting = 3;
+    let patient = load.submit(Priority::Background, 1, (20, 2 * TURN_TOKENS));
+    load.run_until("it has a few tokens", |load| load.told(patient) == 3);
+    load.house.feed(Event::Pause(patient));
+    load.run_until("the others go on", |load| load.starts_since(patient) > 3);
+    load.house.feed(Event::Resume(patient));
+    load.run_until("it ends", |load| load.is_over(patient));
+    load.urgent_waiting = 0;
+    load.check_end();
+}

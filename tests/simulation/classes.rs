@@ -1,0 +1,268 @@
+//! A watch over classes: it follows the scheduler's own events and effects, and panics when a
+//! class starves, when a lower one starts before a higher one, or when a turn is cut short.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use motet::SequenceId;
+use motet::cache::{self, Message};
+use motet::config::SchedulerConfig;
+use motet::request::Priority;
+use motet::scheduler::turns::{AGED_TURN, TURN_TOKENS};
+use motet::scheduler::{Effect, Event};
+use tokio::time::Instant;
+
+use crate::record::Record;
+
+pub(crate) const CLASSES: [Priority; 3] =
+    [Priority::Background, Priority::Normal, Priority::Urgent];
+/// Tokens that each class has got, as they are counted.
+pub(crate) const TOKENS: [&str; 3] = [
+    "class: background tokens",
+    "class: normal tokens",
+    "class: urgent tokens",
+];
+/// Starts of lower classes while more of a higher one wait than there are slots.
+pub(crate) const TURNS: [&str; 2] = ["class: background turns", "class: normal turns"];
+
+/// The longest prompt of those who saturate, in tokens.
+pub(crate) const PROMPT_TOKENS_MAX: usize = 16;
+/// Their longest output.
+pub(crate) const OUTPUT_TOKENS_MAX: usize = 20;
+/// The least time of a step.
+const STEP: Duration = Duration::from_millis(2);
+
+pub(crate) struct ClassWatch(Mutex<Inner>);
+
+struct Inner {
+    /// Which classes always have more requests than there are slots.
+    saturates: [bool; 3],
+    sequences_max: usize,
+    ageing: Duration,
+    /// Steps within which a class in which a request is aged has a token.
+    steps_max: u64,
+    sequences: BTreeMap<SequenceId, Seen>,
+    /// Starts of other classes since the last turn.
+    starts_since: [u32; 3],
+    steps: u64,
+    /// Steps since the last token, while a request is aged.
+    without: [u64; 3],
+}
+
+/// A sequence that is not over.
+struct Seen {
+    class: Priority,
+    place: Place,
+    paused: bool,
+    queued_for: Duration,
+    /// Tokens that it is still to get before it can lose its slot.
+    turn_tokens_left: usize,
+}
+
+enum Place {
+    Queued { since: Instant },
+    Slot,
+}
+
+impl Seen {
+    fn is_queued(&self) -> bool {
+        matches!(self.place, Place::Queued { .. })
+    }
+
+    fn waited(&self) -> Duration {
+        match self.place {
+            Place::Queued { since } => self.queued_for + since.elapsed(),
+            Place::Slot => self.queued_for,
+        }
+    }
+
+    fn queue(&mut self) {
+        self.place = Place::Queued {
+            since: Instant::now(),
+        };
+    }
+}
+
+impl ClassWatch {
+    /// One seed of seven for each choice of classes that are saturated.
+    pub(crate) fn new(seed: u64, config: &SchedulerConfig) -> Self {
+        let choice = 1 + seed % 7;
+        let ageing = config.ageing.expect("classes age");
+        let context = PROMPT_TOKENS_MAX + OUTPUT_TOKENS_MAX;
+        // What is computed again includes the output.
+        let chunks = context.div_ceil(config.prefill_tokens_min);
+        let prefill = chunks * (config.prefill_wait_steps_max + config.sequences_max);
+        let (turn, life) = (prefill + TURN_TOKENS, prefill + OUTPUT_TOKENS_MAX);
+        let aged = ageing.div_duration_f64(STEP) as usize;
+        // Two turns are paid back, and for the eighth start a slot becomes free.
+        let steps = aged + 2 * AGED_TURN as usize * turn + (AGED_TURN as usize + 1) * life;
+        Self(Mutex::new(Inner {
+            saturates: [0, 1, 2].map(|class| choice >> class & 1 == 1),
+            sequences_max: config.sequences_max,
+            ageing,
+            steps_max: steps as u64,
+            sequences: BTreeMap::new(),
+            starts_since: [0; 3],
+            steps: 0,
+            without: [0; 3],
+        }))
+    }
+
+    pub(crate) fn saturates(&self, class: Priority) -> bool {
+        self.inner().saturates[class as usize]
+    }
+
+    /// Whether it has seen enough: each class has had twice the longest time to starve.
+    pub(crate) fn is_done(&self) -> bool {
+        let inner = self.inner();
+        inner.steps > 2 * inner.steps_max
+    }
+
+    /// The scheduler is about to take this in.
+    pub(crate) fn event(&self, event: &Event) {
+        let mut inner = self.inner();
+        match event {
+            Event::Submit(submission) => {
+                let seen = Seen {
+                    class: submission.class,
+                    place: Place::Queued {
+                        since: Instant::now(),
+                    },
+                    paused: false,
+                    queued_for: Duration::ZERO,
+                    turn_tokens_left: 0,
+                };
+                inner.sequences.insert(submission.sequence, seen);
+            }
+            Event::Pause(sequence) => {
+                if let Some(seen) = inner.sequences.get_mut(sequence) {
+                    seen.paused = true;
+                    seen.turn_tokens_left = 0;
+                }
+            }
+            Event::Resume(sequence) => {
+                if let Some(seen) = inner.sequences.get_mut(sequence) {
+                    seen.paused = false;
+                }
+            }
+            Event::Cache(Ok(answers)) | Event::News(answers) => {
+                for answer in answers {
+                    if let cache::Effect::NoRoom { sequence } = answer {
+                        inner.refused(*sequence);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// This is what has followed.
+    pub(crate) fn effects(&self, effects: &[Effect], record: &Record) {
+        let mut inner = self.inner();
+        for effect in effects {
+            match effect {
+                Effect::Cache(Message::Begin(begin)) => inner.starts(begin.sequence, record),
+                Effect::Preempted(sequence) => inner.preempted(*sequence),
+                Effect::Token(sequence, ..) => inner.token(*sequence, record),
+                Effect::Finished(sequence, _) | Effect::Failed(sequence, _) => {
+                    inner.sequences.remove(sequence);
+                }
+                Effect::Work(work) if !work.spans.is_empty() => inner.step(),
+                _ => {}
+            }
+        }
+    }
+
+    /// A panic while it is held is what the test is about.
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn count_start(&mut self, class: Priority) {
+        for other in CLASSES.into_iter().filter(|other| *other != class) {
+            self.starts_since[other as usize] += 1;
+        }
+    }
+
+    fn is_aged(&self, class: Priority) -> bool {
+        let mut waiting = self.sequences.values();
+        waiting.any(|seen| {
+            seen.class == class && seen.is_queued() && !seen.paused && seen.waited() >= self.ageing
+        })
+    }
+
+    fn starts(&mut self, sequence: SequenceId, record: &Record) {
+        let Some(seen) = self.sequences.get(&sequence) else {
+            return;
+        };
+        let (class, goes_on) = (seen.class, seen.turn_tokens_left > 0);
+        let waits = |other: &&Seen| other.class > class && other.is_queued() && !other.paused;
+        let above = self.sequences.values().filter(waits).count();
+        // Each of fewer may have a free slot of its own.
+        let is_turn = above >= self.sequences_max && !goes_on;
+        if is_turn {
+            let since = self.starts_since[class as usize];
+            assert!(
+                self.is_aged(class) && since + 1 >= AGED_TURN,
+                "{sequence} of class {class:?} starts while {above} wait above it, \
+                 after {since} starts of others"
+            );
+            record.count(TURNS[class as usize], 1);
+        }
+        self.count_start(class);
+        if is_turn {
+            self.starts_since[class as usize] = 0;
+        }
+        let seen = self.sequences.get_mut(&sequence).expect("it is not over");
+        seen.queued_for = seen.waited();
+        seen.place = Place::Slot;
+        if is_turn {
+            seen.turn_tokens_left = TURN_TOKENS;
+        }
+    }
+
+    /// The cache had no room: that was no start.
+    fn refused(&mut self, sequence: SequenceId) {
+        let Some(seen) = self.sequences.get_mut(&sequence) else {
+            return;
+        };
+        seen.queue();
+        let class = seen.class;
+        for other in CLASSES.into_iter().filter(|other| *other != class) {
+            let since = &mut self.starts_since[other as usize];
+            *since = since.saturating_sub(1);
+        }
+    }
+
+    fn preempted(&mut self, sequence: SequenceId) {
+        if let Some(seen) = self.sequences.get_mut(&sequence) {
+            let left = seen.turn_tokens_left;
+            assert_eq!(left, 0, "{sequence} loses its slot in its turn");
+            seen.queue();
+        }
+    }
+
+    fn token(&mut self, sequence: SequenceId, record: &Record) {
+        if let Some(seen) = self.sequences.get_mut(&sequence) {
+            seen.turn_tokens_left = seen.turn_tokens_left.saturating_sub(1);
+            self.without[seen.class as usize] = 0;
+            record.count(TOKENS[seen.class as usize], 1);
+        }
+    }
+
+    fn step(&mut self) {
+        self.steps += 1;
+        for class in CLASSES {
+            let is_aged = self.is_aged(class);
+            let without = &mut self.without[class as usize];
+            *without = if is_aged { *without + 1 } else { 0 };
+            assert!(
+                *without <= self.steps_max,
+                "{class:?} starves: no token in {without} steps"
+            );
+        }
+    }
+}
