@@ -10,6 +10,7 @@ mod folder;
 mod fuses;
 mod heap;
 mod house;
+mod hung;
 mod left;
 mod panics;
 mod plan;
