@@ -1,27 +1,34 @@
 //! The house never holds more than it may, and loses no place.
 
 use motet::UserId;
+use motet::plant::Plant;
 use motet::shared::admission::{Admission, Refusal};
 
-use crate::world::{Arc, AtomicBool, AtomicUsize, Ordering, model, thread};
+use crate::world::{Guarded, model, thread};
+
+/// Who is inside alone does not find the house as those left it who were.
+const OF_PLACES: [Plant; 3] = [
+    Plant::AdmissionInTwoSteps,
+    Plant::AdmissionEnterAcquire,
+    Plant::AdmissionLeaveRelease,
+];
 
 /// There are no limits for single users here.
 const USER: UserId = UserId(1);
 
 #[test]
-#[cfg_attr(motet_planted_bug, should_panic)]
 fn the_bound_holds_for_callers_at_the_same_moment() {
-    model("two submits at a bound of one", || {
+    model("two submits at a bound of one", &OF_PLACES, || {
         let admission = Admission::new(1, 1);
-        let inside = Arc::new(AtomicUsize::new(0));
+        let house = Guarded::new(0);
         let callers: Vec<_> = (0..2)
             .map(|_| {
-                let (admission, inside) = (admission.clone(), inside.clone());
+                let (admission, house) = (admission.clone(), house.clone());
                 thread::spawn(move || {
                     let permit = admission.enter(USER);
                     if permit.is_ok() {
-                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "alone inside");
-                        inside.fetch_sub(1, Ordering::SeqCst);
+                        // Alone inside.
+                        house.write(house.read() + 1);
                     }
                     permit.is_ok()
                 })
@@ -30,54 +37,57 @@ fn the_bound_holds_for_callers_at_the_same_moment() {
         let entered = callers
             .into_iter()
             .filter_map(|c| c.join().unwrap().then_some(()));
-        assert!(entered.count() >= 1, "a free place is given to somebody");
+        let entered = entered.count();
+        assert!(entered >= 1, "a free place is given to somebody");
+        assert_eq!(house.read(), entered, "each found what was left");
         assert_eq!(admission.inside(), 0, "every place was given back");
     });
 }
 
 /// One caller wants two places, another one, and there are two.
 #[test]
-#[cfg_attr(motet_planted_bug, should_panic)]
 fn a_group_gets_all_its_places_or_none() {
-    model("a submit of two against a submit of one", || {
-        let admission = Admission::new(2, 0);
-        let inside = Arc::new(AtomicUsize::new(0));
-        let enter = |places: usize| {
-            let (admission, inside) = (admission.clone(), inside.clone());
-            move || {
-                let permits = admission.enter_all(USER, places);
-                if let Ok(permits) = &permits {
-                    assert_eq!(permits.len(), places);
-                    let before = inside.fetch_add(places, Ordering::SeqCst);
-                    assert!(before + places <= 2, "no more than the bound");
-                    inside.fetch_sub(places, Ordering::SeqCst);
+    model(
+        "a submit of two against a submit of one",
+        &OF_PLACES,
+        || {
+            let admission = Admission::new(2, 0);
+            let house = Guarded::new(());
+            let enter = |places: usize| {
+                let (admission, house) = (admission.clone(), house.clone());
+                move || {
+                    let permits = admission.enter_all(USER, places);
+                    if let Ok(permits) = &permits {
+                        assert_eq!(permits.len(), places);
+                        // Together they would be three.
+                        house.write(());
+                    }
+                    permits.is_ok()
                 }
-                permits.is_ok()
-            }
-        };
-        let group = thread::spawn(enter(2));
-        let single = enter(1)();
-        let group = group.join().unwrap();
-        assert!(group || single, "somebody is let in");
-        assert_eq!(admission.inside(), 0, "every place was given back");
-    });
+            };
+            let group = thread::spawn(enter(2));
+            let single = enter(1)();
+            let group = group.join().unwrap();
+            assert!(group || single, "somebody is let in");
+            assert_eq!(admission.inside(), 0, "every place was given back");
+        },
+    );
 }
 
 /// Two prompts claim their tokens; one gets its slot, the other leaves.
 #[test]
-#[cfg_attr(motet_planted_bug, should_panic)]
 fn the_bound_of_tokens_holds_and_none_is_lost() {
-    model("two claims at a bound of one prompt", || {
+    model("two claims at a bound of one prompt", &OF_PLACES, || {
         let admission = Admission::new(2, 3);
-        let waiting = Arc::new(AtomicUsize::new(0));
+        let waiting = Guarded::new(());
         let claim = |starts: bool| {
             let (admission, waiting) = (admission.clone(), waiting.clone());
             move || {
                 let mut permit = admission.enter(USER).expect("there is a place for both");
                 let claimed = permit.claim(2);
                 if claimed.is_ok() {
-                    assert_eq!(waiting.fetch_add(2, Ordering::SeqCst), 0, "alone");
-                    waiting.fetch_sub(2, Ordering::SeqCst);
+                    // Alone.
+                    waiting.write(());
                     if starts {
                         permit.started();
                     }
@@ -99,22 +109,26 @@ fn the_bound_of_tokens_holds_and_none_is_lost() {
 
 /// A drain shuts the gate and waits for nobody to be inside; a submit comes late.
 #[test]
-#[cfg_attr(motet_planted_bug, should_panic)]
 fn nobody_enters_after_the_gate_is_shut() {
-    model("shutdown drain against a late submit", || {
+    let finds = [
+        Plant::AdmissionInTwoSteps,
+        Plant::AdmissionLeaveRelease,
+        Plant::AdmissionInsideAcquire,
+    ];
+    model("shutdown drain against a late submit", &finds, || {
         let admission = Admission::new(2, 0);
-        let closed = Arc::new(AtomicBool::new(false));
+        let is_open = Guarded::new(true);
         let caller = {
-            let (admission, closed) = (admission.clone(), closed.clone());
+            let (admission, is_open) = (admission.clone(), is_open.clone());
             thread::spawn(move || {
                 if let Ok(_permit) = admission.enter(USER) {
-                    assert!(!closed.load(Ordering::SeqCst), "inside a closed house");
+                    assert!(is_open.read(), "inside a closed house");
                 }
             })
         };
         admission.shut();
         if admission.inside() == 0 {
-            closed.store(true, Ordering::SeqCst);
+            is_open.write(false);
         }
         caller.join().unwrap();
         assert_eq!(admission.enter(USER).map(drop), Err(Refusal::Shut));

@@ -1,33 +1,37 @@
 //! A sequence that pauses and a reader that catches up: whoever is last wakes it.
 
+use motet::plant::Plant;
 use motet::shared::credits::Credits;
 
-use crate::world::{model, thread};
+use crate::world::{Guarded, model, mpsc, thread};
 
 /// The reader takes the last token that is to be had while the scheduler pauses.
 #[test]
-#[cfg_attr(motet_planted_bug, should_panic)]
 fn no_wake_up_is_lost() {
-    model("pause against read", || {
-        let credits = Credits::new(1);
-        credits.sent();
-        let reader = {
-            let credits = credits.clone();
-            thread::spawn(move || credits.read())
-        };
-        let paused = credits.pause_if_full();
-        let woken = reader.join().unwrap();
-        assert_eq!(paused, woken, "who paused is woken, and nobody else");
-        assert!(!credits.is_paused(), "nobody sleeps with nothing to read");
-        assert_eq!(credits.unread(), 0);
-    });
+    model(
+        "pause against read",
+        &[Plant::CreditsPauseInTwoSteps],
+        || {
+            let credits = Credits::new(1);
+            credits.sent();
+            let reader = {
+                let credits = credits.clone();
+                thread::spawn(move || credits.read())
+            };
+            let paused = credits.pause_if_full();
+            let woken = reader.join().unwrap();
+            assert_eq!(paused, woken, "who paused is woken, and nobody else");
+            assert!(!credits.is_paused(), "nobody sleeps with nothing to read");
+            assert_eq!(credits.unread(), 0);
+        },
+    );
 }
 
 /// Tokens that were under way come after the pause; the reader goes on reading.
 #[test]
-#[cfg_attr(motet_planted_bug, should_panic)]
 fn late_tokens_and_the_pause_are_told_apart() {
-    model("pause and a late token against two reads", || {
+    let finds = [Plant::CreditsPauseInTwoSteps];
+    model("pause and a late token against two reads", &finds, || {
         let credits = Credits::new(2);
         credits.sent();
         credits.sent();
@@ -47,4 +51,52 @@ fn late_tokens_and_the_pause_are_told_apart() {
         assert_eq!(credits.unread(), 1);
         assert!(!credits.is_paused());
     });
+}
+
+/// There is one place for what is sent. The scheduler uses it again when it does not pause, or
+/// is woken.
+#[test]
+fn what_was_read_is_free_for_the_next() {
+    let finds = [Plant::CreditsPauseInTwoSteps, Plant::CreditsReadRelease];
+    model("a place for one token against its reader", &finds, || {
+        send_twice(false);
+    });
+}
+
+/// As before, but the scheduler comes to it when the token was read: loom does not look at that
+/// by itself, since the reader has looked at the word as well by then.
+#[test]
+fn what_was_read_before_is_free_for_the_next() {
+    let finds = [Plant::CreditsReadRelease, Plant::CreditsPauseAcquire];
+    model("a place for one token after its reader", &finds, || {
+        send_twice(true);
+    });
+}
+
+fn send_twice(is_late: bool) {
+    let credits = Credits::new(1);
+    let place = Guarded::new(0);
+    let (send, sent) = mpsc::channel();
+    let (wake, woken) = mpsc::channel();
+    let reader = {
+        let (credits, place) = (credits.clone(), place.clone());
+        thread::spawn(move || {
+            sent.recv().expect("a token comes");
+            let token = place.read();
+            wake.send(credits.read()).ok();
+            token
+        })
+    };
+    credits.sent();
+    place.write(1);
+    send.send(()).expect("the reader listens");
+    if is_late {
+        thread::yield_now();
+    }
+    if credits.pause_if_full() {
+        let wakes = woken.recv().expect("the reader lives");
+        assert!(wakes, "who paused is woken");
+    }
+    place.write(2);
+    assert_eq!(reader.join().unwrap(), 1, "the first");
 }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use motet::plant::Plant;
 use motet::shared::heartbeat::{Heartbeat, Pulse};
 
-use crate::world::{model, thread};
+use crate::world::{Guarded, model, thread};
 
 fn at(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -16,16 +17,28 @@ fn working(since: u64) -> Pulse {
 
 /// A step lands while the next is under way: the device never looks idle.
 #[test]
-#[cfg_attr(motet_planted_bug, should_panic)]
 fn a_device_with_work_never_looks_idle() {
-    model("a step lands against a look at health", || {
+    let finds = [
+        Plant::HeartbeatInTwoSteps,
+        Plant::HeartbeatRelease,
+        Plant::HeartbeatAcquire,
+    ];
+    model("a step lands against a look at health", &finds, || {
         let heartbeat = Heartbeat::new();
         heartbeat.work_sent(at(1));
         heartbeat.work_sent(at(2));
+        let landed = Guarded::new(0);
         let looker = {
-            let heartbeat = heartbeat.clone();
-            thread::spawn(move || heartbeat.pulse())
+            let (heartbeat, landed) = (heartbeat.clone(), landed.clone());
+            thread::spawn(move || {
+                let seen = heartbeat.pulse();
+                if seen == working(7) {
+                    assert_eq!(landed.read(), 1, "what came before");
+                }
+                seen
+            })
         };
+        landed.write(1);
         heartbeat.work_landed(at(7), 1);
         let seen = looker.join().unwrap();
         assert!([working(1), working(7)].contains(&seen), "{seen:?}");
@@ -36,9 +49,9 @@ fn a_device_with_work_never_looks_idle() {
 /// Work comes, lands, and the thread goes: whoever looks twice sees no earlier state the
 /// second time.
 #[test]
-#[cfg_attr(motet_planted_bug, should_panic)]
 fn who_looks_twice_sees_time_go_on() {
-    model("a device's last step against two looks", || {
+    let finds = [Plant::HeartbeatInTwoSteps];
+    model("a device's last step against two looks", &finds, || {
         let heartbeat = Heartbeat::new();
         let looker = {
             let heartbeat = heartbeat.clone();

@@ -1,31 +1,35 @@
 //! A segment is evicted only while nobody has a lease, and then nobody gets one.
 
 use motet::SegmentId;
+use motet::plant::Plant;
 use motet::shared::lease::LeaseWord;
 
-use crate::world::{Arc, AtomicBool, Ordering, model, thread};
+use crate::world::{Guarded, model, thread};
 
 /// A reader leases and reads while the cache evicts and frees.
 #[test]
-#[cfg_attr(motet_planted_bug, should_panic)]
 fn a_lease_and_an_eviction_exclude_each_other() {
-    model("lease against eviction", || {
+    let finds = [
+        Plant::LeaseEvictInTwoSteps,
+        Plant::LeaseDropRelease,
+        Plant::LeaseEvictAcquire,
+    ];
+    model("lease against eviction", &finds, || {
         let word = LeaseWord::new(SegmentId(1));
-        let freed = Arc::new(AtomicBool::new(false));
+        let is_there = Guarded::new(true);
         let reader = {
-            let (word, freed) = (word.clone(), freed.clone());
+            let (word, is_there) = (word.clone(), is_there.clone());
             thread::spawn(move || {
                 let lease = word.lease();
                 if lease.is_some() {
-                    thread::yield_now();
-                    assert!(!freed.load(Ordering::SeqCst), "read after free");
+                    assert!(is_there.read(), "read after free");
                 }
                 lease.is_some()
             })
         };
         let evicted = word.try_evict();
         if evicted {
-            freed.store(true, Ordering::SeqCst);
+            is_there.write(false);
         }
         let read = reader.join().unwrap();
         assert!(evicted || read, "somebody gets the segment");
@@ -37,31 +41,36 @@ fn a_lease_and_an_eviction_exclude_each_other() {
 
 /// A fork takes a second lease while the first is dropped and the cache evicts.
 #[test]
-#[cfg_attr(motet_planted_bug, should_panic)]
 fn a_fork_races_with_the_last_drop_and_an_eviction() {
-    model("fork against last drop against eviction", || {
+    let finds = [
+        Plant::LeaseEvictInTwoSteps,
+        Plant::LeaseDropInTwoSteps,
+        Plant::LeaseDropRelease,
+        Plant::LeaseEvictAcquire,
+    ];
+    model("fork against last drop against eviction", &finds, || {
         let word = LeaseWord::new(SegmentId(1));
         let first = word.lease().expect("a fresh word is not evicted");
-        let freed = Arc::new(AtomicBool::new(false));
+        let is_there = Guarded::new(true);
         let forker = {
-            let (word, freed) = (word.clone(), freed.clone());
+            let (word, is_there) = (word.clone(), is_there.clone());
             thread::spawn(move || {
                 if let Some(_second) = word.lease() {
-                    assert!(!freed.load(Ordering::SeqCst), "read after free");
+                    assert!(is_there.read(), "read after free");
                 }
             })
         };
         let evicter = {
-            let (word, freed) = (word.clone(), freed.clone());
+            let (word, is_there) = (word.clone(), is_there.clone());
             thread::spawn(move || {
                 let evicted = word.try_evict();
                 if evicted {
-                    freed.store(true, Ordering::SeqCst);
+                    is_there.write(false);
                 }
                 evicted
             })
         };
-        assert!(!freed.load(Ordering::SeqCst), "leased, so not freed");
+        assert!(is_there.read(), "leased, so not freed");
         drop(first);
         forker.join().unwrap();
         let evicted = evicter.join().unwrap();

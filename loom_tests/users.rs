@@ -1,92 +1,98 @@
 //! No user has more of the house than it may, and none loses a place.
 
 use motet::UserId;
+use motet::plant::Plant;
 use motet::shared::admission::{Admission, Refusal};
 use motet::shared::users::{Counted, UserLimits, Users};
 
-use crate::world::{Arc, AtomicUsize, Ordering, model, thread};
+use crate::world::{Guarded, model, thread};
+
+const OF_USERS: [Plant; 2] = [Plant::UsersTwoLocks, Plant::LockOrdersNothing];
 
 const ADA: UserId = UserId(1);
 const BOB: UserId = UserId(2);
 
 /// Two requests of one user come while one of another's goes.
 #[test]
-#[cfg_attr(motet_planted_bug, should_panic)]
 fn a_users_limit_holds_for_its_requests_at_the_same_moment() {
-    model("two requests of a user at a limit of one", || {
-        let users = Users::new(UserLimits {
-            requests_max: 1,
-            tokens_max: 0,
-        });
-        let inside = Arc::new(AtomicUsize::new(0));
-        let most = Arc::new(AtomicUsize::new(0));
-        let others = users.enter_all(BOB, 1).expect("he has none");
-        let enter = || {
-            let (users, inside, most) = (users.clone(), inside.clone(), most.clone());
-            move || {
-                let share = users.enter_all(ADA, 1);
-                if share.is_ok() {
-                    let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
-                    most.fetch_max(now, Ordering::SeqCst);
-                    inside.fetch_sub(1, Ordering::SeqCst);
+    model(
+        "two requests of a user at a limit of one",
+        &OF_USERS,
+        || {
+            let users = Users::new(UserLimits {
+                requests_max: 1,
+                tokens_max: 0,
+            });
+            let hers = Guarded::new(());
+            let others = users.enter_all(BOB, 1).expect("he has none");
+            let enter = || {
+                let (users, hers) = (users.clone(), hers.clone());
+                move || {
+                    let share = users.enter_all(ADA, 1);
+                    if share.is_ok() {
+                        // One at a time.
+                        hers.write(());
+                    }
+                    share.map(drop)
                 }
-                share.map(drop)
+            };
+            let first = thread::spawn(enter());
+            let second = enter()();
+            drop(others);
+            let first = first.join().unwrap();
+            let refused = Refusal::UserRequests {
+                excess: 1,
+                inside: 1,
+            };
+            for refusal in [first, second].into_iter().filter_map(Result::err) {
+                assert_eq!(refusal, refused);
             }
-        };
-        let first = thread::spawn(enter());
-        let second = enter()();
-        drop(others);
-        let first = first.join().unwrap();
-        assert_eq!(most.load(Ordering::SeqCst), 1, "one at a time");
-        let refused = Refusal::UserRequests {
-            excess: 1,
-            inside: 1,
-        };
-        for refusal in [first, second].into_iter().filter_map(Result::err) {
-            assert_eq!(refusal, refused);
-        }
-        assert!(first.is_ok() || second.is_ok(), "somebody is let in");
-        assert!(users.is_empty(), "who has nothing inside is forgotten");
-    });
+            assert!(first.is_ok() || second.is_ok(), "somebody is let in");
+            assert!(users.is_empty(), "who has nothing inside is forgotten");
+        },
+    );
 }
 
 /// Two prompts of one user claim their tokens; one starts, one leaves. The house refuses
 /// neither, or the second.
 #[test]
-#[cfg_attr(motet_planted_bug, should_panic)]
 fn what_the_house_refuses_is_not_counted_as_the_users() {
-    model("two prompts of a user in a house for one", || {
-        let admission = Admission::new(2, 2).with_user_limits(UserLimits {
-            requests_max: 2,
-            tokens_max: 3,
-        });
-        let claim = |starts: bool| {
-            let admission = admission.clone();
-            move || {
-                let mut permit = admission.enter(ADA).expect("there is a place for both");
-                let claimed = permit.claim(2);
-                if starts && claimed.is_ok() {
-                    permit.started();
+    model(
+        "two prompts of a user in a house for one",
+        &OF_USERS,
+        || {
+            let admission = Admission::new(2, 2).with_user_limits(UserLimits {
+                requests_max: 2,
+                tokens_max: 3,
+            });
+            let claim = |starts: bool| {
+                let admission = admission.clone();
+                move || {
+                    let mut permit = admission.enter(ADA).expect("there is a place for both");
+                    let claimed = permit.claim(2);
+                    if starts && claimed.is_ok() {
+                        permit.started();
+                    }
+                    claimed
                 }
-                claimed
-            }
-        };
-        let leaves = thread::spawn(claim(false));
-        let starts = claim(true)();
-        let leaves = leaves.join().unwrap();
-        for refused in [starts, leaves].into_iter().filter_map(Result::err) {
-            let users = Refusal::UserTokens {
-                excess: 1,
-                waiting: 2,
             };
-            let house = Refusal::Tokens { excess: 2 };
-            assert!(refused == users || refused == house, "{refused:?}");
-        }
-        assert!(starts.is_ok() || leaves.is_ok(), "somebody is let in");
-        assert_eq!(admission.inside(), 0);
-        assert_eq!(admission.waiting_tokens(), 0);
-        assert!(admission.users().expect("there are limits").is_empty());
-    });
+            let leaves = thread::spawn(claim(false));
+            let starts = claim(true)();
+            let leaves = leaves.join().unwrap();
+            for refused in [starts, leaves].into_iter().filter_map(Result::err) {
+                let users = Refusal::UserTokens {
+                    excess: 1,
+                    waiting: 2,
+                };
+                let house = Refusal::Tokens { excess: 2 };
+                assert!(refused == users || refused == house, "{refused:?}");
+            }
+            assert!(starts.is_ok() || leaves.is_ok(), "somebody is let in");
+            assert_eq!(admission.inside(), 0);
+            assert_eq!(admission.waiting_tokens(), 0);
+            assert!(admission.users().expect("there are limits").is_empty());
+        },
+    );
 }
 
 #[test]

@@ -78,6 +78,8 @@ pub use ids::{CopyId, PinId, SegmentId, SequenceId, SlotId, TokenId, UserId};
 pub use open::text_of;
 pub use request::Request;
 pub use stream::TokenStream;
+#[doc(hidden)]
+pub use sync::plant;
 pub use telemetry::EngineStats;
 
 /// The guide's code compiles.

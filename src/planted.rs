@@ -4,7 +4,7 @@
 //! With `--cfg motet_planted` a test [plants](plant) one of them for its own thread, or
 //! `MOTET_PLANTED` [names](Bug::NAMED) one for a whole program; without it there are none,
 //! and `errs` is `false` before the compiler is done.
-//! (The primitives in `shared` have others, for loom: `--cfg motet_planted_bug`.)
+//! (The primitives in `shared` have others, for loom: `sync/plant.rs`.)
 
 use std::cell::Cell;
 use std::sync::OnceLock;

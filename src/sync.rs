@@ -4,27 +4,42 @@
 //! written over these names, so that `--cfg motet_loom` swaps the whole world
 //! beneath it and loom can try every interleaving. No other file knows that loom
 //! exists.
+//!
+//! | file | what is there |
+//! |---|---|
+//! | `plant.rs` | mistakes that model checks must find, each by its name |
+//! | `bell.rs` | a channel that says that there is something, and no more |
+//! | `checked.rs` | loom's world only: a mutex whose value loom watches as well |
+
+mod bell;
+#[cfg(motet_loom)]
+mod checked;
+pub mod plant;
 
 #[cfg(not(motet_loom))]
 pub(crate) use std::{
     hint::spin_loop,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence},
     },
-    thread::yield_now,
+    thread::{park, yield_now},
 };
 
+#[cfg(motet_loom)]
+pub(crate) use checked::{Mutex, MutexGuard};
 #[cfg(motet_loom)]
 pub(crate) use loom::{
     cell::UnsafeCell,
     hint::spin_loop,
     sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering},
+        Arc,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence},
     },
-    thread::yield_now,
+    thread::{park, yield_now},
 };
+
+pub(crate) use bell::{Bell, Ringer, bell};
 
 /// std's, to be used as loom's is, which notices whoever reads what another writes.
 #[cfg(not(motet_loom))]

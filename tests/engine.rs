@@ -3,11 +3,15 @@
 
 mod common;
 
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::Poll;
 use std::time::Duration;
 
 use common::engine;
 use motet::config::EngineConfig;
-use motet::error::{GenerateError, QueueLimit, StartError, SubmitError};
+use motet::error::{BestOfError, GenerateError, QueueLimit, StartError, SubmitError};
+use motet::grammar::GrammarSource;
 use motet::model::oracle::{Oracle, OracleConfig, StepCost, StepFault};
 use motet::model::sampling::Sampling;
 use motet::model::{LayerKind, ModelError};
@@ -273,6 +277,66 @@ async fn a_shared_engine_ends_its_sequences_and_is_shut_down_when_they_are_gone(
     assert!(matches!(late, Err(SubmitError::Draining)), "{late:?}");
     engine.shutdown(Shutdown::Abort).await;
     assert_eq!(oracle.counters.now().segments_alive, 0);
+}
+
+/// Lets a future come as far as it comes by itself, which is not its end.
+async fn begin<F: Future>(future: &mut Pin<&mut F>) {
+    let begun = poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending()));
+    assert!(begun.await, "it waits for something");
+}
+
+/// They have passed the gate and wait for their grammars when it is shut; the scheduler hears
+/// of them after it has ended all others.
+#[tokio::test]
+async fn whatever_is_being_taken_in_while_an_engine_is_aborted_ends_with_it() {
+    let mut oracle = oracle();
+    oracle.end_one_in = 0;
+    let model = oracle.clone();
+    let engine = Engine::builder(move || Ok(Oracle::new(model.clone()).expect("valid")))
+        .text(common::bytes())
+        .config(small())
+        .start()
+        .await
+        .expect("the engine starts");
+    let request = |prompt: Vec<TokenId>| {
+        let request = Request::tokens(prompt).output_tokens_max(100);
+        request.grammar(GrammarSource::Regex("[a-f]{100}".into()))
+    };
+    let several = Request {
+        n: 3,
+        ..request(vec![1, 2])
+    };
+    let plain = Request::tokens([1, 2, 3]).output_tokens_max(400);
+    let source = engine.submit(plain).await.expect("there is room");
+
+    let mut one = pin!(engine.submit(request(vec![1])));
+    let mut fork = pin!(engine.fork(&source, None, request(vec![9])));
+    let mut many = pin!(engine.submit_many(several));
+    let best_of = Request {
+        best_of: Some(2),
+        ..request(vec![3])
+    };
+    let mut best = pin!(engine.best_of(best_of));
+    begin(&mut one).await;
+    begin(&mut fork).await;
+    begin(&mut many).await;
+    begin(&mut best).await;
+    engine.abort().await;
+
+    let mut streams = many.await.expect("there was room for all");
+    assert_eq!(streams.len(), 3);
+    streams.push(one.await.expect("there was room"));
+    streams.push(fork.await.expect("there was room"));
+    for stream in streams {
+        assert_eq!(stream.collect().await, Err(GenerateError::Shutdown));
+    }
+    let best = best.await;
+    let ended = matches!(best, Err(BestOfError::Generate(GenerateError::Shutdown)));
+    assert!(ended, "{best:?}");
+    assert_eq!(source.collect().await, Err(GenerateError::Shutdown));
+    engine.drain().await;
+    engine.shutdown(Shutdown::Abort).await;
+    assert_eq!(oracle.counters.now().tails_alive, 0);
 }
 
 #[tokio::test]

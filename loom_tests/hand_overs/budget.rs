@@ -2,41 +2,49 @@
 //! drain waits until all are.
 
 use motet::UserId;
+use motet::plant::Plant;
 use motet::shared::admission::{Admission, Refusal};
 use motet::shared::users::UserLimits;
 
-use crate::world::{Arc, AtomicBool, Ordering, model, mpsc, thread};
+use crate::world::{Guarded, model, mpsc, thread};
 
 const ADA: UserId = UserId(1);
 
 /// A sequence of hers starts and ends while she submits another and the engine drains.
 #[test]
-#[cfg_attr(motet_planted_bug, should_panic)]
 fn what_is_taken_is_given_back_before_a_drain_is_over() {
-    model("budget taken, given back, shut down", || {
+    let finds = [
+        Plant::AdmissionInTwoSteps,
+        Plant::AdmissionLeaveRelease,
+        Plant::AdmissionInsideAcquire,
+        Plant::UsersTwoLocks,
+        Plant::LockOrdersNothing,
+    ];
+    model("budget taken, given back, shut down", &finds, || {
         let admission = Admission::new(2, 3).with_user_limits(UserLimits {
             requests_max: 2,
             tokens_max: 3,
         });
-        let closed = Arc::new(AtomicBool::new(false));
+        let is_open = Guarded::new(true);
         // In the place of tokio's `Notify`, which loom does not see.
         let (left, has_left) = mpsc::channel();
         let mut running = admission.enter(ADA).expect("it is empty");
         running.claim(2).expect("nobody waits");
         let sequence = {
-            let left = left.clone();
+            let (left, is_open) = (left.clone(), is_open.clone());
             thread::spawn(move || {
                 running.started();
+                assert!(is_open.read(), "inside a closed house");
                 drop(running);
                 left.send(()).expect("the drain listens");
             })
         };
         let caller = {
-            let (admission, closed) = (admission.clone(), closed.clone());
+            let (admission, is_open) = (admission.clone(), is_open.clone());
             thread::spawn(move || {
                 let submitted = admission.enter(ADA).and_then(|mut permit| {
                     let claimed = permit.claim(2);
-                    assert!(!closed.load(Ordering::SeqCst), "inside a closed house");
+                    assert!(is_open.read(), "inside a closed house");
                     claimed
                 });
                 left.send(()).expect("the drain listens");
@@ -49,7 +57,7 @@ fn what_is_taken_is_given_back_before_a_drain_is_over() {
                 .recv()
                 .expect("who is inside says when it has left");
         }
-        closed.store(true, Ordering::SeqCst);
+        is_open.write(false);
         sequence.join().unwrap();
         match caller.join().unwrap() {
             Ok(()) | Err(Refusal::Shut) => {}

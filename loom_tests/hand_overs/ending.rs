@@ -14,6 +14,7 @@ use motet::device::{Outcome, Table, Work};
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::model::sampling::Sampling;
 use motet::model::{LayerKind, Model};
+use motet::plant::Plant;
 use motet::request::{ContextLimit, Priority};
 use motet::scheduler::{Effect, Event, SchedulerCore, Submission};
 use motet::shared::cancel::CancelWord;
@@ -55,11 +56,15 @@ struct House {
 }
 
 #[test]
-#[cfg_attr(motet_planted_bug, should_panic)]
 fn a_sequence_ends_once_and_gives_everything_back() {
-    model("cancel against outcome against the caller's drop", || {
-        spawn_deep(end_a_sequence).join().unwrap();
-    });
+    let finds = [Plant::CancelInTwoSteps];
+    model(
+        "cancel against outcome against the caller's drop",
+        &finds,
+        || {
+            spawn_deep(end_a_sequence).join().unwrap();
+        },
+    );
 }
 
 fn end_a_sequence() {

@@ -5,19 +5,24 @@
 //! any moment. Whoever begins holds it by the cache's lease, on the cache's thread.
 
 use motet::config::PagerConfig;
+use motet::plant::Plant;
 
 use super::cache_owner::pager_config;
 use super::paged::run;
 use crate::world::model;
 
 #[test]
-#[cfg_attr(motet_planted_bug, should_panic)]
 fn a_prefix_is_evicted_once_and_by_nobody_who_uses_it() {
-    model("fork, last drop, eviction of a cached prefix", || {
-        let no_room = PagerConfig {
-            host_bytes_max: 1,
-            ..pager_config()
-        };
-        run(no_room);
-    });
+    let finds = [Plant::LeaseDropInTwoSteps];
+    model(
+        "fork, last drop, eviction of a cached prefix",
+        &finds,
+        || {
+            let no_room = PagerConfig {
+                host_bytes_max: 1,
+                ..pager_config()
+            };
+            run(no_room);
+        },
+    );
 }

@@ -4,26 +4,32 @@
 //! copied on it.
 //!
 //! A dock serves one device thread at a time. One that was left behind and comes back
-//! hands over nothing more, and takes nothing that is meant for its successor.
+//! hands over nothing more, and takes nothing that is meant for its successor. Its exports
+//! that were not taken are dropped when another thread takes its place, and so are those of
+//! a device that has lost everything: nobody waits for them, and a device that hangs may
+//! never compute them. The room that they took is free then.
 
+use std::collections::VecDeque;
+use std::mem;
 use std::sync::PoisonError;
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use rustc_hash::FxHashMap;
 
 use crate::CopyId;
 use crate::model::ModelError;
-use crate::sync::{Arc, Mutex, MutexGuard};
+use crate::sync::plant::{Plant, planted};
+use crate::sync::{Arc, Bell, Mutex, MutexGuard, Ringer, bell};
 
-/// Parcels that may leave at once: more than are ever asked for, unless what packs them hangs
-/// while the device loses everything again and again.
+/// Exports that may wait at once: more than are ever asked for before the device loses
+/// everything.
 const LEAVING_MAX: usize = 64;
 
 /// The device's end.
 #[derive(Debug)]
 pub struct Dock<P> {
-    leaving: Sender<Leaving<P>>,
     arrived: Arrived<P>,
+    /// Rung when there is something to take.
+    ringer: Ringer,
     /// Which thread it serves, counted from the first.
     thread: u64,
 }
@@ -32,7 +38,7 @@ pub struct Dock<P> {
 #[derive(Debug)]
 pub struct Quay<P> {
     /// What the device hands over.
-    pub leaving: Receiver<Leaving<P>>,
+    pub leaving: ExportQueue<P>,
     /// What it is to take in.
     pub arrived: Arrived<P>,
 }
@@ -46,6 +52,24 @@ pub struct Leaving<P> {
     pub parcel: Result<P, ModelError>,
 }
 
+/// Exports that wait for the copy thread, oldest first.
+#[derive(Debug)]
+pub struct ExportQueue<P> {
+    shelf: Arrived<P>,
+    bell: Bell,
+}
+
+/// What there is to export.
+#[derive(Debug)]
+pub enum NextExport<P> {
+    /// Nothing was handed over.
+    Nothing,
+    /// The device has not computed the oldest yet.
+    NotComputed,
+    /// The oldest, which is no longer in the queue.
+    Ready(Leaving<P>),
+}
+
 /// Parcels that the device is to take in, each once. A copy may have several, which are
 /// all alike.
 #[derive(Debug)]
@@ -54,9 +78,14 @@ pub struct Arrived<P>(Arc<Mutex<Shelf<P>>>);
 #[derive(Debug)]
 struct Shelf<P> {
     parcels: FxHashMap<CopyId, Vec<P>>,
+    /// What the thread that the dock serves has handed over.
+    leaving: VecDeque<Leaving<P>>,
     /// The thread that the dock serves.
     thread: u64,
 }
+
+/// What was on a shelf. It is dropped when the shelf is free for others again.
+type Cleared<P> = (FxHashMap<CopyId, Vec<P>>, VecDeque<Leaving<P>>);
 
 impl<P> Clone for Arrived<P> {
     fn clone(&self) -> Self {
@@ -67,23 +96,68 @@ impl<P> Clone for Arrived<P> {
 /// Both ends of a dock.
 #[must_use]
 pub fn dock<P>() -> (Dock<P>, Quay<P>) {
-    let (sender, leaving) = bounded(LEAVING_MAX);
+    let (ringer, bell) = bell();
     let arrived = Arrived(Arc::new(Mutex::new(Shelf {
         parcels: FxHashMap::default(),
+        leaving: VecDeque::new(),
         thread: 0,
     })));
     let dock = Dock {
-        leaving: sender,
         arrived: arrived.clone(),
+        ringer,
         thread: 0,
     };
+    let leaving = ExportQueue {
+        shelf: arrived.clone(),
+        bell,
+    };
     (dock, Quay { leaving, arrived })
+}
+
+impl<P> ExportQueue<P> {
+    /// Takes the oldest export, unless `is_computed` says that its parcel is not. One without
+    /// a parcel always is. Never waits: what is not computed may never be.
+    pub fn next(&self, is_computed: impl FnOnce(&P) -> bool) -> NextExport<P> {
+        let mut shelf = self.shelf.shelf();
+        let Some(oldest) = shelf.leaving.front() else {
+            return NextExport::Nothing;
+        };
+        if !oldest.parcel.as_ref().map_or(true, is_computed) {
+            return NextExport::NotComputed;
+        }
+        let oldest = shelf.leaving.pop_front();
+        NextExport::Ready(oldest.expect("it was at the front"))
+    }
+
+    /// Exports that nobody has taken.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shelf.shelf().leaving.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Waits until something was handed over since this was called last. False when the device
+    /// is gone. What was handed over may have been dropped meanwhile.
+    #[must_use]
+    pub fn wait(&self) -> bool {
+        self.bell.wait()
+    }
+
+    /// Rung after each export, perhaps once for several. It is closed when the device is gone.
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.bell
+    }
 }
 
 impl<P> Arrived<P> {
     /// Puts a parcel there.
     pub fn put(&self, copy: CopyId, parcel: P) {
-        if cfg!(motet_planted_bug) {
+        if planted(Plant::DockPutInTwoSteps) {
             // Takes the others away to add one, but not in one step: who comes between
             // finds none.
             let mut all = self.shelf().parcels.remove(&copy).unwrap_or_default();
@@ -114,7 +188,8 @@ impl<P> Arrived<P> {
 
     /// Throws all of them away.
     pub fn clear(&self) {
-        self.shelf().parcels.clear();
+        let cleared = mem::take(&mut self.shelf().parcels);
+        drop(cleared);
     }
 
     /// A panic elsewhere leaves a shelf that is whole.
@@ -132,20 +207,28 @@ impl<P> Shelf<P> {
         }
         parcel
     }
+
+    /// The device holds nothing any more: what was to come or to go is of no use.
+    fn clear(&mut self) -> Cleared<P> {
+        (mem::take(&mut self.parcels), mem::take(&mut self.leaving))
+    }
 }
 
 impl<P> Dock<P> {
     /// The same dock for another device thread, which holds nothing. From now on it serves
-    /// nobody else.
+    /// nobody else, and what the thread before it handed over is dropped.
     #[must_use]
     pub fn successor(&self) -> Self {
         let mut shelf = self.arrived.shelf();
-        shelf.parcels.clear();
+        let cleared = shelf.clear();
         shelf.thread += 1;
+        let thread = shelf.thread;
+        drop(shelf);
+        drop(cleared);
         Self {
-            leaving: self.leaving.clone(),
             arrived: self.arrived.clone(),
-            thread: shelf.thread,
+            ringer: self.ringer.clone(),
+            thread,
         }
     }
 
@@ -156,16 +239,28 @@ impl<P> Dock<P> {
     /// [`ModelError::Dock`] when as many wait as may. Somebody waits for each: whoever cannot
     /// hand one over has to begin anew, as after any other edit that fails.
     pub fn leave(&self, copy: CopyId, parcel: Result<P, ModelError>) -> Result<(), ModelError> {
-        if self.own_shelf().is_none() {
+        let Some(mut shelf) = self.own_shelf() else {
             return Ok(());
-        }
-        match self.leaving.try_send(Leaving { copy, parcel }) {
-            Ok(()) | Err(TrySendError::Disconnected(_)) => Ok(()),
-            Err(TrySendError::Full(_)) => Err(ModelError::Dock {
+        };
+        if shelf.leaving.len() >= LEAVING_MAX {
+            return Err(ModelError::Dock {
                 copy,
                 waiting: LEAVING_MAX,
-            }),
+            });
         }
+        if planted(Plant::DockLeaveInTwoSteps) {
+            // Looks whom it serves, but hands over in another step: that may have changed.
+            drop(shelf);
+            shelf = self.arrived.shelf();
+        }
+        shelf.leaving.push_back(Leaving { copy, parcel });
+        drop(shelf);
+        if !self.ringer.ring() {
+            // Nobody will take it.
+            let unwanted = mem::take(&mut self.arrived.shelf().leaving);
+            drop(unwanted);
+        }
+        Ok(())
     }
 
     /// Takes one of the copy's parcels in.
@@ -174,9 +269,10 @@ impl<P> Dock<P> {
         self.own_shelf()?.take(copy)
     }
 
-    /// The device has lost everything: nothing is taken in any more of what was to be.
+    /// The device has lost everything: nothing is taken in any more of what was to be, and
+    /// what was handed over is of no use, since the pager gives it up.
     pub fn clear(&self) {
-        if cfg!(motet_planted_bug) {
+        if planted(Plant::DockClearInTwoSteps) {
             // Looks whom it serves, but clears in another step: that may have changed.
             let is_own = self.own_shelf().is_some();
             if is_own {
@@ -184,9 +280,8 @@ impl<P> Dock<P> {
             }
             return;
         }
-        if let Some(mut shelf) = self.own_shelf() {
-            shelf.parcels.clear();
-        }
+        let cleared = self.own_shelf().map(|mut shelf| shelf.clear());
+        drop(cleared);
     }
 
     /// None for a thread that the dock serves no more.
@@ -220,6 +315,51 @@ mod tests {
         assert_eq!(quay.leaving.len(), 1);
     }
 
+    /// A device that hangs is left behind with exports that it will never compute. Their room
+    /// is free for the next one's.
+    #[test]
+    fn exports_of_a_device_that_is_gone_take_no_room() {
+        let (prototype, quay) = dock::<u64>();
+        let mut number = 0;
+        for _ in 0..4 * LEAVING_MAX {
+            let dock = prototype.successor();
+            for _ in 0..8 {
+                number += 1;
+                dock.leave(CopyId(number), Ok(number)).expect("room");
+            }
+            assert_eq!(quay.leaving.len(), 8, "those of this device only");
+            let next = quay.leaving.next(|_| false);
+            assert!(matches!(next, NextExport::NotComputed), "{next:?}");
+        }
+        // So it is with one that has lost everything and lives on.
+        let dock = prototype.successor();
+        for _ in 0..2 * LEAVING_MAX {
+            dock.leave(CopyId(1), Ok(1)).expect("room");
+            dock.clear();
+        }
+        assert!(quay.leaving.is_empty());
+    }
+
+    #[test]
+    fn exports_are_taken_in_order_once_they_are_computed() {
+        let (prototype, quay) = dock::<u64>();
+        let dock = prototype.successor();
+        assert!(matches!(quay.leaving.next(|_| true), NextExport::Nothing));
+        let failed = ModelError::Device("not handed over".into());
+        dock.leave(CopyId(1), Err(failed)).expect("room");
+        dock.leave(CopyId(2), Ok(2)).expect("room");
+        let without_parcel = quay.leaving.next(|_| false);
+        let NextExport::Ready(Leaving { copy, parcel }) = without_parcel else {
+            panic!("there is nothing to compute: {without_parcel:?}");
+        };
+        assert!(copy == CopyId(1) && parcel.is_err());
+        let waits = quay.leaving.next(|parcel| *parcel != 2);
+        assert!(matches!(waits, NextExport::NotComputed), "{waits:?}");
+        let ready = quay.leaving.next(|parcel| *parcel == 2);
+        assert!(matches!(ready, NextExport::Ready(_)), "{ready:?}");
+        assert!(quay.leaving.is_empty());
+    }
+
     #[test]
     fn what_does_not_fit_is_told() {
         let (prototype, quay) = dock::<u64>();
@@ -239,7 +379,8 @@ mod tests {
             ),
             "{full:?}"
         );
-        quay.leaving.try_recv().expect("all others are there");
+        let taken = quay.leaving.next(|_| true);
+        assert!(matches!(taken, NextExport::Ready(_)), "{taken:?}");
         leave(100).expect("there is room again");
         drop(quay);
         leave(101).expect("nobody waits for it");

@@ -31,7 +31,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-pub use dock::{Arrived, Dock, Leaving, Quay, dock};
+pub use dock::{Arrived, Dock, ExportQueue, Leaving, NextExport, Quay, dock};
 pub use edit::Edit;
 pub use loader::{Loader, Loading};
 pub use table::Table;

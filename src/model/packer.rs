@@ -19,8 +19,17 @@ pub trait Packer: Clone + Send + 'static {
     /// Bytes of a packed parcel of this extent; saturates.
     fn packed_bytes(&self, extent: Extent) -> usize;
 
+    /// Whether the device has computed the parcel: then packing it waits for nothing. Never
+    /// waits itself. A model whose parcels are computed when they are handed over need not
+    /// say more.
+    fn is_computed(&self, parcel: &Self::Parcel) -> bool {
+        let _ = parcel;
+        true
+    }
+
     /// Copies the parcel's bytes into `into`, layer after layer. Waits until the device
-    /// has computed them.
+    /// has computed them, for ever if it hangs: whoever cannot afford that asks
+    /// [`is_computed`](Packer::is_computed) first.
     ///
     /// # Errors
     ///

@@ -2,13 +2,14 @@
 //!
 //! One thread copies between device and host memory, another between host memory and the
 //! disk. What the device hands over is packed when nothing else is asked for: whoever
-//! waits for a copy goes first.
+//! waits for a copy goes first. A thread never waits for the device: what it has not
+//! computed yet is looked at again later, and dropped when another device takes its place.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, bounded, select};
+use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, bounded, select};
 use rustc_hash::FxHashMap;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -17,13 +18,18 @@ use super::message::{Done, Job, JobError, Lane, Task};
 use super::tiers::precision::PrecisionError;
 use super::tiers::{Buffer, BufferPool, DiskTier, HostTier, Label, Precision, Tier, TierError};
 use crate::CopyId;
-use crate::device::{Arrived, Leaving, Quay};
+use crate::device::{Arrived, ExportQueue, Leaving, NextExport, Quay};
 use crate::model::{Floats, ModelError, Packer};
 use crate::simulation::{Simulation, Way};
+use crate::sync::plant::{Plant, planted};
 use crate::sync::{self, Mutex, MutexGuard};
 
 /// Jobs that a thread may have at once: the pager's core gives it one.
 const JOBS_MAX: usize = 1;
+/// The shortest time after which it is looked whether an export is computed.
+const WATCH_MIN: Duration = Duration::from_micros(50);
+/// And at most.
+const WATCH_MAX: Duration = Duration::from_millis(10);
 /// For so long host memory that nobody uses is kept for the next copy.
 const SPARE_TIME: Duration = Duration::from_secs(5);
 
@@ -146,7 +152,7 @@ impl Host {
 
     /// Keeps what was handed over, unless it was given up meanwhile.
     fn keep(&self, copy: CopyId, bytes: &Arc<Buffer>) -> Result<(), CarryError> {
-        if cfg!(motet_planted_bug) {
+        if planted(Plant::HostKeepTwoLocks) {
             // Looks before it keeps, but not in one step: it may be given up between.
             let label = self.awaited(copy).ok_or(CarryError::Forsaken)?;
             self.shelf().awaited.remove(&copy);
@@ -188,6 +194,11 @@ impl<K: Packer> MemoryCarrier<K> {
             }
             task => Some(timed(job.copy, task, job.label.bytes, || self.unpack(&job))),
         }
+    }
+
+    /// The oldest export, if the device has computed it.
+    pub fn next_export(&self, exports: &ExportQueue<K::Parcel>) -> NextExport<K::Parcel> {
+        exports.next(|parcel| self.packer.is_computed(parcel))
     }
 
     /// Packs what the device has handed over. None where nobody has asked for it.
@@ -255,23 +266,41 @@ impl<K: Packer> MemoryCarrier<K> {
     fn run(
         mut self,
         jobs: &Receiver<Job>,
-        leaving: &Receiver<Leaving<K::Parcel>>,
+        exports: &ExportQueue<K::Parcel>,
         done: &mpsc::Sender<Done>,
     ) {
+        // Since when the oldest export is looked at.
+        let mut watched = None;
         loop {
-            let ended = select! {
-                recv(jobs) -> job => match job {
-                    Ok(job) => self.carry(job),
-                    Err(_) => return,
-                },
-                recv(leaving) -> parcel => match parcel {
-                    Ok(parcel) => self.overtaken(parcel, jobs, done),
-                    // The device is gone. There may be something to unpack for nobody.
-                    Err(_) => return,
-                },
-                default(SPARE_TIME) => {
-                    self.pool.trim(SPARE_TIME);
-                    None
+            let job = match jobs.try_recv() {
+                Ok(job) => Some(job),
+                Err(TryRecvError::Disconnected) => return,
+                Err(TryRecvError::Empty) => None,
+            };
+            let ended = if let Some(job) = job {
+                self.carry(job)
+            } else {
+                match self.next_export(exports) {
+                    NextExport::Ready(leaving) => {
+                        watched = None;
+                        self.pack(leaving)
+                    }
+                    NextExport::NotComputed => {
+                        let since = *watched.get_or_insert_with(Instant::now);
+                        let patience = (since.elapsed() / 8).clamp(WATCH_MIN, WATCH_MAX);
+                        match jobs.recv_timeout(patience) {
+                            Ok(job) => self.carry(job),
+                            Err(RecvTimeoutError::Timeout) => None,
+                            Err(RecvTimeoutError::Disconnected) => return,
+                        }
+                    }
+                    NextExport::Nothing => {
+                        watched = None;
+                        match self.idle(jobs, exports) {
+                            Some(ended) => ended,
+                            None => return,
+                        }
+                    }
                 }
             };
             if let Some(ended) = ended
@@ -282,29 +311,31 @@ impl<K: Packer> MemoryCarrier<K> {
         }
     }
 
+    /// Waits for something to do, and does it if it is a job. None where the pager or the
+    /// device is gone. There may be something to unpack for nobody then.
+    fn idle(
+        &mut self,
+        jobs: &Receiver<Job>,
+        exports: &ExportQueue<K::Parcel>,
+    ) -> Option<Option<Done>> {
+        select! {
+            recv(jobs) -> job => Some(self.carry(job.ok()?)),
+            recv(exports.bell().rings()) -> rung => {
+                rung.ok()?;
+                Some(None)
+            }
+            default(SPARE_TIME) => {
+                self.pool.trim(SPARE_TIME);
+                Some(None)
+            }
+        }
+    }
+
     /// Nobody hears of this any more: what was brought is thrown away.
     pub(super) fn retract(&self, unheard: &Done) {
         if unheard.task == Task::Unpack && unheard.result.is_ok() {
             drop(self.arrived.take(unheard.copy));
         }
-    }
-
-    /// Packs, after whatever was asked for before.
-    fn overtaken(
-        &mut self,
-        parcel: Leaving<K::Parcel>,
-        jobs: &Receiver<Job>,
-        done: &mpsc::Sender<Done>,
-    ) -> Option<Done> {
-        while let Ok(job) = jobs.try_recv() {
-            if let Some(ended) = self.carry(job)
-                && let Err(unheard) = done.blocking_send(ended)
-            {
-                // Without a pager the next send says so, too.
-                self.retract(&unheard.0);
-            }
-        }
-        self.pack(parcel)
     }
 }
 

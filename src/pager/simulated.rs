@@ -3,39 +3,55 @@
 use std::future::Future;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, TryRecvError};
 use tokio::sync::mpsc;
 
 use super::carrier::{DiskCarrier, MemoryCarrier};
 use super::message::{Done, Job, JobError, Task};
-use crate::device::Leaving;
+use crate::device::{ExportQueue, Leaving, NextExport};
 use crate::model::Packer;
 use crate::simulation::{CopyFate, Simulation};
+
+/// After so much virtual time at least it is looked again whether an export is computed.
+const WATCH_MIN: Duration = Duration::from_millis(1);
+/// And at most.
+const WATCH_MAX: Duration = Duration::from_secs(1);
 
 impl<K: Packer> MemoryCarrier<K> {
     /// Copies until the pager or the device is gone. What was asked for goes first.
     pub(super) async fn simulate(
         mut self,
         mut jobs: mpsc::Receiver<Job>,
-        leaving: Receiver<Leaving<K::Parcel>>,
+        exports: ExportQueue<K::Parcel>,
         done: mpsc::Sender<Done>,
         simulation: Simulation,
     ) {
+        // After so long it is looked again whether the oldest export is computed.
+        let mut patience = WATCH_MIN;
         loop {
             let ended = if let Ok(job) = jobs.try_recv() {
                 self.carry_by_fate(job, &simulation).await
             } else {
-                match leaving.try_recv() {
-                    Ok(parcel) => self.pack_by_fate(parcel, &simulation).await,
-                    Err(TryRecvError::Disconnected) => return,
-                    Err(TryRecvError::Empty) => tokio::select! {
+                let next = self.next_export(&exports);
+                if let NextExport::Ready(leaving) = next {
+                    patience = WATCH_MIN;
+                    self.pack_by_fate(leaving, &simulation).await
+                } else {
+                    let waits = matches!(next, NextExport::NotComputed);
+                    if !waits && exports.bell().is_closed() {
+                        return;
+                    }
+                    tokio::select! {
                         biased;
                         job = jobs.recv() => match job {
                             Some(job) => self.carry_by_fate(job, &simulation).await,
                             None => return,
                         },
                         () = simulation.handed_over.notified() => None,
-                    },
+                        () = tokio::time::sleep(patience), if waits => {
+                            patience = (2 * patience).min(WATCH_MAX);
+                            None
+                        }
+                    }
                 }
             };
             if let Some(ended) = ended

@@ -15,6 +15,7 @@
 
 use super::users::{Share, UserLimits, Users};
 use crate::UserId;
+use crate::sync::plant::{Plant, ordering, planted};
 use crate::sync::{Arc, AtomicU64, Ordering};
 
 /// Set while the gate is shut.
@@ -145,7 +146,12 @@ impl Admission {
     /// Requests inside.
     #[must_use]
     pub fn inside(&self) -> usize {
-        (self.word.load(Ordering::Acquire) & REQUESTS) as usize
+        let order = ordering(
+            Plant::AdmissionInsideAcquire,
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        );
+        (self.word.load(order) & REQUESTS) as usize
     }
 
     /// What users have inside, where there are limits.
@@ -174,13 +180,18 @@ impl Admission {
                 return Err(Refusal::Shut);
             }
             let wanted = next(seen)?;
-            if cfg!(motet_planted_bug) {
+            if planted(Plant::AdmissionInTwoSteps) {
                 self.word.fetch_add(wanted - seen, Ordering::AcqRel);
                 return Ok(());
             }
+            let order = ordering(
+                Plant::AdmissionEnterAcquire,
+                Ordering::AcqRel,
+                Ordering::Release,
+            );
             match self
                 .word
-                .compare_exchange_weak(seen, wanted, Ordering::AcqRel, Ordering::Relaxed)
+                .compare_exchange_weak(seen, wanted, order, Ordering::Relaxed)
             {
                 Ok(_) => return Ok(()),
                 Err(now) => seen = now,
@@ -249,7 +260,12 @@ impl Permit {
     }
 
     fn give_back(&self, counted: u64) {
-        let before = self.admission.word.fetch_sub(counted, Ordering::AcqRel);
+        let order = ordering(
+            Plant::AdmissionLeaveRelease,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        let before = self.admission.word.fetch_sub(counted, order);
         debug_assert!(before & !SHUT >= counted, "what is given back was taken");
     }
 }

@@ -4,6 +4,7 @@
 //! When the caller wins, the scheduler stops the sequence at the next step
 //! boundary; when the scheduler wins, a later drop of the stream is no news.
 
+use crate::sync::plant::{Plant, ordering, planted};
 use crate::sync::{Arc, AtomicU8, Ordering};
 
 const LIVE: u8 = 0;
@@ -33,22 +34,28 @@ impl CancelWord {
         self.end(FINISHED)
     }
 
-    /// Whether the caller left first.
+    /// Whether the caller left first. What it did before is seen then.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Acquire) == CANCELLED
+        let order = ordering(
+            Plant::CancelSeenAcquire,
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        );
+        self.0.load(order) == CANCELLED
     }
 
     fn end(&self, end: u8) -> bool {
-        if cfg!(motet_planted_bug) {
+        if planted(Plant::CancelInTwoSteps) {
             let won = self.0.load(Ordering::Acquire) == LIVE;
             if won {
                 self.0.store(end, Ordering::Release);
             }
             return won;
         }
+        let order = ordering(Plant::CancelRelease, Ordering::AcqRel, Ordering::Acquire);
         self.0
-            .compare_exchange(LIVE, end, Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(LIVE, end, order, Ordering::Relaxed)
             .is_ok()
     }
 }

@@ -6,6 +6,7 @@
 //! the mark either finds the pause and ends it, or comes before it, and then the count
 //! is too small to pause.
 
+use crate::sync::plant::{Plant, ordering, planted};
 use crate::sync::{Arc, AtomicUsize, Ordering};
 
 /// Set while the sequence is paused; the rest of the word counts unread tokens.
@@ -42,9 +43,15 @@ impl Credits {
     }
 
     /// Pauses the sequence if it is as far ahead as it may be. True while it is paused.
+    /// Otherwise what the reader did before it read is seen.
     #[must_use]
     pub fn pause_if_full(&self) -> bool {
-        let mut seen = self.word.load(Ordering::Acquire);
+        let order = ordering(
+            Plant::CreditsPauseAcquire,
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        );
+        let mut seen = self.word.load(order);
         loop {
             if seen & PAUSED != 0 {
                 return true;
@@ -52,7 +59,7 @@ impl Credits {
             if seen < self.unread_max {
                 return false;
             }
-            if cfg!(motet_planted_bug) {
+            if planted(Plant::CreditsPauseInTwoSteps) {
                 self.word.fetch_or(PAUSED, Ordering::AcqRel);
                 return true;
             }
@@ -82,9 +89,14 @@ impl Credits {
                 true => left,
                 false => seen - 1,
             };
+            let order = ordering(
+                Plant::CreditsReadRelease,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
             match self
                 .word
-                .compare_exchange_weak(seen, next, Ordering::AcqRel, Ordering::Acquire)
+                .compare_exchange_weak(seen, next, order, Ordering::Acquire)
             {
                 Ok(_) => return resumes,
                 Err(now) => seen = now,

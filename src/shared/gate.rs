@@ -7,6 +7,7 @@
 
 use std::fmt;
 
+use crate::sync::plant::{Plant, ordering, planted};
 use crate::sync::{Arc, AtomicU64, Ordering, UnsafeCell, spin_loop, yield_now};
 
 /// The gate is open: others may come in.
@@ -62,9 +63,7 @@ unsafe impl<T: Send> Send for Gate<T> {}
 impl<T: Copy> Opener<T> {
     /// Shows `value` to whoever comes in time.
     ///
-    /// The store that opens is sequentially consistent, as is [`Entrance::number`] with
-    /// [`Ordering::SeqCst`]: who parks after finding the gate closed, and says so first, is
-    /// seen to be parked, or sees the gate open.
+    /// A worker that [parks](super::parking) is woken by whoever opens.
     pub fn open(&mut self, value: T) -> Opened<'_, T> {
         let gate = &*self.0;
         // One that was forgotten instead of dropped is still open.
@@ -73,16 +72,18 @@ impl<T: Copy> Opener<T> {
         gate.shown.with_mut(|shown| unsafe { *shown = Some(value) });
         let times = gate.word.load(Ordering::Relaxed) & !LOW;
         let opened = times.wrapping_add(LOW + 1) | OPEN;
-        gate.word.store(opened, Ordering::SeqCst);
+        let order = ordering(Plant::GateOpenRelease, Ordering::Release, Ordering::Relaxed);
+        gate.word.store(opened, order);
         Opened(gate)
     }
 }
 
 impl<T: Copy> Entrance<T> {
-    /// The number of this time, if the gate is open and it is another than `seen`.
+    /// The number of this time, if the gate is open and it is another than `seen`. It orders
+    /// nothing: coming in does.
     #[must_use]
-    pub fn number(&self, seen: u64, order: Ordering) -> Option<u64> {
-        let word = self.0.word.load(order);
+    pub fn number(&self, seen: u64) -> Option<u64> {
+        let word = self.0.word.load(Ordering::Relaxed);
         let number = word & !LOW;
         (number != seen && word & OPEN != 0).then_some(number)
     }
@@ -96,12 +97,17 @@ impl<T: Copy> Entrance<T> {
             if word & !LOW != number || word & OPEN == 0 {
                 return None;
             }
-            if cfg!(motet_planted_bug) {
+            if planted(Plant::GateInTwoSteps) {
                 // Looks, and then goes in, in two steps.
                 gate.word.fetch_add(ONE, Ordering::Acquire);
                 break;
             }
-            let (order, failed) = (Ordering::Acquire, Ordering::Relaxed);
+            let order = ordering(
+                Plant::GateEnterAcquire,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            );
+            let failed = Ordering::Relaxed;
             match gate
                 .word
                 .compare_exchange_weak(word, word + ONE, order, failed)
@@ -136,7 +142,12 @@ impl<T> Gate<T> {
     fn close(&self) {
         self.word.fetch_and(!OPEN, Ordering::Relaxed);
         let mut waited = 0_u32;
-        while self.word.load(Ordering::Acquire) & LOW != 0 {
+        let order = ordering(
+            Plant::GateCloseAcquire,
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        );
+        while self.word.load(order) & LOW != 0 {
             waited += 1;
             if waited.is_multiple_of(SPINS) {
                 yield_now();
@@ -154,7 +165,12 @@ impl<T: Copy> Drop for Opened<'_, T> {
 
 impl<T: Copy> Drop for Inside<'_, T> {
     fn drop(&mut self) {
-        self.gate.word.fetch_sub(ONE, Ordering::Release);
+        let order = ordering(
+            Plant::GateLeaveRelease,
+            Ordering::Release,
+            Ordering::Relaxed,
+        );
+        self.gate.word.fetch_sub(ONE, order);
     }
 }
 

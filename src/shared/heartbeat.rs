@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use crate::sync::plant::{Plant, ordering, planted};
 use crate::sync::{Arc, AtomicU64, Ordering};
 
 /// Nothing is under way.
@@ -50,7 +51,7 @@ impl Heartbeat {
     /// Work goes to the device. If it has some already, it comes to this later.
     pub fn work_sent(&self, now: Duration) {
         if self.0.load(Ordering::Relaxed) == IDLE {
-            self.0.store(stamp(now), Ordering::Release);
+            self.beat(stamp(now));
         }
     }
 
@@ -60,27 +61,32 @@ impl Heartbeat {
             0 => IDLE,
             _ => stamp(now),
         };
-        if cfg!(motet_planted_bug) {
+        if planted(Plant::HeartbeatInTwoSteps) {
             // Idle for a moment, whatever is still under way.
-            self.0.store(IDLE, Ordering::Release);
+            self.beat(IDLE);
         }
-        self.0.store(word, Ordering::Release);
+        self.beat(word);
     }
 
     /// The device is being replaced.
     pub fn recovering(&self, now: Duration) {
-        self.0.store(RECOVERING | stamp(now), Ordering::Release);
+        self.beat(RECOVERING | stamp(now));
     }
 
     /// The device thread is gone, for good.
     pub fn gone(&self) {
-        self.0.store(GONE, Ordering::Release);
+        self.beat(GONE);
     }
 
-    /// What the device is doing.
+    /// What the device is doing. What the scheduler did before it said so is seen.
     #[must_use]
     pub fn pulse(&self) -> Pulse {
-        match self.0.load(Ordering::Acquire) {
+        let order = ordering(
+            Plant::HeartbeatAcquire,
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        );
+        match self.0.load(order) {
             IDLE => Pulse::Idle,
             GONE => Pulse::Gone,
             stamp if stamp & RECOVERING != 0 => Pulse::Recovering {
@@ -90,6 +96,15 @@ impl Heartbeat {
                 since: since(stamp),
             },
         }
+    }
+
+    fn beat(&self, word: u64) {
+        let order = ordering(
+            Plant::HeartbeatRelease,
+            Ordering::Release,
+            Ordering::Relaxed,
+        );
+        self.0.store(word, order);
     }
 }
 

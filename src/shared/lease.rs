@@ -7,7 +7,8 @@
 use std::fmt;
 
 use crate::SegmentId;
-use crate::planted::{self, Bug};
+use crate::planted::{Bug, errs};
+use crate::sync::plant::{Plant, ordering, planted};
 use crate::sync::{Arc, AtomicUsize, Ordering};
 
 const EVICTED: usize = usize::MAX;
@@ -75,7 +76,7 @@ impl LeaseWord {
     /// Evicts the segment if nobody holds a lease. True once, for the winner.
     #[must_use]
     pub fn try_evict(&self) -> bool {
-        if cfg!(motet_planted_bug) {
+        if planted(Plant::LeaseEvictInTwoSteps) {
             // Looks before it leaps, but not in one step: a lease slips between.
             let free = self.0.leases.load(Ordering::Acquire) == 0;
             if free {
@@ -83,12 +84,17 @@ impl LeaseWord {
             }
             return free;
         }
-        if planted::errs(Bug::LeasedEvicted) {
+        if errs(Bug::LeasedEvicted) {
             return self.0.leases.swap(EVICTED, Ordering::AcqRel) != EVICTED;
         }
+        let order = ordering(
+            Plant::LeaseEvictAcquire,
+            Ordering::AcqRel,
+            Ordering::Release,
+        );
         self.0
             .leases
-            .compare_exchange(0, EVICTED, Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(0, EVICTED, order, Ordering::Relaxed)
             .is_ok()
     }
 }
@@ -129,13 +135,18 @@ impl Clone for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if cfg!(motet_planted_bug) {
+        if planted(Plant::LeaseDropInTwoSteps) {
             // Counts down, but not in one step: another's drop between is not counted.
             let before = self.0.leases.load(Ordering::Acquire);
             self.0.leases.store(before - 1, Ordering::Release);
             return;
         }
-        let before = self.0.leases.fetch_sub(1, Ordering::Release);
+        let order = ordering(
+            Plant::LeaseDropRelease,
+            Ordering::Release,
+            Ordering::Relaxed,
+        );
+        let before = self.0.leases.fetch_sub(1, order);
         debug_assert!(
             before != 0 && before != EVICTED,
             "a lease is given back once, and before eviction"

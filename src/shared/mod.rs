@@ -2,8 +2,9 @@
 //!
 //! Everything else in Motet has one owner and hears of the world by messages.
 //! Each file here is model-checked by the module of the same name in `loom_tests/`, which
-//! also proves that the check can fail: with `--cfg motet_planted_bug` every primitive is
-//! wrong in one way, and loom must find it. So are the two shelves on which the pager's
+//! also proves that the check can fail: with `--cfg motet_planted_bug` it is repeated with
+//! each of several mistakes, some in two steps where there should be one, some in the order
+//! of memory, and loom must find each. So are the two shelves on which the pager's
 //! bytes change hands, each behind a lock: the [dock](crate::device::Arrived), and
 //! [host memory](crate::pager::carrier::Host).
 //!
@@ -15,6 +16,7 @@
 //! | [`gate`] | who runs a kernel, its workers | who may still take part in a loop |
 //! | [`heartbeat`] | the scheduler, who asks for health | since when the device has been at its work |
 //! | [`lease`] | the cache, the pager | whether a segment may be evicted |
+//! | [`parking`] | a thread that sleeps, who wakes it | whether it must be woken |
 //! | [`users`] | callers, sequences | how much of the house each user has |
 
 pub mod admission;
@@ -23,4 +25,5 @@ pub mod credits;
 pub mod gate;
 pub mod heartbeat;
 pub mod lease;
+pub mod parking;
 pub mod users;

@@ -12,6 +12,7 @@ use rustc_hash::FxHashMap;
 
 use super::admission::Refusal;
 use crate::UserId;
+use crate::sync::plant::{Plant, planted};
 use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// How much of a house one user may have.
@@ -111,7 +112,7 @@ impl Users {
     ) -> Result<(), Refusal> {
         let mut inside = self.lock();
         let mut counted = inside.get(&user).copied().unwrap_or_default();
-        if cfg!(motet_planted_bug) {
+        if planted(Plant::UsersTwoLocks) {
             // Looks and changes under two locks: others come between.
             drop(inside);
             inside = self.lock();

@@ -5,10 +5,9 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
 use motet::CopyId;
 use motet::config::{DiskConfig, PagerConfig};
-use motet::device::{Arrived, Dock, Leaving, dock};
+use motet::device::{Arrived, Dock, ExportQueue, NextExport, dock};
 use motet::model::oracle::Oracle;
 use motet::model::{Extent, Model, Packer, Parcel};
 use motet::pager::carrier::{DiskCarrier, Host, MemoryCarrier};
@@ -36,7 +35,7 @@ pub(crate) struct Pages {
     disk: Option<DiskCarrier>,
     host: Host,
     pool: BufferPool,
-    leaving: Receiver<Leaving<Parcel<Oracle>>>,
+    leaving: ExportQueue<Parcel<Oracle>>,
     pub(crate) arrived: Arrived<Parcel<Oracle>>,
     /// On the way to the pager, and to the cache.
     pub(crate) messages: VecDeque<Message>,
@@ -190,7 +189,7 @@ impl Pages {
             self.end(done);
             return true;
         }
-        let Ok(parcel) = self.leaving.try_recv() else {
+        let NextExport::Ready(parcel) = self.memory.next_export(&self.leaving) else {
             return false;
         };
         let done = self.memory.pack(parcel);

@@ -11,6 +11,7 @@ mod folder;
 mod fuses;
 mod heap;
 mod house;
+mod hung;
 mod left;
 mod panics;
 mod plan;

@@ -51,7 +51,7 @@ const STAGES: &[Stage] = &[
         cargo: &["test", "--features", "mlx"] },
     Stage { name: "loom", quick: false, environment: &[("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/loom"), ("LOOM_MAX_PREEMPTIONS", "3")],
         cargo: &["test", "--test", "loom"] },
-    Stage { name: "loom, planted bugs", quick: false, environment: &[("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/loom-planted"), ("LOOM_MAX_PREEMPTIONS", "3")],
+    Stage { name: "loom, planted bugs", quick: false, environment: &[("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/loom-planted"), ("LOOM_MAX_PREEMPTIONS", "3"), ("RUST_BACKTRACE", "0")],
         cargo: &["test", "--test", "loom"] },
     Stage { name: "every order, planted bugs", quick: false, environment: &[("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/planted")],
         cargo: &["test", "--test", "orders", "planted"] },

@@ -7,8 +7,9 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::Scheduler;
 use super::link::{Link, Start};
 use crate::SequenceId;
-use crate::actors::sequence::Sequence;
+use crate::actors::sequence::{News, Sequence};
 use crate::cache::{self, CacheError};
+use crate::error::GenerateError;
 use crate::request::QueuePlace;
 use crate::scheduler::{self, Event, Submission};
 use crate::shared::cancel::CancelWord;
@@ -162,6 +163,9 @@ impl Scheduler {
         let start = Start::Submitted(submit.submission.clone());
         let link = Link::new(start, submit.actor, submit.cancel, submit.credits);
         self.links.insert(sequence, link);
+        if self.is_aborted {
+            return self.end_aborted(sequence);
+        }
         self.feed(Event::Submit(submit.submission));
         self.stop_if_left(sequence);
     }
@@ -171,9 +175,18 @@ impl Scheduler {
         let start = Start::Forks(fork.fork.clone());
         let link = Link::new(start, fork.actor, fork.cancel, fork.credits);
         self.links.insert(sequence, link);
+        if self.is_aborted {
+            return self.end_aborted(sequence);
+        }
         self.feed(Event::Fork(fork.fork));
         self.note_start(sequence);
         self.stop_if_left(sequence);
+    }
+
+    /// It passed the gate before that was shut, and was being taken in while all others were
+    /// ended. It ends as they did.
+    fn end_aborted(&mut self, sequence: SequenceId) {
+        self.part(sequence, News::Failed(GenerateError::Shutdown));
     }
 
     /// Its caller may have left before this was heard of it, and have rung the doorbell for

@@ -82,10 +82,17 @@ impl Packer for MlxPacker {
         kept.saturating_mul(self.shape.bytes_per_token(self.dtype))
     }
 
+    fn is_computed(&self, parcel: &MlxParcel) -> bool {
+        let last = parcel.computed.as_ref();
+        last.is_none_or(bridge::is_available)
+    }
+
     fn pack(&self, parcel: &MlxParcel, into: &mut [u8]) -> Result<(), ModelError> {
         let expected = self.packed_bytes(parcel.extent);
         assert_eq!(into.len(), expected, "room for the parcel's bytes");
-        parcel.watch();
+        while !self.is_computed(parcel) {
+            thread::sleep(WATCH);
+        }
         let mut rest = into;
         for array in parcel.layers.iter().flat_map(State::arrays) {
             // SAFETY: it is computed by now and was seen to be row-contiguous; a sealed
@@ -153,17 +160,6 @@ impl MlxParcel {
     /// The segment of these arrays.
     pub(super) fn into_segment(self, shape: &Shape) -> MlxSegment {
         MlxSegment::new(shape, self.extent, self.layers)
-    }
-
-    /// Returns when all is computed.
-    fn watch(&self) {
-        while self
-            .computed
-            .as_ref()
-            .is_some_and(|last| !bridge::is_available(last))
-        {
-            thread::sleep(WATCH);
-        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Failures that a test asks the oracle for.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -32,6 +33,10 @@ pub struct FaultCounts {
     pub memory_refused: u64,
     /// Segments that were not handed over.
     pub hand_overs_refused: u64,
+    /// Segments that were handed over and not computed.
+    pub exports_hung: u64,
+    /// Of these, those that somebody waited for instead of asking whether they are computed.
+    pub exports_waited_for: u64,
 }
 
 /// What happens to a step.
@@ -47,6 +52,13 @@ pub enum StepFault {
     Hang(Duration),
 }
 
+/// What segments share that were handed over and are not computed.
+#[derive(Debug, Default)]
+pub(super) struct Hang {
+    is_over: AtomicBool,
+    waited_for: Arc<AtomicU64>,
+}
+
 #[derive(Debug, Default)]
 struct Plan {
     at_steps: Vec<(u64, StepFault)>,
@@ -55,6 +67,10 @@ struct Plan {
     hangs: Vec<(TokenId, Duration)>,
     memory_refusals: u64,
     hand_over_refusals: u64,
+    export_hangs: u64,
+    /// What the segments that hang now share.
+    hang: Arc<Hang>,
+    exports_waited_for: Arc<AtomicU64>,
     counts: FaultCounts,
 }
 
@@ -90,11 +106,25 @@ impl Faults {
         self.plan().hand_over_refusals = times;
     }
 
-    /// Forgets every fault that has not struck yet, poison too.
+    /// Leaves the next `times` segments that are handed over uncomputed, until they are
+    /// [computed after all](Faults::compute_exports), as a device does that hangs.
+    pub fn hang_exports(&self, times: u64) {
+        self.plan().export_hangs = times;
+    }
+
+    /// Computes all segments that were handed over and hang.
+    pub fn compute_exports(&self) {
+        let hang = std::mem::take(&mut self.plan().hang);
+        hang.is_over.store(true, Ordering::Release);
+    }
+
+    /// Forgets every fault that has not struck yet, poison too. What hangs goes on hanging.
     pub fn clear(&self) {
         let mut plan = self.plan();
         *plan = Plan {
             counts: plan.counts,
+            hang: Arc::clone(&plan.hang),
+            exports_waited_for: Arc::clone(&plan.exports_waited_for),
             ..Plan::default()
         };
     }
@@ -102,7 +132,11 @@ impl Faults {
     /// What has struck so far.
     #[must_use]
     pub fn counts(&self) -> FaultCounts {
-        self.plan().counts
+        let plan = self.plan();
+        FaultCounts {
+            exports_waited_for: plan.exports_waited_for.load(Ordering::Relaxed),
+            ..plan.counts
+        }
     }
 
     /// What strikes step `step`, which evaluates `tokens`.
@@ -166,10 +200,38 @@ impl Faults {
         refuses
     }
 
+    /// What says when a segment that is handed over now is computed; none where it is at once.
+    pub(super) fn hangs_export(&self) -> Option<Arc<Hang>> {
+        let mut plan = self.plan();
+        let hangs = take_one(&mut plan.export_hangs);
+        plan.counts.exports_hung += u64::from(hangs);
+        if !hangs {
+            return None;
+        }
+        if !Arc::ptr_eq(&plan.hang.waited_for, &plan.exports_waited_for) {
+            plan.hang = Arc::new(Hang {
+                waited_for: Arc::clone(&plan.exports_waited_for),
+                ..Hang::default()
+            });
+        }
+        Some(Arc::clone(&plan.hang))
+    }
+
     fn plan(&self) -> MutexGuard<'_, Plan> {
         self.0
             .lock()
             .expect("no thread panics while it holds the plan")
+    }
+}
+
+impl Hang {
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    /// Somebody waits until it is over.
+    pub(super) fn is_waited_for(&self) {
+        self.waited_for.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -325,14 +325,17 @@ impl Model for Oracle {
         if self.config.faults.refuses_hand_over() {
             return Err(ModelError::Device("not handed over (injected)".to_owned()));
         }
-        Ok(OracleParcel(Arc::clone(segment.sealed())))
+        Ok(OracleParcel {
+            sealed: Arc::clone(segment.sealed()),
+            hang: self.config.faults.hangs_export(),
+        })
     }
 
     fn take_in(&mut self, parcel: OracleParcel) -> Result<OracleSegment, ModelError> {
         self.allocate()?;
         // It was another device's, if that one was lost meanwhile.
-        parcel.0.counts_in(&self.config.counters);
-        Ok(OracleSegment::of(parcel.0))
+        parcel.sealed.counts_in(&self.config.counters);
+        Ok(OracleSegment::of(parcel.sealed))
     }
 
     fn memory(&self) -> DeviceMemory {

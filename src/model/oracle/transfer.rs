@@ -5,12 +5,19 @@
 
 use std::iter;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::counters::OracleCounters;
+use super::faults::Hang;
 use super::state::{LayerState, RangeState, Sealed, entries_kept};
 use crate::model::{Extent, Floats, LayerKind, ModelError, ModelSpec, Packer, legal};
 
 const WORD: usize = size_of::<u64>();
+/// How often it is looked whether a parcel is computed.
+const WATCH: Duration = Duration::from_micros(50);
+/// A device would be waited for without an end; a test that does is to fail.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Packs the oracle's parcels.
 #[derive(Clone, Debug)]
@@ -23,7 +30,11 @@ pub struct OraclePacker {
 /// State of the oracle that was handed over, or is to be taken in. It counts as a
 /// living segment wherever it is.
 #[derive(Debug)]
-pub struct OracleParcel(pub(super) Arc<Sealed>);
+pub struct OracleParcel {
+    pub(super) sealed: Arc<Sealed>,
+    /// Over when it is computed; none where it is from the beginning.
+    pub(super) hang: Option<Arc<Hang>>,
+}
 
 impl OraclePacker {
     pub(super) fn new(
@@ -48,8 +59,22 @@ impl Packer for OraclePacker {
         kept.fold(links, usize::saturating_add).saturating_mul(WORD)
     }
 
+    fn is_computed(&self, parcel: &OracleParcel) -> bool {
+        parcel.hang.as_ref().is_none_or(|hang| hang.is_over())
+    }
+
     fn pack(&self, parcel: &OracleParcel, into: &mut [u8]) -> Result<(), ModelError> {
-        let range = &parcel.0.range;
+        let begun = Instant::now();
+        if let (Some(hang), false) = (&parcel.hang, self.is_computed(parcel)) {
+            hang.is_waited_for();
+        }
+        while !self.is_computed(parcel) {
+            if begun.elapsed() > PATIENCE {
+                return Err(ModelError::Device("never computed (injected)".into()));
+            }
+            thread::sleep(WATCH);
+        }
+        let range = &parcel.sealed.range;
         let expected = self.packed_bytes(range.extent());
         assert_eq!(into.len(), expected, "room for the parcel's bytes");
         let links = iter::once(&range.before).chain(&range.links);
@@ -78,7 +103,10 @@ impl Packer for OraclePacker {
             layers: self.layers.iter().map(layer).collect(),
         };
         let sealed = Sealed::new(range, &self.spec, &self.counters);
-        Ok(OracleParcel(Arc::new(sealed)))
+        Ok(OracleParcel {
+            sealed: Arc::new(sealed),
+            hang: None,
+        })
     }
 
     fn floats(&self, _extent: Extent) -> Option<Floats> {
@@ -107,7 +135,7 @@ mod tests {
                     .map(|at| (at * 37 + at / 251) as u8)
                     .collect();
                 let parcel = packer.unpack(extent, &bytes).expect("as many as asked for");
-                assert_eq!(parcel.0.range.extent(), extent);
+                assert_eq!(parcel.sealed.range.extent(), extent);
                 let mut packed = vec![0; bytes.len()];
                 packer.pack(&parcel, &mut packed).expect("room");
                 assert_eq!(packed, bytes);

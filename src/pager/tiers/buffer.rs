@@ -16,6 +16,7 @@ use memmap2::MmapMut;
 use tokio::time::Instant;
 
 use super::TierError;
+use crate::sync::plant::{Plant, planted};
 use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// What capacities are multiples of: a page of memory, on most systems.
@@ -142,7 +143,7 @@ impl Shelf {
     /// the system a while, for which nobody should wait at the shelf.
     fn put(&mut self, memory: MmapMut) -> Vec<MmapMut> {
         let capacity = memory.len();
-        if !cfg!(motet_planted_bug) {
+        if !planted(Plant::BufferTwoLocks) {
             self.stats.in_use_bytes -= capacity;
         }
         if capacity > self.spare_bytes_max {
@@ -204,7 +205,7 @@ impl DerefMut for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let memory = self.memory.take().expect("only drop takes it");
-        if cfg!(motet_planted_bug) {
+        if planted(Plant::BufferTwoLocks) {
             // Counts under two locks: what is taken between is not counted.
             let in_use_bytes = self.pool.shelf().stats.in_use_bytes;
             self.pool.shelf().stats.in_use_bytes = in_use_bytes - memory.len();

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::split::Split;
 use crate::shared::gate::{Entrance, Opened, Opener, gate};
+use crate::shared::parking::Parking;
 
 /// How long a worker spins before it parks. Longer than the gaps between the
 /// loops of one kernel, shorter than the matrix products between two kernels,
@@ -41,8 +42,8 @@ struct Shared {
     panicked: AtomicBool,
     /// The pool is being dropped.
     ended: AtomicBool,
-    /// One for each worker: it is parked, or about to be.
-    parked: Vec<AtomicBool>,
+    /// Which workers must be woken.
+    parking: Parking,
 }
 
 /// A loop, with its lifetime erased.
@@ -87,7 +88,7 @@ impl Pool {
             next: AtomicUsize::new(0),
             panicked: AtomicBool::new(false),
             ended: AtomicBool::new(false),
-            parked: (0..workers).map(|_| AtomicBool::new(false)).collect(),
+            parking: Parking::new(workers),
         });
         let spawn = |index| {
             let shared = Arc::clone(&shared);
@@ -184,10 +185,13 @@ impl Pool {
         shared.next.store(0, Ordering::Relaxed);
         let opened = opener.open(Body { run, count });
         // The caller takes part, so one worker less than there are calls is enough.
-        for (worker, parked) in self.workers.iter().zip(&shared.parked).take(count - 1) {
-            if parked.load(Ordering::SeqCst) {
-                worker.thread().unpark();
-            }
+        let enough = self.workers.len().min(count - 1);
+        for worker in shared
+            .parking
+            .parked()
+            .take_while(|worker| *worker < enough)
+        {
+            self.workers[worker].thread().unpark();
         }
         opened
     }
@@ -202,7 +206,7 @@ fn threads_as_told(told: Option<&str>, cores: usize) -> usize {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.ended.store(true, Ordering::SeqCst);
+        self.shared.ended.store(true, Ordering::Relaxed);
         for worker in self.workers.drain(..) {
             worker.thread().unpark();
             worker.join().expect("a worker catches every panic");
@@ -245,30 +249,18 @@ impl Shared {
     /// Waits for a loop after loop number `seen`; returns its number, or nothing
     /// when there will be no more.
     fn wait(&self, index: usize, seen: u64) -> Option<u64> {
-        let fresh = |order| self.entrance.number(seen, order);
+        let fresh = || self.entrance.number(seen);
         let start = Instant::now();
         while start.elapsed() < SPIN {
             for _ in 0..16 {
-                if let Some(number) = fresh(Ordering::Relaxed) {
+                if let Some(number) = fresh() {
                     return Some(number);
                 }
                 std::hint::spin_loop();
             }
         }
-        loop {
-            self.parked[index].store(true, Ordering::SeqCst);
-            let found = fresh(Ordering::SeqCst);
-            if found.is_none() && !self.ended.load(Ordering::SeqCst) {
-                thread::park();
-            }
-            self.parked[index].store(false, Ordering::Relaxed);
-            if let Some(number) = found.or_else(|| fresh(Ordering::Relaxed)) {
-                return Some(number);
-            }
-            if self.ended.load(Ordering::Relaxed) {
-                return None;
-            }
-        }
+        let is_over = || self.ended.load(Ordering::Relaxed);
+        self.parking.wait(index, fresh, is_over)
     }
 }
 

@@ -1,0 +1,72 @@
+//! A worker that parks is woken for what comes, whichever of the two is first.
+//!
+//! Loom takes sequentially consistent loads and stores for acquiring and releasing ones, but
+//! knows sequentially consistent fences: the handshake is written with these.
+
+use std::cell::Cell;
+
+use motet::plant::Plant;
+use motet::shared::gate::gate;
+use motet::shared::parking::Parking;
+
+use crate::world::{Arc, AtomicBool, Ordering, model, thread};
+
+/// Either the worker finds the loop before it parks, or whoever opens it sees that it parks.
+#[test]
+fn no_loop_is_slept_through() {
+    let finds = [Plant::ParkingWakerFence, Plant::ParkingSleeperFence];
+    model("a worker parks while a loop is opened", &finds, || {
+        let (mut opener, entrance) = gate();
+        let parking = Arc::new(Parking::new(1));
+        let worker = {
+            let parking = parking.clone();
+            thread::spawn(move || {
+                // Whether it has parked, in the end.
+                let has_parked = Cell::new(false);
+                let find = || {
+                    let found = entrance.number(0);
+                    has_parked.set(has_parked.get() || found.is_none());
+                    found
+                };
+                let number = parking.wait(0, find, || false);
+                let inside = entrance.enter(number.expect("it is not over"));
+                (has_parked.get(), inside.map(|inside| inside.shown()))
+            })
+        };
+        let opened = opener.open(7_u64);
+        let is_woken = parking.parked().next().is_some();
+        // One that sleeps through it is woken all the same: loom cannot end a thread that is
+        // parked for ever.
+        worker.thread().unpark();
+        let (has_parked, seen) = worker.join().unwrap();
+        assert!(is_woken || !has_parked, "it would have slept through it");
+        assert_eq!(seen, Some(7));
+        drop(opened);
+    });
+}
+
+/// A pool's end unparks everybody, parked or not: it needs no fence.
+#[test]
+fn a_worker_ends_when_its_pool_does() {
+    model("a worker parks while its pool ends", &[], || {
+        let (mut opener, entrance) = gate();
+        let parking = Arc::new(Parking::new(1));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let worker = {
+            let (parking, is_over) = (parking.clone(), is_over.clone());
+            thread::spawn(move || {
+                let mut seen = 0;
+                let ended = || is_over.load(Ordering::Relaxed);
+                while let Some(number) = parking.wait(0, || entrance.number(seen), ended) {
+                    seen = number;
+                    // It may be late.
+                    drop(entrance.enter(number));
+                }
+            })
+        };
+        drop(opener.open(7_u64));
+        is_over.store(true, Ordering::Relaxed);
+        worker.thread().unpark();
+        worker.join().unwrap();
+    });
+}

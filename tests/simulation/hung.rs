@@ -1,0 +1,197 @@
+//! Exports that a device never computes, as one hands them over that hangs.
+//!
+//! Whoever copies asks whether they are computed, and never waits: what others want from host
+//! memory comes meanwhile, and what a device that is left behind owes is forgotten with it.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use motet::config::EngineConfig;
+use motet::device::Work;
+use motet::model::LayerKind;
+use motet::model::oracle::{Oracle, OracleConfig};
+use motet::model::sampling::Sampling;
+use motet::pager::Job;
+use motet::simulation::{CopyFate, Fate, Simulation};
+use motet::{Engine, Request, Shutdown, TokenId};
+use tokio::runtime::Builder;
+use tokio::task::LocalSet;
+
+/// Tokens of each prompt.
+const PROMPT: TokenId = 60;
+const OUTPUT: usize = 4;
+/// Longer than anything here takes, in virtual time.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Nothing goes wrong, but for a device that hangs when it is told to.
+struct Hangs {
+    /// The next work of the device lasts for ever.
+    next: AtomicBool,
+}
+
+impl Fate for Hangs {
+    fn work(&self, _work: &Work) -> Duration {
+        match self.next.swap(false, Ordering::Relaxed) {
+            true => Duration::from_secs(1 << 30),
+            false => Duration::from_millis(1),
+        }
+    }
+
+    fn copy(&self, _job: &Job) -> CopyFate {
+        CopyFate {
+            takes: Duration::from_micros(10),
+            fails: None,
+        }
+    }
+
+    fn message(&self, _core: &'static str, _message: &dyn fmt::Debug) {}
+}
+
+/// An engine on one thread whose clock is paused, and all that a test does to it.
+struct House {
+    engine: Engine,
+    oracle: OracleConfig,
+    hangs: Arc<Hangs>,
+}
+
+impl House {
+    /// Room on the device for so many prompts, and in host memory for all.
+    async fn start(prompts: usize) -> Self {
+        let oracle = OracleConfig {
+            context_tokens_max: 128,
+            end_one_in: 0,
+            tail_block_tokens: 16,
+            ..OracleConfig::with_layers(&[LayerKind::Full])
+        };
+        let spec = oracle.spec();
+        let mut config = EngineConfig::default();
+        config.scheduler.sequences_max = 4;
+        config.scheduler.device_timeout = Duration::from_secs(1);
+        config.recovery.rebuilds_max = 1_000;
+        config.cache.device_bytes_max =
+            spec.tail_bytes(128) * prompts + config.scratch_bytes(&spec);
+        config.pager.host_bytes_max = 64 << 20;
+        config.pager.clean_part = 1.0;
+        let next = AtomicBool::new(false);
+        let hangs = Arc::new(Hangs { next });
+        let model = oracle.clone();
+        let engine = Engine::builder(move || Ok(Oracle::new(model.clone()).expect("valid")))
+            .config(config)
+            .simulated(Simulation::new(hangs.clone()))
+            .start()
+            .await
+            .expect("the engine starts");
+        Self {
+            engine,
+            oracle,
+            hangs,
+        }
+    }
+
+    /// A caller with prompt number `number`, who gets what it gets alone. How many tokens of
+    /// the prompt were not computed for it.
+    async fn ask(&self, number: TokenId) -> usize {
+        let prompt: Vec<TokenId> = (0..PROMPT).map(|at| (number * 7 + at) % 900).collect();
+        let request = Request::tokens(prompt.clone()).output_tokens_max(OUTPUT);
+        let stream = self.engine.submit(request).await.expect("there is room");
+        let output = tokio::time::timeout(PATIENCE, stream.collect()).await;
+        let output = output.expect("nobody waits for ever");
+        let output = output.expect("an output");
+        let alone = self.oracle.solo(&prompt, OUTPUT, Sampling::GREEDY);
+        assert_eq!(output.tokens, alone, "prompt {number}");
+        output.finish.usage.cached_tokens
+    }
+
+    /// Time in which what can be copied is.
+    async fn rest(&self) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+
+    /// Ends it: nothing is left, and nobody has waited for what was not computed.
+    async fn end(self) {
+        self.engine.shutdown(Shutdown::Finish).await;
+        assert_eq!(self.oracle.faults.counts().exports_waited_for, 0);
+    }
+}
+
+fn simulate<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
+    let runtime = Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    LocalSet::new().block_on(&runtime, async { test().await });
+}
+
+/// The device has handed a segment over that it never computes. Another's prompt is in host
+/// memory, and comes from there.
+#[test]
+fn what_is_in_host_memory_comes_while_exports_hang() {
+    simulate(|| async {
+        let house = House::start(3).await;
+        for number in 0..12 {
+            house.ask(number).await;
+            house.rest().await;
+        }
+        let before = house.engine.stats();
+        assert!(before.pager.host_copies >= 12, "{:?}", before.pager);
+        assert!(before.cache.evicted_segments > 0, "{:?}", before.cache);
+        house.oracle.faults.hang_exports(1);
+        house.ask(100).await;
+        house.rest().await;
+        assert_eq!(house.oracle.faults.counts().exports_hung, 1);
+        let cached = house.ask(0).await;
+        assert!(cached > PROMPT as usize / 2, "{cached} tokens came");
+        let after = house.engine.stats();
+        assert!(after.pager.host_hits > before.pager.host_hits);
+        assert_eq!(after.rebuilds, 0);
+        // The export is packed when it is computed after all.
+        house.oracle.faults.compute_exports();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let computed = house.engine.stats();
+        assert!(computed.pager.packed > after.pager.packed);
+        house.end().await;
+    });
+}
+
+/// One device after another hangs, with exports that it owes. Those who wait for host memory
+/// meanwhile are served by the next one, and no device fails for want of room at the dock.
+#[test]
+fn a_hundred_exports_that_hang_hold_up_nobody() {
+    simulate(|| async {
+        let house = House::start(24).await;
+        house.ask(0).await;
+        house.rest().await;
+        assert!(house.engine.stats().pager.host_copies > 0);
+        house.oracle.faults.hang_exports(u64::MAX);
+        let hung = || house.oracle.faults.counts().exports_hung;
+        let (mut rounds, mut number) = (0, 1);
+        while hung() < 100 {
+            let before = hung();
+            for _ in 0..8 {
+                house.ask(number).await;
+                number += 1;
+            }
+            house.rest().await;
+            assert!(hung() > before, "something was handed over");
+            house.hangs.next.store(true, Ordering::Relaxed);
+            rounds += 1;
+            // Both are inside while the device hangs, and go on with the next.
+            let (first, second) = tokio::join!(house.ask(0), house.ask(number));
+            assert!(first > PROMPT as usize / 2, "{first} tokens came");
+            assert_eq!(second, 0, "nobody has computed it before");
+            number += 1;
+            let stats = house.engine.stats();
+            assert_eq!(stats.rebuilds, rounds, "each device hung once");
+            // One that could not hand over would have lost everything.
+            house.rest().await;
+            let kept = house.ask(number - 1).await;
+            assert!(kept > PROMPT as usize / 2, "{kept} tokens were kept");
+        }
+        assert!(rounds > 8, "{rounds} devices");
+        house.end().await;
+    });
+}
