@@ -1,5 +1,7 @@
 //! How an engine is set up: one struct a component, each field with advice.
 
+mod text;
+
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,6 +12,7 @@ use crate::pager::tiers::Label;
 pub use crate::pager::tiers::Precision;
 use crate::shared::admission::REQUESTS_MAX;
 use crate::shared::users::UserLimits;
+pub use text::TextConfig;
 
 /// A setting that cannot work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,6 +37,8 @@ pub struct EngineConfig {
     pub pager: PagerConfig,
     /// What is done when a part of it fails.
     pub recovery: RecoveryConfig,
+    /// How text is turned into tokens.
+    pub text: TextConfig,
 }
 
 /// Settings of what happens when the device thread or an actor fails: it is made anew, and
@@ -327,14 +332,6 @@ impl EngineConfig {
     ///
     /// [`ConfigError`] names the first field that cannot.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let positive = |field, value: usize| match value {
-            0 => Err(ConfigError {
-                field,
-                found: "0".into(),
-                expected: "at least 1".into(),
-            }),
-            _ => Ok(()),
-        };
         positive("scheduler.sequences_max", self.scheduler.sequences_max)?;
         positive("scheduler.step_tokens_max", self.scheduler.step_tokens_max)?;
         positive(
@@ -373,6 +370,7 @@ impl EngineConfig {
         }
         self.scheduler.validate_policy()?;
         self.pager.validate()?;
+        self.text.validate()?;
         match self.scheduler.step_tokens_max >= self.scheduler.sequences_max {
             true => Ok(()),
             false => Err(ConfigError {
@@ -524,6 +522,17 @@ impl EngineConfig {
     }
 }
 
+fn positive(field: &'static str, value: usize) -> Result<(), ConfigError> {
+    if value > 0 {
+        return Ok(());
+    }
+    Err(ConfigError {
+        field,
+        found: "0".into(),
+        expected: "at least 1".into(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -542,6 +551,10 @@ mod tests {
         config.scheduler.user_requests_max = Some(0);
         let error = config.validate().unwrap_err();
         assert_eq!(error.field, "scheduler.user_requests_max");
+        let mut config = EngineConfig::default();
+        config.text.shift_contexts_max = 0;
+        let error = config.validate().unwrap_err();
+        assert_eq!(error.field, "text.shift_contexts_max");
         let mut config = EngineConfig::default();
         config.scheduler.queue_max = usize::MAX;
         assert_eq!(config.validate().unwrap_err().field, "scheduler.queue_max");

@@ -110,6 +110,9 @@ pub enum QueueLimit {
     UserRequests,
     /// Tokens of prompts of this user's that wait: `scheduler.user_queue_tokens_max`.
     UserTokens,
+    /// Texts that wait to be tokenised, of all users or of this one: `text.queue_max` and
+    /// `text.queue_bytes_max`. One user may have as many waiting as there is room for more.
+    Text,
 }
 
 /// Why something could not be kept in the cache.
@@ -265,11 +268,12 @@ impl SubmitError {
     }
 
     /// All names of refusals in metrics.
-    pub(crate) const LABELS: [&str; 8] = [
+    pub(crate) const LABELS: [&str; 9] = [
         "queue_requests",
         "queue_tokens",
         "user_requests",
         "user_tokens",
+        "queue_text",
         "too_large",
         "draining",
         "broken",
@@ -284,6 +288,7 @@ impl QueueLimit {
             Self::Tokens => "queue_tokens",
             Self::UserRequests => "user_requests",
             Self::UserTokens => "user_tokens",
+            Self::Text => "queue_text",
         }
     }
 }
@@ -329,6 +334,7 @@ impl std::fmt::Display for QueueLimit {
             Self::Tokens => "as many prompt tokens wait as there may be",
             Self::UserRequests => "as many of this user's requests are inside as may be",
             Self::UserTokens => "as many prompt tokens of this user's wait as may",
+            Self::Text => "as many texts wait to be tokenised as may",
         })
     }
 }

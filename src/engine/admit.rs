@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::Engine;
+use super::spell::Spelling;
 use crate::TokenId;
 use crate::cache::shift;
-use crate::cache::trie::common_prefix;
 use crate::error::SubmitError;
 use crate::request::{ContextLimit, Prompt, Request, field_error};
 
@@ -25,15 +25,24 @@ pub(super) struct Admitted {
 }
 
 impl Engine {
-    /// The request's tokens, if model and device could ever run them.
-    pub(super) fn admit(&self, request: &Request) -> Result<Admitted, SubmitError> {
+    /// The request's tokens, if model and device could ever run them. The request is as it
+    /// was afterwards, unless the error gives it back.
+    pub(super) async fn admit(&self, request: &mut Request) -> Result<Admitted, SubmitError> {
         self.check_limit(request)?;
-        let mut tokens = self.prompt_tokens(&request.prompt)?;
+        if let Prompt::Tokens(tokens) = &request.prompt {
+            self.check_fits(tokens.len(), request.at_context_limit)?;
+        }
+        // A model that can resume after any token needs no restore point where the
+        // conversation's next prompt will differ from this one.
+        let with_conversation = !self.spec.resumes_anywhere();
+        let spelling = Spelling::Prompt { with_conversation };
+        let spelled = self.spell(request, spelling).await?;
+        let mut tokens = spelled.tokens;
         if tokens.is_empty() {
             return Err(field_error("prompt", "empty", "at least one token"));
         }
         let mut restore_points = checked_points(&request.restore_points, tokens.len())?;
-        restore_points.extend(self.before_generation_prompt(&request.prompt, &tokens)?);
+        restore_points.extend(spelled.conversation.filter(|at| *at > 0));
         if self.fit_prompt(&mut tokens, request.at_context_limit)? {
             restore_points.clear();
         }
@@ -46,72 +55,25 @@ impl Engine {
     }
 
     /// What a fork asks for; how much it continues, only the scheduler knows.
-    pub(super) fn admit_fork(
+    pub(super) async fn admit_fork(
         &self,
-        request: &Request,
+        request: &mut Request,
         at_limit: ContextLimit,
     ) -> Result<Admitted, SubmitError> {
-        let text = self.text.as_ref();
-        let tokens = match (&request.prompt, text) {
-            (Prompt::Text(words), Some(text)) => {
-                self.known_tokens(text.encode_continuation(words)?)?
-            }
-            (Prompt::Chat(_), _) => {
-                return Err(field_error(
-                    "prompt",
-                    "a conversation",
-                    "tokens or text, which a fork appends",
-                ));
-            }
-            (Prompt::Tokens(_) | Prompt::Text(_), _) => self.prompt_tokens(&request.prompt)?,
-        };
-        let restore_points = checked_points(&request.restore_points, tokens.len())?;
+        if let Prompt::Chat(_) = &request.prompt {
+            return Err(field_error(
+                "prompt",
+                "a conversation",
+                "tokens or text, which a fork appends",
+            ));
+        }
+        let spelled = self.spell(request, Spelling::Continuation).await?;
+        let restore_points = checked_points(&request.restore_points, spelled.tokens.len())?;
         Ok(Admitted {
-            tokens: tokens.into(),
+            tokens: spelled.tokens.into(),
             output_tokens_max: request.output_tokens_max.min(self.output_most(at_limit)),
             restore_points,
         })
-    }
-
-    /// The tokens of a prompt, which may be none.
-    fn prompt_tokens(&self, prompt: &Prompt) -> Result<Vec<TokenId>, SubmitError> {
-        let text = |field| self.text.as_ref().ok_or(SubmitError::NoTokenizer { field });
-        let tokens = match prompt {
-            Prompt::Tokens(tokens) => tokens.clone(),
-            Prompt::Text(words) => text("prompt.text")?.encode_prompt(words)?,
-            Prompt::Chat(chat) => text("prompt.chat")?.encode_chat(chat)?,
-        };
-        self.known_tokens(tokens)
-    }
-
-    /// Tokens of the model's vocabulary only.
-    fn known_tokens(&self, tokens: Vec<TokenId>) -> Result<Vec<TokenId>, SubmitError> {
-        let vocab_size = self.spec.vocab_size;
-        let stray = |token: &TokenId| *token as usize >= vocab_size;
-        match tokens.iter().position(stray) {
-            None => Ok(tokens),
-            Some(at) => Err(field_error(
-                "prompt",
-                format!("a token id beyond the vocabulary, at index {at}"),
-                format!("token ids below {vocab_size}"),
-            )),
-        }
-    }
-
-    /// Where a conversation's next prompt will differ from this one: before what asks
-    /// the assistant to speak. None where the model can resume after any token.
-    fn before_generation_prompt(
-        &self,
-        prompt: &Prompt,
-        tokens: &[TokenId],
-    ) -> Result<Option<usize>, SubmitError> {
-        let (Prompt::Chat(chat), Some(text), false) =
-            (prompt, &self.text, self.spec.resumes_anywhere())
-        else {
-            return Ok(None);
-        };
-        let so_far = text.encode_conversation(chat)?;
-        Ok(Some(common_prefix(tokens, &so_far)).filter(|at| *at > 0))
     }
 
     fn check_limit(&self, request: &Request) -> Result<(), SubmitError> {
@@ -133,20 +95,29 @@ impl Engine {
         tokens: &mut Vec<TokenId>,
         at_limit: ContextLimit,
     ) -> Result<bool, SubmitError> {
+        self.check_fits(tokens.len(), at_limit)?;
         let context = self.spec.context_tokens_max;
         match at_limit {
-            _ if tokens.len() < context => Ok(false),
-            ContextLimit::Shift { keep } => {
+            ContextLimit::Shift { keep } if tokens.len() >= context => {
                 let gone = shift::truncation(context, keep, tokens.len());
                 tokens.drain(gone.expect("`keep` was checked"));
                 Ok(true)
             }
-            ContextLimit::Stop => Err(field_error(
-                "prompt",
-                format!("{} tokens long", tokens.len()),
-                format!("fewer than the {context} tokens of the model's context"),
-            )),
+            ContextLimit::Shift { .. } | ContextLimit::Stop => Ok(false),
         }
+    }
+
+    /// Refuses a prompt that is too long and is to stay whole.
+    fn check_fits(&self, tokens: usize, at_limit: ContextLimit) -> Result<(), SubmitError> {
+        let context = self.spec.context_tokens_max;
+        if tokens < context || at_limit != ContextLimit::Stop {
+            return Ok(());
+        }
+        Err(field_error(
+            "prompt",
+            format!("{tokens} tokens long"),
+            format!("fewer than the {context} tokens of the model's context"),
+        ))
     }
 
     /// The longest output of any prompt.

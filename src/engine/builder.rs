@@ -8,11 +8,12 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::Instant;
 
 use super::Engine;
+use super::blocking::{Blocking, TurnLimits};
 use super::pages::PagerParts;
 use crate::actors::cache::{CacheActor, CacheArgs};
 use crate::actors::scheduler::{ASKED_MAX, MAILBOX_MAX, Scheduler, SchedulerArgs};
 use crate::cache::CacheCore;
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, TextConfig};
 use crate::device::{Device, Started};
 use crate::error::StartError;
 use crate::model::{Model, ModelError};
@@ -197,6 +198,7 @@ where
             doorbell,
             born,
             text: self.text,
+            blocking: Blocking::new(config.text.threads, text_turns(&config.text)),
             grammars: Arc::default(),
             spec,
             config,
@@ -208,5 +210,12 @@ where
             pager_gone,
             watching: tower.man(),
         })
+    }
+}
+
+fn text_turns(config: &TextConfig) -> TurnLimits {
+    TurnLimits {
+        count_max: config.queue_max,
+        bytes_max: config.queue_bytes_max,
     }
 }

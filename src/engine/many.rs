@@ -57,7 +57,7 @@ impl Engine {
         Ok(best)
     }
 
-    async fn take_many_in(&self, request: Request) -> Result<Vec<TokenStream>, SubmitError> {
+    async fn take_many_in(&self, mut request: Request) -> Result<Vec<TokenStream>, SubmitError> {
         self.check_whole()?;
         // How many there are must make sense before places are asked for.
         self.judge(&request)?;
@@ -81,7 +81,7 @@ impl Engine {
             Ok(guests) => guests.into_iter(),
             Err(refusal) => return Err(self.refused(refusal, request)),
         };
-        let admitted = self.admit(&request)?;
+        let admitted = self.admit(&mut request).await?;
         let mut first = guests.next().expect("at least one output is wanted");
         // The others wait for no prompt of their own.
         if let Err(refusal) = first.claim(admitted.tokens.len()) {
@@ -94,7 +94,6 @@ impl Engine {
         let (first, stream) = first.part();
         let mut streams = vec![stream];
         let mut forks = Vec::with_capacity(outputs - 1);
-        let mut request = request;
         for guest in guests {
             request.sampling.seed = request.sampling.seed.wrapping_add(1);
             let nothing_more = Admitted {

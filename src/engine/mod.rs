@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `builder.rs` | the house is started |
 //! | `admit.rs` | a request becomes tokens that fit, or a typed refusal |
+//! | `spell.rs` | its prompt becomes tokens, beside the actors where it is long |
+//! | `blocking.rs` | threads for what takes long, users in turn |
 //! | `draws.rs` | what its draws want, and its grammar compiled |
 //! | `newcomer.rs` | its place in the house, its sequence, the way to its caller |
 //! | `many.rs` | several outputs of one request |
@@ -13,6 +15,7 @@
 //! | `watching.rs` | events and snapshots for those who watch |
 
 mod admit;
+mod blocking;
 mod builder;
 mod draws;
 mod follow;
@@ -20,6 +23,7 @@ mod health;
 mod many;
 mod newcomer;
 mod pages;
+mod spell;
 mod upkeep;
 mod watching;
 
@@ -46,6 +50,7 @@ use crate::telemetry::{EngineStats, Telemetry};
 use crate::text::TextCodec;
 use crate::watch::Watching;
 
+use blocking::Blocking;
 use draws::Grammars;
 
 pub use builder::EngineBuilder;
@@ -69,6 +74,8 @@ pub struct Engine {
     /// The engine's time counts from here.
     born: Instant,
     text: Option<TextCodec>,
+    /// Where long texts are rendered and tokenised.
+    blocking: Blocking,
     grammars: Arc<Grammars>,
     spec: ModelSpec,
     config: EngineConfig,
@@ -113,7 +120,8 @@ impl Engine {
     ///
     /// [`SubmitError`] when a field makes no sense, more than one output is wanted (see
     /// [`submit_many`](Engine::submit_many)), the request could never fit,
-    /// or there is no place for it now. Nothing was spent on it then.
+    /// or there is no place for it now. A text that cannot fit is refused by its length,
+    /// before it is rendered or tokenised.
     ///
     /// # Cancel safety
     ///
@@ -249,14 +257,14 @@ impl Engine {
         }
     }
 
-    async fn take_in(&self, request: Request) -> Result<TokenStream, SubmitError> {
+    async fn take_in(&self, mut request: Request) -> Result<TokenStream, SubmitError> {
         self.check_whole()?;
         let mut guest = match self.guest(&request) {
             Ok(guest) => guest,
             Err(refusal) => return Err(self.refused(refusal, request)),
         };
         self.judge_single(&request)?;
-        let admitted = self.admit(&request)?;
+        let admitted = self.admit(&mut request).await?;
         if let Err(refusal) = guest.claim(admitted.tokens.len()) {
             return Err(self.refused(refusal, request));
         }
@@ -273,7 +281,7 @@ impl Engine {
         &self,
         source: &TokenStream,
         at: Option<usize>,
-        request: Request,
+        mut request: Request,
     ) -> Result<TokenStream, SubmitError> {
         self.check_whole()?;
         let mut guest = match self.guest(&request) {
@@ -288,7 +296,7 @@ impl Engine {
                 "a stream of this engine",
             ));
         }
-        let admitted = self.admit_fork(&request, source.at_limit)?;
+        let admitted = self.admit_fork(&mut request, source.at_limit).await?;
         if let Err(refusal) = guest.claim(admitted.tokens.len()) {
             return Err(self.refused(refusal, request));
         }

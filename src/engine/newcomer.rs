@@ -162,6 +162,16 @@ impl Engine {
                 (QueueLimit::UserTokens, self.telemetry.prefill_time(tokens))
             }
         };
+        self.queue_full(what, estimate, request)
+    }
+
+    /// Something is full; when there is room again may be known.
+    pub(super) fn queue_full(
+        &self,
+        what: QueueLimit,
+        estimate: Option<Duration>,
+        request: Request,
+    ) -> SubmitError {
         SubmitError::QueueFull {
             what,
             retry_after: estimate

@@ -57,10 +57,10 @@ impl Engine {
     /// to live: give one.
     pub async fn pin(
         &self,
-        request: Request,
+        mut request: Request,
         time_to_live: Option<Duration>,
     ) -> Result<PinId, KeepError> {
-        let tokens = self.admit(&request)?.tokens;
+        let tokens = self.admit(&mut request).await?.tokens;
         let bytes = self.spec.segment_bytes(Extent::whole(tokens.len()));
         let bytes_max = self.config.cache.pinned_bytes_max();
         if bytes > bytes_max {

@@ -5,6 +5,20 @@ use std::path::Path;
 use super::{Chat, ChatTemplate, Detokenizer, GgufVocabulary, SpecialTokens, TextError, Tokenizer};
 use crate::TokenId;
 
+/// How much text there is room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TextRoom {
+    pub(crate) bytes_max: usize,
+    pub(crate) tokens_max: usize,
+}
+
+impl TextRoom {
+    const UNBOUNDED: Self = Self {
+        bytes_max: usize::MAX,
+        tokens_max: usize::MAX,
+    };
+}
+
 /// Everything between a model's text and its tokens. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct TextCodec {
@@ -56,7 +70,8 @@ impl TextCodec {
         self.template.as_ref()
     }
 
-    /// The tokens of a plain prompt, begun and ended as the model wants it.
+    /// The tokens of a plain prompt, begun and ended as the model wants it. Special tokens
+    /// that it spells count as such: who writes a plain prompt writes the template too.
     ///
     /// # Errors
     ///
@@ -78,15 +93,15 @@ impl TextCodec {
     /// `transformers` the template alone decides on begin and end tokens: none
     /// are added to what it spells.
     ///
-    /// Special tokens spelled out in a message are recognised too. Take them out
-    /// of untrusted text first, where that matters.
+    /// Special tokens that a message or a variable spells are text, unless
+    /// [`Chat::with_special_tokens`] says otherwise.
     ///
     /// # Errors
     ///
-    /// [`TextError::NoTemplate`], [`TextError::Template`], [`TextError::Encode`].
+    /// [`TextError::NoTemplate`], [`TextError::Template`], [`TextError::TooLong`],
+    /// [`TextError::Encode`].
     pub fn encode_chat(&self, chat: &Chat) -> Result<Vec<TokenId>, TextError> {
-        let template = self.template.as_ref().ok_or(TextError::NoTemplate)?;
-        self.tokenizer.encode(&template.render(chat, true)?, false)
+        self.encode_rendered(chat, true, TextRoom::UNBOUNDED)
     }
 
     /// The tokens of a conversation so far, without asking the assistant to speak.
@@ -95,8 +110,30 @@ impl TextCodec {
     ///
     /// As [`encode_chat`](Self::encode_chat).
     pub fn encode_conversation(&self, chat: &Chat) -> Result<Vec<TokenId>, TextError> {
+        self.encode_rendered(chat, false, TextRoom::UNBOUNDED)
+    }
+
+    /// The tokens of a conversation that has so much room.
+    pub(crate) fn encode_rendered(
+        &self,
+        chat: &Chat,
+        add_generation_prompt: bool,
+        room: TextRoom,
+    ) -> Result<Vec<TokenId>, TextError> {
         let template = self.template.as_ref().ok_or(TextError::NoTemplate)?;
-        self.tokenizer.encode(&template.render(chat, false)?, false)
+        let tokenizer = &self.tokenizer;
+        let render = |chat| {
+            let text = template.render_within(chat, add_generation_prompt, room.bytes_max)?;
+            tokenizer.check_count(&text, room.tokens_max)?;
+            Ok::<_, TextError>(text)
+        };
+        if chat.with_special_tokens {
+            return tokenizer.encode(&render(chat)?, false);
+        }
+        match tokenizer.markup().mark(chat, template.source())? {
+            None => tokenizer.encode_unmarked(&render(chat)?),
+            Some((marked, marks)) => tokenizer.encode_marked(&render(&marked)?, &marks),
+        }
     }
 
     /// A detokenizer for one sequence's output, without special tokens.

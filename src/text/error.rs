@@ -79,6 +79,18 @@ pub enum TextError {
         /// What the template or its engine said, which may quote the messages.
         what: Withheld,
     },
+    /// The chat template writes more text than there is room for.
+    #[error("the chat template writes more than {bytes_max} bytes; expected at most as many")]
+    TooLong {
+        /// The most that it may write.
+        bytes_max: usize,
+    },
+    /// A text has more tokens than there is room for.
+    #[error("the text has more than {tokens_max} tokens; expected at most as many")]
+    TooManyTokens {
+        /// The most that it may have.
+        tokens_max: usize,
+    },
     /// A chat was to be encoded without a chat template.
     #[error(
         "the model has no chat template; expected one in chat_template.jinja, tokenizer_config.json or the GGUF metadata"

@@ -43,12 +43,15 @@ mod output;
 mod pieces;
 mod pre_tokenizer;
 mod sentence_piece;
+mod spans;
+mod special;
 mod stop;
 mod template;
 mod tokenizer;
 mod utf8;
 
 pub use codec::TextCodec;
+pub(crate) use codec::TextRoom;
 pub use detokenizer::{Detokenizer, SpecialTokens};
 pub use error::TextError;
 pub use gguf::GgufVocabulary;

@@ -62,6 +62,13 @@ impl Pieces {
         self.ends.len()
     }
 
+    /// Bytes of the longest.
+    pub(super) fn longest(&self) -> usize {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        let lengths = starts.zip(&self.ends).map(|(start, end)| end - start);
+        lengths.max().unwrap_or(0) as usize
+    }
+
     /// The token's bytes.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value};
-use minijinja::{AutoEscape, Environment, context};
+use minijinja::{AutoEscape, Environment, Template, context};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
@@ -57,6 +57,10 @@ pub struct Chat {
     /// By name: `tools` (in the API's own shape), `documents`, and what the template asks
     /// for besides, such as `enable_thinking`.
     pub variables: BTreeMap<String, Json>,
+    /// Whether special tokens that messages and variables spell (`<|im_end|>`) count as
+    /// such. Off unless set: then they are text, and only the template ends a turn and
+    /// begins one. Set it where all of the conversation is the application's own.
+    pub with_special_tokens: bool,
 }
 
 impl Chat {
@@ -66,6 +70,14 @@ impl Chat {
         self.variables.insert(name.into(), value);
         self
     }
+
+    /// Lets special tokens that messages and variables spell count as such; see
+    /// [`with_special_tokens`](Chat::with_special_tokens).
+    #[must_use]
+    pub fn recognize_special_tokens(mut self) -> Self {
+        self.with_special_tokens = true;
+        self
+    }
 }
 
 impl From<Vec<Message>> for Chat {
@@ -73,6 +85,7 @@ impl From<Vec<Message>> for Chat {
         Self {
             messages,
             variables: BTreeMap::new(),
+            with_special_tokens: false,
         }
     }
 }
@@ -149,6 +162,7 @@ pub struct ChatTemplate(Arc<Compiled>);
 
 struct Compiled {
     environment: Environment<'static>,
+    source: String,
     /// The template's special tokens, such as `bos_token`.
     special_tokens: Value,
 }
@@ -224,6 +238,20 @@ impl ChatTemplate {
     /// [`TextError::Template`] when the template refuses the messages, with its
     /// own words, or needs more than it may use.
     pub fn render(&self, chat: &Chat, add_generation_prompt: bool) -> Result<String, TextError> {
+        self.render_within(chat, add_generation_prompt, OUTPUT_BYTES_MAX)
+    }
+
+    /// The same, for an output of at most so many bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::TooLong`] beyond that, and as [`render`](Self::render).
+    pub(super) fn render_within(
+        &self,
+        chat: &Chat,
+        add_generation_prompt: bool,
+        bytes_max: usize,
+    ) -> Result<String, TextError> {
         let engine = context! {
             messages => chat.messages.iter().map(Message::value).collect::<Value>(),
             add_generation_prompt => add_generation_prompt,
@@ -236,15 +264,30 @@ impl ChatTemplate {
             ..unless_given,
             ..self.0.special_tokens.clone(),
         };
+        let bytes_max = bytes_max.min(OUTPUT_BYTES_MAX);
+        let mut output = Bounded {
+            bytes: Vec::new(),
+            bytes_max,
+            is_full: false,
+        };
+        let rendered = self.template().render_captured_to(variables, &mut output);
+        if output.is_full {
+            return Err(TextError::TooLong { bytes_max });
+        }
+        rendered.map_err(|error| TextError::Template {
+            what: reason(&error).into(),
+        })?;
+        Ok(String::from_utf8(output.bytes).expect("the template engine writes UTF-8"))
+    }
+
+    /// The template's text.
+    pub(super) fn source(&self) -> &str {
+        &self.0.source
+    }
+
+    fn template(&self) -> Template<'_, '_> {
         let template = self.0.environment.get_template(NAME);
-        let template = template.expect("compiled when the environment was made");
-        let mut output = Bounded(Vec::new());
-        template
-            .render_captured_to(variables, &mut output)
-            .map_err(|error| TextError::Template {
-                what: reason(&error).into(),
-            })?;
-        Ok(String::from_utf8(output.0).expect("the template engine writes UTF-8"))
+        template.expect("compiled when the environment was made")
     }
 
     fn compile<'a>(
@@ -255,7 +298,7 @@ impl ChatTemplate {
         let mut environment = environment();
         let source = marks::without_generation_marks(source);
         environment
-            .add_template_owned(NAME, source)
+            .add_template_owned(NAME, source.clone())
             .map_err(|error| TextError::TemplateSyntax {
                 file: file.to_owned(),
                 what: reason(&error),
@@ -266,6 +309,7 @@ impl ChatTemplate {
             .collect();
         Ok(Self(Arc::new(Compiled {
             environment,
+            source,
             special_tokens: Value::from(special_tokens),
         })))
     }
@@ -322,16 +366,21 @@ fn reason(error: &minijinja::Error) -> String {
     what
 }
 
-/// Text up to [`OUTPUT_BYTES_MAX`].
-struct Bounded(Vec<u8>);
+/// Text of at most so many bytes.
+struct Bounded {
+    bytes: Vec<u8>,
+    bytes_max: usize,
+    /// Whether there was more.
+    is_full: bool,
+}
 
 impl io::Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > OUTPUT_BYTES_MAX {
-            let what = format!("more than {OUTPUT_BYTES_MAX} bytes of output");
-            return Err(io::Error::other(what));
+        if bytes.len() > self.bytes_max - self.bytes.len() {
+            self.is_full = true;
+            return Err(io::Error::other("the output is too long"));
         }
-        self.0.extend_from_slice(bytes);
+        self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
     }
 

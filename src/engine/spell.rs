@@ -1,0 +1,359 @@
+//! A prompt becomes tokens, or is refused for its length before that costs anything.
+//!
+//! What a few kB of text cost is nothing beside a step; more is rendered and tokenised on
+//! the threads of [`Blocking`](super::blocking::Blocking). A text is refused by its bytes,
+//! by those that its template writes, and by its tokens, in that order.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::Engine;
+use super::blocking::Undone;
+use crate::cache::trie::common_prefix;
+use crate::error::{QueueLimit, SubmitError};
+use crate::request::{ContextLimit, Prompt, Request, field_error};
+use crate::text::{TextCodec, TextError, TextRoom};
+use crate::{TokenId, UserId};
+
+/// Text of at most so many bytes is tokenised where it is submitted: that takes as long as
+/// a few messages between actors.
+const INLINE_BYTES_MAX: usize = 4 << 10;
+/// Tokens that are spelled where they come, likewise.
+const INLINE_TOKENS_MAX: usize = 16 << 10;
+/// What a message costs beside its text, as bytes of text.
+const MESSAGE_BYTES: usize = 64;
+
+/// What a prompt is spelled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spelling {
+    /// It is begun as the model wants it, or ends where the assistant is to speak. Whether
+    /// the point before that is wanted too.
+    Prompt { with_conversation: bool },
+    /// It goes on after other tokens, or ends with its last message.
+    Continuation,
+}
+
+/// A prompt's tokens.
+#[derive(Debug)]
+pub(super) struct Spelled {
+    pub(super) tokens: Vec<TokenId>,
+    /// Where the next prompt of a conversation differs from this one, if that was wanted.
+    pub(super) conversation: Option<usize>,
+}
+
+impl Engine {
+    /// The tokens of text as this engine's requests have them, for those who count or show
+    /// them: of a prompt as [`submit`](Engine::submit) reads it, or, without `as_prompt`,
+    /// of text that goes on after other tokens and of a conversation that does not ask
+    /// the assistant to speak. Long texts wait for their `user`'s turn on the threads that
+    /// [`TextConfig`](crate::config::TextConfig) sets up.
+    ///
+    /// # Errors
+    ///
+    /// [`SubmitError`] when the text could not fit into the model's context, when its
+    /// template refuses it, or when too much text waits.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up what waits; a text that is being tokenised is, to its end.
+    pub async fn tokenize(
+        &self,
+        prompt: Prompt,
+        as_prompt: bool,
+        user: Option<&str>,
+    ) -> Result<Vec<TokenId>, SubmitError> {
+        let mut request = Request::new(prompt);
+        request.user = user.map(str::to_owned);
+        let spelling = if as_prompt {
+            Spelling::Prompt {
+                with_conversation: false,
+            }
+        } else {
+            Spelling::Continuation
+        };
+        Ok(self.spell(&mut request, spelling).await?.tokens)
+    }
+
+    /// The text of tokens, special ones spelled out; of at most as many as a prompt may
+    /// have. Many wait for their `user`'s turn as texts do.
+    ///
+    /// # Errors
+    ///
+    /// [`SubmitError`] when there are too many tokens, one is none of the model's, or too
+    /// much text waits.
+    ///
+    /// # Cancel safety
+    ///
+    /// As of [`tokenize`](Engine::tokenize).
+    pub async fn detokenize(
+        &self,
+        tokens: Vec<TokenId>,
+        user: Option<&str>,
+    ) -> Result<String, SubmitError> {
+        let text = self.text.as_ref();
+        let text = text.ok_or(SubmitError::NoTokenizer { field: "prompt" })?;
+        let contexts = self.config.text.shift_contexts_max;
+        let tokens_max = self.spec.context_tokens_max.saturating_mul(contexts);
+        if tokens.len() > tokens_max {
+            return Err(field_error(
+                "prompt",
+                format!("{} tokens long", tokens.len()),
+                format!(
+                    "at most {tokens_max} tokens: `text.shift_contexts_max` = {contexts} \
+                     contexts of the model"
+                ),
+            ));
+        }
+        if tokens.len() <= INLINE_TOKENS_MAX {
+            return Ok(text.tokenizer().decode(&tokens)?);
+        }
+        let mut request = Request::tokens([]);
+        request.user = user.map(str::to_owned);
+        let bytes = tokens.len() * size_of::<TokenId>();
+        let text = text.clone();
+        let work = move || text.tokenizer().decode(&tokens);
+        let decoded = self.apart(&mut request, bytes, work).await?;
+        Ok(decoded?)
+    }
+
+    /// The tokens of a request's prompt, all of the model's vocabulary; they may be none.
+    pub(super) async fn spell(
+        &self,
+        request: &mut Request,
+        spelling: Spelling,
+    ) -> Result<Spelled, SubmitError> {
+        let field = match &request.prompt {
+            Prompt::Tokens(tokens) => {
+                let tokens = tokens.clone();
+                let conversation = None;
+                return self.known(Spelled {
+                    tokens,
+                    conversation,
+                });
+            }
+            Prompt::Text(_) => "prompt.text",
+            Prompt::Chat(_) => "prompt.chat",
+        };
+        let text = self.text.clone();
+        let text = text.ok_or(SubmitError::NoTokenizer { field })?;
+        let contexts = self.contexts(request.at_context_limit);
+        let room = self.room(&text, contexts);
+        self.check_length(&request.prompt, room, contexts)?;
+        let bytes = weight(&request.prompt);
+        let spelled = if bytes <= INLINE_BYTES_MAX {
+            spell(&text, &request.prompt, spelling, room)
+        } else {
+            // The prompt comes back, to be given back if the request is refused.
+            let prompt = std::mem::replace(&mut request.prompt, Prompt::Tokens(Vec::new()));
+            let prompt = Arc::new(prompt);
+            let shared = Arc::clone(&prompt);
+            let work = move || spell(&text, &shared, spelling, room);
+            let spelled = self.apart(request, bytes, work).await;
+            let prompt = Arc::unwrap_or_clone(prompt);
+            match spelled {
+                Err(SubmitError::QueueFull {
+                    what,
+                    retry_after,
+                    request: mut refused,
+                }) => {
+                    refused.prompt = prompt;
+                    return Err(SubmitError::QueueFull {
+                        what,
+                        retry_after,
+                        request: refused,
+                    });
+                }
+                spelled => {
+                    request.prompt = prompt;
+                    spelled?
+                }
+            }
+        };
+        let spelled = spelled.map_err(|error| self.too_long(error, field, contexts))?;
+        self.known(spelled)
+    }
+
+    /// Has work done on the threads for it, in its user's turn.
+    async fn apart<T: Send + 'static>(
+        &self,
+        request: &mut Request,
+        bytes: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, SubmitError> {
+        let user = request.user.as_deref().map(UserId::of).unwrap_or_default();
+        match self.blocking.run(user, bytes, work).await {
+            Ok(done) => Ok(done),
+            Err(Undone::Full { retry_after }) => {
+                let request = std::mem::replace(request, Request::tokens([]));
+                Err(self.queue_full(QueueLimit::Text, retry_after, request))
+            }
+            Err(Undone::Panicked) => Err(SubmitError::Text(TextError::Encode {
+                bytes,
+                what: "the tokenizer panicked".to_owned().into(),
+            })),
+        }
+    }
+
+    /// Contexts of text that a prompt may have.
+    fn contexts(&self, at_limit: ContextLimit) -> usize {
+        match at_limit {
+            ContextLimit::Stop => 1,
+            ContextLimit::Shift { .. } => self.config.text.shift_contexts_max,
+        }
+    }
+
+    fn room(&self, text: &TextCodec, contexts: usize) -> TextRoom {
+        let tokens_max = self.spec.context_tokens_max.saturating_mul(contexts);
+        TextRoom {
+            bytes_max: tokens_max.saturating_mul(text.tokenizer().token_bytes_max()),
+            tokens_max,
+        }
+    }
+
+    /// Refuses what cannot fit, before it is rendered or tokenised.
+    fn check_length(
+        &self,
+        prompt: &Prompt,
+        room: TextRoom,
+        contexts: usize,
+    ) -> Result<(), SubmitError> {
+        let (field, found) = match prompt {
+            Prompt::Text(text) if text.len() > room.bytes_max => {
+                ("prompt.text", format!("{} bytes long", text.len()))
+            }
+            // Each message is a token at least in any template that shows it.
+            Prompt::Chat(chat) if chat.messages.len() > room.tokens_max => {
+                let found = format!("{} messages long", chat.messages.len());
+                let expected = format!(
+                    "at most {} messages, one for each token of {}",
+                    room.tokens_max,
+                    self.contexts_named(contexts)
+                );
+                return Err(field_error("prompt.chat", found, expected));
+            }
+            _ => return Ok(()),
+        };
+        Err(field_error(field, found, self.bytes_allowed(contexts)))
+    }
+
+    /// The error of a text that does not fit, as its caller is told it.
+    fn too_long(&self, error: TextError, field: &'static str, contexts: usize) -> SubmitError {
+        match error {
+            TextError::TooLong { bytes_max } => field_error(
+                field,
+                format!("more than {bytes_max} bytes long in its template"),
+                self.bytes_allowed(contexts),
+            ),
+            TextError::TooManyTokens { tokens_max } => field_error(
+                "prompt",
+                format!("more than {tokens_max} tokens long"),
+                format!("fewer than the tokens of {}", self.contexts_named(contexts)),
+            ),
+            error => error.into(),
+        }
+    }
+
+    fn bytes_allowed(&self, contexts: usize) -> String {
+        let text = self.text.as_ref();
+        let token_bytes = text.map_or(1, |text| text.tokenizer().token_bytes_max());
+        let tokens = self.spec.context_tokens_max.saturating_mul(contexts);
+        format!(
+            "at most {} bytes: {token_bytes} for each token of {}",
+            tokens.saturating_mul(token_bytes),
+            self.contexts_named(contexts)
+        )
+    }
+
+    fn contexts_named(&self, contexts: usize) -> String {
+        let context = self.spec.context_tokens_max;
+        if contexts == 1 {
+            format!("the model's context of {context} tokens")
+        } else {
+            format!("`text.shift_contexts_max` = {contexts} contexts of {context} tokens")
+        }
+    }
+
+    /// Tokens of the model's vocabulary only.
+    fn known(&self, spelled: Spelled) -> Result<Spelled, SubmitError> {
+        let vocab_size = self.spec.vocab_size;
+        let stray = |token: &TokenId| *token as usize >= vocab_size;
+        match spelled.tokens.iter().position(stray) {
+            None => Ok(spelled),
+            Some(at) => Err(field_error(
+                "prompt",
+                format!("a token id beyond the vocabulary, at index {at}"),
+                format!("token ids below {vocab_size}"),
+            )),
+        }
+    }
+}
+
+/// Renders and tokenises.
+fn spell(
+    text: &TextCodec,
+    prompt: &Prompt,
+    spelling: Spelling,
+    room: TextRoom,
+) -> Result<Spelled, TextError> {
+    let is_prompt = matches!(spelling, Spelling::Prompt { .. });
+    let tokens = match prompt {
+        Prompt::Tokens(tokens) => tokens.clone(),
+        Prompt::Text(words) => {
+            text.tokenizer().check_count(words, room.tokens_max)?;
+            if is_prompt {
+                text.encode_prompt(words)?
+            } else {
+                text.encode_continuation(words)?
+            }
+        }
+        Prompt::Chat(chat) => text.encode_rendered(chat, is_prompt, room)?,
+    };
+    let conversation = match (spelling, prompt) {
+        (
+            Spelling::Prompt {
+                with_conversation: true,
+            },
+            Prompt::Chat(chat),
+        ) => {
+            let so_far = text.encode_rendered(chat, false, room)?;
+            Some(common_prefix(&tokens, &so_far))
+        }
+        _ => None,
+    };
+    Ok(Spelled {
+        tokens,
+        conversation,
+    })
+}
+
+/// Bytes that a prompt's text holds, about.
+fn weight(prompt: &Prompt) -> usize {
+    match prompt {
+        Prompt::Tokens(_) => 0,
+        Prompt::Text(text) => text.len(),
+        Prompt::Chat(chat) => {
+            let messages = chat.messages.iter().map(|message| {
+                let more = message.more.values().map(json_weight).sum::<usize>();
+                MESSAGE_BYTES + message.role.len() + message.content.len() + more
+            });
+            let variables = chat.variables.values().map(json_weight);
+            messages.chain(variables).sum()
+        }
+    }
+}
+
+fn json_weight(value: &Value) -> usize {
+    size_of::<Value>()
+        + match value {
+            Value::String(text) => text.len(),
+            Value::Array(values) => values.iter().map(json_weight).sum(),
+            Value::Object(members) => {
+                let members = members.iter();
+                members
+                    .map(|(name, value)| name.len() + json_weight(value))
+                    .sum()
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        }
+}

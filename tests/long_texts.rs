@@ -1,0 +1,229 @@
+//! Texts that are too long, and texts that take long: what becomes of them, and of others
+//! beside them.
+
+mod common;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::mpsc;
+use std::task::{Context, Poll, Waker};
+
+use common::{bytes, small};
+use motet::config::EngineConfig;
+use motet::error::{QueueLimit, SubmitError};
+use motet::model::oracle::{Oracle, OracleConfig};
+use motet::request::Prompt;
+use motet::text::{Chat, ChatTemplate, GgufVocabulary, Message, TextCodec, Tokenizer};
+use motet::{Engine, Request};
+
+const CONTEXT: usize = 8192;
+/// The longest token of `bytes`: its end token.
+const TOKEN_BYTES: usize = "<end>".len();
+
+async fn engine(text: TextCodec, config: EngineConfig) -> Engine {
+    let oracle = OracleConfig {
+        vocab_size: text.tokenizer().vocab_size(),
+        context_tokens_max: CONTEXT,
+        verify: false,
+        ..OracleConfig::default()
+    };
+    Engine::builder(move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle")))
+        .text(text)
+        .config(config)
+        .start()
+        .await
+        .expect("the engine starts")
+}
+
+fn chatty() -> TextCodec {
+    let source = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    let template = ChatTemplate::new(source, []).expect("it compiles");
+    TextCodec::new(bytes().tokenizer().clone(), Some(template))
+}
+
+/// What field is refused, with what was found and what is expected.
+async fn refused(engine: &Engine, request: Request) -> [String; 3] {
+    match engine.submit(request).await {
+        Err(SubmitError::Field {
+            field,
+            found,
+            expected,
+        }) => [field.into(), found, expected],
+        other => panic!("expected a refusal, got {other:?}"),
+    }
+}
+
+fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[tokio::test]
+async fn what_cannot_fit_is_refused_by_its_bytes() {
+    let engine = engine(chatty(), small()).await;
+    let bytes_max = CONTEXT * TOKEN_BYTES;
+    let long = "x".repeat(bytes_max + 1);
+    let [field, found, expected] = refused(&engine, Request::text(&*long)).await;
+    assert_eq!(field, "prompt.text");
+    assert_eq!(found, format!("{} bytes long", bytes_max + 1));
+    assert!(
+        expected.contains(&format!("at most {bytes_max} bytes")),
+        "{expected}"
+    );
+
+    let chat = Request::chat([Message::user(&*long)]);
+    let [field, found, _] = refused(&engine, chat).await;
+    assert_eq!(field, "prompt.chat");
+    assert_eq!(
+        found,
+        format!("more than {bytes_max} bytes long in its template")
+    );
+
+    let many = vec![Message::user(""); CONTEXT + 1];
+    let [field, found, _] = refused(&engine, Request::chat(many)).await;
+    assert_eq!((&*field, &*found), ("prompt.chat", "8193 messages long"));
+
+    // What would fit by its bytes is refused by its tokens, as ever.
+    let [field, found, _] = refused(&engine, Request::text("x".repeat(CONTEXT))).await;
+    assert_eq!((&*field, &*found), ("prompt", "8192 tokens long"));
+
+    let counted = engine.tokenize(Prompt::Text(long), true, None).await;
+    assert!(matches!(
+        counted,
+        Err(SubmitError::Field {
+            field: "prompt.text",
+            ..
+        })
+    ));
+    let spelled = engine.detokenize(vec![1; 4 * CONTEXT + 1], None).await;
+    assert!(matches!(
+        spelled,
+        Err(SubmitError::Field {
+            field: "prompt",
+            ..
+        })
+    ));
+}
+
+#[tokio::test]
+async fn a_prompt_that_may_lose_its_middle_may_have_some_contexts_of_text() {
+    let mut config = small();
+    config.text.shift_contexts_max = 2;
+    let engine = engine(bytes(), config).await;
+    let request = |bytes| {
+        Request::text("x".repeat(bytes))
+            .shift(1)
+            .output_tokens_max(1)
+    };
+    let stream = engine.submit(request(2 * CONTEXT)).await.expect("taken in");
+    assert!(stream.prompt_tokens() < CONTEXT);
+    stream.collect().await.expect("a token");
+    let [field, _, expected] = refused(&engine, request(2 * CONTEXT * TOKEN_BYTES + 1)).await;
+    assert_eq!(field, "prompt.text");
+    assert!(
+        expected.contains("`text.shift_contexts_max` = 2"),
+        "{expected}"
+    );
+}
+
+/// A token that spells many bytes lets long texts by: they are counted, not tokenised.
+#[tokio::test]
+async fn a_text_of_short_tokens_is_given_up_when_it_has_too_many() {
+    let letters = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet();
+    let mut tokens: Vec<String> = letters.iter().map(char::to_string).collect();
+    tokens.push("=".repeat(64));
+    let vocabulary = GgufVocabulary {
+        model: "gpt2".into(),
+        pre: Some("gpt-2".into()),
+        tokens,
+        ..GgufVocabulary::default()
+    };
+    let tokenizer = Tokenizer::from_gguf(&vocabulary).expect("whole");
+    let engine = engine(TextCodec::new(tokenizer, None), small()).await;
+    let [field, found, _] = refused(&engine, Request::text("x ".repeat(200_000))).await;
+    assert_eq!((&*field, &*found), ("prompt", "more than 8192 tokens long"));
+}
+
+#[tokio::test]
+async fn long_texts_are_tokenised_beside_the_actors_and_short_ones_at_once() {
+    let engine = engine(chatty(), small()).await;
+    let prompts = |bytes| {
+        let text = "x".repeat(bytes);
+        [
+            Prompt::Text(text.clone()),
+            Prompt::Chat([Message::user(text)].into()),
+        ]
+    };
+    for prompt in prompts(1000) {
+        let mut short = pin!(engine.tokenize(prompt, true, None));
+        match poll_once(short.as_mut()) {
+            Poll::Ready(tokens) => assert_eq!(tokens.expect("spelled").len(), 1000),
+            Poll::Pending => panic!("a short text waits for nobody"),
+        }
+    }
+    for prompt in prompts(5000) {
+        let mut long = pin!(engine.tokenize(prompt, true, None));
+        assert!(
+            poll_once(long.as_mut()).is_pending(),
+            "it is not done by who asks"
+        );
+        assert_eq!(long.await.expect("spelled").len(), 5000);
+    }
+    let mut spelled = pin!(engine.detokenize(vec![88; 20_000], None));
+    assert!(poll_once(spelled.as_mut()).is_pending());
+    assert_eq!(spelled.await.expect("known").len(), 20_000);
+}
+
+/// A runtime whose one thread for blocking work is taken, until the sender is dropped.
+fn stuck() -> (tokio::runtime::Runtime, mpsc::Sender<()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(1)
+        .build()
+        .expect("a runtime");
+    let (open, gate) = mpsc::channel();
+    runtime.spawn_blocking(move || gate.recv().ok());
+    (runtime, open)
+}
+
+#[test]
+fn texts_that_wait_are_bounded_and_what_leaves_makes_room() {
+    let (runtime, open) = stuck();
+    runtime.block_on(async {
+        let mut config = small();
+        config.text.queue_max = 4;
+        let engine = engine(chatty(), config).await;
+        let text = "x".repeat(5000);
+        let ask = |user| engine.tokenize(Prompt::Text(text.clone()), true, user);
+        let mut first = Box::pin(ask(Some("greedy")));
+        let mut second = Box::pin(ask(Some("greedy")));
+        assert!(poll_once(first.as_mut()).is_pending());
+        assert!(poll_once(second.as_mut()).is_pending());
+
+        // Two of four: its user has as many as are left for others.
+        let chat = Chat::from([Message::user(&*text)]);
+        let request = Request::chat(chat.clone()).user("greedy");
+        match engine.submit(request).await {
+            Err(SubmitError::QueueFull { what, request, .. }) => {
+                assert_eq!(what, QueueLimit::Text);
+                assert!(
+                    request.prompt == Prompt::Chat(chat),
+                    "it is given back whole"
+                );
+            }
+            other => panic!("expected a full queue, got {other:?}"),
+        }
+        let mut another = Box::pin(ask(Some("another")));
+        assert!(poll_once(another.as_mut()).is_pending(), "others have room");
+
+        drop(first);
+        let mut again = Box::pin(ask(Some("greedy")));
+        assert!(
+            poll_once(again.as_mut()).is_pending(),
+            "who leaves makes room"
+        );
+        drop(open);
+        assert_eq!(another.await.expect("spelled").len(), 5000);
+        assert_eq!(second.await.expect("spelled").len(), 5000);
+        assert_eq!(again.await.expect("spelled").len(), 5000);
+    });
+}
