@@ -63,6 +63,10 @@ impl UserId {
     /// The user of this name, as requests of it are counted, and as events and snapshots
     /// tell it.
     ///
+    /// The digest has 64 bits and no secret, so that one build gives one name the same id in
+    /// every process, and a run can be repeated. Names that clients choose freely can be made
+    /// so that two are one user: a server with untrusted names submits names of its own.
+    ///
     /// ```
     /// use motet::UserId;
     ///
@@ -70,7 +74,7 @@ impl UserId {
     /// ```
     #[must_use]
     pub fn of(name: &str) -> Self {
-        // SipHash, since who names users may wish to be taken for another.
+        // Its keys are fixed: ties between users are broken by id, alike in every run.
         let mut hasher = DefaultHasher::new();
         name.hash(&mut hasher);
         // The default is nobody's.

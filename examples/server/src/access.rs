@@ -2,9 +2,9 @@
 //!
 //! | check | against |
 //! |---|---|
-//! | `Host` is one that this server knows | a name of somebody else's that is made to lead here (DNS rebinding) |
+//! | `Host` is one that this server knows | a foreign name that is made to lead here (DNS rebinding) |
 //! | `Origin` and `Sec-Fetch-Site` are this server's own | pages of other sites that send requests here |
-//! | the operator's key, or a server that only this machine reaches | one tenant who looks at the load of the others |
+//! | the operator's key, or a server that only this machine reaches | a tenant who looks at the load of the others |
 //!
 //! A request without `Host` is let in: every browser sends one.
 
@@ -23,7 +23,7 @@ use crate::site::{Host, Origin, Site};
 
 /// How a browser says which pages a request comes from, where it does not send `Origin`.
 static FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// Of a header, an error quotes so many characters.
+/// An error quotes at most so many characters of a header.
 const QUOTED_MAX: usize = 100;
 
 /// Lets in what is sent to this server and from no other site's page.
@@ -73,7 +73,7 @@ pub(crate) fn watcher(app: &App, headers: &HeaderMap) -> Result<Option<Arc<Semap
     Ok(Some(key))
 }
 
-/// Whether everybody who gets here is the operator; an error where nobody is.
+/// Whether every caller is the operator; an error where no caller can be.
 fn is_open(app: &App) -> Result<bool, ApiError> {
     let conduct = &app.conduct;
     if conduct.operator_open {
@@ -83,9 +83,10 @@ fn is_open(app: &App) -> Result<bool, ApiError> {
         return Ok(false);
     }
     // Without keys the machine is the border: its users are the operator.
-    match conduct.is_local() {
-        true => Ok(true),
-        false => Err(ApiError::no_operator()),
+    if conduct.is_local() {
+        Ok(true)
+    } else {
+        Err(ApiError::no_operator())
     }
 }
 

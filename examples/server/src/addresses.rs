@@ -12,11 +12,11 @@ use tokio::time::timeout;
 
 use crate::error::ApiError;
 
-/// Connections that are told at once that they are too many; others are closed unheard.
+/// Refused connections that are answered at one time; further ones are closed unanswered.
 const TOLD_MAX: usize = 32;
-/// A client that is told has so long to hear it.
+/// A refused client has so long to read its answer.
 const TOLD_TIME: Duration = Duration::from_secs(1);
-/// Such a client may try again after so long.
+/// A refused client may try again after so long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// One site's part of an IPv6 address, of which its machines choose the rest.
 const IPV6_SITE_BITS: u32 = 64;
@@ -118,7 +118,7 @@ impl Drop for Entered {
     }
 }
 
-/// What is counted as one address.
+/// The part of an address by which connections are counted.
 fn site(from: IpAddr) -> IpAddr {
     match from.to_canonical() {
         IpAddr::V6(address) => {

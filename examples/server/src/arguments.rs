@@ -140,8 +140,8 @@ pub struct Conduct {
     /// Connections of one address; more are answered with status 429 and closed
     ///
     /// A quarter of all, if not said; on loopback, all. Behind a proxy all connections
-    /// are of one address: then this is to be as many as there may be. Of IPv6, the first
-    /// 64 bits count.
+    /// are of one address: then this is to be as many as there may be. IPv6
+    /// addresses with the same first 64 bits are one address.
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub address_connections_max: Option<u32>,

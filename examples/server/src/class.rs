@@ -10,12 +10,12 @@ use serde::Deserialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
-    /// Work that nobody waits for.
+    /// Batch jobs.
     Background,
     /// Most requests.
     #[default]
     Normal,
-    /// Work that goes before that of everybody else.
+    /// Work that goes before all other.
     Urgent,
 }
 
@@ -38,7 +38,7 @@ impl Class {
         Self::ALL.into_iter().find(|class| class.name() == name)
     }
 
-    /// What the engine calls it.
+    /// The engine's name for it.
     pub(crate) fn priority(self) -> Priority {
         match self {
             Self::Background => Priority::Background,

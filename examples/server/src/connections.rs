@@ -82,7 +82,7 @@ impl Connections {
                         });
                     }
                     None => {
-                        // Those who are told are few, and hold no place of others.
+                        // Its answer takes no place from other connections.
                         drop(place);
                         if let Some(told) = self.addresses.refuse(socket) {
                             self.open.spawn(told);

@@ -32,7 +32,7 @@ struct Key {
     seats: Arc<Semaphore>,
 }
 
-/// What a line of the file says behind name and key.
+/// The rest of a line of the file, behind name and key.
 #[derive(Clone, Copy, Debug, Default)]
 struct Terms {
     places: Option<usize>,

@@ -8,7 +8,7 @@ use axum::http::{Method, StatusCode};
 
 /// nginx's status for a client that left before it had its answer.
 const CLIENT_LEFT: u16 = 499;
-/// Of a path or a method, the line has so many bytes: anybody may send long ones.
+/// The line has at most so many bytes of a path or a method: any client may send long ones.
 const SHOWN_BYTES_MAX: usize = 256;
 
 /// What is to be told of a request. Written when the last clone is dropped: that of the

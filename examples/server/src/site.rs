@@ -21,7 +21,7 @@ pub(crate) struct Site {
     pub(crate) port: Option<u16>,
 }
 
-/// What `Origin` says of the page that sends a request.
+/// The origin of the page that sends a request, as the `Origin` header says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A page that has no origin that can be told, such as a file.

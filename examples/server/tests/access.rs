@@ -350,7 +350,7 @@ async fn whether_others_are_inside_is_not_told() {
     assert_eq!(state("b").await, serde_json::json!({"state": "ready"}));
 }
 
-/// Of an address; on loopback it may have all of them unless it is said.
+/// On loopback, one address may have all of them unless a setting says otherwise.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_address_has_its_part_of_the_connections() {
     let limits = "--connections-max 4 --address-connections-max 2";

@@ -30,7 +30,7 @@ use crate::arguments::FleetSettings;
 
 /// Bytes of batches that can be had again, with what keeping them takes; the oldest go first.
 const REPLAY_BYTES_MAX: usize = 64 << 20;
-/// What keeping a batch takes beside its payload: its place in a queue that may be twice as
+/// Memory that a kept batch takes beside its payload: its place in a queue that may be twice as
 /// long as it need be, and what the allocator and the shared count add.
 const BATCH_OVERHEAD_BYTES: usize = 2 * size_of::<(u64, Bytes)>() + 64;
 /// Questions that are answered at once; the next wait in the socket.
@@ -242,8 +242,8 @@ async fn answer(
     identity
 }
 
-/// Sends what there was when it was asked for, and then the end. What has gone meanwhile is a
-/// gap in the numbers.
+/// Sends what there was when it was asked for, and then the end. A batch that has gone meanwhile is
+/// a gap in the numbers.
 async fn send_since(
     answers: &mut impl SocketSend,
     identity: &Bytes,

@@ -120,8 +120,8 @@ impl Parameters {
         Ok(request)
     }
 
-    /// The class that is asked for. It is refused where it is too high, not lowered: lower, it
-    /// would be slow for a reason that nobody is told.
+    /// The class that is asked for. A class that is too high is refused, not lowered: a client
+    /// whose class is lowered would wait and not know why.
     fn class(&self, app: &App, caller: &Caller) -> Result<Class, ApiError> {
         let highest = caller.class_max.unwrap_or(app.conduct.class_max);
         match self.priority {

@@ -28,7 +28,7 @@ use crate::app::App;
 const ALWAYS: [u16; 3] = [403, 421, 431];
 /// What a request is answered with whose key is not known, or has its limit.
 const GUARDED: [u16; 2] = [401, 429];
-/// What a request is answered with that is for the operator, and has no valid key.
+/// The answer to a request for the operator's routes that has no valid key.
 const OPERATOR: u16 = 401;
 /// What is wrong with a body, before it is understood and after.
 const BODY: [u16; 5] = [400, 408, 413, 415, 422];

@@ -16,7 +16,7 @@ use crate::error::ApiError;
 
 /// Pages that may be open at once.
 const WATCHERS_MAX: usize = 8;
-/// Of these, pages of one key: the others stay for those who watch with another.
+/// Pages of one key among them: the other seats stay for other keys.
 pub(crate) const KEY_WATCHERS_MAX: usize = WATCHERS_MAX / 2;
 /// Who finds the room full is told to come again after so long.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
