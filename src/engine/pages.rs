@@ -197,3 +197,17 @@ fn sizes<K: Packer>(packer: K, precision: Precision) -> Result<Sizes, StartError
         }
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_of_fewer_bits_are_of_another_identity() {
+        for model in [0, 1, u64::MAX] {
+            let kept = [Precision::Full, Precision::Eight].map(|kept| identity(model, kept));
+            assert_eq!(kept[0], model);
+            assert_ne!(kept[0], kept[1]);
+        }
+    }
+}

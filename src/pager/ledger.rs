@@ -18,6 +18,8 @@ use crate::{CopyId, SegmentId, SequenceId};
 #[derive(Debug, Default)]
 pub struct Ledger {
     pub(super) copies: BTreeMap<CopyId, Standing>,
+    /// Copies that were given up and whose files are still to be removed.
+    pub(super) lost: BTreeSet<CopyId>,
     /// Segments that the cache was promised word of; as many as it offers at once.
     pub(super) offers: Vec<Offered>,
     /// Newcomers of the cache that wait for what they want.
@@ -178,7 +180,13 @@ impl Ledger {
                 self.cancels.clear();
                 self.reset_due = false;
             }
-            Told::Found { .. } | Told::Lost { .. } | Told::Gone => {}
+            Told::Lost { copy } => {
+                // What is known of it is given up at once, however long its file stays.
+                let lost = self.copies.remove(copy);
+                let has_file = lost.is_some_and(|standing| standing.on_disk);
+                self.lost.extend(has_file.then_some(*copy));
+            }
+            Told::Found { .. } | Told::Gone => {}
         }
     }
 
@@ -211,6 +219,7 @@ impl Ledger {
             }
         }
         if job.task == Task::Remove {
+            self.lost.remove(&copy);
             self.change(copy, |standing| standing.on_disk = false);
         }
     }

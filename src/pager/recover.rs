@@ -26,6 +26,7 @@ impl PagerCore {
         for (name, standing) in &ledger.copies {
             self.take_in(*name, standing, ledger);
         }
+        self.to_remove.extend(&ledger.lost);
         let unpacks = ledger.unpacks.map(|copy| (copy, Task::Unpack));
         self.lanes_are_at(unpacks, ledger.disk);
         self.void_unpack();

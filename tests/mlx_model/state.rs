@@ -4,7 +4,8 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use motet::model::mlx::{MlxModel, MlxParcel, MlxSegment};
+use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions, MlxParcel, MlxSegment};
+use motet::model::weights::ModelFiles;
 use motet::model::{
     Extent, Feed, Model, ModelError, Packer, Segment, Span, Tail, Want, conformance,
 };
@@ -326,6 +327,38 @@ fn other_weights_are_another_identity() {
     ] {
         assert_ne!(other, known);
     }
+}
+
+/// State that other means have computed has other last bits.
+#[test]
+fn the_means_that_options_choose_are_in_the_identity() {
+    let _serial = one_at_a_time();
+    // Of widths that the kernels work with.
+    let whole = Shape {
+        hidden: 48,
+        inner: 80,
+        ..PLAIN
+    };
+    let tiny = Tiny::new(whole, 7);
+    let identity = |change: fn(&mut MlxOptions)| {
+        let mut options = MlxOptions {
+            device: Some(MlxDevice::Cpu),
+            ..MlxOptions::default()
+        };
+        change(&mut options);
+        let files = ModelFiles::open(tiny.folder()).expect("a whole model");
+        let model = MlxModel::load(&files, options).expect("a model");
+        model.spec().identity
+    };
+    let plain = identity(|_| {});
+    let composed = identity(|options| options.kernels = false);
+    let deterministic = identity(|options| options.deterministic = true);
+    assert_ne!(plain, composed);
+    assert_ne!(plain, deterministic);
+    assert_ne!(composed, deterministic);
+    // What changes no bit is not in it.
+    assert_eq!(identity(|options| options.cache_bytes_max = 1 << 20), plain);
+    assert_eq!(identity(|options| options.spare_bytes_max = 0), plain);
 }
 
 /// A step is under way, then a seal behind it; another thread packs what was sealed.

@@ -151,6 +151,43 @@ fn identities_tell_models_apart() {
     }
 }
 
+/// What a fine-tune, a merge or an adapter changes may be anywhere: here the last bit of one
+/// tensor after another.
+#[test]
+fn one_bit_of_any_tensor_is_another_model() {
+    let identity = |path: &Path| ModelFiles::open(path).expect("it is whole").identity();
+    let file = GgufFile::of(Tiny::of(Format::Q8_0));
+    let scratch = Scratch::new();
+    let of_gguf = |file: &GgufFile| identity(&scratch.write("tiny.gguf", file.write().0));
+    let mut known = vec![of_gguf(&file)];
+    for tensor in 0..file.tensors.len() {
+        let mut other = file.clone();
+        *other.tensors[tensor].bytes.last_mut().expect("a number") ^= 1;
+        let name = &file.tensors[tensor].name;
+        let found = of_gguf(&other);
+        assert!(!known.contains(&found), "{name}: another identity");
+        known.push(found);
+    }
+    assert!(known.len() > 12, "{} tensors", known.len());
+
+    let tiny = Tiny::of(Format::BF16);
+    let names: Vec<String> = tiny.tensors().into_iter().map(|one| one.name).collect();
+    let folder = folder::sharded(tiny, 3);
+    let mut known = vec![identity(folder.path())];
+    for name in &names {
+        let mut tensors = tiny.tensors();
+        let one = tensors.iter_mut().find(|one| one.name == *name);
+        *one.expect("its own").bytes.last_mut().expect("a number") ^= 1;
+        for (shard, tensors) in tensors.chunks(tensors.len().div_ceil(3)).enumerate() {
+            let file = format!("model-{:05}-of-00003.safetensors", shard + 1);
+            folder.write(&file, folder::safetensors(tensors));
+        }
+        let found = identity(folder.path());
+        assert!(!known.contains(&found), "{name}: another identity");
+        known.push(found);
+    }
+}
+
 #[test]
 fn scales_too_large_for_a_half_precision_bias_have_no_affine_form() {
     let mut file = GgufFile::of(Tiny::of(Format::Q8_0));
