@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::{Result, ensure};
 use clap::Parser;
 use motet::config::{CacheConfig, DiskConfig, EngineConfig, SchedulerConfig};
 
@@ -91,6 +92,22 @@ pub struct Conduct {
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 20)]
     pub body_bytes_max: usize,
 
+    /// Bytes of bodies that are received at once, over all connections
+    ///
+    /// At least --body-bytes-max. A body of more than 64 KiB waits until there is room for all
+    /// of it, for --arrival-seconds at most, and is refused with status 503 then; shorter ones
+    /// do not wait. Choose how much memory long bodies may take while they come.
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    pub receiving_bytes_max: usize,
+
+    /// Let special tokens count that messages spell, such as <|im_end|>
+    ///
+    /// Without this they are text: what a user writes ends no turn and begins none. With
+    /// it, whoever writes into a message can write as the system. Of completions they
+    /// always count.
+    #[arg(long)]
+    pub special_tokens_in_messages: bool,
+
     /// Longest headers of a request, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 10)]
     pub header_bytes_max: usize,
@@ -152,6 +169,21 @@ pub struct EngineSettings {
 }
 
 impl Conduct {
+    /// Checks that the settings go together.
+    ///
+    /// # Errors
+    ///
+    /// Names both settings, with their numbers.
+    pub fn validate(&self) -> Result<()> {
+        let (body, receiving) = (self.body_bytes_max, self.receiving_bytes_max);
+        ensure!(
+            receiving >= body,
+            "--receiving-bytes-max is {receiving}; expected at least --body-bytes-max, {body}, so \
+             that there is room for the longest body"
+        );
+        Ok(())
+    }
+
     /// How long the headers and the body may take to come; none is for ever.
     pub(crate) fn arrival_time(&self) -> Option<Duration> {
         unless_zero(self.arrival_seconds)
@@ -246,6 +278,17 @@ mod tests {
         let oracle = parse("server --oracle --sequences-max 1000").expect("whole");
         assert_eq!(oracle.model_name(), "oracle");
         assert_eq!(oracle.engine_config().validate(), Ok(()));
+        let narrow = parse("server --oracle --receiving-bytes-max 1000").expect("whole");
+        let refused = narrow
+            .conduct
+            .validate()
+            .expect_err("too narrow")
+            .to_string();
+        assert!(
+            refused.contains("1000") && refused.contains("4194304"),
+            "{refused}"
+        );
+        oracle.conduct.validate().expect("the defaults go together");
         assert!(parse("server --oracle --model x").is_err());
         assert!(parse("server --oracle --disk x").is_err());
     }

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `app.rs` | routes and what every request passes: its id, its limits, its log line |
 //! | `keys.rs` | whose request it is, and how many of theirs there may be |
+//! | `body/` | bodies, received within a bound and read into structs |
 //! | `openai/` | the API's bodies, as requests to the engine and back |
 //! | `openapi/` | the description of all that, at `/openapi.json` |
 //! | `generate.rs` | outputs as they come, several side by side |
@@ -23,6 +24,7 @@
 
 pub mod app;
 pub mod arguments;
+mod body;
 mod connections;
 mod error;
 pub mod fleet;

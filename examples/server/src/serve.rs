@@ -22,6 +22,7 @@ use crate::{recorder, start};
 ///
 /// Whatever keeps the server from starting, by name.
 pub async fn run(arguments: &Arguments) -> Result<()> {
+    arguments.conduct.validate()?;
     let keys = match &arguments.conduct.api_keys {
         None => Keys::default(),
         Some(path) => {

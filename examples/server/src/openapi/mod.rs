@@ -29,7 +29,7 @@ const ALWAYS: [u16; 1] = [431];
 /// What a request is answered with whose key is not known, or has its limit.
 const GUARDED: [u16; 2] = [401, 429];
 /// What is wrong with a body, before it is understood and after.
-const BODY: [u16; 5] = [400, 408, 413, 415, 422];
+const BODY: [u16; 6] = [400, 408, 413, 415, 422, 503];
 /// What becomes of requests to the model.
 const GENERATED: [u16; 4] = [404, 500, 503, 504];
 
