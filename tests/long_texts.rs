@@ -227,3 +227,38 @@ fn texts_that_wait_are_bounded_and_what_leaves_makes_room() {
         assert_eq!(again.await.expect("spelled").len(), 5000);
     });
 }
+
+/// What a word costs that nothing cuts: `cargo test --test long_texts -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints times"]
+fn the_cost_of_a_long_word() {
+    let letters = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet();
+    let mut tokens: Vec<String> = letters.iter().map(char::to_string).collect();
+    let mut merges = Vec::new();
+    for pair in ["aa", "bb", "ab", "ba"] {
+        merges.push(format!("{} {}", &pair[..1], &pair[1..]));
+        tokens.push(pair.into());
+    }
+    for doubled in 1..6 {
+        let half = "a".repeat(1 << doubled);
+        merges.push(format!("{half} {half}"));
+        tokens.push(half.repeat(2));
+    }
+    let vocabulary = GgufVocabulary {
+        model: "gpt2".into(),
+        pre: Some("gpt-2".into()),
+        tokens,
+        merges,
+        ..GgufVocabulary::default()
+    };
+    let tokenizer = Tokenizer::from_gguf(&vocabulary).expect("whole");
+    for (name, word) in [("one letter", "a"), ("two letters", "aabab")] {
+        for bytes in [30_000, 300_000] {
+            let text = word.repeat(bytes / word.len());
+            let began = std::time::Instant::now();
+            let tokens = tokenizer.encode(&text, false).expect("spelled").len();
+            let took = began.elapsed();
+            println!("{name}, {bytes} bytes: {tokens} tokens in {took:?}");
+        }
+    }
+}

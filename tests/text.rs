@@ -743,12 +743,16 @@ fn tokenizers_of_all_kinds() -> Vec<Tokenizer> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
     /// The path of marked texts gives the tokens of the plain one wherever nothing is forged.
     #[test]
     fn honest_text_has_the_tokens_that_it_had(
         first in any_text(), second in any_text(), third in any_text(),
     ) {
         static ALL: LazyLock<Vec<Tokenizer>> = LazyLock::new(tokenizers_of_all_kinds);
+        let joined = format!("{first}<{second}<{third}<");
+        prop_assume!(!joined.contains("<s>") && !joined.contains("<|"));
         let chats = [
             Chat::from([Message::system(&*first), Message::user(&*second)]),
             // Each ends as a special token begins, and is marked for that.

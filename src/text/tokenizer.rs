@@ -10,6 +10,10 @@ use super::special::{self, Marks, Markup};
 use super::{Detokenizer, GgufVocabulary, SpecialTokens, TextError, folder, gguf};
 use crate::TokenId;
 
+/// Words that each thread remembers. One takes 8 kB at most: 32 MB a thread, where somebody
+/// sends nothing but long words.
+const WORDS_KEPT: usize = 4096;
+
 /// Bytes of the pieces in which the tokens of a long text are counted.
 const PIECE_BYTES: usize = 32 << 10;
 
@@ -20,8 +24,8 @@ const PIECE_BYTES: usize = 32 << 10;
 /// become U+FFFD character by character and not as a whole, so that text once
 /// given out stays as it was.
 ///
-/// Each thread that encodes keeps a cache of up to ten thousand words: encode on
-/// few threads.
+/// Each thread that encodes remembers up to four thousand words, some MB of them: encode
+/// on few threads.
 #[derive(Clone)]
 pub struct Tokenizer(Arc<Inner>);
 
@@ -228,7 +232,10 @@ impl Tokenizer {
         &self.0.markup
     }
 
-    fn new(parts: Parts) -> Self {
+    fn new(mut parts: Parts) -> Self {
+        let mut model = parts.encoder.get_model().clone();
+        model.resize_cache(WORDS_KEPT);
+        parts.encoder.with_model(model);
         Self(Arc::new(Inner {
             markup: Markup::new(&parts.encoder),
             token_bytes_max: spans::token_bytes_max(&parts.encoder, &parts.pieces),

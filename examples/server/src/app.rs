@@ -6,18 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
 use motet::{Engine, UserId};
-use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use crate::arguments::Conduct;
+use crate::body::Receiving;
 use crate::error::ApiError;
 use crate::keys::Keys;
 use crate::log::RequestLog;
@@ -36,6 +34,8 @@ pub struct App {
     pub(crate) model: String,
     pub(crate) keys: Keys,
     pub(crate) conduct: Conduct,
+    /// The room for bodies that are on their way.
+    pub(crate) receiving: Receiving,
     /// From where the page is watched.
     pub(crate) room: Room,
     /// Users whose names those who watch may know.
@@ -62,6 +62,7 @@ impl App {
                 .map(|name| (UserId::of(name), Arc::clone(name)))
                 .collect(),
             keys,
+            receiving: Receiving::new(&conduct),
             conduct,
             metrics: None,
             created: now(),
@@ -129,7 +130,6 @@ pub fn router(app: Arc<App>) -> Router {
             Arc::clone(&app),
             access::check_operator,
         ));
-    let body_bytes_max = app.conduct.body_bytes_max;
     Router::new()
         .merge(guarded)
         .merge(operators)
@@ -138,7 +138,6 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/ready", get(state::ready))
         .fallback(nowhere)
         .method_not_allowed_fallback(wrong_method)
-        .layer(DefaultBodyLimit::max(body_bytes_max))
         .layer(middleware::from_fn_with_state(
             Arc::clone(&app),
             access::check_site,
@@ -202,68 +201,4 @@ async fn nowhere(method: Method, request: Request) -> ApiError {
 async fn wrong_method(method: Method, request: Request) -> ApiError {
     let message = format!("{} does not take {method}", request.uri().path());
     ApiError::request(StatusCode::METHOD_NOT_ALLOWED, message)
-}
-
-/// A body of JSON, of which errors name the field.
-#[derive(Debug)]
-pub(crate) struct Body(Value);
-
-impl Body {
-    /// The fields that `T` knows; others are left alone, as clients send many.
-    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
-        serde_path_to_error::deserialize(&self.0).map_err(|error| {
-            let path = error.path().to_string();
-            let message = format!("`{path}`: {}", error.inner());
-            ApiError::field(path, message)
-        })
-    }
-}
-
-impl FromRequest<Arc<App>> for Body {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
-        // Pages of other sites may send text to this machine, and not JSON.
-        if !is_json(request.headers()) {
-            let message = "expected a body of `Content-Type: application/json`";
-            return Err(ApiError::request(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                message,
-            ));
-        }
-        let bytes = arrived(Bytes::from_request(request, app), &app.conduct).await?;
-        let bytes =
-            bytes.map_err(|refused| ApiError::request(refused.status(), refused.body_text()))?;
-        let body: Value = serde_json::from_slice(&bytes).map_err(|error| {
-            let message = format!("the body is not JSON: {error}");
-            ApiError::request(StatusCode::BAD_REQUEST, message)
-        })?;
-        match body.is_object() {
-            true => Ok(Self(body)),
-            false => Err(ApiError::request(
-                StatusCode::BAD_REQUEST,
-                "the body is not a JSON object",
-            )),
-        }
-    }
-}
-
-fn is_json(headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE);
-    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let without_charset = kind.split(';').next().unwrap_or_default();
-    without_charset
-        .trim()
-        .eq_ignore_ascii_case("application/json")
-}
-
-/// Waits for a body, as long as it may take.
-async fn arrived<T>(body: impl Future<Output = T>, conduct: &Conduct) -> Result<T, ApiError> {
-    let Some(time) = conduct.arrival_time() else {
-        return Ok(body.await);
-    };
-    tokio::time::timeout(time, body).await.map_err(|_| {
-        let message = format!("the body has not come within {} seconds", time.as_secs());
-        ApiError::request(StatusCode::REQUEST_TIMEOUT, message)
-    })
 }

@@ -128,6 +128,22 @@ pub struct Conduct {
     #[arg(long, value_name = "BYTES", default_value_t = 4 << 20)]
     pub body_bytes_max: usize,
 
+    /// Bytes of bodies that are received at once, over all connections
+    ///
+    /// At least --body-bytes-max. A body of more than 64 KiB waits until there is room for all
+    /// of it, for --arrival-seconds at most, and is refused with status 503 then; shorter ones
+    /// do not wait. Choose how much memory long bodies may take while they come.
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    pub receiving_bytes_max: usize,
+
+    /// Let special tokens count that messages spell, such as <|im_end|>
+    ///
+    /// Without this they are text: what a user writes ends no turn and begins none. With
+    /// it, whoever writes into a message can write as the system. Of completions they
+    /// always count.
+    #[arg(long)]
+    pub special_tokens_in_messages: bool,
+
     /// Longest headers of a request, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 10)]
     pub header_bytes_max: usize,
@@ -221,6 +237,12 @@ impl Conduct {
         ensure!(
             most <= all,
             "--address-connections-max is {most}; expected at most --connections-max, which is {all}"
+        );
+        let (body, receiving) = (self.body_bytes_max, self.receiving_bytes_max);
+        ensure!(
+            receiving >= body,
+            "--receiving-bytes-max is {receiving}; expected at least --body-bytes-max, {body}, so \
+             that there is room for the longest body"
         );
         Ok(())
     }
@@ -373,6 +395,13 @@ mod tests {
         check("--host 0.0.0.0", Ok(1024));
         check("--host 0.0.0.0 --connections-max 1", Ok(1));
         check("--connections-max 1", Ok(1));
+        check(
+            "--receiving-bytes-max 1000",
+            Err(
+                "--receiving-bytes-max is 1000; expected at least --body-bytes-max, 4194304, so \
+                 that there is room for the longest body",
+            ),
+        );
         check(
             "--connections-max 8 --address-connections-max 9",
             Err("--address-connections-max is 9; expected at most --connections-max, which is 8"),

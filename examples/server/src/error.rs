@@ -156,6 +156,14 @@ impl ApiError {
         }
     }
 
+    /// There is no room for a body just now, whosever it is.
+    pub(crate) fn no_room(message: String, retry_after: Duration) -> Self {
+        Self {
+            retry_after: Some(retry_after),
+            ..Self::unavailable(message, "receiving_full")
+        }
+    }
+
     fn unavailable(message: String, code: &'static str) -> Self {
         let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message);
         Self {

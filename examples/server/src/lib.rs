@@ -10,6 +10,7 @@
 //! | `app.rs` | routes and what every request passes: its id, its limits, its log line |
 //! | `access.rs`, `site.rs` | which hosts and pages are served, and what is the operator's |
 //! | `keys.rs`, `class.rs` | whose request it is, how many of theirs there may be, and of which class |
+//! | `body/` | bodies, received within a bound and read into structs |
 //! | `openai/` | the API's bodies, as requests to the engine and back |
 //! | `openapi/` | the description of all that, at `/openapi.json` |
 //! | `generate.rs` | outputs as they come, several side by side |
@@ -26,6 +27,7 @@ mod access;
 mod addresses;
 pub mod app;
 pub mod arguments;
+mod body;
 pub mod class;
 mod connections;
 mod error;

@@ -2,54 +2,56 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
+use axum::{Extension, Json};
 use motet::TokenId;
-use motet::text::TextCodec;
-use serde::Deserialize;
+use motet::error::SubmitError;
+use motet::request::Prompt;
 use serde_json::{Value, json};
 
-use crate::app::{App, Body};
+use crate::app::App;
+use crate::body::Body;
+use crate::body::fields::fields;
 use crate::error::ApiError;
+use crate::keys::Caller;
 use crate::openai::chat::Conversation;
 
-/// What is to become tokens: text, or a conversation.
-#[derive(Debug, Deserialize)]
-pub(crate) struct Tokenize {
-    prompt: Option<String>,
-    add_special_tokens: Option<bool>,
-    add_generation_prompt: Option<bool>,
+fields! {
+    /// What is to become tokens: text, or else a conversation.
+    pub(crate) struct Tokenize {
+        prompt: Option<String>,
+        add_special_tokens: Option<bool>,
+        add_generation_prompt: Option<bool>,
+    }
 }
 
-#[derive(Debug, Deserialize)]
-pub(crate) struct Detokenize {
-    tokens: Vec<TokenId>,
+fields! {
+    /// What is to become text.
+    pub(crate) struct Detokenize {
+        tokens: Option<Vec<TokenId>>,
+    }
 }
 
 /// `POST /tokenize`.
 pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
-    body: Body,
+    Extension(caller): Extension<Caller>,
+    Body((wanted, conversation)): Body<(Tokenize, Conversation)>,
 ) -> Result<Json<Value>, ApiError> {
-    let wanted: Tokenize = body.read()?;
-    let text = codec(&app, "prompt")?;
-    let tokens = match &wanted.prompt {
-        Some(prompt) if wanted.add_special_tokens.unwrap_or(true) => text.encode_prompt(prompt),
-        Some(prompt) => text.encode_continuation(prompt),
+    let (prompt, as_prompt, param) = match wanted.prompt {
+        Some(prompt) => (Prompt::Text(prompt), wanted.add_special_tokens, "prompt"),
         None => {
-            let chat = body.read::<Conversation>()?.chat()?;
-            match wanted.add_generation_prompt.unwrap_or(true) {
-                true => text.encode_chat(&chat),
-                false => text.encode_conversation(&chat),
-            }
+            let chat = conversation.chat(&app)?;
+            (Prompt::Chat(chat), wanted.add_generation_prompt, "messages")
         }
     };
-    let param = if wanted.prompt.is_some() {
-        "prompt"
-    } else {
-        "messages"
-    };
-    let tokens = tokens.map_err(|error| ApiError::text(param, &error))?;
+    let user = caller.name.as_deref();
+    let tokens = app.engine.tokenize(prompt, as_prompt.unwrap_or(true), user);
+    let tokens = tokens.await.map_err(|error| match error {
+        SubmitError::Text(error) => ApiError::text(param, &error),
+        SubmitError::NoTokenizer { .. } => no_tokenizer(param),
+        error => error.into(),
+    })?;
     Ok(Json(json!({
         "count": tokens.len(),
         "max_model_len": app.engine.model().context_tokens_max,
@@ -60,16 +62,33 @@ pub(crate) async fn tokenize(
 /// `POST /detokenize`.
 pub(crate) async fn detokenize(
     State(app): State<Arc<App>>,
-    body: Body,
+    Extension(caller): Extension<Caller>,
+    Body(wanted): Body<Detokenize>,
 ) -> Result<Json<Value>, ApiError> {
-    let tokens = body.read::<Detokenize>()?.tokens;
-    let tokenizer = codec(&app, "tokens")?.tokenizer();
-    let prompt = tokenizer.decode(&tokens);
-    let prompt = prompt.map_err(|error| ApiError::field("tokens", error.to_string()))?;
+    let tokens = wanted.tokens;
+    let tokens = tokens.ok_or_else(|| ApiError::field("tokens", "`tokens` is missing"))?;
+    let prompt = spell(&app, &caller, tokens, "tokens").await?;
     Ok(Json(json!({"prompt": prompt})))
 }
 
-fn codec<'a>(app: &'a App, field: &str) -> Result<&'a TextCodec, ApiError> {
-    let text = app.engine.text();
-    text.ok_or_else(|| ApiError::cannot(field, "this model has no tokenizer"))
+/// The text of tokens that came in this field.
+pub(crate) async fn spell(
+    app: &App,
+    caller: &Caller,
+    tokens: Vec<TokenId>,
+    param: &str,
+) -> Result<String, ApiError> {
+    let text = app.engine.detokenize(tokens, caller.name.as_deref());
+    text.await.map_err(|error| match error {
+        SubmitError::Text(error) => ApiError::field(param, error.to_string()),
+        SubmitError::Field {
+            found, expected, ..
+        } => ApiError::field(param, format!("`{param}` is {found}; expected {expected}")),
+        SubmitError::NoTokenizer { .. } => no_tokenizer(param),
+        error => error.into(),
+    })
+}
+
+fn no_tokenizer(param: &str) -> ApiError {
+    ApiError::cannot(param, "this model has no tokenizer")
 }

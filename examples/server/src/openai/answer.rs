@@ -13,7 +13,7 @@ use motet::text::TextCodec;
 use motet::{Request, TokenId};
 use serde_json::{Map, Value, json};
 
-use super::parameters::Parameters;
+use super::parameters::Delivery;
 use crate::app::{App, now};
 use crate::error::ApiError;
 use crate::generate::{Event, Voices, finish_reason};
@@ -139,7 +139,7 @@ pub(crate) async fn answer<S: Shape>(
     app: Arc<App>,
     shape: S,
     requests: Vec<Request>,
-    parameters: &Parameters,
+    delivery: Delivery,
     caller: Caller,
     log: RequestLog,
 ) -> Result<Response, ApiError> {
@@ -150,9 +150,10 @@ pub(crate) async fn answer<S: Shape>(
     });
     let voices = Voices::submit(&app.engine, requests, caller, log).await?;
     let head = Head::new::<S>(app, wants_logprobs);
-    match parameters.wants_stream() {
-        true => Ok(streamed(head, shape, voices, parameters.wants_usage())),
-        false => whole(head, shape, voices, chosen).await,
+    if delivery.is_streamed {
+        Ok(streamed(head, shape, voices, delivery.tells_usage))
+    } else {
+        whole(head, shape, voices, chosen).await
     }
 }
 

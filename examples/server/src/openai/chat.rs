@@ -1,6 +1,7 @@
 //! `POST /v1/chat/completions`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -10,36 +11,39 @@ use motet::TokenId;
 use motet::request::{Prompt, TokenLogprobs};
 use motet::text::{Chat, Message, TextCodec};
 use serde::Deserialize;
+use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value, json};
 
 use super::answer::{self, Shape};
 use super::parameters::Parameters;
-use crate::app::{App, Body};
+use crate::app::App;
+use crate::body::Body;
+use crate::body::fields::fields;
+use crate::body::json::{self, Json};
 use crate::error::ApiError;
 use crate::generate::spelled;
 use crate::keys::Caller;
 use crate::log::RequestLog;
 
-/// What was said, and what the chat template is told besides.
-#[derive(Debug, Deserialize)]
-pub(crate) struct Conversation {
-    messages: Vec<Said>,
-    tools: Option<Vec<Value>>,
-    tool_choice: Option<Value>,
-    chat_template_kwargs: Option<BTreeMap<String, Value>>,
+fields! {
+    /// What was said, and what the chat template is told besides.
+    pub(crate) struct Conversation {
+        messages: Option<Vec<Said>>,
+        tools: Option<Vec<Json>>,
+        tool_choice: Option<Json>,
+        chat_template_kwargs: Option<BTreeMap<String, Json>>,
+    }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default)]
 struct Said {
     role: String,
     content: Option<Content>,
-    tool_calls: Option<Vec<Value>>,
-    #[serde(flatten)]
+    tool_calls: Option<Vec<Json>>,
     more: BTreeMap<String, Value>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[derive(Debug)]
 enum Content {
     Text(String),
     Parts(Vec<Part>),
@@ -52,10 +56,12 @@ struct Part {
     text: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
-pub(crate) struct Logprobs {
-    logprobs: Option<bool>,
-    top_logprobs: Option<usize>,
+fields! {
+    /// What is told of each token.
+    pub(crate) struct Logprobs {
+        logprobs: Option<bool>,
+        top_logprobs: Option<usize>,
+    }
 }
 
 /// Answers a conversation.
@@ -63,16 +69,17 @@ pub(crate) async fn complete(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Extension(log): Extension<RequestLog>,
-    body: Body,
+    Body((parameters, logprobs, conversation)): Body<(Parameters, Logprobs, Conversation)>,
 ) -> Result<Response, ApiError> {
-    let parameters: Parameters = body.read()?;
-    let logprobs: Logprobs = body.read()?;
-    let chat = body.read::<Conversation>()?.chat()?;
+    let chat = conversation.chat(&app)?;
     // As long as the context leaves room for.
     let most = app.engine.model().context_tokens_max;
     let mut request = parameters.request(&app, &caller, Prompt::Chat(chat), most)?;
     request.logprobs = logprobs.alternatives()?;
-    answer::answer(app, ChatShape, vec![request], &parameters, caller, log).await
+    let delivery = parameters.delivery();
+    // Nothing of the body lives on while the answer is made.
+    drop(parameters);
+    answer::answer(app, ChatShape, vec![request], delivery, caller, log).await
 }
 
 impl Logprobs {
@@ -91,20 +98,26 @@ impl Logprobs {
 
 impl Conversation {
     /// As the template reads it.
-    pub(crate) fn chat(self) -> Result<Chat, ApiError> {
-        if self.messages.is_empty() {
-            let message = "`messages` is empty; expected at least one";
+    pub(crate) fn chat(self, app: &App) -> Result<Chat, ApiError> {
+        let messages = self.messages.unwrap_or_default();
+        if messages.is_empty() {
+            let message = "`messages` is empty or missing; expected at least one";
             return Err(ApiError::field("messages", message));
         }
-        let messages = (0..).zip(self.messages);
+        let messages = (0..).zip(messages);
         let messages = messages.map(|(number, said)| said.message(number));
         let mut chat = Chat::from(messages.collect::<Result<Vec<_>, _>>()?);
-        chat.variables = self.chat_template_kwargs.unwrap_or_default();
-        match self.tool_choice.as_ref().map(Value::as_str) {
-            None | Some(Some("auto")) => chat.variables.extend(
-                self.tools
-                    .map(|tools| ("tools".to_owned(), Value::from(tools))),
-            ),
+        chat.with_special_tokens = app.conduct.special_tokens_in_messages;
+        let variables = self.chat_template_kwargs.into_iter().flatten();
+        chat.variables = variables.map(|(name, Json(value))| (name, value)).collect();
+        match self.tool_choice.as_ref().map(|choice| choice.0.as_str()) {
+            None | Some(Some("auto")) => {
+                let tools = self
+                    .tools
+                    .map(|tools| tools.into_iter().map(|Json(tool)| tool));
+                let tools = tools.map(|tools| ("tools".to_owned(), tools.collect()));
+                chat.variables.extend(tools);
+            }
             Some(Some("none")) => {}
             Some(_) => {
                 let message = "`tool_choice` can be \"auto\" or \"none\" here: tools are told to \
@@ -113,6 +126,78 @@ impl Conversation {
             }
         }
         Ok(chat)
+    }
+}
+
+impl<'de> Deserialize<'de> for Said {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(SaidFields)
+    }
+}
+
+/// Values that a message counts for: about as large as so many.
+const MESSAGE_VALUES: usize = 4;
+
+struct SaidFields;
+
+impl<'de> Visitor<'de> for SaidFields {
+    type Value = Said;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a message")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Said, A::Error> {
+        json::count(MESSAGE_VALUES)?;
+        let mut said = Said::default();
+        let mut role = None;
+        while let Some(name) = map.next_key::<String>()? {
+            match &*name {
+                "role" => role = Some(map.next_value()?),
+                "content" => said.content = map.next_value()?,
+                "tool_calls" => said.tool_calls = map.next_value()?,
+                _ => {
+                    json::count(1)?;
+                    let Json(value) = map.next_value()?;
+                    said.more.insert(name, value);
+                }
+            }
+        }
+        said.role = role.ok_or_else(|| Error::missing_field("role"))?;
+        Ok(said)
+    }
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ContentKinds)
+    }
+}
+
+struct ContentKinds;
+
+impl<'de> Visitor<'de> for ContentKinds {
+    type Value = Content;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("text or a list of parts")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Content, E> {
+        Ok(Content::Text(text.to_owned()))
+    }
+
+    fn visit_string<E: Error>(self, text: String) -> Result<Content, E> {
+        Ok(Content::Text(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Content, A::Error> {
+        let mut all = Vec::new();
+        while let Some(part) = parts.next_element()? {
+            json::count(1)?;
+            all.push(part);
+        }
+        Ok(Content::Parts(all))
     }
 }
 
@@ -139,7 +224,8 @@ impl Said {
         let mut message = Message::new(self.role, content);
         message.more = self.more;
         if let Some(calls) = self.tool_calls {
-            let calls = calls.into_iter().map(with_parsed_arguments);
+            let calls = calls.into_iter();
+            let calls = calls.map(|Json(call)| with_parsed_arguments(call));
             message.more.insert("tool_calls".into(), calls.collect());
         }
         Ok(message)

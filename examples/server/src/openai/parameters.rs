@@ -5,52 +5,59 @@ use std::collections::BTreeMap;
 use motet::grammar::GrammarSource;
 use motet::model::sampling::Sampling;
 use motet::request::{ContextLimit, Prompt};
+use motet::text::StopStrings;
 use motet::{Request, TokenId};
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::app::App;
+use crate::body::fields::fields;
+use crate::body::json::Json;
+use crate::body::lists::{List, OneOrMany, Table};
 use crate::class::Class;
 use crate::error::ApiError;
 use crate::keys::Caller;
 
-/// How a prompt is to be continued. What OpenAI's API does not have is named as in vLLM.
-#[derive(Debug, Deserialize)]
-pub(crate) struct Parameters {
-    model: Option<String>,
-    max_tokens: Option<usize>,
-    max_completion_tokens: Option<usize>,
-    min_tokens: Option<usize>,
-    temperature: Option<f32>,
-    top_p: Option<f32>,
-    top_k: Option<i64>,
-    min_p: Option<f32>,
-    seed: Option<i64>,
-    presence_penalty: Option<f32>,
-    frequency_penalty: Option<f32>,
-    repetition_penalty: Option<f32>,
-    logit_bias: Option<BTreeMap<String, f32>>,
-    stop: Option<Stop>,
-    stop_token_ids: Option<Vec<TokenId>>,
-    ignore_eos: Option<bool>,
-    n: Option<usize>,
-    stream: Option<bool>,
-    stream_options: Option<StreamOptions>,
-    response_format: Option<ResponseFormat>,
-    user: Option<String>,
-    cache_salt: Option<String>,
-    priority: Option<Class>,
-    /// Go on when the context is full, and forget its oldest part.
-    context_shift: Option<bool>,
-    /// Tokens at the beginning that are never forgotten; asks for `context_shift`.
-    num_keep: Option<usize>,
+fields! {
+    /// How a prompt is to be continued. What OpenAI's API does not have is named as in vLLM.
+    pub(crate) struct Parameters {
+        model: Option<String>,
+        max_tokens: Option<usize>,
+        max_completion_tokens: Option<usize>,
+        min_tokens: Option<usize>,
+        temperature: Option<f32>,
+        top_p: Option<f32>,
+        top_k: Option<i64>,
+        min_p: Option<f32>,
+        seed: Option<i64>,
+        presence_penalty: Option<f32>,
+        frequency_penalty: Option<f32>,
+        repetition_penalty: Option<f32>,
+        logit_bias: Option<Table<f32, { Request::LOGIT_BIAS_MAX }>>,
+        stop: Option<OneOrMany<{ StopStrings::COUNT_MAX }>>,
+        stop_token_ids: Option<List<TokenId, { Request::STOP_TOKENS_MAX }>>,
+        ignore_eos: Option<bool>,
+        n: Option<usize>,
+        stream: Option<bool>,
+        stream_options: Option<StreamOptions>,
+        response_format: Option<ResponseFormat>,
+        user: Option<String>,
+        cache_salt: Option<String>,
+        priority: Option<Class>,
+        /// Go on when the context is full, and forget its oldest part.
+        context_shift: Option<bool>,
+        /// Tokens at the beginning that are never forgotten; asks for `context_shift`.
+        num_keep: Option<usize>,
+    }
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Stop {
-    One(String),
-    Many(Vec<String>),
+/// How the answer is to come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delivery {
+    /// As it is made.
+    pub(crate) is_streamed: bool,
+    /// With what it cost as the last event of a stream.
+    pub(crate) tells_usage: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -59,28 +66,42 @@ struct StreamOptions {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+#[serde(try_from = "Format")]
 enum ResponseFormat {
     Text,
     JsonObject,
-    JsonSchema { json_schema: NamedSchema },
+    JsonSchema(Value),
+}
+
+/// A response format as it is sent.
+#[derive(Debug, Deserialize)]
+struct Format {
+    #[serde(rename = "type")]
+    kind: FormatKind,
+    json_schema: Option<NamedSchema>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum FormatKind {
+    Text,
+    JsonObject,
+    JsonSchema,
 }
 
 #[derive(Debug, Deserialize)]
 struct NamedSchema {
-    schema: Value,
+    schema: Json,
 }
 
 impl Parameters {
-    /// Whether the answer is to come as it is made.
-    pub(crate) fn wants_stream(&self) -> bool {
-        self.stream == Some(true)
-    }
-
-    /// Whether the last event of a stream is to tell what it cost.
-    pub(crate) fn wants_usage(&self) -> bool {
+    /// How the answer is to come.
+    pub(crate) fn delivery(&self) -> Delivery {
         let options = self.stream_options.as_ref();
-        options.and_then(|options| options.include_usage) == Some(true)
+        Delivery {
+            is_streamed: self.stream == Some(true),
+            tells_usage: options.and_then(|options| options.include_usage) == Some(true),
+        }
     }
 
     /// The engine's request for this prompt, of at most so many tokens if not said.
@@ -99,12 +120,8 @@ impl Parameters {
         request.output_tokens_min = self.min_tokens.unwrap_or(0);
         request.sampling = self.sampling()?;
         request.logit_bias = self.logit_bias()?;
-        request.stop_strings = match &self.stop {
-            None => Vec::new(),
-            Some(Stop::One(stop)) => vec![stop.clone()],
-            Some(Stop::Many(stops)) => stops.clone(),
-        };
-        request.stop_tokens = self.stop_token_ids.clone().unwrap_or_default();
+        request.stop_strings = self.stop.clone().unwrap_or_default().0;
+        request.stop_tokens = self.stop_token_ids.clone().unwrap_or_default().0;
         request.ignore_end_tokens = self.ignore_eos.unwrap_or(false);
         request.n = self.n.unwrap_or(1);
         request.grammar = self
@@ -156,7 +173,7 @@ impl Parameters {
 
     /// -100 and 100 are as good as never and always, as in the API.
     fn logit_bias(&self) -> Result<BTreeMap<TokenId, f32>, ApiError> {
-        let all = self.logit_bias.iter().flatten();
+        let all = self.logit_bias.iter().flat_map(|bias| &bias.0);
         let parsed = all.map(|(token, bias)| match token.parse() {
             Ok(token) => Ok((token, *bias)),
             Err(_) => {
@@ -193,9 +210,20 @@ impl ResponseFormat {
         match self {
             Self::Text => None,
             Self::JsonObject => Some(GrammarSource::Json),
-            Self::JsonSchema { json_schema } => {
-                Some(GrammarSource::JsonSchema(json_schema.schema.to_string()))
-            }
+            Self::JsonSchema(schema) => Some(GrammarSource::JsonSchema(schema.to_string())),
+        }
+    }
+}
+
+impl TryFrom<Format> for ResponseFormat {
+    type Error = &'static str;
+
+    fn try_from(format: Format) -> Result<Self, Self::Error> {
+        match (format.kind, format.json_schema) {
+            (FormatKind::Text, _) => Ok(Self::Text),
+            (FormatKind::JsonObject, _) => Ok(Self::JsonObject),
+            (FormatKind::JsonSchema, Some(named)) => Ok(Self::JsonSchema(named.schema.0)),
+            (FormatKind::JsonSchema, None) => Err("missing field `json_schema`"),
         }
     }
 }

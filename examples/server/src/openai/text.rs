@@ -1,5 +1,6 @@
 //! `POST /v1/completions`.
 
+use std::fmt;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -9,34 +10,39 @@ use motet::request::{Prompt, TokenLogprobs};
 use motet::text::TextCodec;
 use motet::{Request, TokenId};
 use serde::Deserialize;
+use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 use serde_json::{Map, Value, json};
 
 use super::answer::{self, Shape};
 use super::parameters::Parameters;
-use crate::app::{App, Body};
+use crate::app::App;
+use crate::body::Body;
+use crate::body::fields::fields;
+use crate::body::lists::too_many;
 use crate::error::ApiError;
 use crate::generate::spelled;
 use crate::keys::Caller;
 use crate::log::RequestLog;
+use crate::tokens;
 
 /// What the API takes where `max_tokens` is not said.
 const OUTPUT_TOKENS_MAX: usize = 16;
 /// Prompts of one request: each takes a place in the queue.
 pub(crate) const PROMPTS_MAX: usize = 128;
 
-#[derive(Debug, Deserialize)]
-pub(crate) struct Wanted {
-    prompt: Prompts,
-    logprobs: Option<usize>,
-    echo: Option<bool>,
-    suffix: Option<String>,
-    best_of: Option<usize>,
+fields! {
+    /// What is to be continued.
+    pub(crate) struct Wanted {
+        prompt: Option<Prompts>,
+        logprobs: Option<usize>,
+        echo: Option<bool>,
+        suffix: Option<String>,
+        best_of: Option<usize>,
+    }
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[derive(Debug)]
 enum Prompts {
-    Text(String),
     Texts(Vec<String>),
     Tokens(Vec<TokenId>),
     ManyTokens(Vec<Vec<TokenId>>),
@@ -47,21 +53,21 @@ pub(crate) async fn complete(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Extension(log): Extension<RequestLog>,
-    body: Body,
+    Body((parameters, wanted)): Body<(Parameters, Wanted)>,
 ) -> Result<Response, ApiError> {
-    let parameters: Parameters = body.read()?;
-    let wanted: Wanted = body.read()?;
     wanted.check(&parameters)?;
+    let (logprobs, best_of) = (wanted.logprobs, wanted.best_of);
+    let prompts = wanted.prompt;
+    let prompts = prompts.ok_or_else(|| ApiError::field("prompt", "`prompt` is missing"))?;
     let echoed = match wanted.echo {
-        Some(true) => wanted.prompt.texts(&app)?,
+        Some(true) => prompts.texts(&app, &caller).await?,
         _ => Vec::new(),
     };
-    let prompts = wanted.prompt.prompts()?;
-    let requests = prompts.into_iter().map(|prompt| {
+    let requests = prompts.prompts()?.into_iter().map(|prompt| {
         let mut request = parameters.request(&app, &caller, prompt, OUTPUT_TOKENS_MAX)?;
-        request.logprobs = wanted.logprobs;
+        request.logprobs = logprobs;
         // As many as are wanted leave no choice.
-        request.best_of = wanted.best_of.filter(|best_of| *best_of != request.n);
+        request.best_of = best_of.filter(|best_of| *best_of != request.n);
         Ok::<_, ApiError>(request)
     });
     let requests: Vec<Request> = requests.collect::<Result<_, _>>()?;
@@ -69,7 +75,10 @@ pub(crate) async fn complete(
         echoed,
         outputs_each: requests[0].n,
     };
-    answer::answer(app, shape, requests, &parameters, caller, log).await
+    let delivery = parameters.delivery();
+    // Nothing of the body lives on while the answer is made.
+    drop(parameters);
+    answer::answer(app, shape, requests, delivery, caller, log).await
 }
 
 impl Wanted {
@@ -89,7 +98,7 @@ impl Wanted {
         if suffix.is_some_and(|suffix| !suffix.is_empty()) {
             return cannot("suffix", "is not supported");
         }
-        if self.best_of.is_some_and(|best_of| best_of > 1) && parameters.wants_stream() {
+        if self.best_of.is_some_and(|best_of| best_of > 1) && parameters.delivery().is_streamed {
             return cannot(
                 "best_of",
                 "cannot be streamed: which is the best is known at the end",
@@ -99,30 +108,131 @@ impl Wanted {
     }
 }
 
+impl<'de> Deserialize<'de> for Prompts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(PromptKinds)
+    }
+}
+
+struct PromptKinds;
+
+impl<'de> Visitor<'de> for PromptKinds {
+    type Value = Prompts;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string, a list of token ids, or a list of either")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Prompts, E> {
+        Ok(Prompts::Texts(vec![text.to_owned()]))
+    }
+
+    fn visit_string<E: Error>(self, text: String) -> Result<Prompts, E> {
+        Ok(Prompts::Texts(vec![text]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<Prompts, A::Error> {
+        let mut prompts = match all.next_element()? {
+            None => return Ok(Prompts::Texts(Vec::new())),
+            Some(One::Text(text)) => Prompts::Texts(vec![text]),
+            Some(One::Token(token)) => Prompts::Tokens(vec![token]),
+            Some(One::Tokens(tokens)) => Prompts::ManyTokens(vec![tokens]),
+        };
+        while let Some(one) = all.next_element()? {
+            match (&mut prompts, one) {
+                (Prompts::Tokens(tokens), One::Token(token)) => tokens.push(token),
+                (Prompts::Texts(texts), One::Text(_)) if texts.len() == PROMPTS_MAX => {
+                    return Err(too_many(PROMPTS_MAX));
+                }
+                (Prompts::ManyTokens(many), One::Tokens(_)) if many.len() == PROMPTS_MAX => {
+                    return Err(too_many(PROMPTS_MAX));
+                }
+                (Prompts::Texts(texts), One::Text(text)) => texts.push(text),
+                (Prompts::ManyTokens(many), One::Tokens(tokens)) => many.push(tokens),
+                _ => return Err(Error::custom("its elements are of several kinds")),
+            }
+        }
+        Ok(prompts)
+    }
+}
+
+/// What a list of prompts, or of tokens, is made of.
+enum One {
+    Text(String),
+    Token(TokenId),
+    Tokens(Vec<TokenId>),
+}
+
+impl<'de> Deserialize<'de> for One {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(OneKind)
+    }
+}
+
+struct OneKind;
+
+impl<'de> Visitor<'de> for OneKind {
+    type Value = One;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string, a token id, or a list of token ids")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<One, E> {
+        Ok(One::Text(text.to_owned()))
+    }
+
+    fn visit_string<E: Error>(self, text: String) -> Result<One, E> {
+        Ok(One::Text(text))
+    }
+
+    fn visit_u64<E: Error>(self, token: u64) -> Result<One, E> {
+        let known = TokenId::try_from(token);
+        let unknown = |_| E::invalid_value(Unexpected::Unsigned(token), &"a token id");
+        known.map(One::Token).map_err(unknown)
+    }
+
+    fn visit_i64<E: Error>(self, token: i64) -> Result<One, E> {
+        Err(E::invalid_value(Unexpected::Signed(token), &"a token id"))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut tokens: A) -> Result<One, A::Error> {
+        let mut all = Vec::new();
+        while let Some(token) = tokens.next_element()? {
+            all.push(token);
+        }
+        Ok(One::Tokens(all))
+    }
+}
+
 impl Prompts {
     /// What the prompts say, to be told again.
-    fn texts(&self, app: &App) -> Result<Vec<String>, ApiError> {
-        let decode = |tokens: &Vec<TokenId>| {
-            let text = app.engine.text().ok_or_else(|| {
-                ApiError::cannot(
-                    "echo",
-                    "this model has no tokenizer to spell the prompt with",
-                )
-            })?;
-            let decoded = text.tokenizer().decode(tokens);
-            decoded.map_err(|error| ApiError::field("prompt", error.to_string()))
+    async fn texts(&self, app: &App, caller: &Caller) -> Result<Vec<String>, ApiError> {
+        let (one, many);
+        let all = match self {
+            Self::Texts(texts) => return Ok(texts.clone()),
+            Self::Tokens(tokens) => {
+                one = [tokens.clone()];
+                &one[..]
+            }
+            Self::ManyTokens(tokens) => {
+                many = tokens;
+                &many[..]
+            }
         };
-        match self {
-            Self::Text(text) => Ok(vec![text.clone()]),
-            Self::Texts(texts) => Ok(texts.clone()),
-            Self::Tokens(tokens) => Ok(vec![decode(tokens)?]),
-            Self::ManyTokens(all) => all.iter().map(decode).collect(),
+        if app.engine.text().is_none() {
+            let message = "this model has no tokenizer to spell the prompt with";
+            return Err(ApiError::cannot("echo", message));
         }
+        let mut texts = Vec::new();
+        for tokens in all {
+            texts.push(tokens::spell(app, caller, tokens.clone(), "prompt").await?);
+        }
+        Ok(texts)
     }
 
     fn prompts(self) -> Result<Vec<Prompt>, ApiError> {
         let prompts: Vec<Prompt> = match self {
-            Self::Text(text) => vec![Prompt::Text(text)],
             Self::Texts(texts) => texts.into_iter().map(Prompt::Text).collect(),
             Self::Tokens(tokens) => vec![Prompt::Tokens(tokens)],
             Self::ManyTokens(all) => all.into_iter().map(Prompt::Tokens).collect(),

@@ -32,13 +32,14 @@ const ERRORS: [(u16, &str); 14] = [
     ),
     (
         429,
-        "The queue is full, or the key has as many requests inside as it may",
+        "A queue is full, or the key has as many requests inside as it may",
     ),
     (431, "The headers are too long"),
     (500, "A fault of the server or the model's device"),
     (
         503,
-        "The server ends, or its device is lost, or out of memory",
+        "The server ends, or its device is lost, or out of memory, or there is no room for \
+         the body",
     ),
     (504, "The request's time is over"),
 ];

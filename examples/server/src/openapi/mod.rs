@@ -31,7 +31,7 @@ const GUARDED: [u16; 2] = [401, 429];
 /// The answer to a request for the operator's routes that has no valid key.
 const OPERATOR: u16 = 401;
 /// What is wrong with a body, before it is understood and after.
-const BODY: [u16; 5] = [400, 408, 413, 415, 422];
+const BODY: [u16; 6] = [400, 408, 413, 415, 422, 503];
 /// What becomes of requests to the model.
 const GENERATED: [u16; 4] = [404, 500, 503, 504];
 

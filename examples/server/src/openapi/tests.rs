@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 
 use clap::Parser;
-use serde::de::{self, DeserializeOwned, Visitor};
-use serde::forward_to_deserialize_any;
 
 use super::*;
 use crate::arguments::Arguments;
+use crate::body::fields::Fields;
 use crate::keys::Keys;
 use crate::openai::{chat, parameters::Parameters, text};
 use crate::start;
@@ -24,39 +23,13 @@ async fn described_with(words: &str, keys: Keys) -> Value {
     document(&App::new(engine, "oracle".into(), keys, arguments.conduct))
 }
 
-/// Tells which fields a body has, instead of reading one.
-#[derive(Debug, Default)]
-struct Fields(BTreeSet<&'static str>);
-
-impl<'de> de::Deserializer<'de> for &mut Fields {
-    type Error = de::value::Error;
-
-    fn deserialize_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        fields: &'static [&'static str],
-        _: V,
-    ) -> Result<V::Value, Self::Error> {
-        self.0.extend(fields);
-        Err(de::Error::custom("only its fields are wanted"))
-    }
-
-    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
-        Err(de::Error::custom("bodies are structs"))
-    }
-
-    forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf
-        option unit unit_struct newtype_struct seq tuple tuple_struct map enum identifier
-        ignored_any
-    }
-}
-
-impl Fields {
-    fn and<T: DeserializeOwned>(mut self) -> Self {
-        T::deserialize(&mut self).err().expect("nothing is read");
-        self
-    }
+/// The names of a body's fields.
+fn read<T: Fields>() -> BTreeSet<&'static str> {
+    let mut names = BTreeSet::new();
+    T::names(&mut |name| {
+        names.insert(name);
+    });
+    names
 }
 
 fn names(object: &Value) -> BTreeSet<&str> {
@@ -67,30 +40,23 @@ fn names(object: &Value) -> BTreeSet<&str> {
 #[tokio::test]
 async fn every_field_that_is_read_is_described_and_no_other() {
     let document = described(Keys::default()).await;
-    let check = |pointer: &str, read: Fields| {
+    let check = |pointer: &str, read: BTreeSet<&str>| {
         let pointer = format!("/components/schemas/{pointer}/properties");
         let properties = document.pointer(&pointer).expect(&pointer);
-        assert_eq!(names(properties), read.0, "{pointer}");
+        assert_eq!(names(properties), read, "{pointer}");
     };
-    let fields = Fields::default;
-    let chat = fields()
-        .and::<Parameters>()
-        .and::<chat::Conversation>()
-        .and::<chat::Logprobs>();
-    check("ChatRequest", chat);
     check(
-        "TextRequest",
-        fields().and::<Parameters>().and::<text::Wanted>(),
+        "ChatRequest",
+        read::<(Parameters, chat::Logprobs, chat::Conversation)>(),
     );
-    check("Detokenize", fields().and::<tokens::Detokenize>());
+    check("TextRequest", read::<(Parameters, text::Wanted)>());
+    check("Detokenize", read::<tokens::Detokenize>());
     let [text, chat] = [0, 1].map(|number| {
         let properties = format!("/components/schemas/Tokenize/anyOf/{number}/properties");
         names(document.pointer(&properties).expect("two kinds"))
     });
-    let read = fields()
-        .and::<tokens::Tokenize>()
-        .and::<chat::Conversation>();
-    assert_eq!(&text | &chat, read.0);
+    let read = read::<(tokens::Tokenize, chat::Conversation)>();
+    assert_eq!(&text | &chat, read);
 }
 
 /// The router cannot be asked what it routes; its source can.

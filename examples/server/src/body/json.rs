@@ -1,0 +1,119 @@
+//! JSON of free form, as tools and schemas are, counted while it is read.
+
+use std::cell::Cell;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+/// Values of free form and messages that one body may have, all together. Each takes up to
+/// a hundred bytes in memory, and two in a body.
+pub(crate) const VALUES_MAX: usize = 1 << 17;
+
+thread_local! {
+    /// How many more values the body may have that this thread reads.
+    static LEFT: Cell<usize> = const { Cell::new(VALUES_MAX) };
+}
+
+/// Counts the values of one body, which this thread reads.
+#[derive(Debug)]
+pub(super) struct Values(());
+
+impl Values {
+    pub(super) fn begin() -> Self {
+        LEFT.set(VALUES_MAX);
+        Self(())
+    }
+}
+
+impl Drop for Values {
+    fn drop(&mut self) {
+        LEFT.set(VALUES_MAX);
+    }
+}
+
+/// Counts so many values.
+pub(crate) fn count<E: Error>(values: usize) -> Result<(), E> {
+    let left = LEFT.get().checked_sub(values);
+    let left = left.ok_or_else(|| {
+        E::custom(format_args!(
+            "more than {VALUES_MAX} values in messages, tools and schemas; expected at most as many"
+        ))
+    })?;
+    LEFT.set(left);
+    Ok(())
+}
+
+/// Any JSON.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Json(pub(crate) Value);
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Any).map(Self)
+    }
+}
+
+struct Any;
+
+impl<'de> Visitor<'de> for Any {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
+        count(1)?;
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
+        count(1)?;
+        Ok(value.into())
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
+        count(1)?;
+        Ok(value.into())
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        count(1)?;
+        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+        self.visit_string(value.to_owned())
+    }
+
+    fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
+        count(1)?;
+        Ok(Value::String(value))
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        count(1)?;
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Value, A::Error> {
+        count(1)?;
+        let mut all = Vec::new();
+        while let Some(Json(value)) = values.next_element()? {
+            all.push(value);
+        }
+        Ok(Value::Array(all))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        count(1)?;
+        let mut all = Map::new();
+        while let Some(name) = members.next_key::<String>()? {
+            count(1)?;
+            let Json(value) = members.next_value()?;
+            all.insert(name, value);
+        }
+        Ok(Value::Object(all))
+    }
+}

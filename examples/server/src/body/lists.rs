@@ -1,0 +1,104 @@
+//! Lists of bounded length, refused while they are read.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+
+/// At most so many.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct List<T, const MAX: usize>(pub(crate) Vec<T>);
+
+/// At most so many, by name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Table<T, const MAX: usize>(pub(crate) BTreeMap<String, T>);
+
+/// One, or a list of at most so many.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OneOrMany<const MAX: usize>(pub(crate) Vec<String>);
+
+pub(crate) fn too_many<E: Error>(max: usize) -> E {
+    E::custom(format_args!(
+        "there are more than {max}; expected at most as many"
+    ))
+}
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for List<T, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(Lists(PhantomData))
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Table<T, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Tables(PhantomData))
+    }
+}
+
+impl<'de, const MAX: usize> Deserialize<'de> for OneOrMany<MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Texts)
+    }
+}
+
+struct Lists<T, const MAX: usize>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Lists<T, MAX> {
+    type Value = List<T, MAX>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a list of at most {MAX}")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Self::Value, A::Error> {
+        let mut all = Vec::new();
+        while let Some(value) = values.next_element()? {
+            if all.len() == MAX {
+                return Err(too_many(MAX));
+            }
+            all.push(value);
+        }
+        Ok(List(all))
+    }
+}
+
+struct Tables<T, const MAX: usize>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Tables<T, MAX> {
+    type Value = Table<T, MAX>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "an object of at most {MAX}")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+        let mut all = BTreeMap::new();
+        while let Some((name, value)) = members.next_entry()? {
+            all.insert(name, value);
+            if all.len() > MAX {
+                return Err(too_many(MAX));
+            }
+        }
+        Ok(Table(all))
+    }
+}
+
+struct Texts<const MAX: usize>;
+
+impl<'de, const MAX: usize> Visitor<'de> for Texts<MAX> {
+    type Value = OneOrMany<MAX>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a string or a list of at most {MAX}")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(OneOrMany(vec![text.to_owned()]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, texts: A) -> Result<Self::Value, A::Error> {
+        let List(texts) = Lists::<String, MAX>(PhantomData).visit_seq(texts)?;
+        Ok(OneOrMany(texts))
+    }
+}

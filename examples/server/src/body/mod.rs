@@ -1,0 +1,189 @@
+//! Bodies: received within a bound, and read straight into what is asked for.
+//!
+//! | step | bound | beyond it |
+//! |---|---|---|
+//! | one body is received | `--body-bytes-max` | 413 |
+//! | all bodies are received | `--receiving-bytes-max`; see [`receive`] | it waits, then 503 |
+//! | it is read | 128 levels; [`VALUES_MAX`](json::VALUES_MAX) values of free form; counts of lists | 400, with the field |
+//!
+//! Fields that no endpoint knows are skipped, and cost no memory. The bytes are gone when
+//! the body has been read.
+
+pub(crate) mod fields;
+pub(crate) mod json;
+pub(crate) mod lists;
+mod receive;
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequest, Request};
+use axum::http::{HeaderMap, StatusCode, header};
+use serde::de::IgnoredAny;
+use serde_json::error::Category;
+
+use crate::app::App;
+use crate::error::ApiError;
+use fields::{Fields, Whole};
+
+pub(crate) use receive::Receiving;
+
+/// Levels of arrays and objects within each other that a body may have.
+const LEVELS_MAX: usize = 128;
+
+/// A body of JSON as the struct that it is for.
+#[derive(Debug)]
+pub(crate) struct Body<T>(pub(crate) T);
+
+impl<T: Fields + Send + 'static> FromRequest<Arc<App>> for Body<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
+        // Pages of other sites may send text to this machine, and not JSON.
+        if !is_json(request.headers()) {
+            let message = "expected a body of `Content-Type: application/json`";
+            return Err(ApiError::request(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                message,
+            ));
+        }
+        let received = app.receiving.receive(request, &app.conduct).await?;
+        app.receiving.read(received, read).await.map(Self)
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let without_charset = kind.split(';').next().unwrap_or_default();
+    without_charset
+        .trim()
+        .eq_ignore_ascii_case("application/json")
+}
+
+/// The fields that `T` knows; others are left alone, as clients send many.
+fn read<T: Fields>(bytes: &[u8]) -> Result<T, ApiError> {
+    let not_json = |what: &dyn std::fmt::Display| {
+        let message = format!("the body is not JSON: {what}");
+        ApiError::request(StatusCode::BAD_REQUEST, message)
+    };
+    // What is skipped is not looked at: neither its characters nor its depth.
+    let text = std::str::from_utf8(bytes).map_err(|error| not_json(&error))?;
+    let levels = levels(text);
+    if levels >= LEVELS_MAX {
+        let what = format!("it is {levels} levels deep; expected fewer than {LEVELS_MAX}");
+        return Err(not_json(&what));
+    }
+    if !text.trim_start().starts_with('{') {
+        serde_json::from_str::<IgnoredAny>(text).map_err(|error| not_json(&error))?;
+        let message = "the body is not a JSON object";
+        return Err(ApiError::request(StatusCode::BAD_REQUEST, message));
+    }
+    let mut json = serde_json::Deserializer::from_str(text);
+    let _values = json::Values::begin();
+    let read = serde_path_to_error::deserialize::<_, Whole<T>>(&mut json);
+    let read = read.map_err(|error| match error.inner().classify() {
+        Category::Data => {
+            let path = error.path().to_string();
+            let what = error.inner().to_string();
+            // Where in the body is said by the path.
+            let what = what
+                .rsplit_once(" at line ")
+                .map_or(&*what, |(what, _)| what);
+            let message = format!("`{path}`: {what}");
+            ApiError::field(path, message)
+        }
+        _ => not_json(error.inner()),
+    })?;
+    json.end().map_err(|error| not_json(&error))?;
+    Ok(read.0)
+}
+
+/// How deep arrays and objects lie within each other.
+fn levels(text: &str) -> usize {
+    let (mut open, mut deepest) = (0_usize, 0);
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'[' | b'{' => {
+                open += 1;
+                deepest = deepest.max(open);
+            }
+            b']' | b'}' => open = open.saturating_sub(1),
+            b'"' => skip_string(&mut bytes),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+fn skip_string(bytes: &mut impl Iterator<Item = u8>) {
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => return,
+            b'\\' => {
+                bytes.next();
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::openai::parameters::Parameters;
+    use crate::openai::text::Wanted;
+
+    #[test]
+    fn levels_are_those_outside_of_strings() {
+        for (text, expected) in [
+            ("1", 0),
+            (r#"{"a": [[1], {"b": 2}]}"#, 3),
+            (r#"["[[[", "\"[[", "\\"]"#, 1),
+            ("]]]][", 1),
+            (r#"["#, 1),
+            (r#"["[[[["#, 1),
+        ] {
+            assert_eq!(levels(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn bodies_are_read_or_refused_by_field() {
+        let check = |body: &str, expected: &str| {
+            let error = read::<(Parameters, Wanted)>(body.as_bytes()).expect_err(body);
+            let message = error.body()["error"]["message"].to_string();
+            assert!(message.contains(expected), "{body}: {message}");
+        };
+        check("[]", "not a JSON object");
+        check("[", "not JSON: EOF");
+        check(r#"{"prompt": "x"} x"#, "not JSON: trailing characters");
+        check(r#"{"x": "\x"}"#, "not JSON: invalid escape");
+        check(r#"{"top_p": "x"}"#, "`top_p`: invalid type");
+        check(
+            r#"{"stream_options": {"include_usage": 1}}"#,
+            "`stream_options.include_usage`",
+        );
+        check(r#"{"prompt": [1, "x"]}"#, "`prompt`: ");
+        check(r#"{"prompt": [-1]}"#, "`prompt[0]`: invalid value");
+        check(
+            r#"{"response_format": {"type": "json_schema"}}"#,
+            "`response_format`: missing",
+        );
+        check(
+            r#"{"response_format": {"type": "xml"}}"#,
+            "`response_format.type`: unknown",
+        );
+        let stops = format!(r#"{{"stop": [{}]}}"#, vec![r#""x""#; 17].join(","));
+        check(&stops, "more than 16");
+        let deep = format!(r#"{{"unknown": {}{}}}"#, "[".repeat(127), "]".repeat(127));
+        check(&deep, "128 levels deep");
+
+        let fine = format!(
+            r#"{{"unknown": {}{}, "n": 1, "n": 2}}"#,
+            "[".repeat(126),
+            "]".repeat(126)
+        );
+        read::<(Parameters, Wanted)>(fine.as_bytes()).expect("as deep as it may be");
+    }
+}
