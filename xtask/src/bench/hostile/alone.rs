@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use super::attack::{Attack, Tally};
 use super::grammars::HostileGrammar;
-use super::victim::{Fate, Victim};
+use super::victim::{Death, Fate, Victim};
 use super::{MEGABYTE, payloads};
 use crate::bench::statistics::Measured;
 use crate::ui;
@@ -15,6 +15,10 @@ use crate::ui;
 const TOKENS: usize = 4;
 /// A server that computes for longer after a schema came is ended. Its cost is at least that.
 const TIME_MAX: Duration = Duration::from_secs(20);
+/// Schemas that cost more are told of one by one.
+const NOTABLE_SECONDS: f64 = 1.0;
+const NOTABLE_MEGABYTES: f64 = 64.0;
+/// The dearest that are told of below the figure.
 const SHOWN: usize = 5;
 
 /// What the schemas cost.
@@ -39,7 +43,7 @@ impl Alone {
     ///
     /// # Errors
     ///
-    /// When the server ends by itself; with the schema's name.
+    /// When the server ends by itself, with the names of all schemas that made it.
     pub(super) fn measure(victim: &mut Victim, schemas: &[HostileGrammar]) -> Result<Self> {
         let mut alone = Self {
             costs: Vec::new(),
@@ -51,35 +55,43 @@ impl Alone {
             growth_bytes: 0,
             tally: Tally::default(),
         };
+        let mut deaths = Vec::new();
         let mut resident = alone.warm_up(victim)?;
         let mut task = ui::Task::start("schemas, one by one");
         for (number, schema) in schemas.iter().enumerate() {
-            task.progress(&format!(
-                "{} of {}: {}",
-                number + 1,
-                schemas.len(),
-                schema.name
-            ));
-            let cost = alone
-                .ask(victim, schema, number)
-                .with_context(|| format!("at the schema {}", schema.name))?;
-            let grown = cost.1.saturating_sub(resident);
-            alone.growth_bytes = alone.growth_bytes.max(grown);
-            if cost.0.processor_seconds > 0.5 || grown as f64 > 64.0 * MEGABYTE {
-                ui::note(&format!(
-                    "{}; grown by {:.0} MB",
-                    cost.0.line(),
-                    grown as f64 / MEGABYTE
-                ));
+            task.progress(&format!("{number} of {}", schemas.len()));
+            match alone.ask(victim, schema, number) {
+                Ok((cost, peak)) => {
+                    let is_whole = cost.is_whole;
+                    alone.note(cost, peak.saturating_sub(resident));
+                    if is_whole {
+                        continue;
+                    }
+                }
+                Err(error) if error.is::<Death>() => {
+                    ui::note(&format!("{}: {error:#}", schema.name));
+                    deaths.push(format!("{}: {error:#}", schema.name));
+                }
+                Err(error) => return Err(error.context(format!("at {}", schema.name))),
             }
-            if !cost.0.is_whole {
-                victim.start_anew()?;
-                resident = alone.warm_up(victim)?;
-            }
-            alone.costs.push(cost.0);
+            victim.start_anew()?;
+            resident = alone.warm_up(victim)?;
         }
         task.done();
+        if !deaths.is_empty() {
+            ui::note(&alone.processor_seconds().remarks.join("\n  "));
+            bail!("schemas end our server: {}", deaths.join("; "));
+        }
         Ok(alone)
+    }
+
+    fn note(&mut self, cost: Cost, grown_bytes: u64) {
+        self.growth_bytes = self.growth_bytes.max(grown_bytes);
+        let grown = grown_bytes as f64 / MEGABYTE;
+        if cost.processor_seconds > NOTABLE_SECONDS || grown > NOTABLE_MEGABYTES {
+            ui::note(&format!("{}; grown by {grown:.0} MB", cost.line()));
+        }
+        self.costs.push(cost);
     }
 
     /// Processor seconds of the dearest.
@@ -115,13 +127,14 @@ impl Alone {
             kind: "json_schema",
             source: r#"{"type":"object","properties":{"name":{"type":"string"}}}"#.into(),
         };
+        let tally = self.tally.clone();
         for number in [usize::MAX - 1, usize::MAX] {
             self.honest = self.ask(victim, &honest, number)?.0;
             if !self.honest.is_whole {
                 bail!("our server does not come to rest after an honest schema");
             }
         }
-        self.tally = Tally::default();
+        self.tally = tally;
         let resident = victim.process().resident_bytes()?;
         victim.process().forget_peak()?;
         Ok(resident)

@@ -74,7 +74,10 @@ impl Attack {
     /// How many were begun, of how many.
     pub(super) fn progress(&self) -> String {
         let begun = self.shared.begun.load(Ordering::Relaxed);
-        format!("{begun} requests, {} unlike", self.shared.shots.len())
+        format!(
+            "{begun} requests begun, of {} at the least",
+            self.shared.shots.len()
+        )
     }
 
     /// Has all clients leave, and says what came of their requests.
@@ -104,6 +107,7 @@ impl Shared {
         while !self.is_over.load(Ordering::Relaxed) {
             let number = self.begun.fetch_add(1, Ordering::Relaxed);
             if number >= self.shots.len() && Instant::now() >= self.enough {
+                self.begun.fetch_sub(1, Ordering::Relaxed);
                 return;
             }
             let shot = &self.shots[number % self.shots.len()];

@@ -27,9 +27,10 @@ mod process;
 mod streams;
 mod victim;
 
+use std::ffi::OsString;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 
 use self::alone::Alone;
 use self::gaps::{Gaps, Plan};
@@ -53,17 +54,20 @@ const TEXT_BYTES: usize = 3_900_000;
 /// The server's limit.
 const BODY_BYTES_MAX: usize = 4 << 20;
 const BODIES: usize = 320;
-const BODY_ROUNDS: usize = 3;
+const BODY_ROUNDS: usize = 5;
+/// Few sequences at once take little memory themselves, and bodies that are kept for as long as
+/// their answers take are kept for longer.
+const BODY_SEQUENCES: [&str; 2] = ["--sequences-max", "8"];
 
 const MEGABYTE: f64 = 1e6;
 /// A server that grows by more is ended, and the machine has its memory back.
 const GROWTH_BYTES_MAX: u64 = 4 << 30;
 
-/// What was measured once and several figures read.
+/// What was measured once and several figures read; or why it could not be.
 #[derive(Default)]
 pub(super) struct Findings {
-    schema_gaps: Option<Gaps>,
-    schemas_alone: Option<Alone>,
+    schema_gaps: Option<Result<Gaps, String>>,
+    schemas_alone: Option<Result<Alone, String>>,
 }
 
 /// Longest gap of eight streams beside hostile schemas ÷ their median step undisturbed.
@@ -104,35 +108,47 @@ pub(super) fn body_rss(workbench: &mut Workbench) -> Result<Measured> {
     let count = workbench.pick(BODIES, 12);
     let bytes = workbench.pick(BODY_BYTES_MAX - 64, 100_000);
     let rounds = workbench.pick(BODY_ROUNDS, 1);
-    bodies::measure(&mut victim(workbench)?, rounds, count, bytes)
+    let mut server = workbench.our_server_to_start()?;
+    server.arguments.extend(BODY_SEQUENCES.map(OsString::from));
+    let mut victim = Victim::start(server, GROWTH_BYTES_MAX)?;
+    bodies::measure(&mut victim, rounds, count, bytes)
 }
 
 fn schema_gaps(workbench: &mut Workbench) -> Result<&Gaps> {
     if workbench.hostile.schema_gaps.is_none() {
-        let (schemas, left_out) = payloads::schemas(workbench.is_quick());
-        let plan = plan(workbench, SCHEMA_CLIENTS, Duration::from_secs(25));
-        let mut victim = victim(workbench)?;
-        let mut gaps = Gaps::measure("schemas", &mut victim, &plan, |round| {
-            payloads::schema_shots(&schemas, SCHEMA_TOKENS, round, plan.pairs)
-        })?;
-        gaps.remark(format!(
-            "{} schemas; {left_out} other grammars of the corpus have no field in the server's API",
-            schemas.len()
-        ));
-        workbench.hostile.schema_gaps = Some(gaps);
+        let measured = measure_schema_gaps(workbench);
+        workbench.hostile.schema_gaps = Some(measured.map_err(|error| format!("{error:#}")));
     }
-    let gaps = workbench.hostile.schema_gaps.as_ref();
-    Ok(gaps.expect("they were just measured"))
+    found(workbench.hostile.schema_gaps.as_ref())
+}
+
+fn measure_schema_gaps(workbench: &Workbench) -> Result<Gaps> {
+    let (schemas, left_out) = payloads::schemas(workbench.is_quick());
+    let plan = plan(workbench, SCHEMA_CLIENTS, Duration::from_secs(40));
+    let mut victim = victim(workbench)?;
+    let mut gaps = Gaps::measure("schemas", &mut victim, &plan, |round| {
+        payloads::schema_shots(&schemas, SCHEMA_TOKENS, round, plan.pairs)
+    })?;
+    gaps.remark(format!(
+        "{} schemas; {left_out} other grammars of the corpus have no field in the server's API",
+        schemas.len()
+    ));
+    Ok(gaps)
 }
 
 fn schemas_alone(workbench: &mut Workbench) -> Result<&Alone> {
     if workbench.hostile.schemas_alone.is_none() {
         let (schemas, _) = payloads::schemas(workbench.is_quick());
-        let alone = Alone::measure(&mut victim(workbench)?, &schemas)?;
-        workbench.hostile.schemas_alone = Some(alone);
+        let measured =
+            victim(workbench).and_then(|mut victim| Alone::measure(&mut victim, &schemas));
+        workbench.hostile.schemas_alone = Some(measured.map_err(|error| format!("{error:#}")));
     }
-    let alone = workbench.hostile.schemas_alone.as_ref();
-    Ok(alone.expect("it was just measured"))
+    found(workbench.hostile.schemas_alone.as_ref())
+}
+
+fn found<T>(measured: Option<&Result<T, String>>) -> Result<&T> {
+    let measured = measured.expect("it was just measured");
+    measured.as_ref().map_err(|why| anyhow!("{why}"))
 }
 
 fn plan(workbench: &Workbench, clients: usize, attack_max: Duration) -> Plan {
