@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::model::Sides;
 use super::statistics::Measured;
 use super::workbench::{Peer, Workbench};
-use super::{cache_core, demo, model, pager, scheduler, server, trace};
+use super::{cache_core, demo, hostile, model, pager, scheduler, server, trace};
 
 /// One number that the project wants to be good at.
 pub(super) struct Figure {
@@ -517,6 +517,64 @@ pub(super) const FIGURES: &[Figure] = &[
         better: Better::Lower,
         needs: Needs::Model,
         measure: |workbench| server::shared(workbench, Peer::LlamaServer),
+    },
+    Figure {
+        name: "server.hostile_grammar_gap",
+        unit: RATIO,
+        versus: "median step of eight streams undisturbed; their longest gap beside four clients that send the hostile \
+                 schemas of tests/hostile/grammars.rs, each waited for and each left after 200 ms",
+        goal: Some(3.0),
+        better: Better::Lower,
+        needs: Needs::Model,
+        measure: hostile::grammar_gap,
+    },
+    Figure {
+        name: "server.hostile_grammar_after",
+        unit: RATIO,
+        versus: "processor time of the server for each token of the eight streams before the schemas came; ours is from \
+                 2 s after their clients have gone",
+        goal: Some(1.15),
+        better: Better::Lower,
+        needs: Needs::Model,
+        measure: hostile::grammar_after,
+    },
+    Figure {
+        name: "server.hostile_grammar_cpu",
+        unit: "s",
+        versus: "processor time of the server until it rests again, of one hostile schema alone, the dearest",
+        goal: Some(2.0),
+        better: Better::Lower,
+        needs: Needs::Model,
+        measure: hostile::grammar_cpu,
+    },
+    Figure {
+        name: "server.hostile_grammar_rss",
+        unit: "MB",
+        versus: "growth of the server's resident memory at its most while it gets all of them, one by one",
+        goal: Some(64.0),
+        better: Better::Lower,
+        needs: Needs::Model,
+        measure: hostile::grammar_rss,
+    },
+    Figure {
+        name: "server.hostile_text_gap",
+        unit: RATIO,
+        versus: "median step of eight streams undisturbed; their longest gap beside eight clients that send texts of \
+                 3.9 MB as prompts and to /tokenize",
+        goal: Some(3.0),
+        better: Better::Lower,
+        needs: Needs::Model,
+        measure: hostile::text_gap,
+    },
+    Figure {
+        name: "server.hostile_body_rss",
+        unit: "MB",
+        versus: "growth of the server's resident memory at its most under 320 bodies of `[0,0,…]` at once, each just \
+                 below 4 MiB",
+        goal: Some(256.0),
+        better: Better::Lower,
+        needs: Needs::Model,
+        measure: hostile::body_rss,
     },
     Figure {
         name: "demo.system_prompt_computed",

@@ -11,6 +11,7 @@
 //!     │                   ├─ side: benches/scheduler/, a virtual house and whole engines
 //!     │                   ├─ side: benches/pager/, engines with little room
 //!     │                   ├─ serving: motet-server, mlx_lm.server and llama-server, over HTTP
+//!     │                   ├─ hostile: motet-server beside clients that want to stall it
 //!     │                   └─ examples: load_generator, trace_replay
 //!     └─ turns, statistics ── report: table and target/motet/bench.json
 //! ```
@@ -22,6 +23,7 @@
 mod cache_core;
 mod demo;
 mod figures;
+mod hostile;
 mod llama_server;
 pub(crate) mod mlx_lm;
 mod model;

@@ -23,7 +23,7 @@ pub(super) fn prompts(count: usize, tokens: usize, vocab_size: usize) -> Vec<Vec
 }
 
 /// SplitMix64 (Steele et al. 2014).
-fn split_mix(state: &mut u64) -> u64 {
+pub(super) fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mut z = *state;
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

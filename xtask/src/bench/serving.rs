@@ -1,10 +1,11 @@
 //! A server that serves while it is measured.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,11 +29,29 @@ pub(super) struct Serving {
     model: &'static str,
 }
 
+/// How our server is started, as often as it takes.
+#[derive(Clone, Debug)]
+pub(super) struct OurServer {
+    pub(super) program: PathBuf,
+    pub(super) arguments: Vec<OsString>,
+    /// What the load generator is to call its model.
+    pub(super) model: &'static str,
+}
+
 /// What a load took.
 #[derive(Clone, Copy)]
 pub(super) struct Took {
     pub(super) seconds: f64,
     pub(super) output_tokens: f64,
+}
+
+impl OurServer {
+    /// Starts it; what it says goes to the log.
+    pub(super) fn start(&self, log: &Path) -> Result<Serving> {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments);
+        Serving::start("our server", self.model, &mut command, log)
+    }
 }
 
 impl Serving {
@@ -73,6 +92,28 @@ impl Serving {
     /// Whose server it is.
     pub(super) fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// Where it listens on this machine.
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The number of its process.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it at once.
+    pub(super) fn kill(&mut self) {
+        // It may have ended by itself.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+
+    /// How it ended, if it has.
+    pub(super) fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        self.child.try_wait().context("cannot look after it")
     }
 
     /// Has the load generator, at `program`, ask this server.
@@ -132,9 +173,7 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        self.child.kill().ok();
-        self.child.wait().ok();
+        self.kill();
     }
 }
 

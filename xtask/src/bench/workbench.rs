@@ -1,5 +1,6 @@
 //! What measurements need, made ready when the first one asks for it.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,9 +9,10 @@ use anyhow::Result;
 use serde_json::Value;
 
 use super::figures::{Figure, Needs};
+use super::hostile::Findings;
 use super::mlx_lm::MlxLm;
 use super::programs::Build;
-use super::serving::Serving;
+use super::serving::{OurServer, Serving};
 use super::side::{Answer, Side};
 use super::{llama_server, mlx_lm, programs, report, trace};
 use crate::cache::Cache;
@@ -43,6 +45,8 @@ pub(super) struct Workbench {
     loads: PathBuf,
     /// What the replay of the trace says, once it has been replayed.
     replayed_trace: Option<Value>,
+    /// What hostile clients did to the server, once they have: several figures read it.
+    pub(super) hostile: Findings,
     /// Why these are not to be had, once that is known.
     no_mlx_lm: Option<Unavailable>,
     no_cache_core: Option<Unavailable>,
@@ -95,6 +99,7 @@ impl Workbench {
             llama_server: None,
             loads: report::folder()?.join("load.json"),
             replayed_trace: None,
+            hostile: Findings::default(),
             no_mlx_lm: None,
             no_cache_core: None,
         })
@@ -278,17 +283,24 @@ impl Workbench {
         if self.our_server.is_some() {
             return Ok(());
         }
-        let program = programs::package("motet-server", self.build())?;
-        let mut command = Command::new(program);
-        match &self.mlx {
-            Mlx::Ready(ready) if !self.quick => command.arg("--model").arg(&ready.model),
-            _ => command.arg("--oracle"),
-        };
-        command.args(["--name", OUR_MODEL]);
         let log = report::folder()?.join("server.log");
-        let serving = Serving::start("our server", OUR_MODEL, &mut command, &log)?;
-        self.our_server = Some(serving);
+        self.our_server = Some(self.our_server_to_start()?.start(&log)?);
         Ok(())
+    }
+
+    /// Builds our server. It is to serve the model, or the oracle where this is quick.
+    pub(super) fn our_server_to_start(&self) -> Result<OurServer> {
+        let program = programs::package("motet-server", self.build())?;
+        let mut arguments: Vec<OsString> = match &self.mlx {
+            Mlx::Ready(ready) if !self.quick => vec!["--model".into(), ready.model.clone().into()],
+            _ => vec!["--oracle".into()],
+        };
+        arguments.extend(["--name".into(), OUR_MODEL.into()]);
+        Ok(OurServer {
+            program,
+            arguments,
+            model: OUR_MODEL,
+        })
     }
 
     fn start_mlx_lm_server(&self) -> Result<Serving> {

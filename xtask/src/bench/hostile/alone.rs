@@ -1,0 +1,180 @@
+//! What each hostile schema costs a server that has nothing else to do.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use super::attack::{Attack, Tally};
+use super::grammars::HostileGrammar;
+use super::victim::{Death, Fate, Victim};
+use super::{MEGABYTE, payloads};
+use crate::bench::statistics::Measured;
+use crate::ui;
+
+/// Tokens of an answer: few, for their model's time counts as well.
+const TOKENS: usize = 4;
+/// A server that computes for longer after a schema came is ended. Its cost is at least that.
+const TIME_MAX: Duration = Duration::from_secs(20);
+/// Schemas that cost more are told of one by one.
+const NOTABLE_SECONDS: f64 = 1.0;
+const NOTABLE_MEGABYTES: f64 = 64.0;
+/// The dearest that are told of below the figure.
+const SHOWN: usize = 5;
+
+/// What the schemas cost.
+pub(super) struct Alone {
+    costs: Vec<Cost>,
+    /// Of a schema that is none of the corpus.
+    honest: Cost,
+    /// Bytes by which the server grew at its most since it had started.
+    growth_bytes: u64,
+    tally: Tally,
+}
+
+struct Cost {
+    name: &'static str,
+    processor_seconds: f64,
+    /// Whether the server came to rest by itself.
+    is_whole: bool,
+}
+
+impl Alone {
+    /// Sends each schema to a server that rests, and waits until it rests again.
+    ///
+    /// # Errors
+    ///
+    /// When the server ends by itself, with the names of all schemas that made it.
+    pub(super) fn measure(victim: &mut Victim, schemas: &[HostileGrammar]) -> Result<Self> {
+        let mut alone = Self {
+            costs: Vec::new(),
+            honest: Cost {
+                name: "none",
+                processor_seconds: 0.0,
+                is_whole: true,
+            },
+            growth_bytes: 0,
+            tally: Tally::default(),
+        };
+        let mut deaths = Vec::new();
+        let mut resident = alone.warm_up(victim)?;
+        let mut task = ui::Task::start("schemas, one by one");
+        for (number, schema) in schemas.iter().enumerate() {
+            task.progress(&format!("{number} of {}", schemas.len()));
+            match alone.ask(victim, schema, number) {
+                Ok((cost, peak)) => {
+                    let is_whole = cost.is_whole;
+                    alone.note(cost, peak.saturating_sub(resident));
+                    if is_whole {
+                        continue;
+                    }
+                }
+                Err(error) if error.is::<Death>() => {
+                    ui::note(&format!("{}: {error:#}", schema.name));
+                    deaths.push(format!("{}: {error:#}", schema.name));
+                }
+                Err(error) => return Err(error.context(format!("at {}", schema.name))),
+            }
+            victim.start_anew()?;
+            resident = alone.warm_up(victim)?;
+        }
+        task.done();
+        if !deaths.is_empty() {
+            ui::note(&alone.processor_seconds().remarks.join("\n  "));
+            bail!("schemas end our server: {}", deaths.join("; "));
+        }
+        Ok(alone)
+    }
+
+    fn note(&mut self, cost: Cost, grown_bytes: u64) {
+        self.growth_bytes = self.growth_bytes.max(grown_bytes);
+        let grown = grown_bytes as f64 / MEGABYTE;
+        if cost.processor_seconds > NOTABLE_SECONDS || grown > NOTABLE_MEGABYTES {
+            ui::note(&format!("{}; grown by {grown:.0} MB", cost.line()));
+        }
+        self.costs.push(cost);
+    }
+
+    /// Processor seconds of the dearest.
+    pub(super) fn processor_seconds(&self) -> Measured {
+        let mut dearest: Vec<&Cost> = self.costs.iter().collect();
+        dearest.sort_by(|a, b| b.processor_seconds.total_cmp(&a.processor_seconds));
+        let most = dearest.first().map_or(0.0, |cost| cost.processor_seconds);
+        let lines: Vec<String> = dearest.iter().take(SHOWN).map(|cost| cost.line()).collect();
+        let unended = self.costs.iter().filter(|cost| !cost.is_whole).count();
+        let over = |cost: &&&Cost| cost.processor_seconds > 2.0;
+        Measured::new(vec![most])
+            .remark(format!("the dearest: {}", lines.join("; ")))
+            .remark(format!(
+                "{} of {} cost more than 2 s, {unended} of them were not over after {} s; an honest one costs {:.2} s, its \
+                 {TOKENS} tokens included",
+                dearest.iter().filter(over).count(),
+                self.costs.len(),
+                TIME_MAX.as_secs(),
+                self.honest.processor_seconds,
+            ))
+            .remark(format!("their requests: {}", self.tally))
+    }
+
+    /// Megabytes that the server grew by.
+    pub(super) fn growth(&self) -> Measured {
+        Measured::new(vec![self.growth_bytes as f64 / MEGABYTE])
+    }
+
+    /// Asks twice for something honest. Says how many bytes are resident then.
+    fn warm_up(&mut self, victim: &mut Victim) -> Result<u64> {
+        let honest = HostileGrammar {
+            name: "an honest one",
+            kind: "json_schema",
+            source: r#"{"type":"object","properties":{"name":{"type":"string"}}}"#.into(),
+        };
+        let tally = self.tally.clone();
+        for number in [usize::MAX - 1, usize::MAX] {
+            self.honest = self.ask(victim, &honest, number)?.0;
+            if !self.honest.is_whole {
+                bail!("our server does not come to rest after an honest schema");
+            }
+        }
+        self.tally = tally;
+        let resident = victim.process().resident_bytes()?;
+        victim.process().forget_peak()?;
+        Ok(resident)
+    }
+
+    /// Asks once, and waits until the server rests. Says what it cost, and the most bytes that
+    /// were resident.
+    fn ask(
+        &mut self,
+        victim: &mut Victim,
+        schema: &HostileGrammar,
+        number: usize,
+    ) -> Result<(Cost, u64)> {
+        let begun = Instant::now();
+        let before = victim.process().processor_seconds()?;
+        let shots = vec![payloads::schema_shot(schema, number, TOKENS)];
+        let attack = Attack::start(victim.port(), 1, shots, Duration::ZERO);
+        let fate = victim.watch(|| attack.is_over() || begun.elapsed() >= TIME_MAX)?;
+        self.tally.add(&attack.end());
+        let left = TIME_MAX.saturating_sub(begun.elapsed());
+        let is_whole = fate == Fate::Well && victim.comes_to_rest(left)?;
+        // A server that was ended has no numbers left: it was seen to grow by all it may.
+        let (spent, peak) = if victim.was_ended() {
+            (begun.elapsed().as_secs_f64(), victim.resident_bytes_max())
+        } else {
+            let spent = victim.process().processor_seconds()? - before;
+            (spent, victim.process().peak_bytes()?)
+        };
+        let cost = Cost {
+            name: schema.name,
+            processor_seconds: spent,
+            is_whole,
+        };
+        Ok((cost, peak))
+    }
+}
+
+impl Cost {
+    fn line(&self) -> String {
+        let at_least = if self.is_whole { "" } else { "at least " };
+        format!("{} {at_least}{:.1} s", self.name, self.processor_seconds)
+    }
+}

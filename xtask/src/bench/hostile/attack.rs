@@ -1,0 +1,213 @@
+//! Hostile clients: so many at once, for a bounded time.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::exchange::{self, Answer};
+
+/// Three hundred clients are three hundred threads; none of them needs much.
+const STACK_BYTES: usize = 256 << 10;
+
+/// One request of a hostile client.
+#[derive(Clone, Debug)]
+pub(super) struct Shot {
+    pub(super) path: &'static str,
+    pub(super) body: Arc<[u8]>,
+    /// How long its client waits for the answer before it leaves.
+    pub(super) patience: Duration,
+}
+
+/// Clients that send what they are given. They leave when this is dropped.
+pub(super) struct Attack {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    port: u16,
+    shots: Vec<Shot>,
+    /// Shots that were begun; each is begun anew once all have been.
+    begun: AtomicUsize,
+    /// Shots are not begun anew after this.
+    enough: Instant,
+    is_over: AtomicBool,
+    tally: Mutex<Tally>,
+}
+
+/// How many requests ended how.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally(BTreeMap<String, usize>);
+
+impl Attack {
+    /// Sends every shot once, by so many clients; and all of them again until `time_least`
+    /// is over.
+    pub(super) fn start(port: u16, clients: usize, shots: Vec<Shot>, time_least: Duration) -> Self {
+        let shared = Arc::new(Shared {
+            port,
+            shots,
+            begun: AtomicUsize::new(0),
+            enough: Instant::now() + time_least,
+            is_over: AtomicBool::new(false),
+            tally: Mutex::default(),
+        });
+        let threads = (0..clients).map(|_| {
+            let shared = Arc::clone(&shared);
+            let client = thread::Builder::new().stack_size(STACK_BYTES);
+            let client = client.spawn(move || shared.send());
+            client.expect("the system has threads left")
+        });
+        Self {
+            threads: threads.collect(),
+            shared,
+        }
+    }
+
+    /// Whether everything was sent and answered, or left.
+    pub(super) fn is_over(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// How many were begun, of how many.
+    pub(super) fn progress(&self) -> String {
+        let begun = self.shared.begun.load(Ordering::Relaxed);
+        format!(
+            "{begun} requests begun, of {} at the least",
+            self.shared.shots.len()
+        )
+    }
+
+    /// Has all clients leave, and says what came of their requests.
+    pub(super) fn end(mut self) -> Tally {
+        self.leave();
+        let tally = self.shared.tally.lock();
+        tally.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn leave(&mut self) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            thread.join().ok();
+        }
+    }
+}
+
+impl Drop for Attack {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl Shared {
+    fn send(&self) {
+        while !self.is_over.load(Ordering::Relaxed) {
+            let number = self.begun.fetch_add(1, Ordering::Relaxed);
+            if number >= self.shots.len() && Instant::now() >= self.enough {
+                self.begun.fetch_sub(1, Ordering::Relaxed);
+                return;
+            }
+            let shot = &self.shots[number % self.shots.len()];
+            let begun = Instant::now();
+            let is_to_leave =
+                || self.is_over.load(Ordering::Relaxed) || begun.elapsed() >= shot.patience;
+            let answer = exchange::post(self.port, shot.path, &shot.body, is_to_leave);
+            let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+            tally.count(&answer);
+        }
+    }
+}
+
+impl Tally {
+    pub(super) fn count(&mut self, answer: &Answer) {
+        let kind = match answer {
+            Answer::Status(status) => format!("status {status}"),
+            Answer::Left => "left".to_owned(),
+            Answer::CutOff(kind) => format!("cut off ({kind})"),
+        };
+        *self.0.entry(kind).or_default() += 1;
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        for (kind, count) in &other.0 {
+            *self.0.entry(kind.clone()).or_default() += count;
+        }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = self.0.iter().map(|(kind, count)| format!("{count} {kind}"));
+        f.write_str(&parts.collect::<Vec<_>>().join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+
+    /// A server that answers so many requests with 200 and then none.
+    fn server(answers: usize) -> u16 {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        thread::spawn(move || {
+            let mut held = Vec::new();
+            for number in 0.. {
+                let (mut stream, _) = listener.accept().unwrap();
+                if number < answers {
+                    let mut read = Vec::new();
+                    let mut byte = [0];
+                    while !read.ends_with(b"{}") {
+                        stream.read_exact(&mut byte).unwrap();
+                        read.push(byte[0]);
+                    }
+                    stream.write_all(b"HTTP/1.0 200 OK\r\n\r\n").unwrap();
+                } else {
+                    held.push(stream);
+                }
+            }
+        });
+        port
+    }
+
+    fn shots(count: usize, patience: Duration) -> Vec<Shot> {
+        let body: Arc<[u8]> = b"{}".as_slice().into();
+        let shot = Shot {
+            path: "/x",
+            body,
+            patience,
+        };
+        vec![shot; count]
+    }
+
+    #[test]
+    fn every_shot_is_sent_once_and_counted() {
+        let for_ever = Duration::from_secs(3600);
+        let attack = Attack::start(server(100), 3, shots(7, for_ever), Duration::ZERO);
+        while !attack.is_over() {
+            thread::yield_now();
+        }
+        assert_eq!(attack.end().to_string(), "7 status 200");
+    }
+
+    #[test]
+    fn clients_leave_when_they_have_no_patience_or_are_told_to() {
+        let attack = Attack::start(server(1), 1, shots(2, Duration::ZERO), Duration::ZERO);
+        while !attack.is_over() {
+            thread::yield_now();
+        }
+        assert_eq!(attack.end().to_string(), "2 left");
+        let for_ever = Duration::from_secs(3600);
+        let attack = Attack::start(server(0), 2, shots(2, for_ever), for_ever);
+        while attack.shared.begun.load(Ordering::Relaxed) < 2 {
+            thread::yield_now();
+        }
+        assert_eq!(attack.end().to_string(), "2 left");
+    }
+}

@@ -1,0 +1,98 @@
+//! Memory under many bodies at once.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use super::attack::{Attack, Tally};
+use super::victim::{Fate, Victim};
+use super::{MEGABYTE, payloads};
+use crate::bench::statistics::{Measured, median};
+use crate::ui;
+
+/// Short bodies of the same requests: what these grow the server by is the model's own work.
+const SHORT_BYTES: usize = 512;
+const REST_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Megabytes that the server grows by while so many clients send a body of that length each, all
+/// at once. Each round has a server of its own, to which they send short ones twice before: what
+/// the model keeps is there then, and what it takes again and again is told beside.
+pub(super) fn measure(
+    victim: &mut Victim,
+    rounds: usize,
+    count: usize,
+    bytes: usize,
+) -> Result<Measured> {
+    let (mut samples, mut short, mut seconds) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut tally, mut ended) = (Tally::default(), 0);
+    for round in 0..rounds {
+        if round > 0 {
+            victim.start_anew()?;
+        }
+        let label = format!("bodies, round {} of {rounds}", round + 1);
+        let mut task = ui::Task::start(label);
+        let mut short_grown = 0.0;
+        for _ in 0..2 {
+            let before = grown(victim, count, SHORT_BYTES, &mut task)?;
+            if before.was_ended || !victim.comes_to_rest(REST_TIME_MAX)? {
+                bail!("our server does not come to rest after short bodies");
+            }
+            short_grown = before.megabytes;
+        }
+        let under = grown(victim, count, bytes, &mut task)?;
+        task.done();
+        ui::note(&format!(
+            "grown by {:.0} MB, and by {short_grown:.0} MB under short ones",
+            under.megabytes
+        ));
+        samples.push(under.megabytes);
+        short.push(short_grown);
+        seconds.push(under.seconds);
+        tally.add(&under.tally);
+        ended += usize::from(under.was_ended);
+    }
+    let measured = Measured::new(samples)
+        .remark(format!(
+            "bodies of {bytes} bytes, over in {:.1} s; the same requests with bodies of {SHORT_BYTES} bytes \
+             before: {:.0} MB",
+            median(&seconds),
+            median(&short)
+        ))
+        .remark(format!("what came of them: {tally}"));
+    Ok(match ended {
+        0 => measured,
+        _ => measured.remark(format!(
+            "{ended} of {rounds} servers were ended at that size: they would have grown further"
+        )),
+    })
+}
+
+struct Grown {
+    megabytes: f64,
+    seconds: f64,
+    tally: Tally,
+    was_ended: bool,
+}
+
+fn grown(victim: &mut Victim, count: usize, bytes: usize, task: &mut ui::Task) -> Result<Grown> {
+    let shots = payloads::zero_shots(count, bytes);
+    victim.process().forget_peak()?;
+    let before = victim.process().resident_bytes()?;
+    let begun = Instant::now();
+    let attack = Attack::start(victim.port(), count, shots, Duration::ZERO);
+    let fate = victim.watch(|| {
+        task.progress(&attack.progress());
+        attack.is_over()
+    })?;
+    let peak = match fate {
+        Fate::Well => victim.process().peak_bytes()?,
+        Fate::TooLarge => victim.resident_bytes_max(),
+    };
+    let seconds = begun.elapsed().as_secs_f64();
+    Ok(Grown {
+        megabytes: peak.saturating_sub(before) as f64 / MEGABYTE,
+        seconds,
+        tally: attack.end(),
+        was_ended: fate == Fate::TooLarge,
+    })
+}

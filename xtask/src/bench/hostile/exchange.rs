@@ -1,0 +1,223 @@
+//! One request over a connection of its own, which its client can leave at any moment.
+//!
+//! HTTP/1.0, so that answers come as they are and end with their connection.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::time::Duration;
+
+/// How often a client that waits looks whether it is to leave.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// Bytes that are written or read at once.
+const PORTION_BYTES: usize = 256 << 10;
+/// Of an answer, the first bytes are kept: they hold its status.
+const HEAD_BYTES: usize = 64;
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The answer came to its end, with this status.
+    Status(u16),
+    /// The client left before that.
+    Left,
+    /// The server closed the connection without a status.
+    CutOff(io::ErrorKind),
+}
+
+/// Posts JSON and reads the answer to its end, unless `is_to_leave` says otherwise.
+pub(super) fn post(port: u16, path: &str, body: &[u8], is_to_leave: impl Fn() -> bool) -> Answer {
+    let answered = open(port, path, body, &is_to_leave).and_then(|stream| match stream {
+        Some(stream) => status(stream, &is_to_leave),
+        None => Ok(None),
+    });
+    match answered {
+        Ok(Some(status)) => Answer::Status(status),
+        Ok(None) => Answer::Left,
+        Err(error) => Answer::CutOff(error.kind()),
+    }
+}
+
+/// Posts JSON and hands each line of the answer to `on_line`, until the answer ends, or
+/// `on_line` returns false, or the client is to leave.
+///
+/// # Errors
+///
+/// When the connection breaks.
+pub(super) fn post_for_lines(
+    port: u16,
+    path: &str,
+    body: &[u8],
+    is_to_leave: impl Fn() -> bool,
+    mut on_line: impl FnMut(&str) -> bool,
+) -> io::Result<()> {
+    let Some(stream) = open(port, path, body, &is_to_leave)? else {
+        return Ok(());
+    };
+    let mut lines = BufReader::new(stream);
+    let mut line = Vec::new();
+    while !is_to_leave() {
+        match lines.read_until(b'\n', &mut line) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {
+                if !on_line(String::from_utf8_lossy(&line).trim_end()) {
+                    return Ok(());
+                }
+                line.clear();
+            }
+            // What has come of the line stays in it.
+            Err(error) if is_only_late(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// A connection with the request written; none when the client left meanwhile.
+fn open(
+    port: u16,
+    path: &str,
+    body: &[u8],
+    is_to_leave: &impl Fn() -> bool,
+) -> io::Result<Option<TcpStream>> {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(LOOK_INTERVAL))?;
+    stream.set_write_timeout(Some(LOOK_INTERVAL))?;
+    let head = format!(
+        "POST {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    for mut rest in [head.as_bytes(), body] {
+        while !rest.is_empty() {
+            if is_to_leave() {
+                return Ok(None);
+            }
+            match stream.write(&rest[..rest.len().min(PORTION_BYTES)]) {
+                Ok(written) => rest = &rest[written..],
+                Err(error) if is_only_late(&error) => {}
+                // A server may refuse before it has read everything: its answer is there.
+                Err(error) if is_closed(&error) => return Ok(Some(stream)),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(Some(stream))
+}
+
+/// Reads an answer to its end; none when the client left before.
+fn status(mut stream: TcpStream, is_to_leave: &impl Fn() -> bool) -> io::Result<Option<u16>> {
+    let mut head = Vec::new();
+    let mut portion = vec![0; PORTION_BYTES];
+    loop {
+        if is_to_leave() {
+            return Ok(None);
+        }
+        match stream.read(&mut portion) {
+            Ok(0) => break,
+            Ok(read) => {
+                let wanted = HEAD_BYTES.saturating_sub(head.len());
+                head.extend_from_slice(&portion[..read.min(wanted)]);
+            }
+            Err(error) if is_only_late(&error) => {}
+            // Some of the request was not read: the end of the answer looks like this then.
+            Err(error) if is_closed(&error) && !head.is_empty() => break,
+            Err(error) => return Err(error),
+        }
+    }
+    let told = String::from_utf8_lossy(&head);
+    let status = told
+        .split_whitespace()
+        .nth(1)
+        .and_then(|code| code.parse().ok());
+    let status = status.ok_or(io::ErrorKind::UnexpectedEof)?;
+    Ok(Some(status))
+}
+
+fn is_only_late(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
+}
+
+fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
+    matches!(
+        error.kind(),
+        BrokenPipe | ConnectionAborted | ConnectionReset
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    /// A server that reads one request with a body of two bytes, and what it does then.
+    fn server(then: impl FnOnce(TcpStream) + Send + 'static) -> (u16, thread::JoinHandle<()>) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut read = Vec::new();
+            let mut byte = [0];
+            while !read.ends_with(b"\r\n\r\n{}") {
+                stream.read_exact(&mut byte).unwrap();
+                read.push(byte[0]);
+            }
+            then(stream);
+        });
+        (port, server)
+    }
+
+    fn answers(answer: &'static str) -> (u16, thread::JoinHandle<()>) {
+        server(move |mut stream| stream.write_all(answer.as_bytes()).unwrap())
+    }
+
+    #[test]
+    fn an_answer_has_a_status_or_is_cut_off() {
+        let check = |answer, expected| {
+            let (port, server) = answers(answer);
+            assert_eq!(post(port, "/x", b"{}", || false), expected, "{answer}");
+            server.join().unwrap();
+        };
+        check("HTTP/1.0 422 No\r\n\r\n{\"error\":1}", Answer::Status(422));
+        check("", Answer::CutOff(io::ErrorKind::UnexpectedEof));
+    }
+
+    #[test]
+    fn a_client_leaves_when_it_is_told_to() {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&is_over);
+        let (port, server) = server(move |mut stream| {
+            told.store(true, Ordering::Relaxed);
+            assert_eq!(
+                stream.read(&mut [0]).unwrap(),
+                0,
+                "it closes the connection"
+            );
+        });
+        let answer = post(port, "/x", b"{}", || is_over.load(Ordering::Relaxed));
+        assert_eq!(answer, Answer::Left);
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn lines_come_one_by_one() {
+        let (port, server) = answers("HTTP/1.0 200 OK\r\n\r\ndata: 1\n\ndata: 2\n");
+        let mut lines = Vec::new();
+        let on_line = |line: &str| {
+            lines.push(line.to_owned());
+            line != "data: 2"
+        };
+        post_for_lines(port, "/x", b"{}", || false, on_line).unwrap();
+        assert_eq!(
+            lines,
+            ["HTTP/1.0 200 OK", "", "data: 1", "", "data: 2"].map(str::to_owned)
+        );
+        server.join().unwrap();
+    }
+}

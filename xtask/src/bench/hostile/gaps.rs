@@ -1,0 +1,228 @@
+//! Streams that are first undisturbed and then beside an attack, in turns.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use super::attack::{Attack, Shot, Tally};
+use super::streams::{Streams, Window};
+use super::victim::{Fate, Victim};
+use crate::bench::statistics::{Measured, median, range};
+use crate::ui;
+
+/// Tokens that each stream hears before anything is measured.
+const SETTLED_TOKENS: usize = 8;
+/// A stream that hears nothing for so long after an attack is given up: its gap is at least that.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// A server may compute for so long after everybody has gone before another is started.
+const REST_TIME_MAX: Duration = Duration::from_secs(3);
+const MILLISECOND: f64 = 1e-3;
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    pub(super) pairs: usize,
+    pub(super) streams: usize,
+    /// Most tokens that a stream asks for before it asks anew.
+    pub(super) stream_tokens: usize,
+    pub(super) clients: usize,
+    /// The length of an undisturbed stretch, and the least of an attacked one.
+    pub(super) calm: Duration,
+    /// Clients of an attack leave after so long.
+    pub(super) attack_max: Duration,
+    /// From when the clients have gone until it is measured whether their work has.
+    pub(super) grace: Duration,
+}
+
+/// What all pairs came to.
+pub(super) struct Gaps {
+    pairs: Vec<Pair>,
+    tally: Tally,
+    remarks: Vec<String>,
+}
+
+/// One undisturbed stretch and one beside an attack. In seconds.
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    step: f64,
+    longest_undisturbed: f64,
+    longest_attacked: f64,
+    /// Processor time for each token, before the attack and after it.
+    cost_before: f64,
+    cost_after: f64,
+    came_to_rest: bool,
+}
+
+impl Gaps {
+    /// Measures the pairs; `shots` says what is sent in each.
+    ///
+    /// # Errors
+    ///
+    /// When the server ends or has to be ended, or a stream breaks.
+    pub(super) fn measure(
+        name: &str,
+        victim: &mut Victim,
+        plan: &Plan,
+        shots: impl Fn(usize) -> Vec<Shot>,
+    ) -> Result<Self> {
+        let mut gaps = Self {
+            pairs: Vec::new(),
+            tally: Tally::default(),
+            remarks: Vec::new(),
+        };
+        for round in 0..plan.pairs {
+            let label = format!("{name}, pair {} of {}", round + 1, plan.pairs);
+            let mut task = ui::Task::start(label);
+            let pair = gaps.pair(victim, plan, round, shots(round), &mut task)?;
+            task.done();
+            ui::note(&pair.line());
+            if !pair.came_to_rest && round + 1 < plan.pairs {
+                victim.start_anew()?;
+            }
+            gaps.pairs.push(pair);
+        }
+        let unrested = gaps.pairs.iter().filter(|pair| !pair.came_to_rest).count();
+        gaps.remark(format!("requests of hostile clients: {}", gaps.tally));
+        gaps.remark(format!(
+            "{unrested} of {} servers went on computing {} s after everybody had gone",
+            plan.pairs,
+            REST_TIME_MAX.as_secs()
+        ));
+        Ok(gaps)
+    }
+
+    /// Says something to people, below each figure.
+    pub(super) fn remark(&mut self, remark: String) {
+        self.remarks.push(remark);
+    }
+
+    /// Longest gap beside the attack ÷ undisturbed step.
+    pub(super) fn longest_by_step(&self) -> Measured {
+        let all = |value: fn(&Pair) -> f64| -> Vec<f64> { self.pairs.iter().map(value).collect() };
+        let undisturbed = all(|pair| pair.longest_undisturbed / pair.step);
+        let remark = format!(
+            "undisturbed: step {:.1} ms, longest gap {:.2} of them ({:.2} … {:.2}); beside the attack {:.0} ms",
+            median(&all(|pair| pair.step)) / MILLISECOND,
+            median(&undisturbed),
+            range(&undisturbed).0,
+            range(&undisturbed).1,
+            median(&all(|pair| pair.longest_attacked)) / MILLISECOND,
+        );
+        self.measured(all(|pair| pair.longest_attacked / pair.step), remark)
+    }
+
+    /// Processor time for each token after the attack ÷ before.
+    pub(super) fn after_by_before(&self) -> Measured {
+        let all = |value: fn(&Pair) -> f64| -> Vec<f64> { self.pairs.iter().map(value).collect() };
+        let remark = format!(
+            "{:.2} ms of a processor for each token before, {:.2} ms after",
+            median(&all(|pair| pair.cost_before)) / MILLISECOND,
+            median(&all(|pair| pair.cost_after)) / MILLISECOND,
+        );
+        self.measured(all(|pair| pair.cost_after / pair.cost_before), remark)
+    }
+
+    fn measured(&self, samples: Vec<f64>, remark: String) -> Measured {
+        let remarks = std::iter::once(&remark).chain(&self.remarks);
+        remarks.fold(Measured::new(samples), Measured::remark)
+    }
+
+    fn pair(
+        &mut self,
+        victim: &mut Victim,
+        plan: &Plan,
+        round: usize,
+        shots: Vec<Shot>,
+        task: &mut ui::Task,
+    ) -> Result<Pair> {
+        let streams = Streams::open(victim.port(), plan.streams, plan.stream_tokens, round);
+        let opened = Instant::now();
+        watch(victim, &streams, || {
+            streams.tokens_least() >= SETTLED_TOKENS || opened.elapsed() > SILENCE_MAX
+        })?;
+        if streams.tokens_least() < SETTLED_TOKENS {
+            bail!("the streams do not begin within {SILENCE_MAX:?}");
+        }
+        task.progress("undisturbed");
+        let (before, cost_before) = cost(victim, &streams, plan.calm)?;
+        let undisturbed = streams.gaps(before);
+
+        let attack = Attack::start(victim.port(), plan.clients, shots, plan.calm);
+        let begun = Instant::now();
+        watch(victim, &streams, || {
+            task.progress(&attack.progress());
+            attack.is_over() || begun.elapsed() >= plan.attack_max
+        })?;
+        self.tally.add(&attack.end());
+        let attacked = Window {
+            from: begun,
+            to: Instant::now(),
+        };
+        task.progress("what comes after");
+        watch(victim, &streams, || {
+            streams.have_heard_since(attacked.to) || attacked.to.elapsed() >= SILENCE_MAX
+        })?;
+        let longest_attacked = streams.longest_gap(attacked);
+
+        watch(victim, &streams, || attacked.to.elapsed() >= plan.grace)?;
+        let (_, cost_after) = cost(victim, &streams, plan.calm)?;
+        if undisturbed.is_empty() {
+            bail!("no stream had two tokens within {:?}", plan.calm);
+        }
+        drop(streams);
+        Ok(Pair {
+            step: median(&undisturbed),
+            longest_undisturbed: range(&undisturbed).1,
+            longest_attacked,
+            cost_before,
+            cost_after,
+            came_to_rest: victim.comes_to_rest(REST_TIME_MAX)?,
+        })
+    }
+}
+
+impl Pair {
+    fn line(&self) -> String {
+        format!(
+            "step {:.1} ms; longest gap {:.0} ms undisturbed, {:.0} ms beside the attack; a token \
+             costs {:.2} ms of a processor before, {:.2} ms after{}",
+            self.step / MILLISECOND,
+            self.longest_undisturbed / MILLISECOND,
+            self.longest_attacked / MILLISECOND,
+            self.cost_before / MILLISECOND,
+            self.cost_after / MILLISECOND,
+            if self.came_to_rest {
+                ""
+            } else {
+                "; it goes on computing"
+            }
+        )
+    }
+}
+
+/// Processor time for each token of a stretch that begins now. Where no token came, that of one.
+fn cost(victim: &mut Victim, streams: &Streams, time: Duration) -> Result<(Window, f64)> {
+    let from = Instant::now();
+    let before = victim.process().processor_seconds()?;
+    watch(victim, streams, || from.elapsed() >= time)?;
+    let spent = victim.process().processor_seconds()? - before;
+    let to = Instant::now();
+    let window = Window { from, to };
+    Ok((window, spent / streams.tokens(window).max(1) as f64))
+}
+
+/// Looks after the server and the streams until `is_over` says so.
+fn watch(victim: &mut Victim, streams: &Streams, mut is_over: impl FnMut() -> bool) -> Result<()> {
+    let mut failure = None;
+    let fate = victim.watch(|| {
+        failure = streams.failure();
+        failure.is_some() || is_over()
+    })?;
+    if fate == Fate::TooLarge {
+        bail!("our server grew by more than 4 GiB and was ended");
+    }
+    match failure {
+        Some(failure) => bail!("an honest stream ended: {failure}"),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,172 @@
+//! Figures of the server beside clients that want to stall it.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `gaps.rs` | eight streams, first undisturbed and then beside an attack, in turns |
+//! | `alone.rs` | what each hostile schema costs the server that has nothing else to do |
+//! | `bodies.rs` | memory under many bodies at once |
+//! | `payloads.rs` | schemas, texts and bodies to attack with |
+//! | `attack.rs`, `exchange.rs` | hostile clients, and the one request that each sends at a time |
+//! | `streams.rs` | the honest clients, and when their tokens came |
+//! | `victim.rs`, `process.rs` | the server, watched; its processor time and memory |
+//!
+//! Everything goes over loopback and is bounded in count and time. The server is a process of its
+//! own. It is ended when it grows beyond what the machine has to spare, and when an attack leaves
+//! it computing: the next round has a new one.
+
+mod alone;
+mod attack;
+mod bodies;
+mod exchange;
+mod gaps;
+#[path = "../../../../tests/hostile/grammars.rs"]
+#[allow(unreachable_pub, reason = "tests include it too")]
+mod grammars;
+mod payloads;
+mod process;
+mod streams;
+mod victim;
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+
+use self::alone::Alone;
+use self::gaps::{Gaps, Plan};
+use self::victim::Victim;
+use super::statistics::Measured;
+use super::workbench::Workbench;
+
+/// Honest streams beside the attack.
+const STREAMS: usize = 8;
+/// Most tokens that a stream asks for before it asks anew.
+const STREAM_TOKENS: usize = 2_048;
+/// Pairs of an undisturbed stretch and an attacked one.
+const PAIRS: usize = 5;
+/// Hostile clients at once.
+const SCHEMA_CLIENTS: usize = 4;
+const TEXT_CLIENTS: usize = 8;
+/// Tokens that an answer after a hostile schema may have: each needs a mask.
+const SCHEMA_TOKENS: usize = 16;
+/// A hostile text, and the body around it is shorter than the server's limit.
+const TEXT_BYTES: usize = 3_900_000;
+/// The server's limit.
+const BODY_BYTES_MAX: usize = 4 << 20;
+const BODIES: usize = 320;
+const BODY_ROUNDS: usize = 5;
+/// Few sequences at once take little memory themselves, and bodies that are kept for as long as
+/// their answers take are kept for longer.
+const BODY_SEQUENCES: [&str; 2] = ["--sequences-max", "8"];
+
+const MEGABYTE: f64 = 1e6;
+/// A server that grows by more is ended, and the machine has its memory back.
+const GROWTH_BYTES_MAX: u64 = 4 << 30;
+
+/// What was measured once and several figures read; or why it could not be.
+#[derive(Default)]
+pub(super) struct Findings {
+    schema_gaps: Option<Result<Gaps, String>>,
+    schemas_alone: Option<Result<Alone, String>>,
+}
+
+/// Longest gap of eight streams beside hostile schemas ÷ their median step undisturbed.
+pub(super) fn grammar_gap(workbench: &mut Workbench) -> Result<Measured> {
+    Ok(schema_gaps(workbench)?.longest_by_step())
+}
+
+/// Processor time for each of their tokens after hostile schemas ÷ before.
+pub(super) fn grammar_after(workbench: &mut Workbench) -> Result<Measured> {
+    Ok(schema_gaps(workbench)?.after_by_before())
+}
+
+/// Processor seconds that the dearest schema costs.
+pub(super) fn grammar_cpu(workbench: &mut Workbench) -> Result<Measured> {
+    Ok(schemas_alone(workbench)?.processor_seconds())
+}
+
+/// Megabytes that the server grows by while it gets all schemas.
+pub(super) fn grammar_rss(workbench: &mut Workbench) -> Result<Measured> {
+    Ok(schemas_alone(workbench)?.growth())
+}
+
+/// Longest gap of eight streams beside texts that are far too long ÷ their median step
+/// undisturbed.
+pub(super) fn text_gap(workbench: &mut Workbench) -> Result<Measured> {
+    let clients = workbench.pick(TEXT_CLIENTS, 2);
+    let bytes = workbench.pick(TEXT_BYTES, 40_000);
+    let plan = plan(workbench, clients, Duration::from_secs(60));
+    let mut victim = victim(workbench)?;
+    let gaps = Gaps::measure("texts", &mut victim, &plan, |round| {
+        payloads::text_shots(clients, bytes, round)
+    });
+    Ok(gaps?.longest_by_step())
+}
+
+/// Megabytes that the server grows by under many bodies at once.
+pub(super) fn body_rss(workbench: &mut Workbench) -> Result<Measured> {
+    let count = workbench.pick(BODIES, 12);
+    let bytes = workbench.pick(BODY_BYTES_MAX - 64, 100_000);
+    let rounds = workbench.pick(BODY_ROUNDS, 1);
+    let mut server = workbench.our_server_to_start()?;
+    server.arguments.extend(BODY_SEQUENCES.map(OsString::from));
+    let mut victim = Victim::start(server, GROWTH_BYTES_MAX)?;
+    bodies::measure(&mut victim, rounds, count, bytes)
+}
+
+fn schema_gaps(workbench: &mut Workbench) -> Result<&Gaps> {
+    if workbench.hostile.schema_gaps.is_none() {
+        let measured = measure_schema_gaps(workbench);
+        workbench.hostile.schema_gaps = Some(measured.map_err(|error| format!("{error:#}")));
+    }
+    found(workbench.hostile.schema_gaps.as_ref())
+}
+
+fn measure_schema_gaps(workbench: &Workbench) -> Result<Gaps> {
+    let (schemas, left_out) = payloads::schemas(workbench.is_quick());
+    let plan = plan(workbench, SCHEMA_CLIENTS, Duration::from_secs(40));
+    let mut victim = victim(workbench)?;
+    let mut gaps = Gaps::measure("schemas", &mut victim, &plan, |round| {
+        payloads::schema_shots(&schemas, SCHEMA_TOKENS, round, plan.pairs)
+    })?;
+    gaps.remark(format!(
+        "{} schemas; {left_out} other grammars of the corpus have no field in the server's API",
+        schemas.len()
+    ));
+    Ok(gaps)
+}
+
+fn schemas_alone(workbench: &mut Workbench) -> Result<&Alone> {
+    if workbench.hostile.schemas_alone.is_none() {
+        let (schemas, _) = payloads::schemas(workbench.is_quick());
+        let measured =
+            victim(workbench).and_then(|mut victim| Alone::measure(&mut victim, &schemas));
+        workbench.hostile.schemas_alone = Some(measured.map_err(|error| format!("{error:#}")));
+    }
+    found(workbench.hostile.schemas_alone.as_ref())
+}
+
+fn found<T>(measured: Option<&Result<T, String>>) -> Result<&T> {
+    let measured = measured.expect("it was just measured");
+    measured.as_ref().map_err(|why| anyhow!("{why}"))
+}
+
+fn plan(workbench: &Workbench, clients: usize, attack_max: Duration) -> Plan {
+    let time = |full: u64, quick: u64| match workbench.is_quick() {
+        true => Duration::from_millis(quick),
+        false => Duration::from_millis(full),
+    };
+    Plan {
+        pairs: workbench.pick(PAIRS, 1),
+        streams: workbench.pick(STREAMS, 2),
+        stream_tokens: workbench.pick(STREAM_TOKENS, 256),
+        clients,
+        calm: time(5_000, 300),
+        attack_max: attack_max.min(time(60_000, 5_000)),
+        grace: time(2_000, 100),
+    }
+}
+
+fn victim(workbench: &Workbench) -> Result<Victim> {
+    Victim::start(workbench.our_server_to_start()?, GROWTH_BYTES_MAX)
+}

@@ -1,0 +1,186 @@
+//! The server under attack: watched, ended before it takes the machine's memory, and started
+//! anew where it does not come to rest.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::process::Process;
+use crate::bench::report;
+use crate::bench::serving::{OurServer, Serving};
+
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+/// A process that is about to end has ended after so long.
+const END_TIME: Duration = Duration::from_secs(5);
+/// The log of the last server that ended by itself; the next one has the usual log.
+const DEATH_LOG: &str = "hostile-server-ended.log";
+/// A server rests if it computes less than [`REST_SECONDS`] for so long.
+const REST_INTERVAL: Duration = Duration::from_millis(300);
+const REST_SECONDS: f64 = 0.03;
+
+/// Our server, and how another is started.
+pub(super) struct Victim {
+    recipe: OurServer,
+    log: PathBuf,
+    serving: Serving,
+    process: Process,
+    /// It is ended if it grows by more.
+    growth_bytes_max: u64,
+    resident_at_start: u64,
+    was_ended: bool,
+}
+
+/// The server ended by itself, and how.
+#[derive(Clone, Debug)]
+pub(super) struct Death(String);
+
+/// How a server came through something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Well,
+    /// It grew by more than it may and was ended.
+    TooLarge,
+}
+
+impl Victim {
+    /// Starts a server that may grow by so many bytes.
+    pub(super) fn start(recipe: OurServer, growth_bytes_max: u64) -> Result<Self> {
+        let log = report::folder()?.join("hostile-server.log");
+        let serving = recipe.start(&log)?;
+        let process = Process::new(serving.id())?;
+        Ok(Self {
+            resident_at_start: process.resident_bytes()?,
+            recipe,
+            log,
+            serving,
+            process,
+            growth_bytes_max,
+            was_ended: false,
+        })
+    }
+
+    /// Ends this server and starts another.
+    pub(super) fn start_anew(&mut self) -> Result<()> {
+        self.serving.kill();
+        let fresh = Self::start(self.recipe.clone(), self.growth_bytes_max)?;
+        *self = fresh;
+        Ok(())
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.serving.port()
+    }
+
+    pub(super) fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// The size at which it is ended.
+    pub(super) fn resident_bytes_max(&self) -> u64 {
+        self.resident_at_start + self.growth_bytes_max
+    }
+
+    /// Whether it grew by more than it may.
+    pub(super) fn was_ended(&self) -> bool {
+        self.was_ended
+    }
+
+    /// Looks after the server until `is_over` says so.
+    ///
+    /// # Errors
+    ///
+    /// [`Death`] when the server has ended by itself.
+    pub(super) fn watch(&mut self, mut is_over: impl FnMut() -> bool) -> Result<Fate> {
+        while !is_over() {
+            let resident = self.process.resident_bytes();
+            if resident.is_err() {
+                // A process that is ending has no memory to tell of.
+                thread::sleep(END_TIME);
+            }
+            if let Some(status) = self.serving.ended()? {
+                let kept = self.log.with_file_name(DEATH_LOG);
+                std::fs::copy(&self.log, &kept)?;
+                let words = last_words(&kept);
+                return Err(Death(format!("our server ended ({status}): {words}")).into());
+            }
+            if resident? > self.resident_bytes_max() {
+                self.serving.kill();
+                self.was_ended = true;
+                return Ok(Fate::TooLarge);
+            }
+            thread::sleep(LOOK_INTERVAL);
+        }
+        Ok(Fate::Well)
+    }
+
+    /// The same for so long.
+    pub(super) fn watch_for(&mut self, time: Duration) -> Result<Fate> {
+        let begun = Instant::now();
+        self.watch(|| begun.elapsed() >= time)
+    }
+
+    /// Waits until it computes nothing, for so long at the most; false if it does not stop.
+    pub(super) fn comes_to_rest(&mut self, time_max: Duration) -> Result<bool> {
+        let begun = Instant::now();
+        loop {
+            let before = self.process.processor_seconds()?;
+            if self.watch_for(REST_INTERVAL)? == Fate::TooLarge {
+                return Ok(false);
+            }
+            if self.process.processor_seconds()? - before < REST_SECONDS {
+                return Ok(true);
+            }
+            if begun.elapsed() >= time_max {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+impl fmt::Display for Death {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Death {}
+
+/// The last lines of a log that are not its usual ones, of JSON: what a process says that is
+/// not able to log any more.
+fn last_words(log: &Path) -> String {
+    const LINES_MAX: usize = 4;
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let unusual = text.lines().filter(|line| {
+        let line = line.trim();
+        !line.is_empty() && !line.starts_with('{')
+    });
+    let lines: Vec<&str> = unusual.collect();
+    let last = &lines[lines.len().saturating_sub(LINES_MAX)..];
+    match last {
+        [] => format!("nothing; {} has its log", log.display()),
+        _ => last.join(" / "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_words_are_those_that_are_no_json() {
+        let log = std::env::temp_dir().join(format!("motet-last-words-{}", std::process::id()));
+        std::fs::write(
+            &log,
+            "{\"level\":\"INFO\"}\nthread 'x' panicked\n\nabort\n{}\n",
+        )
+        .unwrap();
+        assert_eq!(last_words(&log), "thread 'x' panicked / abort");
+        std::fs::write(&log, "{}\n").unwrap();
+        assert!(last_words(&log).starts_with("nothing"));
+        std::fs::remove_file(&log).unwrap();
+    }
+}
