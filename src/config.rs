@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::cache::eviction::{Eviction, Foresight, Lru};
+use crate::grammar::GrammarLimits;
 use crate::model::ModelSpec;
 pub use crate::pager::tiers::Precision;
 use crate::shared::admission::REQUESTS_MAX;
@@ -33,6 +34,8 @@ pub struct EngineConfig {
     pub pager: PagerConfig,
     /// What is done when a part of it fails.
     pub recovery: RecoveryConfig,
+    /// What a request's grammar may cost.
+    pub grammar: GrammarLimits,
 }
 
 /// Settings of what happens when the device thread or an actor fails: it is made anew, and
@@ -320,6 +323,7 @@ impl EngineConfig {
             }),
             _ => Ok(()),
         };
+        self.grammar.validate()?;
         positive("scheduler.sequences_max", self.scheduler.sequences_max)?;
         positive("scheduler.step_tokens_max", self.scheduler.step_tokens_max)?;
         positive(

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::SequenceId;
 use crate::cache::CacheError;
 use crate::config::ConfigError;
+use crate::grammar::GrammarBound;
 use crate::model::ModelError;
 use crate::pager::tiers::TierError;
 use crate::request::Request;
@@ -60,6 +61,21 @@ pub enum SubmitError {
         /// What is wrong with it, which quotes it.
         why: Withheld,
     },
+    /// The request's grammar passes a bound on what compiling it may cost. It was not
+    /// compiled.
+    #[error("request field `grammar` passes a bound: {bound}")]
+    GrammarTooDear {
+        /// Which, its limit and what was found.
+        bound: GrammarBound,
+    },
+    /// The request's grammar took too long to compile.
+    #[error(
+        "request field `grammar` took longer than {limit:?} to compile, which is `grammar.compile_time_max`; expected a smaller one"
+    )]
+    GrammarTooSlow {
+        /// How long it may take.
+        limit: Duration,
+    },
     /// The request needs text, and the engine was built without a tokenizer.
     #[error("request field `{field}` needs a tokenizer; expected an engine built with one")]
     NoTokenizer {
@@ -110,6 +126,9 @@ pub enum QueueLimit {
     UserRequests,
     /// Tokens of prompts of this user's that wait: `scheduler.user_queue_tokens_max`.
     UserTokens,
+    /// Grammars that wait to be compiled: `grammar.compilations_waiting_max`, of which one
+    /// user has no more than half.
+    Grammars,
 }
 
 /// Why something could not be kept in the cache.
@@ -260,16 +279,19 @@ impl SubmitError {
             Self::Field { .. }
             | Self::Text(_)
             | Self::Grammar { .. }
+            | Self::GrammarTooDear { .. }
+            | Self::GrammarTooSlow { .. }
             | Self::NoTokenizer { .. } => "invalid",
         }
     }
 
     /// All names of refusals in metrics.
-    pub(crate) const LABELS: [&str; 8] = [
+    pub(crate) const LABELS: [&str; 9] = [
         "queue_requests",
         "queue_tokens",
         "user_requests",
         "user_tokens",
+        "queue_grammars",
         "too_large",
         "draining",
         "broken",
@@ -284,6 +306,7 @@ impl QueueLimit {
             Self::Tokens => "queue_tokens",
             Self::UserRequests => "user_requests",
             Self::UserTokens => "user_tokens",
+            Self::Grammars => "queue_grammars",
         }
     }
 }
@@ -329,6 +352,7 @@ impl std::fmt::Display for QueueLimit {
             Self::Tokens => "as many prompt tokens wait as there may be",
             Self::UserRequests => "as many of this user's requests are inside as may be",
             Self::UserTokens => "as many prompt tokens of this user's wait as may",
+            Self::Grammars => "as many grammars wait to be compiled as may",
         })
     }
 }

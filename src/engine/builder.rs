@@ -8,6 +8,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::Instant;
 
 use super::Engine;
+use super::draws::Grammars;
 use super::pages::PagerParts;
 use crate::actors::cache::{CacheActor, CacheArgs};
 use crate::actors::scheduler::{ASKED_MAX, MAILBOX_MAX, Scheduler, SchedulerArgs};
@@ -197,7 +198,7 @@ where
             doorbell,
             born,
             text: self.text,
-            grammars: Arc::default(),
+            grammars: Arc::new(Grammars::new(config.grammar.clone())),
             spec,
             config,
             sequences_made: AtomicUsize::new(0),

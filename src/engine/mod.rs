@@ -5,6 +5,7 @@
 //! | `builder.rs` | the house is started |
 //! | `admit.rs` | a request becomes tokens that fit, or a typed refusal |
 //! | `draws.rs` | what its draws want, and its grammar compiled |
+//! | `turns.rs` | grammars are compiled in turn, each user's |
 //! | `newcomer.rs` | its place in the house, its sequence, the way to its caller |
 //! | `many.rs` | several outputs of one request |
 //! | `health.rs` | how the engine is, told at once |
@@ -20,6 +21,7 @@ mod health;
 mod many;
 mod newcomer;
 mod pages;
+mod turns;
 mod upkeep;
 mod watching;
 
@@ -260,7 +262,10 @@ impl Engine {
         if let Err(refusal) = guest.claim(admitted.tokens.len()) {
             return Err(self.refused(refusal, request));
         }
-        let draw_spec = self.draw_spec(&request).await?;
+        let draw_spec = match self.draw_spec(&request).await {
+            Ok(draw_spec) => draw_spec,
+            Err(refused) => return Err(refused.told(request)),
+        };
         let newcomer = self.newcomer(&request, admitted, draw_spec, guest)?;
         let (submit, stream) = newcomer.part();
         match self.scheduler.tell(submit).send().await {
@@ -292,7 +297,10 @@ impl Engine {
         if let Err(refusal) = guest.claim(admitted.tokens.len()) {
             return Err(self.refused(refusal, request));
         }
-        let draw_spec = self.draw_spec(&request).await?;
+        let draw_spec = match self.draw_spec(&request).await {
+            Ok(draw_spec) => draw_spec,
+            Err(refused) => return Err(refused.told(request)),
+        };
         let newcomer = self.newcomer(&request, admitted, draw_spec, guest)?;
         let (submit, stream) = newcomer.part();
         let fork = Fork {

@@ -161,6 +161,7 @@ impl Scheduler {
         let sequence = submit.submission.sequence;
         let start = Start::Submitted(submit.submission.clone());
         let link = Link::new(start, submit.actor, submit.cancel, submit.credits);
+        self.listen_to_masks(&link);
         self.links.insert(sequence, link);
         self.feed(Event::Submit(submit.submission));
         self.stop_if_left(sequence);
@@ -170,6 +171,7 @@ impl Scheduler {
         let sequence = fork.fork.submission.sequence;
         let start = Start::Forks(fork.fork.clone());
         let link = Link::new(start, fork.actor, fork.cancel, fork.credits);
+        self.listen_to_masks(&link);
         self.links.insert(sequence, link);
         self.feed(Event::Fork(fork.fork));
         self.note_start(sequence);
