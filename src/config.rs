@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::cache::eviction::{Eviction, Foresight, Lru};
+use crate::grammar::GrammarLimits;
 use crate::model::ModelSpec;
 use crate::pager::tiers::Label;
 pub use crate::pager::tiers::Precision;
@@ -39,6 +40,8 @@ pub struct EngineConfig {
     pub recovery: RecoveryConfig,
     /// How text is turned into tokens.
     pub text: TextConfig,
+    /// What a request's grammar may cost.
+    pub grammar: GrammarLimits,
 }
 
 /// Settings of what happens when the device thread or an actor fails: it is made anew, and
@@ -332,6 +335,7 @@ impl EngineConfig {
     ///
     /// [`ConfigError`] names the first field that cannot.
     pub fn validate(&self) -> Result<(), ConfigError> {
+        self.grammar.validate()?;
         positive("scheduler.sequences_max", self.scheduler.sequences_max)?;
         positive("scheduler.step_tokens_max", self.scheduler.step_tokens_max)?;
         positive(

@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::SequenceId;
 use crate::cache::CacheError;
 use crate::config::ConfigError;
+use crate::grammar::GrammarBound;
 use crate::model::ModelError;
 use crate::pager::tiers::TierError;
 use crate::request::Request;
@@ -59,6 +60,21 @@ pub enum SubmitError {
     Grammar {
         /// What is wrong with it, which quotes it.
         why: Withheld,
+    },
+    /// The request's grammar passes a bound on what compiling it may cost. It was not
+    /// compiled.
+    #[error("request field `grammar` passes a bound: {bound}")]
+    GrammarTooDear {
+        /// Which, its limit and what was found.
+        bound: GrammarBound,
+    },
+    /// The request's grammar took too long to compile.
+    #[error(
+        "request field `grammar` took longer than {limit:?} to compile, which is `grammar.compile_time_max`; expected a smaller one"
+    )]
+    GrammarTooSlow {
+        /// How long it may take.
+        limit: Duration,
     },
     /// The request needs text, and the engine was built without a tokenizer.
     #[error("request field `{field}` needs a tokenizer; expected an engine built with one")]
@@ -113,6 +129,9 @@ pub enum QueueLimit {
     /// Texts that wait to be tokenised, of all users or of this one: `text.queue_max` and
     /// `text.queue_bytes_max`. One user may have as many waiting as there is room for more.
     Text,
+    /// Grammars that wait to be compiled: `grammar.compilations_waiting_max`, of which one
+    /// user has no more than half.
+    Grammars,
 }
 
 /// Why something could not be kept in the cache.
@@ -263,17 +282,20 @@ impl SubmitError {
             Self::Field { .. }
             | Self::Text(_)
             | Self::Grammar { .. }
+            | Self::GrammarTooDear { .. }
+            | Self::GrammarTooSlow { .. }
             | Self::NoTokenizer { .. } => "invalid",
         }
     }
 
     /// All names of refusals in metrics.
-    pub(crate) const LABELS: [&str; 9] = [
+    pub(crate) const LABELS: [&str; 10] = [
         "queue_requests",
         "queue_tokens",
         "user_requests",
         "user_tokens",
         "queue_text",
+        "queue_grammars",
         "too_large",
         "draining",
         "broken",
@@ -289,6 +311,7 @@ impl QueueLimit {
             Self::UserRequests => "user_requests",
             Self::UserTokens => "user_tokens",
             Self::Text => "queue_text",
+            Self::Grammars => "queue_grammars",
         }
     }
 }
@@ -335,6 +358,7 @@ impl std::fmt::Display for QueueLimit {
             Self::UserRequests => "as many of this user's requests are inside as may be",
             Self::UserTokens => "as many prompt tokens of this user's wait as may",
             Self::Text => "as many texts wait to be tokenised as may",
+            Self::Grammars => "as many grammars wait to be compiled as may",
         })
     }
 }

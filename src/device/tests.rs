@@ -415,7 +415,7 @@ fn a_drawer_that_fails_fails_its_own_span_only() {
     tokens[1] = b"a".to_vec();
     tokens[2] = b"b".to_vec();
     let vocabulary = GrammarVocabulary::from_bytes(tokens, &[]).expect("a vocabulary");
-    let pool = MaskPool::start(1, 1).expect("a thread");
+    let pool = MaskPool::start(1).expect("a thread");
     let source = GrammarSource::Regex("ab".into());
     let grammar = Grammar::compile(&source, &vocabulary, &pool).expect("it compiles");
     let (config, drawn) = drawn_with(DrawSpec {

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::Engine;
 use super::blocking::{Blocking, TurnLimits};
+use super::draws::Grammars;
 use super::pages::PagerParts;
 use crate::actors::cache::{CacheActor, CacheArgs};
 use crate::actors::scheduler::{ASKED_MAX, MAILBOX_MAX, Scheduler, SchedulerArgs};
@@ -199,7 +200,7 @@ where
             born,
             text: self.text,
             blocking: Blocking::new(config.text.threads, text_turns(&config.text)),
-            grammars: Arc::default(),
+            grammars: Arc::new(Grammars::new(config.grammar.clone())),
             spec,
             config,
             sequences_made: AtomicUsize::new(0),

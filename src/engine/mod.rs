@@ -7,6 +7,7 @@
 //! | `spell.rs` | its prompt becomes tokens, beside the actors where it is long |
 //! | `blocking.rs` | threads for what takes long, users in turn |
 //! | `draws.rs` | what its draws want, and its grammar compiled |
+//! | `turns.rs` | grammars are compiled in turn, each user's |
 //! | `newcomer.rs` | its place in the house, its sequence, the way to its caller |
 //! | `many.rs` | several outputs of one request |
 //! | `health.rs` | how the engine is, told at once |
@@ -24,6 +25,7 @@ mod many;
 mod newcomer;
 mod pages;
 mod spell;
+mod turns;
 mod upkeep;
 mod watching;
 
@@ -268,7 +270,10 @@ impl Engine {
         if let Err(refusal) = guest.claim(admitted.tokens.len()) {
             return Err(self.refused(refusal, request));
         }
-        let draw_spec = self.draw_spec(&request).await?;
+        let draw_spec = match self.draw_spec(&request).await {
+            Ok(draw_spec) => draw_spec,
+            Err(refused) => return Err(refused.told(request)),
+        };
         let newcomer = self.newcomer(&request, admitted, draw_spec, guest)?;
         let (submit, stream) = newcomer.part();
         match self.scheduler.tell(submit).send().await {
@@ -300,7 +305,10 @@ impl Engine {
         if let Err(refusal) = guest.claim(admitted.tokens.len()) {
             return Err(self.refused(refusal, request));
         }
-        let draw_spec = self.draw_spec(&request).await?;
+        let draw_spec = match self.draw_spec(&request).await {
+            Ok(draw_spec) => draw_spec,
+            Err(refused) => return Err(refused.told(request)),
+        };
         let newcomer = self.newcomer(&request, admitted, draw_spec, guest)?;
         let (submit, stream) = newcomer.part();
         let fork = Fork {

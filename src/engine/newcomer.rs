@@ -213,7 +213,8 @@ impl Engine {
             prompt: admitted.tokens,
             output_tokens_max: admitted.output_tokens_max,
             sampling: request.sampling,
-            draw_spec,
+            // Each output has a walk through the grammar of its own.
+            draw_spec: draw_spec.map(|spec| spec.for_one_sequence()),
             end_tokens: self.end_tokens(request),
             user: user_id(request.user.as_deref()),
             weight: request.weight,
@@ -242,7 +243,7 @@ fn scaled(amount: usize, all: usize, own: usize) -> usize {
     amount.saturating_mul(all.max(own)) / own.max(1)
 }
 
-fn user_id(name: Option<&str>) -> UserId {
+pub(super) fn user_id(name: Option<&str>) -> UserId {
     name.map(UserId::of).unwrap_or_default()
 }
 

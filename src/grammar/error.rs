@@ -1,5 +1,9 @@
 //! Everything that can go wrong with a grammar.
 
+use std::time::Duration;
+
+use super::GrammarBound;
+
 /// Why a grammar could not be made, or a sequence could not follow it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -19,6 +23,37 @@ pub enum GrammarError {
         kind: &'static str,
         /// Which bound it passes.
         what: String,
+    },
+    /// The source passes a bound on what compiling it may cost. Nothing was spent on it.
+    #[error("{kind} is too dear: {bound}")]
+    TooDear {
+        /// What the source was meant to be.
+        kind: &'static str,
+        /// Which bound.
+        bound: GrammarBound,
+    },
+    /// Compiling it took longer than `grammar.compile_time_max`.
+    #[error("{kind} took longer than {limit:?} to compile")]
+    TooSlow {
+        /// What the source was meant to be.
+        kind: &'static str,
+        /// The limit.
+        limit: Duration,
+    },
+    /// The caller that wanted it compiled has left.
+    #[error("the grammar is not wanted any more")]
+    Unwanted,
+    /// The lexer's states of this output take more bytes than they may.
+    #[error(
+        "the grammar's states take {found} bytes; expected at most {limit}, which is {setting}"
+    )]
+    Memory {
+        /// Which setting.
+        setting: &'static str,
+        /// What it leaves this output.
+        limit: usize,
+        /// What they take.
+        found: usize,
     },
     /// The engine has no tokenizer, so that nobody knows what a token spells.
     #[error(
@@ -48,6 +83,12 @@ pub enum GrammarError {
     /// The grammar allows nothing more, and the model has no end token to draw.
     #[error("the grammar is complete and allows no more tokens")]
     Over,
+    /// The system has no thread for its masks.
+    #[error("no thread for the grammar's masks: {why}")]
+    NoThread {
+        /// What it said.
+        why: String,
+    },
     /// The thread that computed the mask is gone.
     #[error("the thread that computes the grammar's masks ended")]
     PoolEnded,

@@ -1,18 +1,26 @@
 //! One sequence's place in a grammar.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use llguidance::TokenParser;
 use llguidance::api::StopReason;
 
+use super::memory::Charge;
 use super::source::first_lines;
 use super::{GrammarError, GrammarVocabulary, TokenMask};
 use crate::TokenId;
 
 /// Follows one output through a grammar, token by token, on the calling thread.
 pub struct Matcher {
-    inner: llguidance::Matcher,
+    parser: TokenParser,
+    /// Why it cannot go on.
+    failed: Option<GrammarError>,
+    /// What its lexer's states take.
+    charge: Charge,
+    /// Work so far, of the parser it was copied from too.
+    work: u64,
     vocab_size: usize,
     end_tokens: Arc<[TokenId]>,
     ended: bool,
@@ -30,9 +38,16 @@ pub enum Next {
 }
 
 impl Matcher {
-    pub(super) fn new(parser: TokenParser, vocabulary: &GrammarVocabulary) -> Self {
+    pub(super) fn new(mut parser: TokenParser, vocabulary: &GrammarVocabulary) -> Self {
+        if parser.is_fresh() {
+            parser.start_without_prompt();
+        }
+        let work = work_of(&parser);
         Self {
-            inner: llguidance::Matcher::new(Ok(parser)),
+            parser,
+            failed: None,
+            charge: vocabulary.memory().charge(),
+            work,
             vocab_size: vocabulary.vocab_size(),
             end_tokens: vocabulary.end_tokens().into(),
             ended: false,
@@ -43,7 +58,9 @@ impl Matcher {
     /// everyone's bounds.
     pub(super) fn fresh(&self) -> Self {
         Self {
-            inner: self.inner.deep_clone(),
+            parser: self.parser.deep_clone(),
+            failed: self.failed.clone(),
+            charge: self.charge.beside(),
             end_tokens: Arc::clone(&self.end_tokens),
             ..*self
         }
@@ -60,8 +77,12 @@ impl Matcher {
             self.ended = true;
             return Ok(());
         }
-        let accepted = self.inner.consume_token(token);
-        accepted.map_err(|error| failed(&error.to_string()))
+        self.attempt(|parser| {
+            parser.consume_token(token)?;
+            parser.check_stop()
+        })
+        .map(|_| ())
+        .map_err(|error| self.fail(error))
     }
 
     /// What may come next. The dear part: up to milliseconds.
@@ -78,36 +99,84 @@ impl Matcher {
         if self.is_at_an_end() {
             return Ok(self.only_ends());
         }
-        let nothing = StopReason::NoExtensionBias.to_string();
-        match self.inner.compute_mask().map_err(|error| error.to_string()) {
-            Ok(mask) => Ok(Next::Mask(Arc::new(TokenMask::from_words(
-                mask.into(),
-                self.vocab_size,
-            )))),
+        let mask = self.attempt(TokenParser::compute_mask);
+        let has_nothing = self.parser.stop_reason() == StopReason::NoExtensionBias;
+        match mask {
+            Ok(mask) => {
+                self.weigh()?;
+                let mask = TokenMask::from_words(mask.into(), self.vocab_size);
+                Ok(Next::Mask(Arc::new(mask)))
+            }
             // Where there are end tokens, a mask of a complete grammar has them.
-            Err(error) if complete && error.starts_with(&nothing) => {
+            Err(_) if complete && has_nothing => {
                 self.ended = true;
                 Ok(Next::Over)
             }
-            Err(error) if error.starts_with(&nothing) => Err(failed(
+            Err(_) if has_nothing => Err(self.fail(failed(
                 "no token of the vocabulary spells what must come next",
-            )),
-            Err(error) => Err(failed(&error)),
+            ))),
+            Err(error) => Err(self.fail(error)),
         }
+    }
+
+    /// What it has done since it was asked last, in units of about a microsecond: the
+    /// same for the same tokens, whatever else the machine does.
+    pub fn take_work(&mut self) -> u64 {
+        let all = work_of(&self.parser);
+        let new = all.saturating_sub(self.work);
+        self.work = all;
+        new
+    }
+
+    /// Bytes that its lexer's states take, by llguidance's own count.
+    #[must_use]
+    pub fn state_bytes(&self) -> usize {
+        self.parser.parser.lexer_stats().num_bytes
+    }
+
+    /// Pays for the bytes of its states.
+    fn weigh(&mut self) -> Result<(), GrammarError> {
+        let bytes = self.state_bytes();
+        self.charge.set(bytes).map_err(|error| self.fail(error))
+    }
+
+    /// Has the parser do something, which may panic. It does nothing more once something
+    /// has failed.
+    fn attempt<T, E: fmt::Display>(
+        &mut self,
+        part: impl FnOnce(&mut TokenParser) -> Result<T, E>,
+    ) -> Result<T, GrammarError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let mut part = Some(part);
+        let parser = &mut self.parser;
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            let part = part.take().expect("it is called once");
+            part(parser).map_err(|error| failed(&error.to_string()))
+        }));
+        done.unwrap_or_else(|_| Err(failed("the parser panicked")))
+    }
+
+    fn fail(&mut self, error: GrammarError) -> GrammarError {
+        self.failed.get_or_insert(error).clone()
     }
 
     /// Whether the output may end here.
     #[must_use]
     pub fn is_complete(&mut self) -> bool {
         // A matcher that has stopped for want of anything more is complete too.
-        self.ended || self.is_at_an_end() || self.inner.is_accepting().unwrap_or(false)
+        self.ended
+            || self.is_at_an_end()
+            || self
+                .attempt(|parser| Ok::<_, GrammarError>(parser.is_accepting()))
+                .unwrap_or(false)
     }
 
     fn is_at_an_end(&self) -> bool {
-        matches!(
-            self.inner.stop_reason(),
-            StopReason::NoExtension | StopReason::EndOfSentence
-        )
+        let stopped = self.parser.stop_reason();
+        self.failed.is_none()
+            && matches!(stopped, StopReason::NoExtension | StopReason::EndOfSentence)
     }
 
     fn only_ends(&self) -> Next {
@@ -116,6 +185,14 @@ impl Matcher {
             ends => Next::Mask(Arc::new(TokenMask::of(ends, self.vocab_size))),
         }
     }
+}
+
+/// Work since the parser was made, in units of about a microsecond: 14 units of the lexer's
+/// fuel, 20 items, 50 nodes of the trie.
+fn work_of(parser: &TokenParser) -> u64 {
+    let stats = parser.parser_stats();
+    let fuel = stats.lexer_cost / 14;
+    fuel + stats.all_items as u64 / 20 + stats.trie_nodes_walked as u64 / 50
 }
 
 fn failed(what: &str) -> GrammarError {
@@ -127,7 +204,7 @@ fn failed(what: &str) -> GrammarError {
 impl fmt::Debug for Matcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Matcher")
-            .field("stop_reason", &self.inner.stop_reason())
+            .field("stop_reason", &self.parser.stop_reason())
             .field("ended", &self.ended)
             .finish_non_exhaustive()
     }

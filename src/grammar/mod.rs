@@ -16,12 +16,17 @@
 //! bound. A mask may take more than a millisecond: the threads of a [`MaskPool`]
 //! compute it while the device runs the sequence's next step.
 //!
-//! Two bounds keep a grammar from holding a thread: one on what compiling may cost and
-//! one on what a single mask may. Both end in a [`GrammarError`] of one request.
+//! [`GrammarLimits`] keep a grammar from holding a thread or the memory: a source is
+//! judged before it is compiled (`cost`), a mask has fuel, and the states of each
+//! output's lexer have a budget of bytes. All end in a [`GrammarError`] of one request.
 
+mod cost;
 mod error;
+mod limits;
 mod mask;
 mod matcher;
+mod memory;
+mod pace;
 mod pool;
 mod source;
 #[cfg(test)]
@@ -30,9 +35,10 @@ mod vocabulary;
 mod walk;
 
 pub use error::GrammarError;
+pub use limits::{GrammarBound, GrammarLimits};
 pub use mask::TokenMask;
 pub use matcher::{Matcher, Next};
 pub use pool::MaskPool;
 pub use source::{Grammar, GrammarSource};
 pub use vocabulary::GrammarVocabulary;
-pub use walk::GrammarWalk;
+pub use walk::{Attached, GrammarWalk};

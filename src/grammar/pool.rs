@@ -5,138 +5,96 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, select_biased, unbounded};
 
-use super::source::Compiled;
-use super::{GrammarError, Matcher, Next};
-use crate::TokenId;
+use super::walk::Job;
 
 /// Threads named `motet-masks-*`. They end with the pool.
+///
+/// Masks that a step may wait for come before those of sequences that are slow, for which no step waits; and where
+/// there are two threads, the first computes no slow ones at all. So slow ones delay each other only.
 #[derive(Debug)]
 pub struct MaskPool {
     /// There until the pool is dropped.
-    jobs: Option<Sender<Job>>,
+    lanes: Option<Lanes<Sender<Job>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// A step of one sequence.
-#[derive(Debug)]
-pub(super) struct Job {
-    from: Begin,
-    /// The tokens that follow.
-    tokens: Vec<TokenId>,
-    reply: Sender<Arrival>,
-}
-
-/// Where a step begins.
-pub(super) enum Begin {
-    /// At the grammar's beginning.
-    Start(Arc<Compiled>),
-    Here(Box<Matcher>),
-}
-
-/// Where a sequence is after a step, and what may come next there.
-#[derive(Debug)]
-pub(super) struct Arrival {
-    pub(super) matcher: Box<Matcher>,
-    pub(super) next: Result<Next, GrammarError>,
-}
-
-/// A step on its way.
-#[derive(Debug)]
-pub(super) enum Pending {
-    /// Another thread is at it, or will be.
-    Sent(Receiver<Arrival>),
-    /// The pool had no room: whoever wants the result computes it.
-    Kept(Job, Receiver<Arrival>),
+/// A channel for each kind of job. They have no bound of their own: a sequence has one job at a time.
+#[derive(Clone, Debug)]
+struct Lanes<C> {
+    prompt: C,
+    slow: C,
 }
 
 impl MaskPool {
-    /// Starts as many threads, at least one. At most `waiting_max` masks wait for them;
-    /// those beyond are computed by whoever wants them, which bounds the queue and
-    /// loses no time: they would be waited for.
+    /// Starts as many threads, at least one.
     ///
     /// # Errors
     ///
     /// The system's, when it refuses a thread.
-    pub fn start(threads: usize, waiting_max: usize) -> io::Result<Arc<Self>> {
-        let (jobs, queue) = bounded(waiting_max);
+    pub fn start(threads: usize) -> io::Result<Arc<Self>> {
+        let (prompt, prompt_jobs) = unbounded();
+        let (slow, slow_jobs) = unbounded();
+        let jobs = Lanes {
+            prompt: prompt_jobs,
+            slow: slow_jobs,
+        };
         let spawn = |index| {
-            let queue: Receiver<Job> = queue.clone();
+            let jobs = jobs.clone();
+            let serve = move || match index == 0 && threads > 1 {
+                true => jobs.prompt.iter().for_each(run),
+                false => jobs.serve_both(),
+            };
             thread::Builder::new()
                 .name(format!("motet-masks-{index}"))
-                .spawn(move || queue.iter().for_each(Job::run))
+                .spawn(serve)
         };
         let threads = (0..threads.max(1)).map(spawn).collect::<io::Result<_>>()?;
-        let jobs = Some(jobs);
-        Ok(Arc::new(Self { jobs, threads }))
+        let lanes = Some(Lanes { prompt, slow });
+        Ok(Arc::new(Self { lanes, threads }))
     }
 
-    pub(super) fn step(&self, from: Begin, tokens: Vec<TokenId>) -> Pending {
-        let (reply, arrival) = bounded(1);
-        let job = Job {
-            from,
-            tokens,
-            reply,
-        };
-        let jobs = self.jobs.as_ref().expect("there until the pool is dropped");
-        match jobs.try_send(job) {
-            Ok(()) => Pending::Sent(arrival),
-            Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => {
-                Pending::Kept(job, arrival)
+    pub(super) fn send(&self, job: Job, is_slow: bool) {
+        let lanes = self
+            .lanes
+            .as_ref()
+            .expect("there until the pool is dropped");
+        let lane = if is_slow { &lanes.slow } else { &lanes.prompt };
+        // A job that is not run says so to its sequence when it is dropped.
+        lane.send(job).ok();
+    }
+}
+
+impl Lanes<Receiver<Job>> {
+    fn serve_both(&self) {
+        loop {
+            let job = match self.prompt.try_recv() {
+                Ok(job) => Ok(job),
+                Err(TryRecvError::Disconnected) => return,
+                Err(TryRecvError::Empty) => select_biased! {
+                    recv(self.prompt) -> job => job,
+                    recv(self.slow) -> job => job,
+                },
+            };
+            match job {
+                Ok(job) => run(job),
+                Err(_) => return,
             }
         }
     }
+}
+
+/// A job that panics is dropped, and says so to its sequence, which ends.
+fn run(job: Job) {
+    catch_unwind(AssertUnwindSafe(|| job.run())).ok();
 }
 
 impl Drop for MaskPool {
     fn drop(&mut self) {
-        self.jobs = None;
+        self.lanes = None;
         for thread in self.threads.drain(..) {
             thread.join().expect("jobs catch their panics");
         }
-    }
-}
-
-impl Job {
-    /// A job that panics drops its reply, and with it ends one sequence.
-    fn run(self) {
-        catch_unwind(AssertUnwindSafe(|| self.compute())).ok();
-    }
-
-    fn compute(self) {
-        let mut matcher = match self.from {
-            Begin::Start(compiled) => Box::new(compiled.matcher()),
-            Begin::Here(matcher) => matcher,
-        };
-        let mut tokens = self.tokens.into_iter();
-        let next = match tokens.try_for_each(|token| matcher.accept(token)) {
-            Ok(()) => matcher.next_tokens(),
-            Err(error) => Err(error),
-        };
-        // A sequence that is gone does not listen.
-        self.reply.send(Arrival { matcher, next }).ok();
-    }
-}
-
-impl Pending {
-    pub(super) fn wait(self) -> Result<Arrival, GrammarError> {
-        let arrival = match self {
-            Pending::Sent(arrival) => arrival,
-            Pending::Kept(job, arrival) => {
-                job.run();
-                arrival
-            }
-        };
-        arrival.recv().map_err(|_| GrammarError::PoolEnded)
-    }
-}
-
-impl std::fmt::Debug for Begin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Begin::Start(_) => "Start",
-            Begin::Here(_) => "Here",
-        })
     }
 }

@@ -1,12 +1,18 @@
 //! A request's grammar: what it is given as, and compiled.
 
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use llguidance::api::TopLevelGrammar;
+use llguidance::api::{GrammarInit, TopLevelGrammar};
+use llguidance::toktrie::InferenceCapabilities;
+use llguidance::{Logger, panic_utils};
 use serde_json::{Value, json};
 
-use super::{GrammarError, GrammarVocabulary, MaskPool, Matcher, Next};
+use super::{
+    GrammarBound, GrammarError, GrammarLimits, GrammarVocabulary, GrammarWalk, MaskPool, Matcher,
+    Next, cost,
+};
 
 /// What an output is to follow, to the end: where the grammar is complete the output
 /// may end, and before that it cannot.
@@ -34,7 +40,8 @@ impl GrammarSource {
     /// that are nothing but groups, but minutes for some of a few hundred KB.
     pub const EXPRESSION_BYTES_MAX: usize = 4 << 10;
 
-    fn kind(&self) -> &'static str {
+    /// What it is meant to be, for errors.
+    pub(crate) fn kind(&self) -> &'static str {
         match self {
             GrammarSource::Json => "JSON",
             GrammarSource::JsonSchema(_) => "JSON schema",
@@ -52,21 +59,25 @@ impl GrammarSource {
         }
     }
 
-    fn parsed(&self) -> Result<TopLevelGrammar, GrammarError> {
+    /// Its text parsed, once it is judged: nothing dear has happened then.
+    fn parsed(&self, limits: &GrammarLimits) -> Result<TopLevelGrammar, GrammarError> {
         let kind = self.kind();
-        let check = |bytes: usize, what: &str, bytes_max: usize| match bytes <= bytes_max {
+        let too_dear = |bound| GrammarError::TooDear { kind, bound };
+        let check = |name: &'static str, bytes: usize, bytes_max: usize| match bytes <= bytes_max {
             true => Ok(()),
-            false => Err(GrammarError::TooLarge {
-                kind,
-                what: format!("{bytes} bytes{what}; expected at most {bytes_max}"),
-            }),
+            false => Err(too_dear(GrammarBound {
+                bound: name,
+                limit: bytes_max as u64,
+                found: bytes as u64,
+            })),
         };
-        let bytes_max = match self {
-            GrammarSource::Regex(_) => Self::EXPRESSION_BYTES_MAX,
-            GrammarSource::Lark(_) => Self::LARK_BYTES_MAX,
-            GrammarSource::JsonSchema(_) | GrammarSource::Json => Self::SCHEMA_BYTES_MAX,
+        let (name, bytes_max) = match self {
+            GrammarSource::Regex(_) => ("bytes of the expression", Self::EXPRESSION_BYTES_MAX),
+            GrammarSource::Lark(_) => ("bytes of the text", Self::LARK_BYTES_MAX),
+            _ => ("bytes of the schema", Self::SCHEMA_BYTES_MAX),
         };
-        check(self.text().len(), "", bytes_max)?;
+        check(name, self.text().len(), bytes_max)?;
+        let is_judged = !limits.is_unbounded();
         Ok(match self {
             GrammarSource::Json => TopLevelGrammar::from_json_schema(json!({"type": "object"})),
             GrammarSource::JsonSchema(text) => {
@@ -76,11 +87,19 @@ impl GrammarSource {
                     what: format!("{error}; expected JSON"),
                 })?;
                 let bytes = expression_bytes(&schema);
-                check(bytes, " of patterns", Self::EXPRESSION_BYTES_MAX)?;
+                check("bytes of patterns", bytes, Self::EXPRESSION_BYTES_MAX)?;
+                if is_judged {
+                    cost::judge_schema(&schema, limits).map_err(too_dear)?;
+                }
                 TopLevelGrammar::from_json_schema(schema)
             }
             GrammarSource::Regex(text) => TopLevelGrammar::from_regex(text),
-            GrammarSource::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
+            GrammarSource::Lark(text) => {
+                if is_judged {
+                    cost::judge_lark(text, limits).map_err(too_dear)?;
+                }
+                TopLevelGrammar::from_lark(text.clone())
+            }
         })
     }
 }
@@ -90,6 +109,8 @@ impl GrammarSource {
 pub struct Grammar {
     pub(super) compiled: Arc<Compiled>,
     pub(super) pool: Arc<MaskPool>,
+    /// The walk of the one sequence that it is for, if it is for one.
+    walk: Option<GrammarWalk>,
 }
 
 /// What the threads of the pool use of a grammar.
@@ -104,24 +125,66 @@ impl Grammar {
     /// Compiles a grammar for one tokenizer and computes its first mask. Masks that
     /// follow are computed on the threads of `pool`.
     ///
-    /// Takes from less than a millisecond to tens of them: keep it off threads that
-    /// others wait for.
+    /// Takes from less than a millisecond to a second or two, as the vocabulary's
+    /// [`GrammarLimits`] allow: keep it off threads that others wait for.
     ///
     /// # Errors
     ///
-    /// [`GrammarError::Compile`] and [`GrammarError::TooLarge`].
+    /// [`GrammarError::Compile`], [`GrammarError::TooLarge`] and
+    /// [`GrammarError::TooDear`].
     pub fn compile(
         source: &GrammarSource,
         vocabulary: &GrammarVocabulary,
         pool: &Arc<MaskPool>,
+    ) -> Result<Self, GrammarError> {
+        Self::compile_while(source, vocabulary, pool, || true)
+    }
+
+    /// The same, which ends between its stages once `wanted` says no.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`compile`](Self::compile), and [`GrammarError::Unwanted`].
+    pub fn compile_while(
+        source: &GrammarSource,
+        vocabulary: &GrammarVocabulary,
+        pool: &Arc<MaskPool>,
+        wanted: impl Fn() -> bool,
     ) -> Result<Self, GrammarError> {
         let kind = source.kind();
         let refuse = |what: String| match is_about_bounds(&what) {
             true => GrammarError::TooLarge { kind, what },
             false => GrammarError::Compile { kind, what },
         };
-        let parser = vocabulary.factory().create_parser(source.parsed()?);
-        let parser = parser.map_err(|error| refuse(first_lines(&format!("{error:#}"))))?;
+        let still_wanted = || match wanted() {
+            true => Ok(()),
+            false => Err(GrammarError::Unwanted),
+        };
+        still_wanted()?;
+        let parsed = source.parsed(vocabulary.limits())?;
+        still_wanted()?;
+        let refuse_any = |error: &dyn std::fmt::Display| refuse(first_lines(&error.to_string()));
+        let limits = vocabulary.parser_limits();
+        let environment = vocabulary.factory().tok_env().clone();
+        let init = GrammarInit::Serialized(parsed);
+        let rules = || init.to_internal(Some(environment), limits.clone());
+        let rules = panic_utils::catch_unwind(AssertUnwindSafe(rules));
+        let (rules, lexer) = rules.map_err(|error| refuse_any(&format_args!("{error:#}")))?;
+        still_wanted()?;
+        let init = GrammarInit::Internal(rules, lexer);
+        let factory = vocabulary.factory();
+        let parser = || {
+            let capabilities = InferenceCapabilities::default();
+            factory.create_parser_from_init_ext(
+                init,
+                Logger::new(0, 0),
+                capabilities,
+                limits.clone(),
+            )
+        };
+        let parser = panic_utils::catch_unwind(AssertUnwindSafe(parser));
+        let parser = parser.map_err(|error| refuse_any(&format_args!("{error:#}")))?;
+        still_wanted()?;
         let mut start = Matcher::new(parser, vocabulary);
         let first = start.next_tokens().map_err(|error| match error {
             GrammarError::Failed { what } => refuse(what),
@@ -137,6 +200,7 @@ impl Grammar {
         Ok(Self {
             compiled: Arc::new(compiled),
             pool: Arc::clone(pool),
+            walk: None,
         })
     }
 
@@ -144,6 +208,21 @@ impl Grammar {
     #[must_use]
     pub fn source(&self) -> &GrammarSource {
         &self.compiled.source
+    }
+
+    /// The same grammar for one sequence, whose walk lasts as long as the sequence,
+    /// whatever slots it has.
+    #[must_use]
+    pub(crate) fn for_one_sequence(&self) -> Self {
+        Self {
+            walk: Some(GrammarWalk::new(self, &[])),
+            ..self.clone()
+        }
+    }
+
+    /// The walk of the sequence that it is for.
+    pub(crate) fn walk(&self) -> Option<&GrammarWalk> {
+        self.walk.as_ref()
     }
 
     /// A matcher at the beginning, for use without a pool.

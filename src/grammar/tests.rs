@@ -25,7 +25,7 @@ fn vocabulary() -> GrammarVocabulary {
 }
 
 fn pool() -> Arc<MaskPool> {
-    MaskPool::start(1, 4).expect("a thread")
+    MaskPool::start(1).expect("a thread")
 }
 
 fn regex(text: &str) -> GrammarSource {
@@ -36,8 +36,32 @@ fn schema(text: &str) -> GrammarSource {
     GrammarSource::JsonSchema(text.into())
 }
 
+/// Options are allowed, so that outputs need not be full of spaces.
 fn compiled(source: &GrammarSource) -> Grammar {
-    Grammar::compile(source, &vocabulary(), &pool()).expect("compiles")
+    let vocabulary = vocabulary().with_limits(GrammarLimits {
+        options_allowed: true,
+        ..GrammarLimits::default()
+    });
+    Grammar::compile(source, &vocabulary, &pool()).expect("compiles")
+}
+
+/// A walk and the leave to go on with it.
+struct Walking(GrammarWalk, Attached);
+
+impl Walking {
+    fn new(grammar: &Grammar, output: &[TokenId]) -> Self {
+        let walk = GrammarWalk::new(grammar, output);
+        let attached = walk.attach(output);
+        Self(walk, attached)
+    }
+
+    fn accept(&self, token: TokenId) {
+        self.0.accept(self.1, token);
+    }
+
+    fn next_tokens(&self) -> Result<Next, GrammarError> {
+        self.0.next_tokens(self.1)
+    }
 }
 
 fn allowed(next: &Next) -> Vec<TokenId> {
@@ -116,7 +140,10 @@ fn what_is_no_grammar_is_refused() {
         &["Lark grammar does not compile"],
     );
     let long = GrammarSource::Regex("a".repeat(GrammarSource::EXPRESSION_BYTES_MAX + 1));
-    check(long, &["regular expression is too large", "bytes"]);
+    check(
+        long,
+        &["regular expression is too dear", "bytes", "4097", "4096"],
+    );
     let pattern = "a".repeat(GrammarSource::EXPRESSION_BYTES_MAX);
     for schema_text in [
         format!(r#"{{"type": "string", "pattern": "{pattern}b"}}"#),
@@ -124,11 +151,16 @@ fn what_is_no_grammar_is_refused() {
     ] {
         check(
             schema(&schema_text),
-            &["JSON schema is too large", "of patterns"],
+            &["JSON schema is too dear", "of patterns"],
         );
     }
     let lark = format!("start: \"{}\"", "a".repeat(GrammarSource::LARK_BYTES_MAX));
-    check(GrammarSource::Lark(lark), &["Lark grammar is too large"]);
+    check(GrammarSource::Lark(lark), &["Lark grammar is too dear"]);
+    let guidance = r#"{"items": {"x-guidance": {"lenient": true}}}"#;
+    check(
+        schema(guidance),
+        &["JSON schema is too dear", "grammar.options_allowed"],
+    );
 }
 
 #[test]
@@ -147,11 +179,11 @@ fn an_output_that_cannot_go_on_is_an_error() {
     let tokens = vec![Vec::new(), b"a".to_vec(), b"b".to_vec()];
     let vocabulary = GrammarVocabulary::from_bytes(tokens, &[END]).expect("a vocabulary");
     let grammar = Grammar::compile(&regex("a(b|cd)"), &vocabulary, &pool()).expect("compiles");
-    let mut walk = GrammarWalk::new(grammar.clone(), &[]);
+    let walk = Walking::new(&grammar, &[]);
     walk.accept(1);
-    assert_eq!(allowed(walk.next_tokens().expect("b")), [2]);
+    assert_eq!(allowed(&walk.next_tokens().expect("b")), [2]);
     let dead_end = Grammar::compile(&regex("ac"), &vocabulary, &pool()).expect("compiles");
-    let mut walk = GrammarWalk::new(dead_end, &[]);
+    let walk = Walking::new(&dead_end, &[]);
     walk.accept(1);
     let error = walk
         .next_tokens()
@@ -159,7 +191,7 @@ fn an_output_that_cannot_go_on_is_an_error() {
         .to_string();
     assert!(error.contains("no token of the vocabulary"), "{error}");
     // What the grammar does not allow is an error too, now and later.
-    let mut walk = GrammarWalk::new(grammar, &[2]);
+    let walk = Walking::new(&grammar, &[2]);
     assert!(matches!(
         walk.next_tokens(),
         Err(GrammarError::Failed { .. })
@@ -172,19 +204,46 @@ fn an_output_that_cannot_go_on_is_an_error() {
 }
 
 #[test]
-fn a_full_pool_computes_where_it_is_wanted() {
-    let pool = MaskPool::start(1, 0).expect("a thread");
-    let grammar = Grammar::compile(&regex("(ab)*"), &vocabulary(), &pool).expect("compiles");
-    let mut walks: Vec<GrammarWalk> = (0..20)
-        .map(|_| GrammarWalk::new(grammar.clone(), &[]))
-        .collect();
+fn walks_of_one_grammar_go_their_own_ways() {
+    let grammar = compiled(&regex("(ab)*"));
+    let walks: Vec<Walking> = (0..20).map(|_| Walking::new(&grammar, &[])).collect();
     for letter in [b'a', b'b', b'a'] {
-        walks.iter_mut().for_each(|walk| walk.accept(byte(letter)));
-        for walk in &mut walks {
-            let next = allowed(walk.next_tokens().expect("goes on"));
+        walks.iter().for_each(|walk| walk.accept(byte(letter)));
+        for walk in &walks {
+            let next = allowed(&walk.next_tokens().expect("goes on"));
             assert!(next.contains(&byte(if letter == b'a' { b'b' } else { b'a' })));
         }
     }
+}
+
+#[test]
+fn a_walk_goes_on_where_it_is() {
+    let grammar = compiled(&regex("a*b")).for_one_sequence();
+    let walk = grammar.walk().expect("it is for one").clone();
+    let first = walk.attach(&[]);
+    for _ in 0..40 {
+        walk.accept(first, byte(b'a'));
+    }
+    assert!(walk.next_tokens(first).is_ok());
+    let work = walk.work();
+    // Another drawer has the same output: nothing is read again, and the first is not listened to any more.
+    let output = vec![byte(b'a'); 40];
+    let second = walk.attach(&output);
+    assert!(walk.next_tokens(second).is_ok());
+    assert_eq!(walk.work(), work);
+    walk.accept(first, byte(b'b'));
+    assert_eq!(walk.next_tokens(first), Err(GrammarError::Unwanted));
+    let next = allowed(&walk.next_tokens(second).expect("goes on"));
+    assert!(
+        next.contains(&byte(b'a')),
+        "the first one's b was not taken"
+    );
+    // One that lacks the last tokens begins anew, and is where it would be.
+    let third = walk.attach(&output[..3]);
+    assert_eq!(
+        walk.next_tokens(third),
+        Walking::new(&grammar, &output[..3]).next_tokens()
+    );
 }
 
 #[test]
@@ -196,10 +255,10 @@ fn grammars_equal_their_clones_only() {
 
 /// Any choice among what is allowed, until the end is chosen.
 fn output(grammar: &Grammar, choices: &[u64]) -> Option<Vec<TokenId>> {
-    let mut walk = GrammarWalk::new(grammar.clone(), &[]);
+    let walk = Walking::new(grammar, &[]);
     let mut tokens = Vec::new();
     for choice in choices {
-        let next = allowed(walk.next_tokens().expect("goes on"));
+        let next = allowed(&walk.next_tokens().expect("goes on"));
         // The end where it may be, or else most outputs are endless.
         let token = match next.contains(&END) && choice % 3 == 0 {
             true => END,
@@ -211,7 +270,7 @@ fn output(grammar: &Grammar, choices: &[u64]) -> Option<Vec<TokenId>> {
         tokens.push(token);
         walk.accept(token);
         if choice % 7 == 0 {
-            let mut anew = GrammarWalk::new(grammar.clone(), &tokens);
+            let anew = Walking::new(grammar, &tokens);
             assert_eq!(anew.next_tokens(), walk.next_tokens(), "{tokens:?}");
         }
     }
@@ -246,6 +305,38 @@ const SCHEMA: &str = r##"{"type": "object", "additionalProperties": false,
     "x-guidance": {"whitespace_flexible": false}}"##;
 
 const DATE: &str = r"(19|20)[0-9]{2}-[01][0-9](-[0-3][0-9])?|é+/never";
+
+/// A bell rings for masks that no step waits for, and for no others.
+#[test]
+fn a_mask_that_is_awaited_rings() {
+    let grammar = compiled(&regex("a*b")).for_one_sequence();
+    let walk = grammar.walk().expect("it is for one");
+    let bell = Arc::new(tokio::sync::Notify::new());
+    walk.ring(&bell);
+    let rang = || {
+        let notified = std::pin::pin!(bell.notified());
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        notified.poll(&mut context).is_ready()
+    };
+    let attached = walk.attach(&[]);
+    walk.accept(attached, byte(b'a'));
+    assert!(walk.next_tokens(attached).is_ok());
+    assert!(!rang(), "a step waits for it");
+    for output in [
+        vec![byte(b'a'); 2],
+        vec![byte(b'a'); 50],
+        vec![byte(b'a'); 3],
+    ] {
+        walk.await_mask(&output);
+        while !walk.state().is_ready {
+            std::thread::yield_now();
+        }
+        assert!(rang(), "nobody else says that it is there");
+        assert_eq!(walk.state().tokens, output.len());
+        walk.await_mask(&output);
+        assert!(walk.state().is_ready && !rang(), "it was there already");
+    }
+}
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]

@@ -4,16 +4,22 @@ use std::fmt;
 use std::sync::Arc;
 
 use llguidance::ParserFactory;
+use llguidance::api::ParserLimits;
 use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, TokEnv, TokRxInfo, TokTrie};
 
-use super::GrammarError;
+use super::memory::Memory;
+use super::{GrammarError, GrammarLimits};
 use crate::TokenId;
 use crate::text::Tokenizer;
 
 /// The token texts of one tokenizer, prepared for grammars. Making it takes a fifth of
 /// a second for 49,152 tokens; cheap to clone, and shared by all its clones.
 #[derive(Clone)]
-pub struct GrammarVocabulary(Arc<Parts>);
+pub struct GrammarVocabulary {
+    parts: Arc<Parts>,
+    limits: Arc<GrammarLimits>,
+    memory: Memory,
+}
 
 struct Parts {
     factory: ParserFactory,
@@ -23,6 +29,8 @@ struct Parts {
 
 /// Longest token text, in bytes; the trie is as deep. Longer ones are never drawn.
 const TOKEN_BYTES_MAX: usize = 1024;
+/// What a state of a lexer takes, by llguidance's own words: one to two kilobytes.
+const STATE_BYTES: usize = 1280;
 /// The trie keeps a token's id in 24 bits.
 const TOKENS_MAX: usize = 1 << 24;
 
@@ -91,27 +99,69 @@ impl GrammarVocabulary {
         factory.quiet();
         set_bounds(&mut factory);
         let end_tokens = end_tokens.to_vec();
-        Ok(Self(Arc::new(Parts {
+        let parts = Arc::new(Parts {
             factory,
             size,
             end_tokens,
-        })))
+        });
+        let limits = GrammarLimits::default();
+        Ok(Self {
+            parts,
+            memory: Memory::new(&limits),
+            limits: Arc::new(limits),
+        })
+    }
+
+    /// The same vocabulary, whose grammars may cost as much as these limits say. All
+    /// outputs that follow its grammars share one budget of bytes.
+    #[must_use]
+    pub fn with_limits(self, limits: GrammarLimits) -> Self {
+        Self {
+            memory: Memory::new(&limits),
+            limits: Arc::new(limits),
+            ..self
+        }
+    }
+
+    /// What a grammar may cost.
+    #[must_use]
+    pub fn limits(&self) -> &GrammarLimits {
+        &self.limits
     }
 
     /// Token ids are below this.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
-        self.0.size
+        self.parts.size
     }
 
     /// The tokens that end an output.
     #[must_use]
     pub fn end_tokens(&self) -> &[TokenId] {
-        &self.0.end_tokens
+        &self.parts.end_tokens
+    }
+
+    /// Bytes that the lexers' states of all outputs take just now.
+    #[must_use]
+    pub fn state_bytes(&self) -> usize {
+        self.memory.used()
+    }
+
+    pub(super) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// llguidance's own limits on one grammar. No output has more states than its bytes
+    /// have room for.
+    pub(super) fn parser_limits(&self) -> ParserLimits {
+        let mut limits = self.factory().limits().clone();
+        let states = self.limits.sequence_bytes_max / STATE_BYTES;
+        limits.max_lexer_states = limits.max_lexer_states.min(states);
+        limits
     }
 
     pub(super) fn factory(&self) -> &ParserFactory {
-        &self.0.factory
+        &self.parts.factory
     }
 }
 
@@ -122,7 +172,6 @@ fn set_bounds(factory: &mut ParserFactory) {
     limits.initial_lexer_fuel = 1_000_000;
     limits.step_lexer_fuel = 200_000;
     limits.step_max_items = 50_000;
-    // One to two kilobytes each, and each sequence has its own.
     limits.max_lexer_states = 25_000;
     limits.max_grammar_size = 250_000;
     // Errors would hold the output so far.
@@ -132,8 +181,8 @@ fn set_bounds(factory: &mut ParserFactory) {
 impl fmt::Debug for GrammarVocabulary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GrammarVocabulary")
-            .field("vocab_size", &self.0.size)
-            .field("end_tokens", &self.0.end_tokens)
+            .field("vocab_size", &self.parts.size)
+            .field("end_tokens", &self.parts.end_tokens)
             .finish_non_exhaustive()
     }
 }

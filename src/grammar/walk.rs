@@ -1,89 +1,315 @@
 //! One sequence's way through a grammar, a step ahead of its draws.
+//!
+//! The walk belongs to the sequence, not to its slot: a sequence that loses its slot goes on from where it is, without
+//! its output being read again. A drawer that makes draws for it [attaches](GrammarWalk::attach) itself; those that
+//! were attached before are not listened to any more, wherever they may hang.
 
-use super::pool::{Arrival, Begin, Pending};
-use super::{Grammar, GrammarError, Matcher, Next};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::pace::Pace;
+use super::source::Compiled;
+use super::{Grammar, GrammarError, MaskPool, Matcher, Next};
 use crate::TokenId;
 
 /// Follows one output through a grammar on the threads of its pool: a token that is
-/// accepted is taken in there, and the mask of the next one computed.
-#[derive(Debug)]
+/// accepted is taken in there, and the mask of the next one computed. Clones are the same
+/// walk.
+#[derive(Clone, Debug)]
 pub struct GrammarWalk {
-    grammar: Grammar,
-    place: Place,
+    walk: Arc<Walk>,
+    pool: Arc<MaskPool>,
 }
 
-#[derive(Debug)]
+/// A drawer's leave to go on with a walk, until another has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attached(u64);
+
+/// What a step must know of a walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WalkState {
+    /// Its masks take so much work that no step waits for them.
+    pub(crate) is_slow: bool,
+    /// What may come next is known.
+    pub(crate) is_ready: bool,
+    /// Tokens that the output has.
+    pub(crate) tokens: usize,
+}
+
+struct Walk {
+    compiled: Arc<Compiled>,
+    state: Mutex<State>,
+    arrived: Condvar,
+}
+
+struct State {
+    /// Who is attached.
+    attached: u64,
+    /// Counts beginnings: a job of an older one is not wanted.
+    begun: u64,
+    output: Vec<TokenId>,
+    /// The last of the output, which no job has.
+    unread: Vec<TokenId>,
+    place: Place,
+    pace: Pace,
+    /// Work that its masks have taken.
+    work: u64,
+    /// No step is to be planned before the mask is there.
+    is_awaited: bool,
+    /// Rung when a mask is there that no step waits for.
+    bell: Option<Arc<Notify>>,
+}
+
 enum Place {
     /// At the beginning, whose mask the grammar has.
     Start,
-    Waiting(Pending),
+    /// A job is on its way.
+    Waiting,
     There(Box<Matcher>, Next),
     Failed(GrammarError),
+}
+
+/// A step of one walk.
+pub(super) struct Job {
+    walk: Arc<Walk>,
+    begun: u64,
+    /// None at the grammar's beginning.
+    matcher: Option<Box<Matcher>>,
+    tokens: Vec<TokenId>,
+    is_done: bool,
 }
 
 impl GrammarWalk {
     /// The walk of an output that has these tokens already. Where it is, and what it
     /// allows next, is what it would be had they been accepted one by one.
     #[must_use]
-    pub fn new(grammar: Grammar, output: &[TokenId]) -> Self {
-        let place = match output {
-            [] => Place::Start,
-            _ => Place::Waiting(
-                grammar
-                    .pool
-                    .step(Begin::Start(grammar.compiled.clone()), output.to_vec()),
-            ),
+    pub fn new(grammar: &Grammar, output: &[TokenId]) -> Self {
+        let walk = Self {
+            walk: Arc::new(Walk {
+                compiled: Arc::clone(&grammar.compiled),
+                state: Mutex::new(State {
+                    attached: 0,
+                    begun: 0,
+                    output: Vec::new(),
+                    unread: Vec::new(),
+                    place: Place::Start,
+                    pace: Pace::default(),
+                    work: 0,
+                    is_awaited: false,
+                    bell: None,
+                }),
+                arrived: Condvar::new(),
+            }),
+            pool: Arc::clone(&grammar.pool),
         };
-        Self { grammar, place }
+        walk.attach(output);
+        walk
     }
 
-    /// Takes the next token of the output. Does not wait, unless for a token before
-    /// it.
-    pub fn accept(&mut self, token: TokenId) {
-        self.arrive();
-        let from = match std::mem::replace(&mut self.place, Place::Start) {
-            Place::Start => Begin::Start(self.grammar.compiled.clone()),
-            Place::There(matcher, _) => Begin::Here(matcher),
-            failed => {
-                self.place = failed;
-                return;
+    /// Goes on with the walk of an output that has these tokens. Where it has fewer, the rest is taken in; where it
+    /// has others, it begins anew. Does not wait.
+    pub fn attach(&self, output: &[TokenId]) -> Attached {
+        let mut state = self.walk.lock();
+        state.attached += 1;
+        match output.strip_prefix(&state.output[..]) {
+            Some(rest) => state.unread.extend_from_slice(rest),
+            None => {
+                state.begun += 1;
+                state.place = Place::Start;
+                state.unread = output.to_vec();
             }
-        };
-        self.place = Place::Waiting(self.grammar.pool.step(from, vec![token]));
+        }
+        state.output = output.to_vec();
+        self.go_on(&mut state);
+        Attached(state.attached)
+    }
+
+    /// Takes the next token of the output. Does not wait.
+    pub fn accept(&self, attached: Attached, token: TokenId) {
+        let mut state = self.walk.lock();
+        if state.attached == attached.0 {
+            state.output.push(token);
+            state.unread.push(token);
+            self.go_on(&mut state);
+        }
     }
 
     /// What may come next; waits for it.
     ///
     /// # Errors
     ///
-    /// [`GrammarError::Failed`] when the output cannot go on, and
-    /// [`GrammarError::PoolEnded`]; from then on always.
-    pub fn next_tokens(&mut self) -> Result<&Next, GrammarError> {
-        self.arrive();
-        match &self.place {
-            Place::Start => Ok(&self.grammar.compiled.first),
-            Place::There(_, next) => Ok(next),
+    /// [`GrammarError::Failed`] and its like when the output cannot go on, and [`GrammarError::PoolEnded`]; from then
+    /// on always. [`GrammarError::Unwanted`] when another is attached.
+    pub fn next_tokens(&self, attached: Attached) -> Result<Next, GrammarError> {
+        let state = self.walk.lock();
+        let waits = |state: &mut State| {
+            matches!(state.place, Place::Waiting) && state.attached == attached.0
+        };
+        let state = self.walk.arrived.wait_while(state, waits);
+        let state = state.unwrap_or_else(PoisonError::into_inner);
+        if state.attached != attached.0 {
+            return Err(GrammarError::Unwanted);
+        }
+        match &state.place {
+            Place::Start => Ok(self.walk.compiled.first.clone()),
+            Place::There(_, next) => Ok(next.clone()),
             Place::Failed(error) => Err(error.clone()),
-            Place::Waiting(_) => unreachable!("it has arrived"),
+            Place::Waiting => unreachable!("it has arrived"),
         }
     }
 
-    fn arrive(&mut self) {
-        if !matches!(self.place, Place::Waiting(_)) {
+    /// Goes on with the walk of an output that has these tokens, before a drawer does: the bell rings when its mask is
+    /// there, if it is not there yet.
+    pub(crate) fn await_mask(&self, output: &[TokenId]) {
+        self.attach(output);
+        let mut state = self.walk.lock();
+        state.is_awaited = matches!(state.place, Place::Waiting);
+    }
+
+    /// Rings the bell whenever a mask arrives for which no step waits.
+    pub(crate) fn ring(&self, bell: &Arc<Notify>) {
+        self.walk.lock().bell = Some(Arc::clone(bell));
+    }
+
+    /// Work that its masks have taken.
+    #[cfg(test)]
+    pub(super) fn work(&self) -> u64 {
+        self.walk.lock().work
+    }
+
+    pub(crate) fn state(&self) -> WalkState {
+        let state = self.walk.lock();
+        WalkState {
+            is_slow: state.pace.is_slow(),
+            is_ready: !matches!(state.place, Place::Waiting),
+            tokens: state.output.len(),
+        }
+    }
+
+    /// Sends a job for what is unread, unless one is on its way.
+    fn go_on(&self, state: &mut State) {
+        if state.unread.is_empty() {
             return;
         }
-        let Place::Waiting(pending) = std::mem::replace(&mut self.place, Place::Start) else {
-            unreachable!("it was waiting");
+        let matcher = match std::mem::replace(&mut state.place, Place::Waiting) {
+            Place::Start => None,
+            Place::There(matcher, _) => Some(matcher),
+            Place::Waiting => return,
+            failed @ Place::Failed(_) => {
+                state.place = failed;
+                return;
+            }
         };
-        self.place = match pending.wait() {
-            Ok(Arrival {
-                matcher,
-                next: Ok(next),
-            }) => Place::There(matcher, next),
-            Ok(Arrival {
-                next: Err(error), ..
-            })
-            | Err(error) => Place::Failed(error),
+        let tokens = std::mem::take(&mut state.unread);
+        // More than a step's tokens are an output that is read again: nobody waits for that.
+        let is_slow = state.pace.is_slow() || tokens.len() > READ_AGAIN_MIN;
+        let job = Job {
+            walk: Arc::clone(&self.walk),
+            begun: state.begun,
+            matcher,
+            tokens,
+            is_done: false,
         };
+        self.pool.send(job, is_slow);
+    }
+}
+
+/// Tokens beyond which a job reads an output again.
+const READ_AGAIN_MIN: usize = 2;
+
+impl PartialEq for GrammarWalk {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.walk, &other.walk)
+    }
+}
+
+impl Walk {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // What changes it does not panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn arrive(&self, mut state: MutexGuard<'_, State>, begun: u64, place: Place, work: u64) {
+        if state.begun == begun {
+            // Who was told that it is slow is told that it is not any more, too.
+            let rings = state.pace.is_slow() || std::mem::take(&mut state.is_awaited);
+            state.pace.spent(work);
+            state.work += work;
+            state.place = place;
+            let rings = rings || state.pace.is_slow();
+            if let Some(bell) = state.bell.as_ref().filter(|_| rings) {
+                bell.notify_one();
+            }
+            self.arrived.notify_all();
+        }
+    }
+}
+
+impl Job {
+    pub(super) fn run(mut self) {
+        // The sequence is gone.
+        if Arc::strong_count(&self.walk) == 1 {
+            return;
+        }
+        let matcher = self.matcher.take();
+        let mut matcher = matcher.unwrap_or_else(|| Box::new(self.walk.compiled.matcher()));
+        let mut work = 0;
+        loop {
+            let mut tokens = std::mem::take(&mut self.tokens).into_iter();
+            let next = match tokens.try_for_each(|token| matcher.accept(token)) {
+                Ok(()) => matcher.next_tokens(),
+                Err(error) => Err(error),
+            };
+            work += matcher.take_work();
+            let walk = Arc::clone(&self.walk);
+            let mut state = walk.lock();
+            if state.begun == self.begun && !state.unread.is_empty() && next.is_ok() {
+                // They were accepted meanwhile.
+                self.tokens = std::mem::take(&mut state.unread);
+                continue;
+            }
+            let place = match next {
+                Ok(next) => Place::There(matcher, next),
+                Err(error) => Place::Failed(error),
+            };
+            self.is_done = true;
+            walk.arrive(state, self.begun, place, work);
+            return;
+        }
+    }
+}
+
+/// A job that was not run, or that panicked, ends one sequence.
+impl Drop for Job {
+    fn drop(&mut self) {
+        if !self.is_done {
+            let ended = Place::Failed(GrammarError::PoolEnded);
+            self.walk.arrive(self.walk.lock(), self.begun, ended, 0);
+        }
+    }
+}
+
+impl std::fmt::Debug for Walk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = self.lock();
+        let place = match &state.place {
+            Place::Start => "at the beginning",
+            Place::Waiting => "waiting",
+            Place::There(..) => "there",
+            Place::Failed(_) => "failed",
+        };
+        write!(
+            f,
+            "Walk({} tokens, {place}, {:?})",
+            state.output.len(),
+            state.pace
+        )
+    }
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Job({} tokens)", self.tokens.len())
     }
 }

@@ -192,6 +192,7 @@ impl SchedulerCore {
             });
         }
         self.note_start();
+        self.await_mask(key, effects);
         self.shift_if_full(key, effects);
     }
 

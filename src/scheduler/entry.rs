@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::Submission;
 use super::plan::Candidate;
+use super::{MaskGate, Submission};
 use crate::cache::{Begin, Salt, shift};
 use crate::device::Input;
 use crate::model::sampling::{DrawSpec, Sampling};
@@ -73,6 +73,8 @@ pub(super) struct Entry {
     pub(super) charged_tokens: usize,
     /// Since when its caller has not read.
     pub(super) paused_since: Option<Duration>,
+    /// Whether its masks let it be part of a step.
+    pub(super) mask_gate: MaskGate,
     /// Failed steps that it was part of since its last token.
     pub(super) failures: u32,
     /// The last step that it was part of failed: it must prove itself alone.
@@ -191,6 +193,7 @@ impl Entry {
             turn_tokens_left: 0,
             charged_tokens: 0,
             paused_since: None,
+            mask_gate: MaskGate::Open,
             failures: 0,
             suspect: false,
             over: None,
@@ -413,11 +416,17 @@ impl Entry {
     }
 
     /// What it could do in the next step, if anything. It stands still while its caller
-    /// does not read, while the cache is to answer, while somebody waits for it to
+    /// does not read, while its mask is awaited, while the cache is to answer, while somebody waits for it to
     /// land, while there is no room, and when its last token is being drawn.
     pub(super) fn candidate(&self, service: f64) -> Option<Candidate> {
         let running = self.running()?;
         if self.over.is_some() || self.paused_since.is_some() || running.is_held() {
+            return None;
+        }
+        if !self
+            .mask_gate
+            .passes(self.generated.len(), running.flights > 0)
+        {
             return None;
         }
         let known = self.pending();

@@ -35,6 +35,7 @@ pub mod cost;
 mod entry;
 pub mod fair;
 mod inspect;
+mod masks;
 mod outcome;
 pub mod plan;
 pub mod queue;
@@ -62,6 +63,7 @@ use context::DueFork;
 use cost::CostModel;
 use entry::{Entry, EntryKey, Over, Phase};
 use fair::Service;
+pub use masks::MaskGate;
 pub use recover::{History, Leftover};
 use room::HeadRoom;
 use start::Timer;
@@ -88,6 +90,8 @@ pub enum Event {
     Pause(SequenceId),
     /// Its caller has read.
     Resume(SequenceId),
+    /// Whether the sequence's masks let it be part of a step.
+    Mask(SequenceId, MaskGate),
     /// What the cache answered.
     Cache(Result<Vec<cache::Effect>, CacheError>),
     /// What the cache says without having been asked.
@@ -180,6 +184,9 @@ pub enum Effect {
     },
     /// The sequence has given way, and will go on later.
     Preempted(SequenceId),
+    /// The sequence has a slot again, and its grammar is to be where its output is:
+    /// [`Event::Mask`] opens its gate.
+    AwaitMask(SequenceId),
     /// The cache has answered an [`Event::Upkeep`].
     Upkept(u64, Result<(), CacheError>),
     /// The sequence is over.
@@ -367,6 +374,7 @@ impl SchedulerCore {
             Event::Stop(sequence) => self.stop(sequence, &mut effects),
             Event::Pause(sequence) => self.pause(sequence),
             Event::Resume(sequence) => self.resume(sequence),
+            Event::Mask(sequence, gate) => self.set_mask_gate(sequence, gate),
             Event::Cache(answers) => self.answered(answers, &mut effects),
             Event::News(news) => self.heard(news, &mut effects),
             Event::Outcome(outcome) => self.outcome(outcome, &mut effects),

@@ -53,9 +53,10 @@ impl Event {
             Self::Submit(submission) => Some(submission.sequence),
             Self::Fork(fork) => Some(fork.submission.sequence),
             Self::GoOn(history) => Some(history.submission.sequence),
-            Self::Stop(sequence) | Self::Pause(sequence) | Self::Resume(sequence) => {
-                Some(*sequence)
-            }
+            Self::Stop(sequence)
+            | Self::Pause(sequence)
+            | Self::Resume(sequence)
+            | Self::Mask(sequence, _) => Some(*sequence),
             Self::Cache(Ok(said)) | Self::News(said) => {
                 the_only(said.iter().map(cache::Effect::concerns))
             }

@@ -214,6 +214,14 @@ impl From<SubmitError> for ApiError {
                 let message = format!("`response_format` does not compile: {}", why.reveal());
                 Self::cannot("response_format", message)
             }
+            SubmitError::GrammarTooDear { bound } => {
+                let message = format!("`response_format` passes a bound: {bound}");
+                Self::cannot("response_format", message)
+            }
+            SubmitError::GrammarTooSlow { .. } => {
+                let message = message.replace("`grammar` took", "`response_format` took");
+                Self::cannot("response_format", message)
+            }
             SubmitError::NoTokenizer { field } => Self::cannot(api_name(field), message),
             SubmitError::TooLarge { .. } => Self::cannot("max_tokens", message),
             SubmitError::QueueFull { retry_after, .. } => Self::busy(message, retry_after),

@@ -162,6 +162,7 @@ impl Scheduler {
         let sequence = submit.submission.sequence;
         let start = Start::Submitted(submit.submission.clone());
         let link = Link::new(start, submit.actor, submit.cancel, submit.credits);
+        self.listen_to_masks(&link);
         self.links.insert(sequence, link);
         if self.is_aborted {
             return self.end_aborted(sequence);
@@ -174,6 +175,7 @@ impl Scheduler {
         let sequence = fork.fork.submission.sequence;
         let start = Start::Forks(fork.fork.clone());
         let link = Link::new(start, fork.actor, fork.cancel, fork.credits);
+        self.listen_to_masks(&link);
         self.links.insert(sequence, link);
         if self.is_aborted {
             return self.end_aborted(sequence);

@@ -29,6 +29,7 @@
 
 mod device;
 mod link;
+mod masks;
 mod messages;
 mod recover;
 mod steps;
@@ -93,6 +94,8 @@ pub(crate) struct Scheduler {
     links: FxHashMap<SequenceId, Link>,
     /// Sequences whose callers do not read.
     paused: BTreeSet<SequenceId>,
+    /// Sequences for whose masks no step waits.
+    gated: BTreeSet<SequenceId>,
     /// Rung by those who found the mailbox full.
     doorbell: Arc<Notify>,
     /// Callers who await the cache's answer, and the pin that each wants; as many as
@@ -163,6 +166,7 @@ impl Actor for Scheduler {
             unasked: VecDeque::new(),
             links: FxHashMap::default(),
             paused: BTreeSet::new(),
+            gated: BTreeSet::new(),
             doorbell: args.doorbell,
             upkeep: BTreeMap::new(),
             tickets_made: 0,
@@ -231,7 +235,7 @@ impl Scheduler {
         self.fuse.burn(self.at);
         // Before anyone is told of an end, so that the sums include it.
         self.telemetry.scheduler(self.core.stats());
-        let (mut unwanted, mut full) = (Vec::new(), Vec::new());
+        let (mut unwanted, mut full, mut awaits_mask) = (Vec::new(), Vec::new(), Vec::new());
         let drawn = |effect: &&Effect| matches!(effect, Effect::Token(..));
         self.telemetry.drawn(effects.iter().filter(drawn).count());
         for effect in effects {
@@ -251,6 +255,7 @@ impl Scheduler {
                     }
                 }
                 Effect::Preempted(sequence) => self.telemetry.preempted(sequence),
+                Effect::AwaitMask(sequence) => awaits_mask.push(sequence),
                 Effect::Started {
                     sequence,
                     prompt_tokens,
@@ -286,6 +291,9 @@ impl Scheduler {
                 self.paused.insert(sequence);
                 self.feed(Event::Pause(sequence));
             }
+        }
+        for sequence in awaits_mask {
+            self.await_mask(sequence);
         }
         for pin in unwanted {
             let message = cache::Message::Unpin { pin };
@@ -343,6 +351,7 @@ impl Scheduler {
         for sequence in read {
             self.resume(sequence);
         }
+        self.look_at_masks();
     }
 
     fn keep(&mut self, upkeep: Upkeep) {
@@ -385,6 +394,7 @@ impl Scheduler {
             return;
         };
         self.paused.remove(&sequence);
+        self.gated.remove(&sequence);
         link.cancel.finish();
         link.undelivered.push(news);
         let batch = std::mem::take(&mut link.undelivered);

@@ -6,7 +6,7 @@ use super::drawing::More;
 use super::history::History;
 use super::{Draw, DrawSpec, Drawing, Sampling};
 use crate::TokenId;
-use crate::grammar::{GrammarError, GrammarWalk, Next, TokenMask};
+use crate::grammar::{Attached, GrammarError, GrammarWalk, Next, TokenMask};
 
 /// The drawing state of one live sequence. It is a function of the request and the
 /// sequence's tokens: one that is made anew after a restart draws as the old one would
@@ -15,7 +15,7 @@ use crate::grammar::{GrammarError, GrammarWalk, Next, TokenMask};
 pub struct Drawer {
     spec: Arc<DrawSpec>,
     history: Option<History>,
-    walk: Option<GrammarWalk>,
+    walk: Option<(GrammarWalk, Attached)>,
     output_tokens: usize,
 }
 
@@ -30,10 +30,15 @@ impl Drawer {
         prompt: &[TokenId],
         output: &[TokenId],
     ) -> Self {
-        let grammar = spec.grammar.clone();
+        let walk = spec.grammar.as_ref().map(|grammar| {
+            let own = || GrammarWalk::new(grammar, output);
+            let walk = grammar.walk().cloned().unwrap_or_else(own);
+            let attached = walk.attach(output);
+            (walk, attached)
+        });
         Self {
             history: History::new(&sampling, prompt, output),
-            walk: grammar.map(|grammar| GrammarWalk::new(grammar, output)),
+            walk,
             spec,
             output_tokens: output.len(),
         }
@@ -47,10 +52,10 @@ impl Drawer {
     /// [`GrammarError`] when the output cannot go on by its grammar: this sequence
     /// ends, and no other.
     pub fn drawing(&mut self, draw: Draw) -> Result<Drawing, GrammarError> {
-        let mask = match &mut self.walk {
+        let mask = match &self.walk {
             None => None,
-            Some(walk) => match walk.next_tokens()? {
-                Next::Mask(mask) => Some(Arc::clone(mask)),
+            Some((walk, attached)) => match walk.next_tokens(*attached)? {
+                Next::Mask(mask) => Some(mask),
                 Next::Over => return Err(GrammarError::Over),
             },
         };
@@ -79,15 +84,16 @@ impl Drawer {
         if let Some(history) = &mut self.history {
             history.push(token);
         }
-        if let Some(walk) = &mut self.walk {
-            walk.accept(token);
+        if let Some((walk, attached)) = &self.walk {
+            walk.accept(*attached, token);
         }
     }
 
     /// Whether the output is complete by its grammar, which allows nothing more, and no
     /// end token can say so. Waits as [`drawing`](Self::drawing) does.
     pub fn is_over(&mut self) -> bool {
-        let next = self.walk.as_mut().map(GrammarWalk::next_tokens);
+        let next = self.walk.as_ref();
+        let next = next.map(|(walk, attached)| walk.next_tokens(*attached));
         matches!(next, Some(Ok(Next::Over)))
     }
 

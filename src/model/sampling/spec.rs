@@ -1,6 +1,7 @@
 //! What a request wants of its draws beyond [`Sampling`](super::Sampling).
 
 use std::fmt::Display;
+use std::sync::Arc;
 
 use crate::TokenId;
 use crate::grammar::Grammar;
@@ -48,6 +49,17 @@ impl DrawSpec {
             && self.output_tokens_min == 0
             && self.logprobs.is_none()
             && self.grammar.is_none()
+    }
+
+    /// The same, for one sequence: where there is a grammar, it has a walk of its own.
+    pub(crate) fn for_one_sequence(self: &Arc<Self>) -> Arc<Self> {
+        match &self.grammar {
+            None => Arc::clone(self),
+            Some(grammar) => Arc::new(Self {
+                grammar: Some(grammar.for_one_sequence()),
+                ..Self::clone(self)
+            }),
+        }
     }
 
     /// Checks every field, for a model with so many tokens.

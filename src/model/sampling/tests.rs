@@ -222,7 +222,7 @@ fn grammar(expression: &str) -> (Grammar, [&'static str; 9]) {
     let spelling = ["", "a", "b", "c", "d", "e", "f", "bc", "ef"];
     let bytes = spelling.map(|text| text.as_bytes().to_vec()).to_vec();
     let vocabulary = GrammarVocabulary::from_bytes(bytes, &[END]).expect("a vocabulary");
-    let pool = MaskPool::start(1, 4).expect("a thread");
+    let pool = MaskPool::start(1).expect("a thread");
     let source = GrammarSource::Regex(expression.into());
     let grammar = Grammar::compile(&source, &vocabulary, &pool).expect("compiles");
     (grammar, spelling)

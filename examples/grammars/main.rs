@@ -1,0 +1,133 @@
+//! What grammars cost: of the hostile corpus, and of a folder of schemas.
+//!
+//! ```sh
+//! cargo run --example grammars -- corpus
+//! cargo run --example grammars -- schemas FOLDER
+//! ```
+//!
+//! `corpus` answers each hostile grammar in a process of its own, and prints the processor time and the memory that it
+//! took. `schemas` compiles every schema of a folder with the bounds off and on, says which bounds refuse what would
+//! compile, and times the masks along the valid instances. A file is a schema, or has it as `schema`, and instances as
+//! `tests`, each with `valid` and `data`, as in `maskbench/data` of JSONSchemaBench.
+//! Processor time and memory are read from `/proc`: figures are for Linux.
+
+#[path = "../../tests/hostile/grammars.rs"]
+mod hostile;
+mod schemas;
+#[path = "../../tests/hostile/vocabulary.rs"]
+mod vocabulary;
+
+use std::process::Command;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use motet::grammar::{Grammar, GrammarSource, GrammarVocabulary, MaskPool, Next};
+
+/// What grammars cost.
+#[derive(Debug, Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Answers each hostile grammar in a process of its own
+    Corpus,
+    /// Answers one of them in this process
+    One { name: String },
+    /// Compiles all schemas of a folder, and times masks
+    Schemas { folder: std::path::PathBuf },
+}
+
+fn main() -> Result<()> {
+    match Arguments::parse().what {
+        What::Corpus => corpus(),
+        What::One { name } => one(&name),
+        What::Schemas { folder } => schemas::report(&folder),
+    }
+}
+
+fn corpus() -> Result<()> {
+    println!("{:<32} {:>8} {:>9}  answer", "grammar", "cpu", "grown");
+    for hostile in hostile::grammars() {
+        let program = std::env::current_exe()?;
+        let output = Command::new(program).args(["one", hostile.name]).output()?;
+        print!("{}", String::from_utf8_lossy(&output.stdout));
+        if !output.status.success() {
+            println!("{:<32} {}", hostile.name, output.status);
+        }
+    }
+    Ok(())
+}
+
+/// Prints what one grammar takes: its compilation, and a hundred tokens along it.
+fn one(name: &str) -> Result<()> {
+    let all = hostile::grammars();
+    let hostile = all.iter().find(|hostile| hostile.name == name);
+    let hostile = hostile.context("there is no such grammar")?;
+    let source = match hostile.kind {
+        "json_schema" => GrammarSource::JsonSchema(hostile.source.clone()),
+        "regex" => GrammarSource::Regex(hostile.source.clone()),
+        _ => GrammarSource::Lark(hostile.source.clone()),
+    };
+    let vocabulary = GrammarVocabulary::from_bytes(vocabulary::tokens(), &[0])?;
+    let pool = MaskPool::start(1)?;
+    let (time, bytes) = (processor_seconds()?, resident_kilobytes()?);
+    let answer = answer(&source, &vocabulary, &pool);
+    let (time, bytes) = (
+        processor_seconds()? - time,
+        resident_kilobytes()?.saturating_sub(bytes),
+    );
+    println!("{name:<32} {time:>6.3} s {bytes:>6} kB  {answer}");
+    Ok(())
+}
+
+fn answer(source: &GrammarSource, vocabulary: &GrammarVocabulary, pool: &Arc<MaskPool>) -> String {
+    let grammar = match Grammar::compile(source, vocabulary, pool) {
+        Ok(grammar) => grammar,
+        Err(error) => {
+            let line = error.to_string().replace('\n', " ");
+            return line.chars().take(110).collect();
+        }
+    };
+    let mut matcher = grammar.matcher();
+    let mut choice: u64 = 7;
+    for step in 0..100 {
+        let next = match matcher.next_tokens() {
+            Ok(Next::Mask(mask)) => mask,
+            Ok(Next::Over) => return format!("compiled; over after {step} tokens"),
+            Err(error) => return format!("compiled; after {step} tokens {error}"),
+        };
+        choice = choice
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let nth = (choice >> 33) as usize % next.count();
+        let token = next.tokens().nth(nth).expect("there are as many");
+        if let Err(error) = matcher.accept(token) {
+            return format!("compiled; after {step} tokens {error}");
+        }
+    }
+    "compiled; 100 tokens".into()
+}
+
+/// What this process has used of processors.
+fn processor_seconds() -> Result<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let fields = stat.rsplit(')').next().context("a name in brackets")?;
+    let ticks = |at: usize| -> Result<f64> {
+        let field = fields.split_whitespace().nth(at).context("a time")?;
+        Ok(field.parse()?)
+    };
+    // User and system time, in hundredths of a second.
+    Ok((ticks(11)? + ticks(12)?) / 100.0)
+}
+
+/// The most that this process has had in memory.
+fn resident_kilobytes() -> Result<usize> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM"));
+    let field = line.and_then(|line| line.split_whitespace().nth(1));
+    Ok(field.context("a size")?.parse()?)
+}

@@ -1,0 +1,56 @@
+//! Whether a sequence's masks are too dear for others to wait for.
+
+/// Work that a token's mask may take, in the units of [`Matcher::take_work`](super::Matcher::take_work): about
+/// microseconds. Masks of honest schemas take a tenth of it in the mean.
+const ALLOWANCE: u64 = 500;
+/// Work beyond that which a sequence may do before it is slow: some large masks, such as a lexer's first.
+const BURST: u64 = 40_000;
+/// Debt beyond this is forgotten: a sequence whose masks become cheap again is soon as others are.
+const DEBT_MAX: u64 = 60_000;
+
+/// The account of one sequence. It depends on the sequence's own tokens only, and on no clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Pace {
+    debt: u64,
+    is_slow: bool,
+}
+
+impl Pace {
+    /// A mask took so much work.
+    pub(super) fn spent(&mut self, work: u64) {
+        self.debt = (self.debt + work).saturating_sub(ALLOWANCE).min(DEBT_MAX);
+        self.is_slow = match self.is_slow {
+            true => self.debt > 0,
+            false => self.debt > BURST,
+        };
+    }
+
+    /// Whether nobody is to wait for its masks.
+    pub(super) fn is_slow(self) -> bool {
+        self.is_slow
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_dear_again_and_again_is_slow_until_it_has_paid() {
+        let mut pace = Pace::default();
+        let mut masks = |work, count| {
+            (0..count).for_each(|_| pace.spent(work));
+            pace.is_slow()
+        };
+        assert!(!masks(ALLOWANCE, 10_000), "it may go on like that for ever");
+        assert!(!masks(14_000, 2), "some are large");
+        assert!(masks(14_000, 2), "and not all");
+        assert!(masks(0, 50), "it is in debt");
+        assert!(!masks(0, 100), "it has paid");
+        assert!(masks(14_000, 1000));
+        assert!(
+            !masks(0, (DEBT_MAX / ALLOWANCE) as usize),
+            "old debt is forgotten"
+        );
+    }
+}
