@@ -229,7 +229,7 @@ impl Blocking {
     }
 
     #[cfg(test)]
-    fn waiting(&self) -> usize {
+    pub(super) fn waiting(&self) -> usize {
         self.0.lock().turns.len()
     }
 }

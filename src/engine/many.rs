@@ -89,10 +89,7 @@ impl Engine {
         }
         let output_tokens_max = admitted.output_tokens_max;
         let prompt_tokens = admitted.tokens.len();
-        let draw_spec = match self.draw_spec(&request).await {
-            Ok(draw_spec) => draw_spec,
-            Err(refused) => return Err(refused.told(request)),
-        };
+        let draw_spec = self.draw_spec(&mut request).await?;
         let first = self.newcomer(&request, admitted, draw_spec.clone(), first)?;
         let (first, stream) = first.part();
         let mut streams = vec![stream];

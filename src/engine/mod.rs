@@ -7,7 +7,6 @@
 //! | `spell.rs` | its prompt becomes tokens, beside the actors where it is long |
 //! | `blocking.rs` | threads for what takes long, users in turn |
 //! | `draws.rs` | what its draws want, and its grammar compiled |
-//! | `turns.rs` | grammars are compiled in turn, each user's |
 //! | `newcomer.rs` | its place in the house, its sequence, the way to its caller |
 //! | `many.rs` | several outputs of one request |
 //! | `health.rs` | how the engine is, told at once |
@@ -25,7 +24,6 @@ mod many;
 mod newcomer;
 mod pages;
 mod spell;
-mod turns;
 mod upkeep;
 mod watching;
 
@@ -270,10 +268,7 @@ impl Engine {
         if let Err(refusal) = guest.claim(admitted.tokens.len()) {
             return Err(self.refused(refusal, request));
         }
-        let draw_spec = match self.draw_spec(&request).await {
-            Ok(draw_spec) => draw_spec,
-            Err(refused) => return Err(refused.told(request)),
-        };
+        let draw_spec = self.draw_spec(&mut request).await?;
         let newcomer = self.newcomer(&request, admitted, draw_spec, guest)?;
         let (submit, stream) = newcomer.part();
         match self.scheduler.tell(submit).send().await {
@@ -305,10 +300,7 @@ impl Engine {
         if let Err(refusal) = guest.claim(admitted.tokens.len()) {
             return Err(self.refused(refusal, request));
         }
-        let draw_spec = match self.draw_spec(&request).await {
-            Ok(draw_spec) => draw_spec,
-            Err(refused) => return Err(refused.told(request)),
-        };
+        let draw_spec = self.draw_spec(&mut request).await?;
         let newcomer = self.newcomer(&request, admitted, draw_spec, guest)?;
         let (submit, stream) = newcomer.part();
         let fork = Fork {

@@ -10,11 +10,12 @@ use serde_json::Value;
 
 use super::Engine;
 use super::blocking::Undone;
+use super::newcomer::user_id;
+use crate::TokenId;
 use crate::cache::trie::common_prefix;
 use crate::error::{QueueLimit, SubmitError};
 use crate::request::{ContextLimit, Prompt, Request, field_error};
 use crate::text::{TextCodec, TextError, TextRoom};
-use crate::{TokenId, UserId};
 
 /// Text of at most so many bytes is tokenised where it is submitted: that takes as long as
 /// a few messages between actors.
@@ -181,7 +182,7 @@ impl Engine {
         bytes: usize,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, SubmitError> {
-        let user = request.user.as_deref().map(UserId::of).unwrap_or_default();
+        let user = user_id(request.user.as_deref());
         match self.blocking.run(user, bytes, work).await {
             Ok(done) => Ok(done),
             Err(Undone::Full { retry_after }) => {

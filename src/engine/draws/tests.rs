@@ -1,7 +1,9 @@
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::task::Poll;
+use std::time::Duration;
 
 use super::*;
 use crate::UserId;
@@ -68,65 +70,67 @@ fn stuck(grammars: &Arc<Grammars>) -> mpsc::Sender<()> {
     release
 }
 
-#[tokio::test]
-async fn a_turn_stays_taken_until_the_work_is_over() {
-    let grammars = grammars(Duration::from_secs(600));
-    let release = stuck(&grammars);
-    let turn = grammars.turns.turn(user()).await.expect("it is free");
-    let mut caller = Box::pin(grammars.compile_in_turn(turn, source(), codec()));
-    assert!(is_pending(caller.as_mut()).await);
-    while grammars.begun.load(Ordering::Relaxed) == 0 {
+/// Compiles what is wanted next, and says whether it has begun.
+fn next(grammars: &Arc<Grammars>) -> (Arc<AtomicBool>, impl Future<Output = ()>) {
+    let begun = Arc::new(AtomicBool::new(false));
+    let threads = grammars.threads.clone();
+    let work = {
+        let begun = Arc::clone(&begun);
+        move || begun.store(true, Ordering::SeqCst)
+    };
+    (begun, async move {
+        threads.run(user(), 0, work).await.expect("its turn comes");
+    })
+}
+
+/// Waits until the work in front is on its thread.
+async fn begun(grammars: &Grammars) {
+    while grammars.threads.waiting() > 0 {
         tokio::task::yield_now().await;
     }
-    // The caller leaves, and the work goes on.
-    drop(caller);
-    let mut next = pin!(grammars.turns.turn(user()));
-    for _ in 0..100 {
-        assert!(is_pending(next.as_mut()).await, "the work holds the turn");
-        tokio::task::yield_now().await;
-    }
-    drop(release);
-    next.await.expect("its turn comes when the work is over");
 }
 
 #[tokio::test]
-async fn a_compilation_has_a_time_limit_and_keeps_its_turn_beyond_it() {
+async fn a_thread_stays_taken_when_the_caller_leaves() {
+    let grammars = grammars(Duration::from_secs(600));
+    let release = stuck(&grammars);
+    let mut caller = Box::pin(grammars.compile_in_turn(user(), source(), codec()));
+    assert!(is_pending(caller.as_mut()).await);
+    begun(&grammars).await;
+    drop(caller);
+    let (has_begun, next) = next(&grammars);
+    let mut next = pin!(next);
+    for _ in 0..100 {
+        assert!(is_pending(next.as_mut()).await, "the work holds the thread");
+        tokio::task::yield_now().await;
+    }
+    assert!(!has_begun.load(Ordering::SeqCst));
+    drop(release);
+    next.await;
+}
+
+#[tokio::test]
+async fn a_compilation_has_a_time_limit_and_keeps_its_thread_beyond_it() {
     let limit = Duration::from_millis(1);
     let grammars = grammars(limit);
     let release = stuck(&grammars);
-    let turn = grammars.turns.turn(user()).await.expect("it is free");
-    let compiled = grammars.compile_in_turn(turn, source(), codec()).await;
+    let compiled = grammars.compile_in_turn(user(), source(), codec()).await;
     let kind = source().kind();
-    assert_eq!(compiled.err(), Some(GrammarError::TooSlow { kind, limit }));
-    let mut next = pin!(grammars.turns.turn(user()));
-    let was_begun = grammars.begun.load(Ordering::Relaxed) > 0;
-    assert!(is_pending(next.as_mut()).await || !was_begun);
+    let too_slow = Ok(Some(GrammarError::TooSlow { kind, limit }));
+    assert_eq!(compiled.map(Result::err), too_slow);
+    let (has_begun, next) = next(&grammars);
+    let mut next = pin!(next);
+    assert!(is_pending(next.as_mut()).await);
+    assert!(!has_begun.load(Ordering::SeqCst));
     drop(release);
-    next.await.expect("its turn comes when the work is over");
+    next.await;
 }
 
 #[test]
 fn a_caller_who_has_left_costs_no_compilation() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .max_blocking_threads(1)
-        .build()
-        .expect("a runtime");
-    runtime.block_on(async {
-        let grammars = grammars(Duration::from_secs(600));
-        // The only thread for blocking work is busy, so that the compilation waits for it.
-        let (release, released) = mpsc::channel::<()>();
-        tokio::task::spawn_blocking(move || released.recv().ok());
-        let turn = grammars.turns.turn(user()).await.expect("it is free");
-        let mut caller = Box::pin(grammars.compile_in_turn(turn, source(), codec()));
-        assert!(is_pending(caller.as_mut()).await);
-        drop(caller);
-        drop(release);
-        let turn = grammars.turns.turn(user()).await.expect("it is given back");
-        assert_eq!(grammars.begun.load(Ordering::Relaxed), 0);
-        // One who stays gets what it wants.
-        let compiled = grammars.compile_in_turn(turn, source(), codec()).await;
-        assert!(compiled.is_ok());
-        assert_eq!(grammars.begun.load(Ordering::Relaxed), 1);
-    });
+    let grammars = grammars(Duration::from_secs(600));
+    let compiled = grammars.compile(&source(), &codec(), || false);
+    assert_eq!(compiled.err(), Some(GrammarError::Unwanted));
+    assert!(grammars.vocabulary.get().is_none(), "nothing was begun");
+    assert!(grammars.compile(&source(), &codec(), || true).is_ok());
 }
