@@ -104,10 +104,14 @@ impl Index {
             };
             let start = *start;
             at = start + 1;
-            // Most that begin here begin otherwise: nothing is hashed for those.
+            // Most that begin here begin otherwise, or end too soon: nothing is hashed for those.
             let Some(bucket) = self.by_start.get(&(salt, start, tokens[start])) else {
                 continue;
             };
+            let reaches = |entry: &Entry| entry.label.end() > from;
+            if bucket.len() <= NEIGHBOURS_MAX && !bucket.iter().any(reaches) {
+                continue;
+            }
             prefix.take_in(&tokens[hashed..start]);
             hashed = start;
             let furthest = furthest(bucket, prefix.digest(), &tokens[start..], whole);
