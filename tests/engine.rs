@@ -4,7 +4,7 @@
 mod common;
 
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -280,7 +280,7 @@ async fn a_shared_engine_ends_its_sequences_and_is_shut_down_when_they_are_gone(
 }
 
 /// Lets a future come as far as it comes by itself, which is not its end.
-async fn begin<F: Future>(future: &mut Pin<&mut F>) {
+async fn begin<F: Future>(future: &mut Pin<Box<F>>) {
     let begun = poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending()));
     assert!(begun.await, "it waits for something");
 }
@@ -309,14 +309,14 @@ async fn whatever_is_being_taken_in_while_an_engine_is_aborted_ends_with_it() {
     let plain = Request::tokens([1, 2, 3]).output_tokens_max(400);
     let source = engine.submit(plain).await.expect("there is room");
 
-    let mut one = pin!(engine.submit(request(vec![1])));
-    let mut fork = pin!(engine.fork(&source, None, request(vec![9])));
-    let mut many = pin!(engine.submit_many(several));
+    let mut one = Box::pin(engine.submit(request(vec![1])));
+    let mut fork = Box::pin(engine.fork(&source, None, request(vec![9])));
+    let mut many = Box::pin(engine.submit_many(several));
     let best_of = Request {
         best_of: Some(2),
         ..request(vec![3])
     };
-    let mut best = pin!(engine.best_of(best_of));
+    let mut best = Box::pin(engine.best_of(best_of));
     begin(&mut one).await;
     begin(&mut fork).await;
     begin(&mut many).await;

@@ -168,6 +168,36 @@ async fn a_device_that_hangs_is_left_behind() {
     check_all(engine, &oracle, callers).await;
 }
 
+/// With the threads that copy: none of them waits for what a device owes that hangs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn exports_that_hang_hold_up_no_copy() {
+    let mut oracle = oracle(FULL);
+    // On a busy machine too, copies are faster.
+    oracle.cost.per_token = Duration::from_micros(500);
+    let engine = engine(&oracle, cramped(&oracle)).await;
+    read_all(callers(&engine, &oracle, 50, 30).await).await;
+    until("segments leave", || engine.stats().pager.host_copies > 0).await;
+    let hits = engine.stats().pager.host_hits;
+    oracle.faults.hang_exports(u64::MAX);
+    // What the device has still is not brought: some come more than once.
+    for round in 0..20 {
+        read_all(callers(&engine, &oracle, 50 + round % 2, 30).await).await;
+        let hung = oracle.faults.counts().exports_hung > 0;
+        if hung && engine.stats().pager.host_hits > hits {
+            break;
+        }
+    }
+    assert!(oracle.faults.counts().exports_hung > 0);
+    assert!(engine.stats().pager.host_hits > hits);
+    oracle
+        .faults
+        .next_steps(1, StepFault::Hang(Duration::from_millis(500)));
+    read_all(callers(&engine, &oracle, 52, 10).await).await;
+    assert!(engine.stats().rebuilds > 0, "the device was replaced");
+    assert_eq!(oracle.faults.counts().exports_waited_for, 0);
+    check_empty(engine, &oracle).await;
+}
+
 #[tokio::test]
 async fn health_tells_a_device_that_is_replaced_from_a_busy_one() {
     let oracle = oracle(FULL);
