@@ -110,7 +110,10 @@ impl GrammarWalk {
     /// Goes on with the walk of an output that has these tokens. Where it has fewer, the rest is taken in; where it
     /// has others, it begins anew. Does not wait.
     pub fn attach(&self, output: &[TokenId]) -> Attached {
-        let mut state = self.walk.lock();
+        self.attach_to(&mut self.walk.lock(), output)
+    }
+
+    fn attach_to(&self, state: &mut State, output: &[TokenId]) -> Attached {
         state.attached += 1;
         match output.strip_prefix(&state.output[..]) {
             Some(rest) => state.unread.extend_from_slice(rest),
@@ -121,7 +124,7 @@ impl GrammarWalk {
             }
         }
         state.output = output.to_vec();
-        self.go_on(&mut state);
+        self.go_on(state);
         Attached(state.attached)
     }
 
@@ -162,8 +165,8 @@ impl GrammarWalk {
     /// Goes on with the walk of an output that has these tokens, before a drawer does: the bell rings when its mask is
     /// there, if it is not there yet.
     pub(crate) fn await_mask(&self, output: &[TokenId]) {
-        self.attach(output);
         let mut state = self.walk.lock();
+        self.attach_to(&mut state, output);
         state.is_awaited = matches!(state.place, Place::Waiting);
     }
 

@@ -7,17 +7,17 @@ use std::fmt::Write;
 
 /// One grammar of the corpus.
 #[derive(Clone, Debug)]
-pub struct HostileGrammar {
+pub(crate) struct HostileGrammar {
     /// Its name in reports; unique in the corpus.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// `json_schema`, `regex` or `lark`.
-    pub kind: &'static str,
+    pub(crate) kind: &'static str,
     /// Its text.
-    pub source: String,
+    pub(crate) source: String,
 }
 
 /// The whole corpus, in a fixed order.
-pub fn grammars() -> Vec<HostileGrammar> {
+pub(crate) fn grammars() -> Vec<HostileGrammar> {
     [schemas(), expressions(), larks()].concat()
 }
 

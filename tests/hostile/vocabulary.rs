@@ -2,7 +2,7 @@
 
 /// 40,000 tokens: every byte, then what tokenizers have most of: words with and without a space before them, numbers,
 /// and what JSON is made of. The first spells nothing and ends outputs.
-pub fn tokens() -> Vec<Vec<u8>> {
+pub(crate) fn tokens() -> Vec<Vec<u8>> {
     let letters: Vec<String> = (b'a'..=b'z').map(|byte| char::from(byte).into()).collect();
     let mut words = letters.clone();
     let mut last = letters.clone();

@@ -9,7 +9,7 @@ use motet::device::{Failure, Outcome};
 use motet::error::GenerateError;
 use motet::model::oracle::OracleConfig;
 use motet::model::{DeviceMemory, LayerKind, Readout};
-use motet::scheduler::{Effect, Event, History, Leftover, SchedulerCore, Submission};
+use motet::scheduler::{Effect, Event, History, Leftover, MaskGate, SchedulerCore, Submission};
 use motet::{SequenceId, SlotId};
 
 use crate::house::{Caller, submission};
@@ -179,4 +179,71 @@ fn who_does_not_fit_with_what_is_cached_begins_afresh_before_it_fails() {
     }
     assert_eq!(begins, [false, true]);
     assert_eq!(end, Some(GenerateError::OutOfMemory));
+}
+
+/// Masks that are dear are waited for by nobody but their own sequence: it is in a step only once its mask is there,
+/// and in one step at a time. Another goes on meanwhile.
+#[test]
+fn a_sequence_whose_mask_is_not_there_is_in_no_step() {
+    let mut core = scheduler();
+    let second = SequenceId(2);
+    let begin = |core: &mut SchedulerCore, submission: Submission, slot| {
+        let sequence = submission.sequence;
+        say(core, Event::Submit(submission));
+        let begun = cache::Effect::Begun {
+            sequence,
+            slot: SlotId(slot),
+            cached_tokens: 0,
+        };
+        say(core, Event::Cache(Ok(vec![begun])))
+    };
+    /// The slots of each step that is sent.
+    fn steps(effects: &[Effect]) -> Vec<Vec<u64>> {
+        let work = effects.iter().filter_map(|effect| match effect {
+            Effect::Work(work) => Some(work.spans.iter().map(|span| span.slot.0).collect()),
+            _ => None,
+        });
+        work.collect()
+    }
+    // Its prompt, and the step after it, are under way.
+    begin(&mut core, first(), 1);
+    say(&mut core, Event::Mask(FIRST, MaskGate::Shut));
+    let caller = Caller {
+        output_tokens_max: 200,
+        ..Caller::default()
+    };
+    begin(
+        &mut core,
+        submission(second, &caller, &[5, 6, 7, 8], &[]),
+        2,
+    );
+    let mut own_steps = 0;
+    let mut others = 0;
+    let mut under_way: VecDeque<Vec<u64>> = VecDeque::from([vec![1], vec![1]]);
+    let mut drawn = 0;
+    for round in 0..12 {
+        let Some(step) = under_way.pop_front() else {
+            break;
+        };
+        drawn += usize::from(step.contains(&1));
+        let tokens = step.iter().map(|_| Readout::Token(9)).collect();
+        let mut sent = steps(&say(&mut core, landed(tokens)));
+        if round == 6 {
+            // A mask for an output that it does not have any more is none.
+            sent.extend(steps(&say(
+                &mut core,
+                Event::Mask(FIRST, MaskGate::ReadyAt(drawn + 1)),
+            )));
+            assert!(!sent.concat().contains(&1), "it is for another token");
+            sent.extend(steps(&say(
+                &mut core,
+                Event::Mask(FIRST, MaskGate::ReadyAt(drawn)),
+            )));
+        }
+        own_steps += sent.iter().filter(|step| step.contains(&1)).count();
+        others += sent.iter().filter(|step| step.contains(&2)).count();
+        under_way.extend(sent);
+    }
+    assert_eq!(own_steps, 1, "one step for one mask");
+    assert!(others > own_steps, "the other goes on: {others}");
 }

@@ -261,6 +261,7 @@ impl House {
                     caller.told.push(token);
                 }
                 Effect::Preempted(_) => self.preempted += 1,
+                Effect::AwaitMask(sequence) => panic!("{sequence:?} has no grammar"),
                 Effect::Finished(sequence, reason) => self.end(sequence, Ok(reason)),
                 Effect::Failed(sequence, error) => self.end(sequence, Err(error.to_string())),
             }
