@@ -265,10 +265,15 @@ fn a_turn_takes_no_more_than_an_eighth_of_the_steps() {
 /// In its turn all others wait for it; before, they took what it needed again and again.
 #[test]
 fn what_is_large_has_room_in_its_turn() {
-    let mut load = Load::new(8, 120);
+    let mut load = Load::new(8, 100);
     load.urgent_waiting = 3;
+    load.run_until("urgent requests run", |load| load.starts.len() > 20);
     let large = load.submit(Priority::Background, 1, (90, 4));
+    load.run_until("it has its turn", |load| load.has_started(large));
+    let before = load.starts.len();
     load.run_until("it ends", |load| load.is_over(large));
+    let starts = load.starts.len() - before;
+    assert!(starts < 40, "{starts} starts before it had room and ended");
     load.urgent_waiting = 0;
     load.check_end();
 }

@@ -50,7 +50,7 @@ fn whatever_leaves_the_device_and_comes_back_is_what_it_was() {
         seen.histories < 500
             || seen.told > 10_000
                 && seen.packed > 1_000
-                && seen.unpacked > 300
+                && seen.unpacked > 250
                 && seen.read > 30
                 && seen.written > 500,
         "these histories prove little: {seen:?}"
