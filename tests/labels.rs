@@ -165,7 +165,11 @@ fn labels_take_what_their_own_tokens_take() {
     assert!(held[0] <= SEGMENTS / 2 * each, "{held:?}");
     assert!(held[1] <= SEGMENTS * each, "{held:?}");
     assert!(held[1] <= 2 * held[0] + (64 << 10), "{held:?}");
-    assert_eq!(pager.found(), SEGMENTS, "and all are found by what they are");
+    assert_eq!(
+        pager.found(),
+        SEGMENTS,
+        "and all are found by what they are"
+    );
     pager.core.check_integrity();
 
     labels_keep_within_their_bytes();

@@ -49,7 +49,10 @@ pub fn disk(input: &[u8]) {
     }
     let gone = found.copies.is_empty() && found.left.is_empty();
     assert!(!gone || !file.exists(), "what is not believed is removed");
-    let is_ours = changed.iter().zip(b"motetseg").all(|(one, ours)| one == ours);
+    let is_ours = changed
+        .iter()
+        .zip(b"motetseg")
+        .all(|(one, ours)| one == ours);
     assert!(is_ours || file.exists(), "what is not ours stays");
 }
 

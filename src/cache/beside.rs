@@ -93,7 +93,11 @@ impl<'a> Beside<'a> {
             for copy in self.sought.remove(&(salt, 0)).unwrap_or_default() {
                 let prefix = Some(PrefixHasher::new(salt));
                 let parent = None;
-                self.found.push_back(Found { copy, parent, prefix });
+                self.found.push_back(Found {
+                    copy,
+                    parent,
+                    prefix,
+                });
             }
         }
         loop {

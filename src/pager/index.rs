@@ -231,11 +231,17 @@ mod tests {
     /// The same own tokens in the same place, after others.
     #[test]
     fn what_comes_after_other_tokens_is_another_copy() {
-        let copies: [(&[TokenId], usize); 3] =
-            [(&[1, 2, 8, 9], 2), (&[1, 3, 8, 9], 2), (&[1, 3, 8, 9, 9], 2)];
+        let copies: [(&[TokenId], usize); 3] = [
+            (&[1, 2, 8, 9], 2),
+            (&[1, 3, 8, 9], 2),
+            (&[1, 3, 8, 9, 9], 2),
+        ];
         let index = index(&copies);
-        for (tokens, copy) in [([1, 2, 8, 9], Some(1)), ([1, 3, 8, 9], Some(3)), ([3, 2, 8, 9], None)]
-        {
+        for (tokens, copy) in [
+            ([1, 2, 8, 9], Some(1)),
+            ([1, 3, 8, 9], Some(3)),
+            ([3, 2, 8, 9], None),
+        ] {
             let chain = index.chain(SALT, &tokens, 2, false);
             let found = chain.first().map(|one| one.copy.0);
             assert_eq!(found, copy, "{tokens:?}");

@@ -239,7 +239,10 @@ impl Pages {
             self.config.host_bytes_max
         );
         let known = self.core.stats().label_bytes;
-        assert!(known <= self.config.label_bytes_max(), "{known} bytes of what is known");
+        assert!(
+            known <= self.config.label_bytes_max(),
+            "{known} bytes of what is known"
+        );
         if let Some(disk) = &self.config.disk {
             let files = std::fs::read_dir(&disk.folder).expect("a folder");
             let bytes = |file: std::fs::DirEntry| file.metadata().map_or(0, |file| file.len());

@@ -18,8 +18,15 @@ type Damage = fn(&Path);
 fn check(folder: &Folder, file: &Path, damaged: &[u8], one: &Copy, what: &str) {
     fs::write(file, damaged).expect("room");
     let (mut tier, recovered) = folder.open();
-    if !damaged.iter().zip(b"motetseg").all(|(one, ours)| one == ours) {
-        assert!(recovered.copies.is_empty() && recovered.removed.is_empty(), "{what}");
+    if !damaged
+        .iter()
+        .zip(b"motetseg")
+        .all(|(one, ours)| one == ours)
+    {
+        assert!(
+            recovered.copies.is_empty() && recovered.removed.is_empty(),
+            "{what}"
+        );
         let [(path, TierError::Foreign { .. })] = &recovered.left[..] else {
             panic!("{what}: {recovered:?}");
         };

@@ -58,7 +58,14 @@ impl Folder {
     ) -> Result<(DiskTier, Recovered), TierError> {
         let pool = BufferPool::new(0);
         let files = Box::new(files);
-        DiskTier::open_with(files, &self.0, limits(bytes_max), IDENTITY, pool, CopyId(100))
+        DiskTier::open_with(
+            files,
+            &self.0,
+            limits(bytes_max),
+            IDENTITY,
+            pool,
+            CopyId(100),
+        )
     }
 
     /// All files but the lock, by name.

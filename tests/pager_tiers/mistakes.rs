@@ -33,7 +33,13 @@ fn a_file_is_no_folder() {
 
 fn open(path: &std::path::Path) -> TierError {
     use motet::pager::tiers::{BufferPool, DiskTier};
-    let opened = DiskTier::open(path, limits(PLENTY_BYTES), IDENTITY, BufferPool::new(0), CopyId(0));
+    let opened = DiskTier::open(
+        path,
+        limits(PLENTY_BYTES),
+        IDENTITY,
+        BufferPool::new(0),
+        CopyId(0),
+    );
     opened.expect_err("it cannot be opened")
 }
 

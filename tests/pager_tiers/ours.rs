@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use motet::pager::tiers::{BufferPool, DiskLimits, DiskTier, Label, Tier, TierError};
 use motet::CopyId;
+use motet::pager::tiers::{BufferPool, DiskLimits, DiskTier, Label, Tier, TierError};
 
 use super::faulty::{Fault, FaultyFiles};
 use super::folder::{Copy, Folder, IDENTITY, PLENTY_BYTES, copy, load, store};
@@ -70,7 +70,10 @@ fn a_folder_that_others_may_use_is_reported_and_left_as_it_is() {
             Some(TierError::Exposed { ref path, mode }) => {
                 assert_eq!((&**path, mode), (folder.path(), given.mode()));
                 let told = exposed.expect("some").to_string();
-                assert!(told.contains(&format!("{mode:o}")) && told.contains("700"), "{told}");
+                assert!(
+                    told.contains(&format!("{mode:o}")) && told.contains("700"),
+                    "{told}"
+                );
             }
             other => assert!(!is_wide && other.is_none(), "{other:?}"),
         }
@@ -100,7 +103,10 @@ fn what_cannot_be_read_at_the_start_is_found_at_the_next() {
         assert!(recovered.removed.is_empty(), "{what}");
         assert_eq!(recovered.left.len(), left, "{what}");
         let of_system = |why: &TierError| matches!(why, TierError::Io { .. });
-        assert!(recovered.left.iter().all(|(_, why)| of_system(why)), "{what}");
+        assert!(
+            recovered.left.iter().all(|(_, why)| of_system(why)),
+            "{what}"
+        );
         assert_eq!(recovered.left_bytes, left * each, "{what}");
         assert_eq!(tier.used_bytes(), 4 * each, "{what}");
         // What is stored meanwhile takes nobody's name.
@@ -181,7 +187,11 @@ fn what_was_begun_and_holds_nothing_is_removed() {
     ] {
         fs::write(folder.path().join(name), bytes).expect("room");
         let (_, recovered) = folder.open();
-        assert_eq!((recovered.removed.len(), recovered.left.len()), (1, 0), "{name}");
+        assert_eq!(
+            (recovered.removed.len(), recovered.left.len()),
+            (1, 0),
+            "{name}"
+        );
         all_are_there(&folder, &copies);
     }
 }
@@ -193,7 +203,11 @@ fn a_file_that_cannot_be_removed_does_not_fail_the_start() {
     fs::write(&torn, "motetseg, and no more").expect("room");
     let whole = {
         let files = FaultyFiles::new(None);
-        drop(folder.open_with(files.clone(), PLENTY_BYTES).expect("it opens"));
+        drop(
+            folder
+                .open_with(files.clone(), PLENTY_BYTES)
+                .expect("it opens"),
+        );
         files.operations()
     };
     let mut failed = 0;
@@ -208,7 +222,10 @@ fn a_file_that_cannot_be_removed_does_not_fail_the_start() {
                 panic!("operation {at}: {recovered:?}");
             };
             assert_eq!(*path, torn);
-            assert_eq!((recovered.left_bytes, tier.used_bytes()), (4096, 2 * each + 4096));
+            assert_eq!(
+                (recovered.left_bytes, tier.used_bytes()),
+                (4096, 2 * each + 4096)
+            );
             files.heal();
             store(&mut tier, 0, &copy(9, 5_000)).expect("there is room");
             assert!(!torn.exists(), "it goes when it can");
@@ -260,7 +277,8 @@ fn a_file_has_its_own_tokens_only() {
             one.label.precision,
             100,
         );
-        tier.store(CopyId(id), &label, &one.bytes).expect("there is room");
+        tier.store(CopyId(id), &label, &one.bytes)
+            .expect("there is room");
     }
     for file in folder.files() {
         let bytes = fs::metadata(&file).expect("it is there").len();

@@ -89,7 +89,13 @@ fn disk() {
     for bytes in [MEBI / 4, 4 * MEBI, 24 * MEBI] {
         let (plain, flushed) = (Folder::new(), Folder::new());
         let pool = BufferPool::new(2 * bytes);
-        let opened = DiskTier::open(plain.path(), limits(PLENTY_BYTES), IDENTITY, pool, CopyId(0));
+        let opened = DiskTier::open(
+            plain.path(),
+            limits(PLENTY_BYTES),
+            IDENTITY,
+            pool,
+            CopyId(0),
+        );
         let (mut plain_tier, _) = opened.expect("it opens");
         let opened = flushed.open_with(FlushedFiles, PLENTY_BYTES);
         let (mut flushed_tier, _) = opened.expect("it opens");

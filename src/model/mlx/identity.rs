@@ -111,8 +111,11 @@ fn mlx_version() -> String {
     unsafe {
         let told = mlx_sys::mlx_version(&mut version) == 0;
         let text = mlx_sys::mlx_string_data(version);
-        let text = (told && !text.is_null())
-            .then(|| std::ffi::CStr::from_ptr(text).to_string_lossy().into_owned());
+        let text = (told && !text.is_null()).then(|| {
+            std::ffi::CStr::from_ptr(text)
+                .to_string_lossy()
+                .into_owned()
+        });
         mlx_sys::mlx_string_free(version);
         text.unwrap_or_else(|| "unknown".to_owned())
     }
@@ -126,7 +129,10 @@ fn processor() -> String {
         let (maker, kind) = (__cpuid(0), __cpuid(1));
         // The last four bits are the stepping, which changes no instruction.
         let kind = kind.eax >> 4;
-        format!("{:08x}{:08x}{:08x} {kind:07x}", maker.ebx, maker.edx, maker.ecx)
+        format!(
+            "{:08x}{:08x}{:08x} {kind:07x}",
+            maker.ebx, maker.edx, maker.ecx
+        )
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
@@ -167,12 +173,16 @@ mod tests {
             assert_ne!(other.identity(), known, "{what}");
         };
         check("weights", |inputs| inputs.files = 8);
-        check("the type of numbers", |inputs| inputs.dtype = Dtype::Bfloat16);
+        check("the type of numbers", |inputs| {
+            inputs.dtype = Dtype::Bfloat16
+        });
         check("the device", |inputs| inputs.device = MlxDevice::Gpu);
         check("attention", |inputs| inputs.attention = "fused");
         check("kernels", |inputs| inputs.kernels = false);
         check("the order of sums", |inputs| inputs.is_deterministic = true);
-        check("instructions", |inputs| inputs.instructions = Some(InstructionSet::Avx2));
+        check("instructions", |inputs| {
+            inputs.instructions = Some(InstructionSet::Avx2)
+        });
         check("no instructions", |inputs| inputs.instructions = None);
         check("threads", |inputs| {
             inputs.sums.as_mut().expect("some").threads = 3;

@@ -177,7 +177,10 @@ mod tests {
         for (end, digest) in known.iter().enumerate() {
             assert_eq!(PrefixDigest::of(SALT, &tokens[..end]), *digest, "{end}");
         }
-        assert_ne!(PrefixDigest::of(SaltDigest([6; 32]), &tokens[..9]), known[9]);
+        assert_ne!(
+            PrefixDigest::of(SaltDigest([6; 32]), &tokens[..9]),
+            known[9]
+        );
         // As `(printf 'motet tokens of one salt so far\0'; head -c 32 /dev/zero | tr '\0' '\5';
         // printf '\0\0\0\0\1\0\0\0') | sha256sum` says: files outlive processes.
         assert_eq!(known[2].0[..4], [0x23, 0xE3, 0x74, 0x0D]);

@@ -216,7 +216,11 @@ impl DiskTier {
         let fixed = Fixed::new(path, begin, file_bytes)?;
         if fixed.tokens() > tokens_max {
             let what = format!("a header of {} tokens", fixed.tokens());
-            return Err(TierError::damaged(path, what, format!("at most {tokens_max}")));
+            return Err(TierError::damaged(
+                path,
+                what,
+                format!("at most {tokens_max}"),
+            ));
         }
         let mut tokens = vec![0; fixed.tokens_bytes()];
         file.read(&mut tokens).map_err(failed)?;

@@ -112,7 +112,9 @@ impl DiskTier {
                     self.taken.insert(number);
                     TierError::Unfinished { path: path.clone() }
                 }
-                Named::Misnamed => TierError::damaged(&path, "it was renamed", "a number for a name"),
+                Named::Misnamed => {
+                    TierError::damaged(&path, "it was renamed", "a number for a name")
+                }
                 Named::Other => continue,
             };
             let fate = self.fate(&path, why);
@@ -126,11 +128,7 @@ impl DiskTier {
 
     /// The labels of as many files as there is room for, newest first. Files come oldest
     /// first.
-    fn read(
-        &mut self,
-        files: Vec<(u64, PathBuf)>,
-        recovered: &mut Recovered,
-    ) -> Vec<(u64, Label)> {
+    fn read(&mut self, files: Vec<(u64, PathBuf)>, recovered: &mut Recovered) -> Vec<(u64, Label)> {
         let label_bytes_max = self.limits.label_bytes_max;
         let mut found: Vec<(u64, Label)> = Vec::new();
         let mut states = FxHashSet::default();
@@ -248,7 +246,9 @@ impl DiskTier {
     fn is_ours(&mut self, path: &Path) -> io::Result<bool> {
         let (mut file, bytes) = self.files.open(path)?;
         let mut begin = MAGIC;
-        let length = begin.len().min(usize::try_from(bytes).unwrap_or(usize::MAX));
+        let length = begin
+            .len()
+            .min(usize::try_from(bytes).unwrap_or(usize::MAX));
         file.read(&mut begin[..length])?;
         Ok(begin == MAGIC)
     }
