@@ -58,9 +58,8 @@ impl Served {
         let oracle = oracle(0);
         let folder = Folder::new(name);
         let mut config = config(&oracle, &folder.0);
-        // Two pages, and what is known of some copies.
-        config.pager.host_bytes_max = 7 * 4096;
-        config.pager.label_bytes_max = Some(16 << 10);
+        // Two pages, beside what is known of copies and what is kept for the next.
+        config.pager.host_bytes_max = 76 * 4096;
         let gauge = Watch("motet_pager_disk_degraded", Arc::default());
         let engine = {
             let _here = metrics::set_default_local_recorder(&gauge);
