@@ -35,6 +35,7 @@ pub(crate) struct Receiving {
 }
 
 /// A whole body, and its room.
+#[derive(Debug)]
 pub(super) struct Received {
     bytes: Vec<u8>,
     room: Option<OwnedSemaphorePermit>,
@@ -218,16 +219,15 @@ mod tests {
         assert_eq!(third.ok(), Some(LARGE), "it had its turn after the others");
 
         let held = receive(Some(LARGE), Body::from(vec![b' '; LARGE])).await;
-        let held = held.ok().expect("there is room");
+        let held = held.expect("there is room");
         let refused = receive(Some(LARGE), Body::from(vec![b' '; LARGE])).await;
-        let refused = refused.err().expect("there is none");
+        let refused = refused.expect_err("there is none");
         assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
         let message = refused.body()["error"]["message"].to_string();
         assert!(message.contains("1048576 bytes"), "{message}");
         drop(held);
         receive(None, Body::from(vec![b' '; LARGE]))
             .await
-            .ok()
             .expect("room again");
     }
 
@@ -239,7 +239,7 @@ mod tests {
         for length in [Some(long), None] {
             let body = Body::from(vec![b' '; long]);
             let refused = receiving.receive(request(length, body), &conduct).await;
-            let refused = refused.err().expect("too long");
+            let refused = refused.expect_err("too long");
             assert_eq!(refused.status, StatusCode::PAYLOAD_TOO_LARGE);
         }
     }
@@ -252,7 +252,7 @@ mod tests {
         let received = receiving
             .receive(request(Some(LARGE), body), &conduct)
             .await;
-        let received = received.ok().expect("room");
+        let received = received.expect("room");
         // The reader is told which gate to wait at.
         let (open, gate) = std::sync::mpsc::channel::<()>();
         *GATE.lock().expect("one test uses it") = Some(gate);
