@@ -103,7 +103,6 @@ fn states_that_take_too_much_end_their_output_with_both_numbers() {
         GrammarVocabulary::from_bytes(vocabulary::tokens(), &[0]).expect("a vocabulary");
     let vocabulary = vocabulary.with_limits(GrammarLimits {
         sequence_bytes_max: bytes_max,
-        bytes_max,
         ..GrammarLimits::default()
     });
     let pool = MaskPool::start(1).expect("a thread");
