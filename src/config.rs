@@ -180,7 +180,8 @@ pub struct PagerConfig {
     ///
     /// A sixteenth of `host_bytes_max`, if none. Choose more where the disk is very much
     /// larger than host memory and segments are short: 64 MiB do for 50,000 copies of 64
-    /// tokens. From 1 KiB to three quarters of `host_bytes_max`.
+    /// tokens. From 1 KiB to seven eighths of `host_bytes_max`: the last is memory
+    /// that is kept for the next copies.
     pub label_bytes_max: Option<usize>,
     /// A folder for what host memory has no room for, and for the next start, if any.
     pub disk: Option<DiskConfig>,
@@ -451,7 +452,7 @@ impl PagerConfig {
                 expected: "a part of the device's bytes, 0 to 1".into(),
             });
         }
-        let most = self.host_bytes_max - self.host_bytes_max / 4;
+        let most = self.host_bytes_max - self.host_bytes_max / 8;
         if let Some(bytes) = self.label_bytes_max
             && self.host_bytes_max > 0
             && !(Label::RECORD_BYTES..=most).contains(&bytes)
@@ -460,7 +461,7 @@ impl PagerConfig {
                 field: "pager.label_bytes_max",
                 found: bytes.to_string(),
                 expected: format!(
-                    "from {} to three quarters of `pager.host_bytes_max`, {most}",
+                    "from {} to seven eighths of `pager.host_bytes_max`, {most}",
                     Label::RECORD_BYTES
                 )
                 .into(),
