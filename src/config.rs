@@ -547,4 +547,32 @@ mod tests {
         let error = config.validate().unwrap_err();
         assert_eq!(error.field, "scheduler.device_timeout");
     }
+
+    #[test]
+    fn labels_have_room_within_that_of_the_host() {
+        let check = |host_bytes_max, label_bytes_max, is_valid: bool| {
+            let mut config = EngineConfig::default();
+            config.pager.host_bytes_max = host_bytes_max;
+            config.pager.label_bytes_max = label_bytes_max;
+            match config.validate() {
+                Ok(()) => assert!(is_valid, "{label_bytes_max:?} of {host_bytes_max}"),
+                Err(error) => {
+                    assert!(!is_valid, "{error}");
+                    assert_eq!(error.field, "pager.label_bytes_max");
+                    let (found, most) = (label_bytes_max.unwrap(), host_bytes_max / 8 * 7);
+                    let told = error.to_string();
+                    let numbers = [found, most].map(|number| number.to_string());
+                    assert!(numbers.iter().all(|one| told.contains(one)), "{told}");
+                }
+            }
+        };
+        check(1 << 20, None, true);
+        check(1 << 20, Some(1024), true);
+        check(1 << 20, Some(1023), false);
+        check(1 << 20, Some(7 << 17), true);
+        check(1 << 20, Some((7 << 17) + 1), false);
+        // Without a pager there is nothing to know of.
+        check(0, Some(0), true);
+        assert_eq!(PagerConfig::default().label_bytes_max(), 0);
+    }
 }
