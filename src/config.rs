@@ -192,7 +192,8 @@ pub struct PagerConfig {
     ///
     /// A sixteenth of `host_bytes_max`, if none. Choose more where the disk is very much
     /// larger than host memory and segments are short: 64 MiB do for 50,000 copies of 64
-    /// tokens. From 1 KiB to three quarters of `host_bytes_max`.
+    /// tokens. From 1 KiB to seven eighths of `host_bytes_max`: the last is memory
+    /// that is kept for the next copies.
     pub label_bytes_max: Option<usize>,
     /// A folder for what host memory has no room for, and for the next start, if any.
     pub disk: Option<DiskConfig>,
@@ -457,7 +458,7 @@ impl PagerConfig {
                 expected: "a part of the device's bytes, 0 to 1".into(),
             });
         }
-        let most = self.host_bytes_max - self.host_bytes_max / 4;
+        let most = self.host_bytes_max - self.host_bytes_max / 8;
         if let Some(bytes) = self.label_bytes_max
             && self.host_bytes_max > 0
             && !(Label::RECORD_BYTES..=most).contains(&bytes)
@@ -466,7 +467,7 @@ impl PagerConfig {
                 field: "pager.label_bytes_max",
                 found: bytes.to_string(),
                 expected: format!(
-                    "from {} to three quarters of `pager.host_bytes_max`, {most}",
+                    "from {} to seven eighths of `pager.host_bytes_max`, {most}",
                     Label::RECORD_BYTES
                 )
                 .into(),
@@ -566,5 +567,33 @@ mod tests {
         config.scheduler.device_timeout = Duration::ZERO;
         let error = config.validate().unwrap_err();
         assert_eq!(error.field, "scheduler.device_timeout");
+    }
+
+    #[test]
+    fn labels_have_room_within_that_of_the_host() {
+        let check = |host_bytes_max, label_bytes_max, is_valid: bool| {
+            let mut config = EngineConfig::default();
+            config.pager.host_bytes_max = host_bytes_max;
+            config.pager.label_bytes_max = label_bytes_max;
+            match config.validate() {
+                Ok(()) => assert!(is_valid, "{label_bytes_max:?} of {host_bytes_max}"),
+                Err(error) => {
+                    assert!(!is_valid, "{error}");
+                    assert_eq!(error.field, "pager.label_bytes_max");
+                    let (found, most) = (label_bytes_max.unwrap(), host_bytes_max / 8 * 7);
+                    let told = error.to_string();
+                    let numbers = [found, most].map(|number| number.to_string());
+                    assert!(numbers.iter().all(|one| told.contains(one)), "{told}");
+                }
+            }
+        };
+        check(1 << 20, None, true);
+        check(1 << 20, Some(1024), true);
+        check(1 << 20, Some(1023), false);
+        check(1 << 20, Some(7 << 17), true);
+        check(1 << 20, Some((7 << 17) + 1), false);
+        // Without a pager there is nothing to know of.
+        check(0, Some(0), true);
+        assert_eq!(PagerConfig::default().label_bytes_max(), 0);
     }
 }

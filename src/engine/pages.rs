@@ -24,6 +24,9 @@ use crate::telemetry::Telemetry;
 /// Host memory that waits for the next copy, at most, as a part of all.
 const SPARE_PART: usize = 8;
 
+/// Copies that a former run has left.
+type Found = Vec<(CopyId, Label)>;
+
 /// What a pager is made of.
 pub(super) struct PagerParts {
     core: PagerCore,
@@ -135,7 +138,7 @@ fn open_disk(
     spec: &ModelSpec,
     config: &mut PagerConfig,
     pool: BufferPool,
-) -> Result<(Option<DiskTier>, Vec<(CopyId, Label)>), StartError> {
+) -> Result<(Option<DiskTier>, Found), StartError> {
     let label_bytes_max = config.label_bytes_max();
     let identity = identity(spec.identity, config.precision);
     let Some(disk) = &mut config.disk else {

@@ -239,7 +239,7 @@ mod tests {
         let index = index(&copies);
         for (tokens, copy) in [
             ([1, 2, 8, 9], Some(1)),
-            ([1, 3, 8, 9], Some(3)),
+            ([1, 3, 8, 9], Some(2)),
             ([3, 2, 8, 9], None),
         ] {
             let chain = index.chain(SALT, &tokens, 2, false);

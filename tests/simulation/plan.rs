@@ -381,7 +381,6 @@ fn config(rng: &mut ChaCha8Rng, oracle: &OracleConfig, folder: &Path) -> EngineC
         pager.host_bytes_max = rng.random_range(2..=200) * PAGE_BYTES;
         // Of a few copies, or of all that there may be.
         let labels = [2, 100][rng.random_range(0..2)] * PAGE_BYTES;
-        // What is known of copies may be three quarters of all.
         pager.host_bytes_max += labels + labels / 3 + pager.host_bytes_max / 8 + 1;
         pager.label_bytes_max = Some(labels);
         pager.clean_part = [0.1, 0.5, 1.0][rng.random_range(0..3)];
