@@ -1,5 +1,7 @@
 //! Parcels that the device is to take in: who was told of one finds it, and none is left.
 
+use std::time::Duration;
+
 use motet::CopyId;
 use motet::device::{Leaving, NextExport, dock};
 use motet::plant::Plant;
@@ -8,6 +10,7 @@ use crate::world::{Guarded, model, mpsc, thread};
 
 const COPY: CopyId = CopyId(1);
 const OTHER: CopyId = CopyId(2);
+const EVER: Duration = Duration::MAX;
 
 const OF_PUTTING: [Plant; 2] = [Plant::DockPutInTwoSteps, Plant::LockOrdersNothing];
 
@@ -155,7 +158,7 @@ fn who_was_left_behind_hands_nothing_over() {
         second.leave(OTHER, Ok(Guarded::new(2))).expect("room");
         left_behind.join().unwrap().expect("nobody waits for it");
         assert!(quay.leaving.wait(), "it was rung");
-        let NextExport::Ready(Leaving { copy, parcel }) = quay.leaving.next(|_| true) else {
+        let NextExport::Ready(Leaving { copy, parcel }) = quay.leaving.next(EVER, |_| true) else {
             panic!("what the second has handed over")
         };
         let parcel = parcel.expect("a parcel");
@@ -180,12 +183,12 @@ fn no_export_is_slept_through() {
         });
         let mut taken = Vec::new();
         while taken.len() < 2 {
-            match quay.leaving.next(|parcel| parcel.read() > 0) {
+            match quay.leaving.next(EVER, |parcel| parcel.read() > 0) {
                 NextExport::Ready(Leaving { copy, parcel }) => {
                     assert_eq!(parcel.expect("a parcel").read(), copy.0);
                     taken.push(copy);
                 }
-                NextExport::NotComputed => panic!("it was computed before"),
+                NextExport::NotComputed(_) => panic!("it was computed before"),
                 NextExport::Nothing => assert!(quay.leaving.wait(), "the device lives"),
             }
         }

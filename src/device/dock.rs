@@ -12,8 +12,10 @@
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use rustc_hash::FxHashMap;
+use tokio::time::Instant;
 
 use crate::CopyId;
 use crate::model::ModelError;
@@ -64,8 +66,8 @@ pub struct ExportQueue<P> {
 pub enum NextExport<P> {
     /// Nothing was handed over.
     Nothing,
-    /// The device has not computed the oldest yet.
-    NotComputed,
+    /// The device has not computed the oldest yet, which was handed over so long ago.
+    NotComputed(Duration),
     /// The oldest, which is no longer in the queue.
     Ready(Leaving<P>),
 }
@@ -78,14 +80,14 @@ pub struct Arrived<P>(Arc<Mutex<Shelf<P>>>);
 #[derive(Debug)]
 struct Shelf<P> {
     parcels: FxHashMap<CopyId, Vec<P>>,
-    /// What the thread that the dock serves has handed over.
-    leaving: VecDeque<Leaving<P>>,
+    /// What the thread that the dock serves has handed over, and when.
+    leaving: VecDeque<(Instant, Leaving<P>)>,
     /// The thread that the dock serves.
     thread: u64,
 }
 
 /// What was on a shelf. It is dropped when the shelf is free for others again.
-type Cleared<P> = (FxHashMap<CopyId, Vec<P>>, VecDeque<Leaving<P>>);
+type Cleared<P> = (FxHashMap<CopyId, Vec<P>>, VecDeque<(Instant, Leaving<P>)>);
 
 impl<P> Clone for Arrived<P> {
     fn clone(&self) -> Self {
@@ -116,17 +118,26 @@ pub fn dock<P>() -> (Dock<P>, Quay<P>) {
 
 impl<P> ExportQueue<P> {
     /// Takes the oldest export, unless `is_computed` says that its parcel is not. One without
-    /// a parcel always is. Never waits: what is not computed may never be.
-    pub fn next(&self, is_computed: impl FnOnce(&P) -> bool) -> NextExport<P> {
+    /// a parcel always is. Never waits: what is not computed may never be. What is not after
+    /// `patience` is given up: then there is an error in its parcel's place.
+    pub fn next(&self, patience: Duration, is_computed: impl FnOnce(&P) -> bool) -> NextExport<P> {
         let mut shelf = self.shelf.shelf();
-        let Some(oldest) = shelf.leaving.front() else {
+        let Some((since, oldest)) = shelf.leaving.front() else {
             return NextExport::Nothing;
         };
-        if !oldest.parcel.as_ref().map_or(true, is_computed) {
-            return NextExport::NotComputed;
+        let is_late = !oldest.parcel.as_ref().map_or(true, is_computed);
+        let waited = since.elapsed();
+        if is_late && waited < patience {
+            return NextExport::NotComputed(waited);
         }
         let oldest = shelf.leaving.pop_front();
-        NextExport::Ready(oldest.expect("it was at the front"))
+        drop(shelf);
+        let (_, mut oldest) = oldest.expect("it was at the front");
+        if is_late {
+            let why = format!("an export was not computed within {patience:?}");
+            oldest.parcel = Err(ModelError::Device(why));
+        }
+        NextExport::Ready(oldest)
     }
 
     /// Exports that nobody has taken.
@@ -243,23 +254,24 @@ impl<P> Dock<P> {
             return Ok(());
         };
         if shelf.leaving.len() >= LEAVING_MAX {
-            return Err(ModelError::Dock {
-                copy,
-                waiting: LEAVING_MAX,
-            });
+            drop(shelf);
+            return match self.ring() {
+                true => Err(ModelError::Dock {
+                    copy,
+                    waiting: LEAVING_MAX,
+                }),
+                false => Ok(()),
+            };
         }
         if planted(Plant::DockLeaveInTwoSteps) {
             // Looks whom it serves, but hands over in another step: that may have changed.
             drop(shelf);
             shelf = self.arrived.shelf();
         }
-        shelf.leaving.push_back(Leaving { copy, parcel });
+        let leaving = Leaving { copy, parcel };
+        shelf.leaving.push_back((Instant::now(), leaving));
         drop(shelf);
-        if !self.ringer.ring() {
-            // Nobody will take it.
-            let unwanted = mem::take(&mut self.arrived.shelf().leaving);
-            drop(unwanted);
-        }
+        self.ring();
         Ok(())
     }
 
@@ -284,6 +296,17 @@ impl<P> Dock<P> {
         drop(cleared);
     }
 
+    /// Says that there is something to take. False, and what there was is dropped, where nobody
+    /// will take it.
+    fn ring(&self) -> bool {
+        let is_heard = self.ringer.ring();
+        if !is_heard {
+            let unwanted = mem::take(&mut self.arrived.shelf().leaving);
+            drop(unwanted);
+        }
+        is_heard
+    }
+
     /// None for a thread that the dock serves no more.
     fn own_shelf(&self) -> Option<MutexGuard<'_, Shelf<P>>> {
         let shelf = self.arrived.shelf();
@@ -294,6 +317,8 @@ impl<P> Dock<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const EVER: Duration = Duration::MAX;
 
     #[test]
     fn a_dock_serves_its_last_thread_only() {
@@ -328,8 +353,8 @@ mod tests {
                 dock.leave(CopyId(number), Ok(number)).expect("room");
             }
             assert_eq!(quay.leaving.len(), 8, "those of this device only");
-            let next = quay.leaving.next(|_| false);
-            assert!(matches!(next, NextExport::NotComputed), "{next:?}");
+            let next = quay.leaving.next(EVER, |_| false);
+            assert!(matches!(next, NextExport::NotComputed(_)), "{next:?}");
         }
         // So it is with one that has lost everything and lives on.
         let dock = prototype.successor();
@@ -344,19 +369,35 @@ mod tests {
     fn exports_are_taken_in_order_once_they_are_computed() {
         let (prototype, quay) = dock::<u64>();
         let dock = prototype.successor();
-        assert!(matches!(quay.leaving.next(|_| true), NextExport::Nothing));
+        assert!(matches!(
+            quay.leaving.next(EVER, |_| true),
+            NextExport::Nothing
+        ));
         let failed = ModelError::Device("not handed over".into());
         dock.leave(CopyId(1), Err(failed)).expect("room");
         dock.leave(CopyId(2), Ok(2)).expect("room");
-        let without_parcel = quay.leaving.next(|_| false);
+        let without_parcel = quay.leaving.next(EVER, |_| false);
         let NextExport::Ready(Leaving { copy, parcel }) = without_parcel else {
             panic!("there is nothing to compute: {without_parcel:?}");
         };
         assert!(copy == CopyId(1) && parcel.is_err());
-        let waits = quay.leaving.next(|parcel| *parcel != 2);
-        assert!(matches!(waits, NextExport::NotComputed), "{waits:?}");
-        let ready = quay.leaving.next(|parcel| *parcel == 2);
+        let waits = quay.leaving.next(EVER, |parcel| *parcel != 2);
+        assert!(matches!(waits, NextExport::NotComputed(_)), "{waits:?}");
+        let ready = quay.leaving.next(EVER, |parcel| *parcel == 2);
         assert!(matches!(ready, NextExport::Ready(_)), "{ready:?}");
+        assert!(quay.leaving.is_empty());
+    }
+
+    #[test]
+    fn what_is_not_computed_in_time_is_given_up() {
+        let (prototype, quay) = dock::<u64>();
+        let dock = prototype.successor();
+        dock.leave(CopyId(1), Ok(1)).expect("room");
+        let given_up = quay.leaving.next(Duration::ZERO, |_| false);
+        let NextExport::Ready(Leaving { copy, parcel }) = given_up else {
+            panic!("it was waited for long enough: {given_up:?}");
+        };
+        assert!(copy == CopyId(1) && parcel.is_err(), "{parcel:?}");
         assert!(quay.leaving.is_empty());
     }
 
@@ -379,7 +420,7 @@ mod tests {
             ),
             "{full:?}"
         );
-        let taken = quay.leaving.next(|_| true);
+        let taken = quay.leaving.next(EVER, |_| true);
         assert!(matches!(taken, NextExport::Ready(_)), "{taken:?}");
         leave(100).expect("there is room again");
         drop(quay);

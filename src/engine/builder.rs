@@ -116,8 +116,15 @@ where
         let doorbell = Arc::new(Notify::new());
         let born = Instant::now();
         let (answer_sender, answers) = mpsc::channel(ASKED_MAX);
-        let pager =
-            PagerParts::new::<M>(&spec, &config.pager, packer, quay, self.simulation.as_ref())?;
+        let pager = PagerParts::new::<M>(
+            &spec,
+            &config.pager,
+            packer,
+            quay,
+            // The work that it follows may take as long, and it as long again.
+            config.scheduler.device_timeout.saturating_mul(2),
+            self.simulation.as_ref(),
+        )?;
         let mut core = CacheCore::new(spec.clone(), config.cache.clone());
         if let Some(pager) = &pager {
             core = core.with_pager(&config.pager, pager.found());

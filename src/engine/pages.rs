@@ -46,6 +46,7 @@ impl PagerParts {
         config: &PagerConfig,
         packer: M::Packer,
         quay: Quay<Parcel<M>>,
+        export_patience: Duration,
         simulation: Option<&Simulation>,
     ) -> Result<Option<Self>, StartError> {
         if config.host_bytes_max == 0 {
@@ -70,6 +71,7 @@ impl PagerParts {
             pool,
             host: Host::new(config.host_bytes_max),
             disk,
+            export_patience,
         };
         let (sender, done) = mpsc::channel(DONE_MAX);
         let (alive, gone) = oneshot::channel();

@@ -79,6 +79,9 @@ pub struct Stores {
     pub host: Host,
     /// The disk, if there is one.
     pub disk: Option<DiskTier>,
+    /// An export that the device has not computed after so long is given up: what waits for
+    /// its room would wait for ever if the device hangs and is asked for nothing else.
+    pub export_patience: Duration,
 }
 
 /// Host memory, shared by the copy threads and the pager.
@@ -98,6 +101,7 @@ pub struct MemoryCarrier<K: Packer> {
     pool: BufferPool,
     host: Host,
     arrived: Arrived<K::Parcel>,
+    export_patience: Duration,
 }
 
 /// What copies between host memory and the disk.
@@ -182,6 +186,7 @@ impl<K: Packer> MemoryCarrier<K> {
             pool,
             host,
             arrived,
+            export_patience: Duration::MAX,
         }
     }
 
@@ -196,9 +201,11 @@ impl<K: Packer> MemoryCarrier<K> {
         }
     }
 
-    /// The oldest export, if the device has computed it.
+    /// The oldest export, if the device has computed it, or has not for too long.
     pub fn next_export(&self, exports: &ExportQueue<K::Parcel>) -> NextExport<K::Parcel> {
-        exports.next(|parcel| self.packer.is_computed(parcel))
+        exports.next(self.export_patience, |parcel| {
+            self.packer.is_computed(parcel)
+        })
     }
 
     /// Packs what the device has handed over. None where nobody has asked for it.
@@ -269,8 +276,6 @@ impl<K: Packer> MemoryCarrier<K> {
         exports: &ExportQueue<K::Parcel>,
         done: &mpsc::Sender<Done>,
     ) {
-        // Since when the oldest export is looked at.
-        let mut watched = None;
         loop {
             let job = match jobs.try_recv() {
                 Ok(job) => Some(job),
@@ -281,26 +286,19 @@ impl<K: Packer> MemoryCarrier<K> {
                 self.carry(job)
             } else {
                 match self.next_export(exports) {
-                    NextExport::Ready(leaving) => {
-                        watched = None;
-                        self.pack(leaving)
-                    }
-                    NextExport::NotComputed => {
-                        let since = *watched.get_or_insert_with(Instant::now);
-                        let patience = (since.elapsed() / 8).clamp(WATCH_MIN, WATCH_MAX);
+                    NextExport::Ready(leaving) => self.pack(leaving),
+                    NextExport::NotComputed(waited) => {
+                        let patience = (waited / 8).clamp(WATCH_MIN, WATCH_MAX);
                         match jobs.recv_timeout(patience) {
                             Ok(job) => self.carry(job),
                             Err(RecvTimeoutError::Timeout) => None,
                             Err(RecvTimeoutError::Disconnected) => return,
                         }
                     }
-                    NextExport::Nothing => {
-                        watched = None;
-                        match self.idle(jobs, exports) {
-                            Some(ended) => ended,
-                            None => return,
-                        }
-                    }
+                    NextExport::Nothing => match self.idle(jobs, exports) {
+                        Some(ended) => ended,
+                        None => return,
+                    },
                 }
             };
             if let Some(ended) = ended
@@ -385,9 +383,15 @@ impl Carriers {
         alive: &Arc<oneshot::Sender<()>>,
     ) -> std::io::Result<Self> {
         let Quay { leaving, arrived } = quay;
-        let Stores { pool, host, disk } = stores;
+        let Stores {
+            pool,
+            host,
+            disk,
+            export_patience,
+        } = stores;
         let (memory, jobs) = bounded(JOBS_MAX);
-        let carrier = MemoryCarrier::new(packer, pool, host.clone(), arrived.clone());
+        let mut carrier = MemoryCarrier::new(packer, pool, host.clone(), arrived.clone());
+        carrier.export_patience = export_patience;
         let (told, lives) = (done.clone(), Arc::clone(alive));
         std::thread::Builder::new()
             .name("motet-memory".into())
@@ -412,9 +416,15 @@ impl Carriers {
         simulation: &Simulation,
     ) -> Self {
         let Quay { leaving, arrived } = quay;
-        let Stores { pool, host, disk } = stores;
+        let Stores {
+            pool,
+            host,
+            disk,
+            export_patience,
+        } = stores;
         let (memory, jobs) = mpsc::channel(JOBS_MAX);
-        let carrier = MemoryCarrier::new(packer, pool, host.clone(), arrived.clone());
+        let mut carrier = MemoryCarrier::new(packer, pool, host.clone(), arrived.clone());
+        carrier.export_patience = export_patience;
         let (told, lives, inside) = (done.clone(), Arc::clone(alive), simulation.clone());
         simulation.spawn(move || async move {
             carrier.simulate(jobs, leaving, told, inside).await;

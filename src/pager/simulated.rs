@@ -25,19 +25,19 @@ impl<K: Packer> MemoryCarrier<K> {
         done: mpsc::Sender<Done>,
         simulation: Simulation,
     ) {
-        // After so long it is looked again whether the oldest export is computed.
-        let mut patience = WATCH_MIN;
         loop {
             let ended = if let Ok(job) = jobs.try_recv() {
                 self.carry_by_fate(job, &simulation).await
             } else {
                 let next = self.next_export(&exports);
                 if let NextExport::Ready(leaving) = next {
-                    patience = WATCH_MIN;
                     self.pack_by_fate(leaving, &simulation).await
                 } else {
-                    let waits = matches!(next, NextExport::NotComputed);
-                    if !waits && exports.bell().is_closed() {
+                    let waited = match next {
+                        NextExport::NotComputed(waited) => Some(waited),
+                        _ => None,
+                    };
+                    if waited.is_none() && exports.bell().is_closed() {
                         return;
                     }
                     tokio::select! {
@@ -47,10 +47,7 @@ impl<K: Packer> MemoryCarrier<K> {
                             None => return,
                         },
                         () = simulation.handed_over.notified() => None,
-                        () = tokio::time::sleep(patience), if waits => {
-                            patience = (2 * patience).min(WATCH_MAX);
-                            None
-                        }
+                        () = watch(waited) => None,
                     }
                 }
             };
@@ -140,6 +137,14 @@ fn by_fate(
             took: takes,
             ..done
         })
+    }
+}
+
+/// Until an export is looked at again that was waited for so long.
+async fn watch(waited: Option<Duration>) {
+    match waited {
+        Some(waited) => tokio::time::sleep((waited / 8).clamp(WATCH_MIN, WATCH_MAX)).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -94,7 +94,12 @@ impl House {
     /// A caller with prompt number `number`, who gets what it gets alone. How many tokens of
     /// the prompt were not computed for it.
     async fn ask(&self, number: TokenId) -> usize {
-        let prompt: Vec<TokenId> = (0..PROMPT).map(|at| (number * 7 + at) % 900).collect();
+        self.ask_of(number, PROMPT).await
+    }
+
+    /// As [`ask`](Self::ask), with a prompt of so many tokens.
+    async fn ask_of(&self, number: TokenId, tokens: TokenId) -> usize {
+        let prompt: Vec<TokenId> = (0..tokens).map(|at| (number * 7 + at) % 900).collect();
         let request = Request::tokens(prompt.clone()).output_tokens_max(OUTPUT);
         let stream = self.engine.submit(request).await.expect("there is room");
         let output = tokio::time::timeout(PATIENCE, stream.collect()).await;
@@ -150,9 +155,30 @@ fn what_is_in_host_memory_comes_while_exports_hang() {
         assert_eq!(after.rebuilds, 0);
         // The export is packed when it is computed after all.
         house.oracle.faults.compute_exports();
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        house.rest().await;
+        house.rest().await;
         let computed = house.engine.stats();
         assert!(computed.pager.packed > after.pager.packed);
+        house.end().await;
+    });
+}
+
+/// Nothing runs that would show that the device hangs, and all of it is leased for exports that
+/// it owes. Those who need the room get it when the exports are given up.
+#[test]
+fn the_room_of_exports_that_hang_is_free_in_the_end() {
+    simulate(|| async {
+        let house = House::start(1).await;
+        house.oracle.faults.hang_exports(u64::MAX);
+        house.ask(0).await;
+        house.rest().await;
+        assert_eq!(house.oracle.faults.counts().exports_hung, 1);
+        assert_eq!(house.engine.stats().pager.refused, 0, "it is waited for");
+        // This one needs all the room that there is.
+        house.ask_of(50, 120).await;
+        let stats = house.engine.stats();
+        assert_eq!(stats.pager.refused, 1, "and given up");
+        assert_eq!(stats.rebuilds, 0);
         house.end().await;
     });
 }
