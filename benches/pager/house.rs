@@ -47,7 +47,10 @@ pub(crate) fn config(spec: &ModelSpec, device_bytes: usize, host_bytes: usize) -
     config.cache.full_sequences_min = 0;
     config.cache.device_bytes_max = device_bytes + config.scratch_bytes(spec);
     if host_bytes > 0 {
-        config.pager.host_bytes_max = host_bytes + PAGES_BYTES;
+        // Beside what is known of copies, and an eighth that is kept for the next.
+        let label_bytes = host_bytes / 16 + PAGES_BYTES;
+        config.pager.label_bytes_max = Some(label_bytes);
+        config.pager.host_bytes_max = host_bytes + PAGES_BYTES + label_bytes + label_bytes / 7;
     }
     config
 }

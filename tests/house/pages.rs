@@ -53,15 +53,16 @@ pub(crate) struct Pages {
 pub(crate) fn any_tiers(rng: &mut impl Rng, folder: &Path) -> PagerConfig {
     let pages = |rng: &mut dyn FnMut(usize) -> usize| [1, 3, 6, 1_000][rng(4)] * 4096;
     let mut below = |most: usize| rng.random_range(0..most);
+    let clean = below(3);
     PagerConfig {
+        // Of what is known of a few copies, or mostly of all.
+        label_bytes_max: Some(if clean == 0 { 8 << 10 } else { 1 << 22 }),
         host_bytes_max: pages(&mut below),
-        // For a few copies, or for all.
-        label_bytes_max: Some([6 << 10, 1 << 22][below(2)]),
         disk: (below(3) > 0).then(|| DiskConfig {
             folder: folder.to_owned(),
             bytes_max: pages(&mut below),
         }),
-        clean_part: [0.1, 0.5, 1.0][below(3)],
+        clean_part: [0.1, 0.5, 1.0][clean],
         disk_patience: Duration::from_millis([5, 1_000_000][below(2)]),
         ..PagerConfig::default()
     }

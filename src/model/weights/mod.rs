@@ -212,7 +212,7 @@ impl ModelFiles {
     /// has changed. The tokenizer is no part of it: state is of tokens, not of texts.
     ///
     /// The first call reads all weights, on up to eight threads: SmolLM2-135M's 98 MB take
-    /// about 60 ms on one, where the processor has instructions for SHA-256. Later calls
+    /// about 55 ms on one, where the processor has instructions for SHA-256. Later calls
     /// remember.
     #[must_use]
     pub fn identity(&self) -> u64 {
