@@ -1,6 +1,8 @@
 //! The hostile corpus: whatever a grammar is, it is refused by a bound or compiled, and
 //! its masks take no more work than their fuel. Without the bounds some of these take hours.
+//! And a grammar whose masks are dear, in an engine: only its own sequence waits for them.
 
+mod common;
 #[path = "hostile/grammars.rs"]
 mod hostile;
 #[path = "hostile/vocabulary.rs"]
@@ -8,9 +10,15 @@ mod vocabulary;
 
 use std::collections::BTreeMap;
 
+use common::{bytes, small, until};
 use motet::grammar::{
     Grammar, GrammarError, GrammarLimits, GrammarSource, GrammarVocabulary, MaskPool, Next,
 };
+use motet::model::oracle::{Oracle, OracleConfig};
+use motet::recovery::Fuses;
+use motet::request::{FinishReason, Priority};
+use motet::watch::{EngineEvent, Events};
+use motet::{Engine, Request, SequenceId, Shutdown, TokenId, TokenStream};
 
 /// Work that accepting a token and computing a mask may take, in the matcher's units: all of its fuel, and all of the
 /// trie a few times over.
@@ -124,4 +132,141 @@ fn states_that_take_too_much_end_their_output_with_both_numbers() {
     }
     assert!(ended > 0, "some have more states than that");
     assert_eq!(vocabulary.state_bytes(), 0, "what has ended takes nothing");
+}
+
+/// Tokens that a caller may leave unread before its sequence pauses.
+const UNREAD_TOKENS_MAX: usize = 64;
+/// Tokens of the dear output. Its sequence is slow after the eighth.
+const DEAR_TOKENS: usize = 60;
+
+/// Each of its masks takes some thousand units of work: it is slow after the eighth, and stays it for 200 tokens.
+fn dear() -> Request {
+    let grammar = GrammarSource::Regex("[a-z]?".repeat(300));
+    let request = Request::tokens([1, 2, 3, 4]).output_tokens_max(DEAR_TOKENS);
+    request.grammar(grammar)
+}
+
+/// A grammar as people write them. The output pauses once for want of a reader.
+fn honest() -> Request {
+    let grammar = GrammarSource::Regex("[a-z]+( [a-z]+)*".into());
+    let request = Request::tokens([5, 6, 7, 8]).output_tokens_max(2 * UNREAD_TOKENS_MAX - 4);
+    request.grammar(grammar)
+}
+
+/// On the oracle, whose tokens are the bytes.
+async fn engine(sequences_max: usize, fuses: &Fuses) -> Engine {
+    let oracle = OracleConfig {
+        vocab_size: 257,
+        end_tokens: vec![256],
+        end_one_in: 0,
+        ..OracleConfig::default()
+    };
+    let mut config = small();
+    config.scheduler.sequences_max = sequences_max;
+    config.scheduler.unread_tokens_max = UNREAD_TOKENS_MAX;
+    config.recovery.rebuilds_max = 1000;
+    Engine::builder(move || Ok(Oracle::new(oracle.clone()).expect("valid")))
+        .text(bytes())
+        .config(config)
+        .fuses(fuses.clone())
+        .start()
+        .await
+        .expect("the engine starts")
+}
+
+async fn submitted(engine: &Engine, request: Request) -> TokenStream {
+    engine.submit(request).await.expect("there is room")
+}
+
+async fn tokens_of(stream: TokenStream) -> Vec<TokenId> {
+    let completion = stream.collect().await.expect("an output");
+    assert_eq!(completion.finish.reason, FinishReason::Length);
+    completion.tokens
+}
+
+/// What a request gets in an engine of its own.
+async fn alone(request: Request) -> Vec<TokenId> {
+    let engine = engine(1, &Fuses::default()).await;
+    let tokens = tokens_of(submitted(&engine, request).await).await;
+    engine.shutdown(Shutdown::Abort).await;
+    tokens
+}
+
+/// Steps of `one` that `other` was not part of, between the first and the last that it was part of.
+fn steps_without(events: &mut Events, one: SequenceId, other: SequenceId) -> usize {
+    let (mut has_begun, mut without, mut since) = (false, 0, 0);
+    while let Some(event) = events.try_next() {
+        let EngineEvent::Step(step) = event else {
+            continue;
+        };
+        let has = |sequence| step.spans.iter().any(|span| span.sequence == sequence);
+        if has(other) {
+            without += std::mem::take(&mut since);
+            has_begun = true;
+        } else if has_begun && has(one) {
+            since += 1;
+        }
+    }
+    assert_eq!(events.missed(), 0);
+    without
+}
+
+/// Masks that are dear again and again cost their own sequence its place in steps, and nobody else.
+///
+/// When the honest sequence goes on, the dear one has just begun, and both have 60 tokens before them. Ten steps, at
+/// most, are of both before the dear one is slow. From then on a step that is under way with it has the next one go
+/// without it: of 50 steps at least 25. All this is on one thread, so that neither goes on while a test begins another.
+#[tokio::test]
+async fn a_sequence_with_dear_masks_is_left_out_of_steps() {
+    let engine = engine(2, &Fuses::default()).await;
+    let mut events = engine.events();
+    let honest_stream = submitted(&engine, honest()).await;
+    until("its caller is to read", || {
+        engine.stats().output_tokens >= UNREAD_TOKENS_MAX as u64
+    })
+    .await;
+    let dear_stream = submitted(&engine, dear()).await;
+    let (one, other) = (honest_stream.sequence(), dear_stream.sequence());
+    let (honest_tokens, dear_tokens) =
+        tokio::join!(tokens_of(honest_stream), tokens_of(dear_stream));
+    assert_eq!(engine.stats().preempted, 0);
+    engine.shutdown(Shutdown::Abort).await;
+    let without = steps_without(&mut events, one, other);
+    assert!(without >= 20, "{without} steps went without it");
+    assert_eq!(honest_tokens, alone(honest()).await);
+    assert_eq!(dear_tokens, alone(dear()).await);
+}
+
+/// It loses its slot, and then more than once what was drawn and not told, so that its grammar reads the output again:
+/// the threads for masks do that, and it is part of no step before.
+#[tokio::test]
+async fn a_dear_sequence_that_loses_its_place_goes_on_with_the_same_tokens() {
+    let fuses = Fuses::default();
+    let engine = engine(1, &fuses).await;
+    let mut stream = submitted(&engine, dear().priority(Priority::Background)).await;
+    let mut tokens = Vec::new();
+    let mut read = async |tokens: &mut Vec<TokenId>, count| {
+        while tokens.len() < count {
+            let piece = stream.next().await.expect("it goes on").expect("well");
+            tokens.extend(piece.token);
+        }
+    };
+    read(&mut tokens, 12).await;
+    let urgent = Request::tokens([9, 9]).output_tokens_max(3);
+    tokens_of(submitted(&engine, urgent.priority(Priority::Urgent)).await).await;
+    assert!(engine.stats().preempted >= 1, "it had the only slot");
+    for rebuilds in 1..=6 {
+        read(&mut tokens, 14 + 6 * rebuilds).await;
+        match rebuilds {
+            6 => fuses.device.light(1),
+            _ => fuses.scheduler.light(1 + rebuilds as u64 % 2),
+        }
+        until("it was made anew", || {
+            engine.stats().rebuilds >= rebuilds as u64
+        })
+        .await;
+    }
+    read(&mut tokens, DEAR_TOKENS).await;
+    assert_eq!(tokens, alone(dear()).await);
+    engine.shutdown(Shutdown::Abort).await;
 }

@@ -246,6 +246,22 @@ fn a_walk_goes_on_where_it_is() {
     );
 }
 
+/// Each mask has fuel of its own, and an output that is read again has no masks: what they had together is not less.
+#[test]
+fn a_dear_output_that_is_read_again_goes_on() {
+    let grammar = compiled(&regex(&"[a-z]?".repeat(300)));
+    let walk = Walking::new(&grammar, &[]);
+    let mut output = Vec::new();
+    for letter in (b'a'..=b'z').cycle().take(60) {
+        assert!(walk.next_tokens().is_ok());
+        output.push(byte(letter));
+        walk.accept(byte(letter));
+    }
+    let next = walk.next_tokens();
+    assert!(allowed(next.as_ref().expect("goes on")).contains(&byte(b'a')));
+    assert_eq!(Walking::new(&grammar, &output).next_tokens(), next);
+}
+
 #[test]
 fn grammars_equal_their_clones_only() {
     let grammar = compiled(&regex("a"));

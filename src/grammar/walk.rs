@@ -259,12 +259,18 @@ impl Job {
         let mut matcher = matcher.unwrap_or_else(|| Box::new(self.walk.compiled.matcher()));
         let mut work = 0;
         loop {
-            let mut tokens = std::mem::take(&mut self.tokens).into_iter();
-            let next = match tokens.try_for_each(|token| matcher.accept(token)) {
-                Ok(()) => matcher.next_tokens(),
-                Err(error) => Err(error),
-            };
+            let tokens = std::mem::take(&mut self.tokens);
+            let accepted = tokens.iter().try_for_each(|token| matcher.accept(*token));
+            let mut next = accepted.and_then(|()| matcher.next_tokens());
             work += matcher.take_work();
+            if next.is_err()
+                && tokens.len() > 1
+                && let Some(output) = self.whole_output()
+            {
+                *matcher = self.walk.compiled.matcher();
+                next = self.read_again(&mut matcher, &output);
+                work += matcher.take_work();
+            }
             let walk = Arc::clone(&self.walk);
             let mut state = walk.lock();
             if state.begun == self.begun && !state.unread.is_empty() && next.is_ok() {
@@ -280,6 +286,33 @@ impl Job {
             walk.arrive(state, self.begun, place, work);
             return;
         }
+    }
+
+    /// Reads an output as it came, with each of its masks. Each mask brings fuel: many tokens in a row may need more
+    /// than one mask's, and then fail where they did not fail one by one.
+    fn read_again(&self, matcher: &mut Matcher, output: &[TokenId]) -> Result<Next, GrammarError> {
+        let mut next = Err(GrammarError::Unwanted);
+        for token in output {
+            if !self.is_wanted() {
+                return Err(GrammarError::Unwanted);
+            }
+            matcher.accept(*token)?;
+            next = Ok(matcher.next_tokens()?);
+        }
+        next
+    }
+
+    /// All tokens of the output, none of which is unread from now on.
+    fn whole_output(&self) -> Option<Vec<TokenId>> {
+        let mut state = self.walk.lock();
+        (state.begun == self.begun).then(|| {
+            state.unread.clear();
+            state.output.clone()
+        })
+    }
+
+    fn is_wanted(&self) -> bool {
+        Arc::strong_count(&self.walk) > 1 && self.walk.lock().begun == self.begun
     }
 }
 
