@@ -2,7 +2,7 @@
 //!
 //! With `--cfg motet_planted_bug` a model [plants](plant) one of them for its own thread and
 //! must fail then. Loom's threads share one of the system's, so all of a model's see it.
-//! Without that cfg there are none: [`planted`] is `false` and [`ordering`] is the strong one
+//! Without that cfg there are none: `planted` is `false` and `ordering` is the strong one
 //! before the compiler is done.
 
 use std::cell::Cell;
