@@ -112,8 +112,8 @@ pub struct SchedulerConfig {
     pub credit_service: f64,
     /// A class in which a request has waited so long has turns, although others wait in a
     /// higher one: one start of eight, and at most an eighth of the slots (at least one) and
-    /// of the steps. What starts in a turn keeps its slot for 16 tokens. So no class
-    /// starves. Choose how long a request of a lower class may wait where a higher class
+    /// of the steps. A request that starts in a turn keeps its slot for 16 tokens. With that
+    /// no class starves. Choose how long a request of a lower class may wait where a higher class
     /// takes all that there is; the higher class waits for a slot as long as a turn lasts.
     /// `None` never: then a saturated class starves those below it.
     pub ageing: Option<Duration>,

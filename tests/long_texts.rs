@@ -123,6 +123,24 @@ async fn a_prompt_that_may_lose_its_middle_may_have_some_contexts_of_text() {
         expected.contains("`text.shift_contexts_max` = 2"),
         "{expected}"
     );
+
+    let tokens = |count| {
+        Request::tokens(vec![1; count])
+            .shift(1)
+            .output_tokens_max(1)
+    };
+    let stream = engine.submit(tokens(2 * CONTEXT)).await.expect("taken in");
+    assert!(stream.prompt_tokens() < CONTEXT);
+    let [field, found, expected] = refused(&engine, tokens(2 * CONTEXT + 1)).await;
+    assert_eq!(
+        (&*field, &*found),
+        ("prompt", "16385 tokens long"),
+        "{expected}"
+    );
+    assert!(
+        expected.contains("`text.shift_contexts_max` = 2"),
+        "{expected}"
+    );
 }
 
 /// A token that spells many bytes lets long texts by: they are counted, not tokenised.
@@ -140,7 +158,52 @@ async fn a_text_of_short_tokens_is_given_up_when_it_has_too_many() {
     let tokenizer = Tokenizer::from_gguf(&vocabulary).expect("whole");
     let engine = engine(TextCodec::new(tokenizer, None), small()).await;
     let [field, found, _] = refused(&engine, Request::text("x ".repeat(200_000))).await;
-    assert_eq!((&*field, &*found), ("prompt", "more than 8192 tokens long"));
+    let found = (&*field, &*found);
+    assert_eq!(found, ("prompt.text", "more than 8192 tokens long"));
+}
+
+/// What its template writes would fit, and making that of so much text is not for nothing.
+#[tokio::test]
+async fn a_conversation_far_beyond_what_fits_is_refused_before_its_template_sees_it() {
+    let source = "{% for m in messages %}{{ m.content[:1] }}{% endfor %}";
+    let template = ChatTemplate::new(source, []).expect("it compiles");
+    let text = TextCodec::new(bytes().tokenizer().clone(), Some(template));
+    let engine = engine(text, small()).await;
+    let bytes_max = 4 * CONTEXT * TOKEN_BYTES;
+    let content = "x".repeat(bytes_max - "user".len());
+    let fits = Prompt::Chat([Message::user(&*content)].into());
+    let tokens = engine.tokenize(fits, true, None).await.expect("it fits");
+    assert_eq!(tokens.len(), 1, "its template leaves the rest out");
+
+    let mut message = Message::user(&*content);
+    message.more.insert("a".into(), serde_json::Value::Null);
+    let [field, found, expected] = refused(&engine, Request::chat([message])).await;
+    assert_eq!(field, "prompt.chat");
+    assert_eq!(found, format!("{} bytes long", bytes_max + 2));
+    assert!(
+        expected.contains(&format!("at most {bytes_max} bytes")),
+        "{expected}"
+    );
+}
+
+#[tokio::test]
+async fn a_conversation_of_too_many_tokens_is_named_as_one() {
+    let letters = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet();
+    let mut tokens: Vec<String> = letters.iter().map(char::to_string).collect();
+    tokens.push("=".repeat(64));
+    let vocabulary = GgufVocabulary {
+        model: "gpt2".into(),
+        pre: Some("gpt-2".into()),
+        tokens,
+        ..GgufVocabulary::default()
+    };
+    let tokenizer = Tokenizer::from_gguf(&vocabulary).expect("whole");
+    let text = TextCodec::new(tokenizer, chatty().template().cloned());
+    let engine = engine(text, small()).await;
+    let chat = Request::chat([Message::user("x ".repeat(200_000))]);
+    let [field, found, _] = refused(&engine, chat).await;
+    let found = (&*field, &*found);
+    assert_eq!(found, ("prompt.chat", "more than 8192 tokens long"));
 }
 
 #[test]

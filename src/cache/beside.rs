@@ -165,10 +165,7 @@ impl<'a> Beside<'a> {
             parent: found.parent,
             // One that nothing on the device has.
             salt: salt.unwrap_or(self.no_salt),
-            tier: match copy.in_host {
-                true => Tier::Host,
-                false => Tier::Disk,
-            },
+            tier: if copy.in_host { Tier::Host } else { Tier::Disk },
             tokens_before: label.start,
             tokens: label.tokens.len(),
             bytes: label.bytes,

@@ -18,8 +18,8 @@ pub struct TextConfig {
     /// the memory that waiting texts hold.
     pub queue_bytes_max: usize,
     /// A prompt that may lose its middle
-    /// ([`ContextLimit::Shift`](crate::request::ContextLimit::Shift)) may have as much text
-    /// as so many contexts; a longer one is refused. What is beyond one context is
+    /// ([`ContextLimit::Shift`](crate::request::ContextLimit::Shift)) may have as much text,
+    /// or as many tokens, as so many contexts; a longer one is refused. What is beyond one context is
     /// tokenised and then forgotten, so that more costs time and buys nothing.
     pub shift_contexts_max: usize,
 }

@@ -67,6 +67,9 @@ impl Engine {
                 "tokens or text, which a fork appends",
             ));
         }
+        if let Prompt::Tokens(tokens) = &request.prompt {
+            self.check_fits(tokens.len(), at_limit)?;
+        }
         let spelled = self.spell(request, Spelling::Continuation).await?;
         let restore_points = checked_points(&request.restore_points, spelled.tokens.len())?;
         Ok(Admitted {
@@ -107,16 +110,32 @@ impl Engine {
         }
     }
 
-    /// Refuses a prompt that is too long and is to stay whole.
+    /// Refuses a prompt that is too long: for the context where it is to stay whole, and
+    /// for `text.shift_contexts_max` contexts where it may lose its middle.
     fn check_fits(&self, tokens: usize, at_limit: ContextLimit) -> Result<(), SubmitError> {
         let context = self.spec.context_tokens_max;
-        if tokens < context || at_limit != ContextLimit::Stop {
+        let (fits, expected) = match at_limit {
+            ContextLimit::Stop => (
+                tokens < context,
+                format!("fewer than the {context} tokens of the model's context"),
+            ),
+            ContextLimit::Shift { .. } => {
+                let contexts = self.contexts(at_limit);
+                let tokens_max = context.saturating_mul(contexts);
+                let named = self.contexts_named(contexts);
+                (
+                    tokens <= tokens_max,
+                    format!("at most {tokens_max} tokens: {named}"),
+                )
+            }
+        };
+        if fits {
             return Ok(());
         }
         Err(field_error(
             "prompt",
             format!("{tokens} tokens long"),
-            format!("fewer than the {context} tokens of the model's context"),
+            expected,
         ))
     }
 

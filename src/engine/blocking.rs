@@ -30,8 +30,8 @@ pub(crate) struct TurnLimits {
 
 /// What waits, of each user in the order of its arrival. Users take turns.
 ///
-/// A user may have as much waiting as there is room left for others. So one user alone
-/// takes half of the room, two a third each, and there always is some for one more.
+/// A user may have as much waiting as there is room left for others. One user alone takes
+/// half of the room, two take a third each, and there always is some for one more.
 #[derive(Debug)]
 pub(crate) struct Turns<T> {
     limits: TurnLimits,
@@ -74,7 +74,7 @@ impl<T> Turns<T> {
             .users
             .get(&user)
             .map_or((0, 0), |queue| (queue.waiting.len(), queue.bytes));
-        let free = self.limits.count_max - self.count;
+        let free = self.limits.count_max.saturating_sub(self.count);
         let free_bytes = self.limits.bytes_max.saturating_sub(self.bytes);
         let has_room = own < free && own_bytes.saturating_add(bytes) <= free_bytes;
         if !has_room && self.count > 0 {
@@ -218,7 +218,7 @@ impl Blocking {
         state.working += usize::from(is_short);
         drop(state);
         if is_short {
-            let worker = Worker(Arc::clone(&self.0));
+            let worker = Worker::new(&self.0);
             tokio::task::spawn_blocking(move || worker.work());
         }
         Ok(Place {
@@ -241,31 +241,52 @@ impl Shared {
     }
 }
 
-/// One of the threads, while there is work. Dropping it frees its place.
-struct Worker(Arc<Shared>);
+/// One of the threads, while there is work.
+struct Worker {
+    shared: Arc<Shared>,
+    /// It counts as one that works. Dropping it frees its place then.
+    is_counted: bool,
+}
 
 impl Worker {
-    fn work(self) {
-        loop {
-            let mut state = self.0.lock();
-            let Some(Work(work)) = state.turns.next() else {
-                return;
-            };
-            drop(state);
+    /// One that is counted already.
+    fn new(shared: &Arc<Shared>) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            is_counted: true,
+        }
+    }
+
+    fn work(mut self) {
+        while let Some(Work(work)) = self.next() {
             let began = Instant::now();
             // Its caller hears of a panic: the channel closes.
             catch_unwind(AssertUnwindSafe(work)).ok();
             let took = began.elapsed();
-            let mut state = self.0.lock();
+            let mut state = self.shared.lock();
             // An eighth of the mean is of the last.
             state.mean = Some(state.mean.map_or(took, |mean| mean * 7 / 8 + took / 8));
         }
+    }
+
+    /// What is next. Where there is nothing its place is free before anybody can push: what
+    /// is pushed then has a thread of its own.
+    fn next(&mut self) -> Option<Work> {
+        let mut state = self.shared.lock();
+        let next = state.turns.next();
+        if next.is_none() && self.is_counted {
+            state.working -= 1;
+            self.is_counted = false;
+        }
+        next
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.0.lock().working -= 1;
+        if self.is_counted {
+            self.shared.lock().working -= 1;
+        }
     }
 }
 
@@ -292,111 +313,4 @@ impl fmt::Debug for Work {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::mpsc;
-
-    use super::*;
-
-    fn turns(count_max: usize, bytes_max: usize) -> Turns<&'static str> {
-        Turns::new(TurnLimits {
-            count_max,
-            bytes_max,
-        })
-    }
-
-    fn user(name: &str) -> UserId {
-        UserId::of(name)
-    }
-
-    #[test]
-    fn users_take_turns_and_each_keeps_its_order() {
-        let mut turns = turns(100, 100);
-        for work in ["a1", "a2", "a3", "b1", "c1", "c2"] {
-            turns.push(user(&work[..1]), 1, work).expect("room");
-        }
-        let order: Vec<_> = std::iter::from_fn(|| turns.next()).collect();
-        assert_eq!(order, ["a1", "b1", "c1", "a2", "c2", "a3"]);
-        assert_eq!((turns.len(), turns.bytes, turns.order.len()), (0, 0, 0));
-    }
-
-    #[test]
-    fn a_user_leaves_as_much_room_as_it_takes() {
-        let mut turns = turns(6, 100);
-        let mut fill = |name, number| {
-            let pushed = (0..number).map_while(|_| turns.push(user(name), 1, "work"));
-            pushed.count()
-        };
-        assert_eq!(fill("greedy", 10), 3, "half of it");
-        assert_eq!(fill("other", 10), 2, "what is left has room for a third");
-        assert_eq!(fill("third", 10), 1);
-    }
-
-    #[test]
-    fn bytes_are_bounded_but_for_what_waits_alone() {
-        let mut turns = turns(10, 100);
-        let large = turns.push(user("a"), 1_000, "large").expect("it is alone");
-        assert_eq!(turns.push(user("b"), 1, "small"), None);
-        assert_eq!(turns.remove(user("a"), large), Some("large"));
-        assert_eq!(turns.remove(user("a"), large), None, "once only");
-        turns.push(user("a"), 50, "half").expect("room");
-        assert_eq!(
-            turns.push(user("a"), 1, "more"),
-            None,
-            "the rest is for others"
-        );
-        turns.push(user("b"), 25, "quarter").expect("room");
-        assert_eq!(turns.next(), Some("half"));
-        assert_eq!(turns.bytes, 25);
-    }
-
-    #[tokio::test]
-    async fn work_of_a_caller_who_left_is_not_done_and_a_panic_is_told() {
-        let blocking = Blocking::new(
-            1,
-            TurnLimits {
-                count_max: 3,
-                bytes_max: 100,
-            },
-        );
-        let (open, gate) = mpsc::channel::<()>();
-        let (began, has_begun) = oneshot::channel();
-        let first = {
-            let blocking = blocking.clone();
-            tokio::spawn(async move {
-                let work = move || {
-                    began.send(()).ok();
-                    gate.recv().ok();
-                    1
-                };
-                blocking.run(user("a"), 1, work).await
-            })
-        };
-        has_begun.await.expect("the thread is free");
-        let done = Arc::new(AtomicUsize::new(0));
-        let count = |name: &'static str| {
-            let (blocking, done) = (blocking.clone(), Arc::clone(&done));
-            tokio::spawn(async move {
-                let work = move || done.fetch_add(1, Ordering::SeqCst);
-                blocking.run(user(name), 1, work).await
-            })
-        };
-        let (leaves, stays) = (count("b"), count("c"));
-        while blocking.waiting() < 2 {
-            tokio::task::yield_now().await;
-        }
-        let full = blocking.run(user("c"), 1, || 0).await;
-        assert_eq!(full, Err(Undone::Full { retry_after: None }));
-        leaves.abort();
-        assert!(leaves.await.expect_err("aborted").is_cancelled());
-        assert_eq!(blocking.waiting(), 1);
-        open.send(()).expect("the first waits");
-        assert_eq!(first.await.expect("no panic"), Ok(1));
-        assert_eq!(stays.await.expect("no panic"), Ok(0));
-        assert_eq!(done.load(Ordering::SeqCst), 1);
-
-        let failed = blocking.run(user("a"), 1, || panic!("planted")).await;
-        assert_eq!(failed, Err::<(), _>(Undone::Panicked));
-        assert_eq!(blocking.run(user("a"), 1, || 2).await, Ok(2));
-    }
-}
+mod tests;

@@ -10,6 +10,7 @@
 //! judgement compiles soon. The thread stays taken until the work is over.
 
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -41,8 +42,10 @@ impl Grammars {
     pub(super) fn new(limits: GrammarLimits) -> Self {
         let waiting = TurnLimits {
             count_max: limits.compilations_waiting_max,
-            // The judgement bounds the bytes of each.
-            bytes_max: usize::MAX,
+            // None waits that is longer, so that the count is what fills up.
+            bytes_max: limits
+                .compilations_waiting_max
+                .saturating_mul(GrammarSource::SCHEMA_BYTES_MAX),
         };
         Self {
             threads: Blocking::new(limits.compilations_max, waiting),
@@ -52,12 +55,13 @@ impl Grammars {
         }
     }
 
-    /// Takes up to tens of milliseconds for most, and a fifth of a second more for the first. Ends early where
-    /// nobody wants it any more.
+    /// Takes up to tens of milliseconds for most. The first makes the vocabulary, which takes a fifth of a second;
+    /// all use it, so that `begin` comes after it. Ends early where nobody wants it any more.
     fn compile(
         &self,
         source: &GrammarSource,
         text: &TextCodec,
+        begin: impl FnOnce(),
         wanted: impl Fn() -> bool,
     ) -> Result<Grammar, GrammarError> {
         if !wanted() {
@@ -71,6 +75,7 @@ impl Grammars {
             })
             .as_ref()
             .map_err(Clone::clone)?;
+        begin();
         let pool = self
             .pool
             .get_or_init(|| MaskPool::start(MASK_THREADS).map_err(|error| error.to_string()))
@@ -79,33 +84,57 @@ impl Grammars {
         Grammar::compile_while(source, vocabulary, pool, wanted)
     }
 
-    /// Compiles when the user's turn has come, on a thread for blocking work.
+    /// Compiles when the user's turn has come, on a thread for blocking work. A source that is
+    /// too long is refused at once: it does not wait, and is not copied. Where as much waits
+    /// as may, the error is how long until about one more may, if that is known.
     async fn compile_in_turn(
         self: &Arc<Self>,
         user: UserId,
-        source: GrammarSource,
+        source: &GrammarSource,
         text: TextCodec,
-    ) -> Result<Result<Grammar, GrammarError>, Undone> {
-        let too_slow = GrammarError::TooSlow {
-            kind: source.kind(),
-            limit: self.limits.compile_time_max,
-        };
+    ) -> Result<Result<Grammar, GrammarError>, Option<Duration>> {
+        if let Err(error) = source.check_bytes() {
+            return Ok(Err(error));
+        }
+        let kind = source.kind();
+        let limit = self.limits.compile_time_max;
         // It goes when the caller leaves or its time is over.
         let caller = Arc::new(());
         let wanted: Weak<()> = Arc::downgrade(&caller);
         let (begin, begun) = oneshot::channel();
         let grammars = Arc::clone(self);
+        let bytes = source.bytes();
+        let source = source.clone();
         let work = move || {
-            begin.send(()).ok();
-            grammars.compile(&source, &text, || wanted.strong_count() > 0)
+            let begin = || {
+                begin.send(()).ok();
+            };
+            grammars.compile(&source, &text, begin, || wanted.strong_count() > 0)
         };
-        let mut compiled = std::pin::pin!(self.threads.run(user, 0, work));
+        let mut compiled = std::pin::pin!(self.threads.run(user, bytes, work));
         tokio::select! {
-            compiled = &mut compiled => return compiled,
+            compiled = &mut compiled => return told(kind, compiled),
             Ok(()) = begun => {}
         }
-        let compiled = tokio::time::timeout(self.limits.compile_time_max, compiled).await;
-        compiled.unwrap_or(Ok(Err(too_slow)))
+        let compiled = tokio::time::timeout(limit, compiled).await;
+        let too_slow = GrammarError::TooSlow { kind, limit };
+        told(kind, compiled.unwrap_or(Ok(Err(too_slow))))
+    }
+}
+
+/// What came of a compilation, as its caller is told it.
+fn told(
+    kind: &'static str,
+    compiled: Result<Result<Grammar, GrammarError>, Undone>,
+) -> Result<Result<Grammar, GrammarError>, Option<Duration>> {
+    match compiled {
+        Ok(compiled) => Ok(compiled),
+        Err(Undone::Full { retry_after }) => Err(retry_after),
+        // llguidance panics where it has not thought of something.
+        Err(Undone::Panicked) => Ok(Err(GrammarError::Compile {
+            kind,
+            what: "the compiler of grammars panicked".into(),
+        })),
     }
 }
 
@@ -129,7 +158,7 @@ impl Engine {
 
     /// Compiles the request's grammar, off the threads that others wait for.
     async fn grammar(&self, request: &mut Request) -> Result<Option<Grammar>, SubmitError> {
-        let Some(source) = request.grammar.clone() else {
+        let Some(source) = &request.grammar else {
             return Ok(None);
         };
         let text = self.text.clone();
@@ -137,12 +166,10 @@ impl Engine {
         let user = user_id(request.user.as_deref());
         let compiled = match self.grammars.compile_in_turn(user, source, text).await {
             Ok(compiled) => compiled,
-            Err(Undone::Full { retry_after }) => {
+            Err(retry_after) => {
                 let request = std::mem::replace(request, Request::tokens([]));
                 return Err(self.queue_full(QueueLimit::Grammars, retry_after, request));
             }
-            // llguidance panics where it has not thought of something.
-            Err(Undone::Panicked) => Err(GrammarError::PoolEnded),
         };
         compiled.map(Some).map_err(|error| match error {
             GrammarError::TooDear { bound, .. } => SubmitError::GrammarTooDear { bound },

@@ -4,6 +4,7 @@
 //! the threads of [`Blocking`](super::blocking::Blocking). A text is refused by its bytes,
 //! by those that its template writes, and by its tokens, in that order.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -15,7 +16,7 @@ use crate::TokenId;
 use crate::cache::trie::common_prefix;
 use crate::error::{QueueLimit, SubmitError};
 use crate::request::{ContextLimit, Prompt, Request, field_error};
-use crate::text::{TextCodec, TextError, TextRoom};
+use crate::text::{Chat, TextCodec, TextError, TextRoom};
 
 /// Text of at most so many bytes is tokenised where it is submitted: that takes as long as
 /// a few messages between actors.
@@ -24,6 +25,11 @@ const INLINE_BYTES_MAX: usize = 4 << 10;
 const INLINE_TOKENS_MAX: usize = 16 << 10;
 /// What a message costs beside its text, as bytes of text.
 const MESSAGE_BYTES: usize = 64;
+/// Bytes of a conversation for each that its template may write. A template may leave text
+/// out, earlier thinking most of all, so that a conversation may be longer than what is
+/// written of it. What may be written is reckoned by the longest token, which is many times
+/// as long as the tokens of usual text, so that hardly any conversation that fits is near it.
+const CHAT_BYTES_FACTOR: usize = 4;
 
 /// What a prompt is spelled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +120,7 @@ impl Engine {
         let bytes = tokens.len() * size_of::<TokenId>();
         let text = text.clone();
         let work = move || text.tokenizer().decode(&tokens);
-        let decoded = self.apart(&mut request, bytes, work).await?;
+        let decoded = self.apart(&mut request, bytes, "detokenizer", work).await?;
         Ok(decoded?)
     }
 
@@ -150,7 +156,11 @@ impl Engine {
             let prompt = Arc::new(prompt);
             let shared = Arc::clone(&prompt);
             let work = move || spell(&text, &shared, spelling, room);
-            let spelled = self.apart(request, bytes, work).await;
+            let what = match *prompt {
+                Prompt::Chat(_) => "chat template or the tokenizer",
+                Prompt::Text(_) | Prompt::Tokens(_) => "tokenizer",
+            };
+            let spelled = self.apart(request, bytes, what, work).await;
             let prompt = Arc::unwrap_or_clone(prompt);
             match spelled {
                 Err(SubmitError::QueueFull {
@@ -175,11 +185,12 @@ impl Engine {
         self.known(spelled)
     }
 
-    /// Has work done on the threads for it, in its user's turn.
+    /// Has work done on the threads for it, in its user's turn. `what` does it.
     async fn apart<T: Send + 'static>(
         &self,
         request: &mut Request,
         bytes: usize,
+        what: &'static str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, SubmitError> {
         let user = user_id(request.user.as_deref());
@@ -189,15 +200,12 @@ impl Engine {
                 let request = std::mem::replace(request, Request::tokens([]));
                 Err(self.queue_full(QueueLimit::Text, retry_after, request))
             }
-            Err(Undone::Panicked) => Err(SubmitError::Text(TextError::Encode {
-                bytes,
-                what: "the tokenizer panicked".to_owned().into(),
-            })),
+            Err(Undone::Panicked) => Err(SubmitError::Text(TextError::Panicked { what, bytes })),
         }
     }
 
     /// Contexts of text that a prompt may have.
-    fn contexts(&self, at_limit: ContextLimit) -> usize {
+    pub(super) fn contexts(&self, at_limit: ContextLimit) -> usize {
         match at_limit {
             ContextLimit::Stop => 1,
             ContextLimit::Shift { .. } => self.config.text.shift_contexts_max,
@@ -212,7 +220,7 @@ impl Engine {
         }
     }
 
-    /// Refuses what cannot fit, before it is rendered or tokenised.
+    /// Refuses what cannot fit, before it is copied, rendered or tokenised.
     fn check_length(
         &self,
         prompt: &Prompt,
@@ -233,7 +241,21 @@ impl Engine {
                 );
                 return Err(field_error("prompt.chat", found, expected));
             }
-            _ => return Ok(()),
+            Prompt::Chat(chat) => {
+                let bytes = chat_bytes(chat);
+                let bytes_max = room.bytes_max.saturating_mul(CHAT_BYTES_FACTOR);
+                if bytes <= bytes_max {
+                    return Ok(());
+                }
+                let expected = format!(
+                    "at most {bytes_max} bytes, {CHAT_BYTES_FACTOR} for each that its template \
+                     may write, which is {}",
+                    self.bytes_allowed(contexts)
+                );
+                let found = format!("{bytes} bytes long");
+                return Err(field_error("prompt.chat", found, expected));
+            }
+            Prompt::Text(_) | Prompt::Tokens(_) => return Ok(()),
         };
         Err(field_error(field, found, self.bytes_allowed(contexts)))
     }
@@ -247,7 +269,7 @@ impl Engine {
                 self.bytes_allowed(contexts),
             ),
             TextError::TooManyTokens { tokens_max } => field_error(
-                "prompt",
+                field,
                 format!("more than {tokens_max} tokens long"),
                 format!("fewer than the tokens of {}", self.contexts_named(contexts)),
             ),
@@ -266,7 +288,7 @@ impl Engine {
         )
     }
 
-    fn contexts_named(&self, contexts: usize) -> String {
+    pub(super) fn contexts_named(&self, contexts: usize) -> String {
         let context = self.spec.context_tokens_max;
         if contexts == 1 {
             format!("the model's context of {context} tokens")
@@ -344,6 +366,35 @@ fn weight(prompt: &Prompt) -> usize {
     }
 }
 
+/// Bytes of a conversation's strings, the names within values among them, and one for each
+/// value: as JSON it is no shorter.
+fn chat_bytes(chat: &Chat) -> usize {
+    let members = |members: &BTreeMap<String, Value>| {
+        let members = members.iter();
+        let bytes = members.map(|(name, value)| name.len() + json_bytes(value));
+        bytes.sum::<usize>()
+    };
+    let messages = chat
+        .messages
+        .iter()
+        .map(|message| message.role.len() + message.content.len() + members(&message.more));
+    messages.sum::<usize>() + members(&chat.variables)
+}
+
+fn json_bytes(value: &Value) -> usize {
+    1 + match value {
+        Value::String(text) => text.len(),
+        Value::Array(values) => values.iter().map(json_bytes).sum(),
+        Value::Object(members) => {
+            let members = members.iter();
+            members
+                .map(|(name, value)| name.len() + json_bytes(value))
+                .sum()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    }
+}
+
 fn json_weight(value: &Value) -> usize {
     size_of::<Value>()
         + match value {
@@ -357,4 +408,23 @@ fn json_weight(value: &Value) -> usize {
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => 0,
         }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::oracle::{Oracle, OracleConfig};
+
+    #[tokio::test]
+    async fn what_panics_is_named_in_the_error() {
+        let load = || Ok(Oracle::new(OracleConfig::default()).expect("a valid oracle"));
+        let engine = Engine::builder(load).start().await.expect("it starts");
+        let mut request = Request::tokens([1]);
+        let done = engine.apart(&mut request, 9, "detokenizer", || panic!("planted"));
+        let error = done.await.map(|()| "done").expect_err("it panics");
+        assert_eq!(
+            error.to_string(),
+            "the detokenizer panicked on 9 bytes; that is a defect of it"
+        );
+    }
 }

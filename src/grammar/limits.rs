@@ -34,7 +34,7 @@ pub struct GrammarLimits {
     pub multiple_of_max: usize,
     /// Compilations at once. Each takes a core for as long as it lasts.
     pub compilations_max: usize,
-    /// Requests whose grammars wait for a compilation. A full queue refuses at once.
+    /// Requests whose grammars wait for a compilation, at least 1. A full queue refuses at once.
     pub compilations_waiting_max: usize,
     /// How long a compilation may take once its turn has come. The request ends then; the bounds above keep what is
     /// left of the work short.
@@ -77,8 +77,17 @@ impl GrammarLimits {
         }
     }
 
+    /// Whether nothing of a source is bounded but its bytes, so that nothing is judged.
     pub(super) fn is_unbounded(&self) -> bool {
-        self.expansion_max == usize::MAX
+        let unbounded = Self {
+            compilations_max: self.compilations_max,
+            compilations_waiting_max: self.compilations_waiting_max,
+            compile_time_max: self.compile_time_max,
+            sequence_bytes_max: self.sequence_bytes_max,
+            bytes_max: self.bytes_max,
+            ..Self::unbounded()
+        };
+        *self == unbounded
     }
 
     /// Checks that the settings make sense.
@@ -87,18 +96,25 @@ impl GrammarLimits {
     ///
     /// [`ConfigError`] names the first field that does not.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let check = |field, found: usize, least: usize| match found < least {
-            true => Err(ConfigError {
+        let check = |field, found: usize, least: usize| {
+            if found >= least {
+                return Ok(());
+            }
+            Err(ConfigError {
                 field,
                 found: found.to_string(),
                 expected: format!("at least {least}").into(),
-            }),
-            false => Ok(()),
+            })
         };
         check("grammar.depth_max", self.depth_max, 1)?;
         check("grammar.members_max", self.members_max, 1)?;
         check("grammar.expansion_max", self.expansion_max, 1)?;
         check("grammar.compilations_max", self.compilations_max, 1)?;
+        check(
+            "grammar.compilations_waiting_max",
+            self.compilations_waiting_max,
+            1,
+        )?;
         check(
             "grammar.sequence_bytes_max",
             self.sequence_bytes_max,
@@ -170,6 +186,10 @@ mod tests {
         check(|l| l.expansion_max = 0, &["grammar.expansion_max"]);
         check(|l| l.compilations_max = 0, &["grammar.compilations_max"]);
         check(
+            |l| l.compilations_waiting_max = 0,
+            &["grammar.compilations_waiting_max", "0", "at least 1"],
+        );
+        check(
             |l| l.compile_time_max = Duration::ZERO,
             &["grammar.compile_time_max"],
         );
@@ -178,5 +198,22 @@ mod tests {
             &["grammar.sequence_bytes_max", "7", "1048576"],
         );
         check(|l| l.bytes_max = 8, &["grammar.bytes_max", "8", "33554432"]);
+    }
+
+    #[test]
+    fn one_bound_that_is_lifted_lifts_no_other() {
+        let mut limits = GrammarLimits {
+            compilations_max: 7,
+            bytes_max: usize::MAX,
+            ..GrammarLimits::unbounded()
+        };
+        assert!(limits.is_unbounded(), "nothing of a source is bounded");
+        limits.patterns_max = 200;
+        assert!(!limits.is_unbounded());
+        let limits = GrammarLimits {
+            expansion_max: usize::MAX,
+            ..GrammarLimits::default()
+        };
+        assert!(!limits.is_unbounded());
     }
 }

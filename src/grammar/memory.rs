@@ -77,10 +77,10 @@ impl Charge {
             return refuse("`grammar.sequence_bytes_max`", budget.sequence_bytes_max);
         }
         let part = budget.bytes_max / budget.charges.load(Ordering::Relaxed).max(1);
-        match used > budget.bytes_max && bytes > part {
-            true => refuse("an equal part of `grammar.bytes_max`", part),
-            false => Ok(()),
+        if used > budget.bytes_max && bytes > part {
+            return refuse("an equal part of `grammar.bytes_max`", part);
         }
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 /// Work that a token's mask may take, in the units of [`Matcher::take_work`](super::Matcher::take_work): about
 /// microseconds. Masks of honest schemas take a tenth of it in the mean.
 const ALLOWANCE: u64 = 500;
-/// Work beyond that which a sequence may do before it is slow: some large masks, such as a lexer's first.
+/// Work beyond the allowance that a sequence may do before it is slow: some large masks, such as a lexer's first.
 const BURST: u64 = 40_000;
 /// Debt beyond this is forgotten: a sequence whose masks become cheap again is soon as others are.
 const DEBT_MAX: u64 = 60_000;
@@ -19,10 +19,8 @@ impl Pace {
     /// A mask took so much work.
     pub(super) fn spent(&mut self, work: u64) {
         self.debt = (self.debt + work).saturating_sub(ALLOWANCE).min(DEBT_MAX);
-        self.is_slow = match self.is_slow {
-            true => self.debt > 0,
-            false => self.debt > BURST,
-        };
+        let debt_max = if self.is_slow { 0 } else { BURST };
+        self.is_slow = self.debt > debt_max;
     }
 
     /// Whether nobody is to wait for its masks.

@@ -12,7 +12,7 @@ use super::walk::Job;
 /// Threads named `motet-masks-*`. They end with the pool.
 ///
 /// Masks that a step may wait for come before those of sequences that are slow, for which no step waits; and where
-/// there are two threads, the first computes no slow ones at all. So slow ones delay each other only.
+/// there are two threads, the first computes no slow ones at all. Slow ones delay each other only.
 #[derive(Debug)]
 pub struct MaskPool {
     /// There until the pool is dropped.
@@ -42,9 +42,12 @@ impl MaskPool {
         };
         let spawn = |index| {
             let jobs = jobs.clone();
-            let serve = move || match index == 0 && threads > 1 {
-                true => jobs.prompt.iter().for_each(run),
-                false => jobs.serve_both(),
+            let serve = move || {
+                if index == 0 && threads > 1 {
+                    jobs.prompt.iter().for_each(run);
+                } else {
+                    jobs.serve_both();
+                }
             };
             thread::Builder::new()
                 .name(format!("motet-masks-{index}"))
@@ -53,6 +56,18 @@ impl MaskPool {
         let threads = (0..threads.max(1)).map(spawn).collect::<io::Result<_>>()?;
         let lanes = Some(Lanes { prompt, slow });
         Ok(Arc::new(Self { lanes, threads }))
+    }
+
+    /// A pool whose jobs wait for ever in what comes with it.
+    #[cfg(test)]
+    pub(super) fn without_threads() -> (Arc<Self>, impl Sized) {
+        let (prompt, prompt_jobs) = unbounded();
+        let (slow, slow_jobs) = unbounded();
+        let pool = Self {
+            lanes: Some(Lanes { prompt, slow }),
+            threads: Vec::new(),
+        };
+        (Arc::new(pool), (prompt_jobs, slow_jobs))
     }
 
     pub(super) fn send(&self, job: Job, is_slow: bool) {

@@ -59,24 +59,40 @@ impl GrammarSource {
         }
     }
 
-    /// Its text parsed, once it is judged: nothing dear has happened then.
-    fn parsed(&self, limits: &GrammarLimits) -> Result<TopLevelGrammar, GrammarError> {
-        let kind = self.kind();
-        let too_dear = |bound| GrammarError::TooDear { kind, bound };
-        let check = |name: &'static str, bytes: usize, bytes_max: usize| match bytes <= bytes_max {
-            true => Ok(()),
-            false => Err(too_dear(GrammarBound {
-                bound: name,
-                limit: bytes_max as u64,
-                found: bytes as u64,
-            })),
-        };
+    /// Its length, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.text().len()
+    }
+
+    /// Refuses what is too long. It looks at nothing else, so that it costs nothing.
+    pub(crate) fn check_bytes(&self) -> Result<(), GrammarError> {
         let (name, bytes_max) = match self {
             GrammarSource::Regex(_) => ("bytes of the expression", Self::EXPRESSION_BYTES_MAX),
             GrammarSource::Lark(_) => ("bytes of the text", Self::LARK_BYTES_MAX),
             _ => ("bytes of the schema", Self::SCHEMA_BYTES_MAX),
         };
-        check(name, self.text().len(), bytes_max)?;
+        self.check(name, self.bytes(), bytes_max)
+    }
+
+    fn check(&self, bound: &'static str, found: usize, limit: usize) -> Result<(), GrammarError> {
+        if found <= limit {
+            return Ok(());
+        }
+        Err(GrammarError::TooDear {
+            kind: self.kind(),
+            bound: GrammarBound {
+                bound,
+                limit: limit as u64,
+                found: found as u64,
+            },
+        })
+    }
+
+    /// Its text parsed, once it is judged: nothing dear has happened then.
+    fn parsed(&self, limits: &GrammarLimits) -> Result<TopLevelGrammar, GrammarError> {
+        let kind = self.kind();
+        let too_dear = |bound| GrammarError::TooDear { kind, bound };
+        self.check_bytes()?;
         let is_judged = !limits.is_unbounded();
         Ok(match self {
             GrammarSource::Json => TopLevelGrammar::from_json_schema(json!({"type": "object"})),
@@ -87,7 +103,7 @@ impl GrammarSource {
                     what: format!("{error}; expected JSON"),
                 })?;
                 let bytes = expression_bytes(&schema);
-                check("bytes of patterns", bytes, Self::EXPRESSION_BYTES_MAX)?;
+                self.check("bytes of patterns", bytes, Self::EXPRESSION_BYTES_MAX)?;
                 if is_judged {
                     cost::judge_schema(&schema, limits).map_err(too_dear)?;
                 }
@@ -152,14 +168,14 @@ impl Grammar {
         wanted: impl Fn() -> bool,
     ) -> Result<Self, GrammarError> {
         let kind = source.kind();
-        let refuse = |what: String| match is_about_bounds(&what) {
-            true => GrammarError::TooLarge { kind, what },
-            false => GrammarError::Compile { kind, what },
+        let refuse = |what: String| {
+            if is_about_bounds(&what) {
+                GrammarError::TooLarge { kind, what }
+            } else {
+                GrammarError::Compile { kind, what }
+            }
         };
-        let still_wanted = || match wanted() {
-            true => Ok(()),
-            false => Err(GrammarError::Unwanted),
-        };
+        let still_wanted = || wanted().then_some(()).ok_or(GrammarError::Unwanted);
         still_wanted()?;
         let parsed = source.parsed(vocabulary.limits())?;
         still_wanted()?;

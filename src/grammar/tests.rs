@@ -1,4 +1,5 @@
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, mpsc};
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -260,6 +261,25 @@ fn a_dear_output_that_is_read_again_goes_on() {
     let next = walk.next_tokens();
     assert!(allowed(next.as_ref().expect("goes on")).contains(&byte(b'a')));
     assert_eq!(Walking::new(&grammar, &output).next_tokens(), next);
+}
+
+/// The drawer's mask is not wanted any more, and no job says so when it arrives.
+#[test]
+fn a_drawer_that_sleeps_hears_that_another_is_attached() {
+    let (pool, _jobs) = MaskPool::without_threads();
+    let grammar = Grammar::compile(&regex("a*b"), &vocabulary(), &pool).expect("compiles");
+    let walk = GrammarWalk::new(&grammar, &[]);
+    let first = walk.attach(&[byte(b'a')]);
+    let (told, hears) = mpsc::channel();
+    let drawer = walk.clone();
+    std::thread::spawn(move || told.send(drawer.next_tokens(first)));
+    while walk.sleepers() == 0 {
+        std::thread::yield_now();
+    }
+    walk.attach(&[]);
+    // So long only where it sleeps for ever.
+    let heard = hears.recv_timeout(Duration::from_secs(60));
+    assert_eq!(heard, Ok(Err(GrammarError::Unwanted)));
 }
 
 #[test]

@@ -44,7 +44,7 @@ struct Walk {
 }
 
 struct State {
-    /// Who is attached.
+    /// The number of the drawer that is attached.
     attached: u64,
     /// Counts beginnings: a job of an older one is not wanted.
     begun: u64,
@@ -59,6 +59,9 @@ struct State {
     is_awaited: bool,
     /// Rung when a mask is there that no step waits for.
     bell: Option<Arc<Notify>>,
+    /// How often a drawer went to sleep for a mask.
+    #[cfg(test)]
+    sleepers: u64,
 }
 
 enum Place {
@@ -98,6 +101,8 @@ impl GrammarWalk {
                     work: 0,
                     is_awaited: false,
                     bell: None,
+                    #[cfg(test)]
+                    sleepers: 0,
                 }),
                 arrived: Condvar::new(),
             }),
@@ -115,6 +120,8 @@ impl GrammarWalk {
 
     fn attach_to(&self, state: &mut State, output: &[TokenId]) -> Attached {
         state.attached += 1;
+        // One that was attached before may wait for a mask that nobody computes any more.
+        self.walk.arrived.notify_all();
         match output.strip_prefix(&state.output[..]) {
             Some(rest) => state.unread.extend_from_slice(rest),
             None => {
@@ -147,7 +154,12 @@ impl GrammarWalk {
     pub fn next_tokens(&self, attached: Attached) -> Result<Next, GrammarError> {
         let state = self.walk.lock();
         let waits = |state: &mut State| {
-            matches!(state.place, Place::Waiting) && state.attached == attached.0
+            let waits = matches!(state.place, Place::Waiting) && state.attached == attached.0;
+            #[cfg(test)]
+            {
+                state.sleepers += u64::from(waits);
+            }
+            waits
         };
         let state = self.walk.arrived.wait_while(state, waits);
         let state = state.unwrap_or_else(PoisonError::into_inner);
@@ -179,6 +191,12 @@ impl GrammarWalk {
     #[cfg(test)]
     pub(super) fn work(&self) -> u64 {
         self.walk.lock().work
+    }
+
+    /// How often a drawer went to sleep for a mask.
+    #[cfg(test)]
+    pub(super) fn sleepers(&self) -> u64 {
+        self.walk.lock().sleepers
     }
 
     pub(crate) fn state(&self) -> WalkState {
@@ -235,7 +253,7 @@ impl Walk {
 
     fn arrive(&self, mut state: MutexGuard<'_, State>, begun: u64, place: Place, work: u64) {
         if state.begun == begun {
-            // Who was told that it is slow is told that it is not any more, too.
+            // A listener that was told that it is slow is told that it is not any more, too.
             let rings = state.pace.is_slow() || std::mem::take(&mut state.is_awaited);
             state.pace.spent(work);
             state.work += work;

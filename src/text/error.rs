@@ -91,6 +91,14 @@ pub enum TextError {
         /// The most that it may have.
         tokens_max: usize,
     },
+    /// What turns text into tokens, or tokens into text, panicked.
+    #[error("the {what} panicked on {bytes} bytes; that is a defect of it")]
+    Panicked {
+        /// What did: the tokenizer, the chat template, the detokenizer.
+        what: &'static str,
+        /// Length of what it was given.
+        bytes: usize,
+    },
     /// A chat was to be encoded without a chat template.
     #[error(
         "the model has no chat template; expected one in chat_template.jinja, tokenizer_config.json or the GGUF metadata"

@@ -3,7 +3,6 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::task::Poll;
-use std::time::Duration;
 
 use super::*;
 use crate::UserId;
@@ -60,10 +59,10 @@ fn stuck(grammars: &Arc<Grammars>) -> mpsc::Sender<()> {
     let (entered, is_entered) = mpsc::channel();
     let held = Arc::clone(grammars);
     std::thread::spawn(move || {
-        held.vocabulary.get_or_init(|| {
+        held.pool.get_or_init(|| {
             entered.send(()).expect("it is waited for");
             released.recv().ok();
-            GrammarVocabulary::new(codec().tokenizer())
+            MaskPool::start(1).map_err(|error| error.to_string())
         });
     });
     is_entered.recv().expect("it is entered");
@@ -94,7 +93,8 @@ async fn begun(grammars: &Grammars) {
 async fn a_thread_stays_taken_when_the_caller_leaves() {
     let grammars = grammars(Duration::from_secs(600));
     let release = stuck(&grammars);
-    let mut caller = Box::pin(grammars.compile_in_turn(user(), source(), codec()));
+    let source = source();
+    let mut caller = Box::pin(grammars.compile_in_turn(user(), &source, codec()));
     assert!(is_pending(caller.as_mut()).await);
     begun(&grammars).await;
     drop(caller);
@@ -114,8 +114,9 @@ async fn a_compilation_has_a_time_limit_and_keeps_its_thread_beyond_it() {
     let limit = Duration::from_millis(1);
     let grammars = grammars(limit);
     let release = stuck(&grammars);
-    let compiled = grammars.compile_in_turn(user(), source(), codec()).await;
-    let kind = source().kind();
+    let source = source();
+    let compiled = grammars.compile_in_turn(user(), &source, codec()).await;
+    let kind = source.kind();
     let too_slow = Ok(Some(GrammarError::TooSlow { kind, limit }));
     assert_eq!(compiled.map(Result::err), too_slow);
     let (has_begun, next) = next(&grammars);
@@ -129,8 +130,72 @@ async fn a_compilation_has_a_time_limit_and_keeps_its_thread_beyond_it() {
 #[test]
 fn a_caller_who_has_left_costs_no_compilation() {
     let grammars = grammars(Duration::from_secs(600));
-    let compiled = grammars.compile(&source(), &codec(), || false);
+    let begin = || unreachable!("nothing begins");
+    let compiled = grammars.compile(&source(), &codec(), begin, || false);
     assert_eq!(compiled.err(), Some(GrammarError::Unwanted));
     assert!(grammars.vocabulary.get().is_none(), "nothing was begun");
-    assert!(grammars.compile(&source(), &codec(), || true).is_ok());
+    assert!(
+        grammars
+            .compile(&source(), &codec(), || (), || true)
+            .is_ok()
+    );
+}
+
+#[test]
+fn the_time_of_a_compilation_begins_when_the_vocabulary_is_made() {
+    let grammars = grammars(Duration::from_secs(600));
+    let begin = || assert!(grammars.vocabulary.get().is_some(), "it is all requests'");
+    assert!(
+        grammars
+            .compile(&source(), &codec(), begin, || true)
+            .is_ok()
+    );
+}
+
+#[tokio::test]
+async fn a_source_that_is_too_long_does_not_wait() {
+    let grammars = grammars(Duration::from_secs(600));
+    let release = stuck(&grammars);
+    let source = source();
+    let mut first = Box::pin(grammars.compile_in_turn(user(), &source, codec()));
+    assert!(is_pending(first.as_mut()).await);
+    for (long, limit) in [
+        (
+            GrammarSource::JsonSchema(" ".repeat(1 << 20)),
+            GrammarSource::SCHEMA_BYTES_MAX,
+        ),
+        (
+            GrammarSource::Lark(" ".repeat(1 << 20)),
+            GrammarSource::LARK_BYTES_MAX,
+        ),
+        (
+            GrammarSource::Regex("a".repeat(1 << 20)),
+            GrammarSource::EXPRESSION_BYTES_MAX,
+        ),
+    ] {
+        let mut refused = pin!(grammars.compile_in_turn(user(), &long, codec()));
+        let refused = poll_fn(|cx| Poll::Ready(refused.as_mut().poll(cx))).await;
+        match refused {
+            Poll::Ready(Ok(Err(GrammarError::TooDear { bound, .. }))) => {
+                assert_eq!((bound.limit, bound.found), (limit as u64, 1 << 20));
+            }
+            other => panic!("expected a refusal at once, got {other:?}"),
+        }
+    }
+    drop(release);
+    assert!(first.await.expect("it is done").is_ok());
+}
+
+#[tokio::test]
+async fn a_compiler_that_panics_says_that_it_did() {
+    let grammars = grammars(Duration::from_secs(600));
+    let work = || -> Result<Grammar, GrammarError> { panic!("planted") };
+    let done = grammars.threads.run(user(), 0, work).await;
+    let error = told(source().kind(), done)
+        .expect("it is told")
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "regular expression does not compile: the compiler of grammars panicked"
+    );
 }

@@ -29,7 +29,7 @@ pub(super) fn judge_lark(text: &str, limits: &GrammarLimits) -> Result<(), Gramm
         let first = serde_json::Deserializer::from_str(inside)
             .into_iter()
             .next();
-        // What is no JSON does not compile either.
+        // A text that is no JSON does not compile either.
         if let Some(Ok(schema)) = first {
             judge_schema(&schema, limits)?;
         }
@@ -52,14 +52,14 @@ fn options(found: usize) -> GrammarBound {
 }
 
 fn check(bound: &'static str, limit: usize, found: f64) -> Result<(), GrammarBound> {
-    match found > limit as f64 {
-        true => Err(GrammarBound {
+    if found > limit as f64 {
+        return Err(GrammarBound {
             bound,
             limit: limit as u64,
             found: found as u64,
-        }),
-        false => Ok(()),
+        });
     }
+    Ok(())
 }
 
 /// Intersections and complements in a Lark text: each `&`, and each `~` that does not repeat, outside of strings,

@@ -1,0 +1,144 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+
+use super::*;
+
+fn turns(count_max: usize, bytes_max: usize) -> Turns<&'static str> {
+    Turns::new(TurnLimits {
+        count_max,
+        bytes_max,
+    })
+}
+
+fn user(name: &str) -> UserId {
+    UserId::of(name)
+}
+
+#[test]
+fn users_take_turns_and_each_keeps_its_order() {
+    let mut turns = turns(100, 100);
+    for work in ["a1", "a2", "a3", "b1", "c1", "c2"] {
+        turns.push(user(&work[..1]), 1, work).expect("room");
+    }
+    let order: Vec<_> = std::iter::from_fn(|| turns.next()).collect();
+    assert_eq!(order, ["a1", "b1", "c1", "a2", "c2", "a3"]);
+    assert_eq!((turns.len(), turns.bytes, turns.order.len()), (0, 0, 0));
+}
+
+#[test]
+fn a_user_leaves_as_much_room_as_it_takes() {
+    let mut turns = turns(6, 100);
+    let mut fill = |name, number| {
+        let pushed = (0..number).map_while(|_| turns.push(user(name), 1, "work"));
+        pushed.count()
+    };
+    assert_eq!(fill("greedy", 10), 3, "half of it");
+    assert_eq!(fill("other", 10), 2, "what is left has room for a third");
+    assert_eq!(fill("third", 10), 1);
+}
+
+#[test]
+fn bytes_are_bounded_but_for_what_waits_alone() {
+    let mut turns = turns(10, 100);
+    let large = turns.push(user("a"), 1_000, "large").expect("it is alone");
+    assert_eq!(turns.push(user("b"), 1, "small"), None);
+    assert_eq!(turns.remove(user("a"), large), Some("large"));
+    assert_eq!(turns.remove(user("a"), large), None, "once only");
+    turns.push(user("a"), 50, "half").expect("room");
+    assert_eq!(
+        turns.push(user("a"), 1, "more"),
+        None,
+        "the rest is for others"
+    );
+    turns.push(user("b"), 25, "quarter").expect("room");
+    assert_eq!(turns.next(), Some("half"));
+    assert_eq!(turns.bytes, 25);
+}
+
+#[tokio::test]
+async fn work_of_a_caller_who_left_is_not_done_and_a_panic_is_told() {
+    let blocking = Blocking::new(
+        1,
+        TurnLimits {
+            count_max: 3,
+            bytes_max: 100,
+        },
+    );
+    let (open, gate) = mpsc::channel::<()>();
+    let (began, has_begun) = oneshot::channel();
+    let first = {
+        let blocking = blocking.clone();
+        tokio::spawn(async move {
+            let work = move || {
+                began.send(()).ok();
+                gate.recv().ok();
+                1
+            };
+            blocking.run(user("a"), 1, work).await
+        })
+    };
+    has_begun.await.expect("the thread is free");
+    let done = Arc::new(AtomicUsize::new(0));
+    let count = |name: &'static str| {
+        let (blocking, done) = (blocking.clone(), Arc::clone(&done));
+        tokio::spawn(async move {
+            let work = move || done.fetch_add(1, Ordering::SeqCst);
+            blocking.run(user(name), 1, work).await
+        })
+    };
+    let (leaves, stays) = (count("b"), count("c"));
+    while blocking.waiting() < 2 {
+        tokio::task::yield_now().await;
+    }
+    let full = blocking.run(user("c"), 1, || 0).await;
+    assert_eq!(full, Err(Undone::Full { retry_after: None }));
+    leaves.abort();
+    assert!(leaves.await.expect_err("aborted").is_cancelled());
+    assert_eq!(blocking.waiting(), 1);
+    open.send(()).expect("the first waits");
+    assert_eq!(first.await.expect("no panic"), Ok(1));
+    assert_eq!(stays.await.expect("no panic"), Ok(0));
+    assert_eq!(done.load(Ordering::SeqCst), 1);
+
+    let failed = blocking.run(user("a"), 1, || panic!("planted")).await;
+    assert_eq!(failed, Err::<(), _>(Undone::Panicked));
+    assert_eq!(blocking.run(user("a"), 1, || 2).await, Ok(2));
+}
+
+#[test]
+fn a_queue_without_room_takes_what_waits_alone() {
+    let mut turns = turns(0, 0);
+    assert!(turns.push(user("a"), 1, "alone").is_some());
+    assert_eq!(turns.push(user("b"), 1, "beside it"), None);
+    assert_eq!(turns.next(), Some("alone"));
+}
+
+/// Time goes on by itself only while no thread works, so that it shows that none does.
+#[tokio::test(start_paused = true)]
+async fn work_that_comes_while_the_last_thread_ends_has_a_thread() {
+    let limits = TurnLimits {
+        count_max: 3,
+        bytes_max: 100,
+    };
+    let blocking = Blocking::new(1, limits);
+    blocking.0.lock().working = 1;
+    let mut last = Worker::new(&blocking.0);
+    assert!(last.next().is_none(), "nothing is left for it");
+    // It is not dropped yet.
+    let done = tokio::time::timeout(Duration::from_secs(1), blocking.run(user("a"), 1, || 7));
+    assert_eq!(done.await, Ok(Ok(7)));
+    drop(last);
+    assert_eq!(blocking.run(user("a"), 1, || 8).await, Ok(8));
+}
+
+#[test]
+fn a_thread_that_never_ran_frees_its_place() {
+    let limits = TurnLimits {
+        count_max: 3,
+        bytes_max: 100,
+    };
+    let blocking = Blocking::new(1, limits);
+    blocking.0.lock().working = 1;
+    drop(Worker::new(&blocking.0));
+    assert_eq!(blocking.0.lock().working, 0);
+}
