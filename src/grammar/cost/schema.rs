@@ -22,6 +22,8 @@ const ARRAY: usize = 4;
 const OBJECT: usize = 5;
 /// Shapes are nested no deeper; llguidance gives up there as well.
 const NESTED_MAX: usize = 128;
+/// So many comparisons of `oneOf`'s options take what copying a schema takes.
+const COMPARISONS_PER_NODE: f64 = 20.0;
 
 /// What a schema allows, as far as its cost goes.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +45,10 @@ struct Shape<'a> {
     patterns: f64,
     /// The product of its `multipleOf`s.
     multiple_of: f64,
+    /// A `oneOf` is among what it consists of: llguidance compares all pairs of its options whenever it makes it.
+    is_one_of: bool,
+    /// What its objects add to [`comparisons`](Self::comparisons).
+    compared: f64,
 }
 
 /// Judges a schema.
@@ -151,7 +157,12 @@ impl<'a> Judge<'a> {
                 ("anyOf" | "oneOf", Value::Array(parts)) => {
                     let parts = parts.iter().map(|part| self.shape(part, depth + 1));
                     let parts = parts.collect::<Result<Vec<_>, _>>()?;
-                    self.union(&parts)
+                    let mut all = self.union(&parts);
+                    if name == "oneOf" {
+                        all.is_one_of |= parts.len() > 1;
+                        all.count_any();
+                    }
+                    all
                 }
                 ("$ref", Value::String(name)) => {
                     self.define(name, depth)?;
@@ -165,6 +176,7 @@ impl<'a> Judge<'a> {
             };
             shape = self.intersect(&shape, &applied, depth)?;
         }
+        self.compare_options(&shape)?;
         Ok(Rc::new(shape))
     }
 
@@ -263,8 +275,33 @@ impl<'a> Judge<'a> {
             self.expand(pairs)?;
         }
         self.compare(pattern_keys.len(), members.len())?;
+        self.match_members(&members, &pattern_keys, depth)?;
+        shape.compared =
+            shape.options[OBJECT] * compared(&members, &pattern_keys, shape.additional.as_deref());
         shape.members = Rc::new(members);
         shape.pattern_keys = Rc::new(pattern_keys);
+        Ok(())
+    }
+
+    /// A member takes a copy of the pattern key that its name matches; it may match any of them.
+    fn match_members(
+        &mut self,
+        members: &BTreeMap<&'a str, Rc<Shape<'a>>>,
+        pattern_keys: &BTreeMap<&'a str, Rc<Shape<'a>>>,
+        depth: usize,
+    ) -> Result<(), GrammarBound> {
+        let (mut nodes, mut comparisons): (f64, f64) = (0.0, 0.0);
+        for key in pattern_keys.values().filter(|key| !key.is_any) {
+            let key = self.resolved(key, depth)?;
+            nodes = nodes.max(key.nodes);
+            if key.is_one_of {
+                comparisons = comparisons.max(key.comparisons());
+            }
+        }
+        for member in members.values() {
+            let pairs = (member.comparisons() * comparisons).powi(2) / 2.0;
+            self.expand(nodes + pairs / COMPARISONS_PER_NODE)?;
+        }
         Ok(())
     }
 
@@ -305,6 +342,8 @@ impl<'a> Judge<'a> {
         for part in parts {
             all.is_any |= part.is_any;
             all.nodes += part.nodes;
+            all.is_one_of |= part.is_one_of;
+            all.compared += part.compared;
             for (sum, more) in all.options.iter_mut().zip(part.options) {
                 *sum += more;
             }
@@ -340,11 +379,10 @@ impl<'a> Judge<'a> {
         b: &Shape<'a>,
         depth: usize,
     ) -> Result<Shape<'a>, GrammarBound> {
-        if a.is_any {
-            return Ok(b.clone());
-        }
-        if b.is_any {
-            return Ok(a.clone());
+        if a.is_any || b.is_any {
+            let one = if a.is_any { b } else { a };
+            self.compare_options(one)?;
+            return Ok(one.clone());
         }
         check(
             "grammar.depth_max",
@@ -364,6 +402,7 @@ impl<'a> Judge<'a> {
         let mut both = Shape {
             patterns: a.patterns + b.patterns,
             multiple_of: a.multiple_of.max(1.0) * b.multiple_of.max(1.0),
+            is_one_of: a.is_one_of || b.is_one_of,
             ..Shape::default()
         };
         let mut pairs = 0.0;
@@ -388,6 +427,7 @@ impl<'a> Judge<'a> {
         if both.options[ARRAY] > 0.0 {
             both.items = self.either(a.items.as_ref(), b.items.as_ref(), depth)?;
         }
+        self.compare_options(&both)?;
         Ok(both)
     }
 
@@ -400,6 +440,7 @@ impl<'a> Judge<'a> {
     ) -> Result<(), GrammarBound> {
         let pairs = both.options[OBJECT];
         let mut grown = 0.0;
+        let mut compared_more = 0.0;
         let mut merged = BTreeMap::new();
         for (mine, others) in [(a, b), (b, a)] {
             for (name, member) in mine.members.iter() {
@@ -410,6 +451,9 @@ impl<'a> Judge<'a> {
                 let met = self.either(Some(member), other, depth)?;
                 let met = met.expect("one of them is there");
                 grown += (met.nodes - member.nodes - other.map_or(0.0, |o| o.nodes)).max(0.0);
+                let apart = member.comparisons().powi(2)
+                    + other.map_or(0.0, |other| other.comparisons().powi(2));
+                compared_more += (met.comparisons().powi(2) - apart).max(0.0);
                 merged.insert(*name, met);
             }
         }
@@ -432,6 +476,8 @@ impl<'a> Judge<'a> {
             }
         }
         both.nodes += pairs * grown;
+        let each = |shape: &Shape<'_>| (shape.compared / shape.options[OBJECT]).powi(2);
+        both.compared = pairs * (each(a) + each(b) + compared_more).sqrt();
         both.members = Rc::new(merged);
         both.pattern_keys = Rc::new(pattern_keys);
         both.additional = self.either(a.additional.as_ref(), b.additional.as_ref(), depth)?;
@@ -450,6 +496,7 @@ impl<'a> Judge<'a> {
             (Some(one), None) | (None, Some(one)) => {
                 // It is copied.
                 self.expand(1.0)?;
+                self.compare_options(one)?;
                 Ok(Some(Rc::clone(one)))
             }
             (None, None) => Ok(None),
@@ -466,13 +513,8 @@ impl<'a> Judge<'a> {
             }
             if let Some(definition) = self.define(name, depth)? {
                 self.expand(definition.nodes)?;
-                let is_any = definition.is_any;
                 shape = self.union(&[Rc::new(shape), definition]);
-                if is_any {
-                    // An option that allows everything leaves the other side as it is.
-                    shape.options = shape.options.map(|options| options.max(1.0));
-                    shape.is_any = false;
-                }
+                shape.count_any();
             }
         }
         if shape.count() == 0.0 {
@@ -515,6 +557,15 @@ impl<'a> Judge<'a> {
         )
     }
 
+    /// Each option of a `oneOf` is compared with each other, key by key.
+    fn compare_options(&mut self, shape: &Shape<'a>) -> Result<(), GrammarBound> {
+        if !shape.is_one_of {
+            return Ok(());
+        }
+        let comparisons = shape.comparisons().powi(2) / 2.0;
+        self.expand(comparisons / COMPARISONS_PER_NODE)
+    }
+
     /// Keys of `patternProperties` are compared with each other, and with the names of members.
     fn compare(&mut self, keys: usize, members: usize) -> Result<(), GrammarBound> {
         let keys = keys as f64;
@@ -549,6 +600,34 @@ impl Shape<'_> {
     fn count(&self) -> f64 {
         self.options.iter().sum()
     }
+
+    /// Comparing this with another takes at most as many comparisons as the product of both their numbers. Options of
+    /// one are added; keys of an object are compared one by one, and add their squares.
+    fn comparisons(&self) -> f64 {
+        (self.count() - self.options[OBJECT] + self.compared).max(1.0)
+    }
+
+    /// Makes an option of what allows everything: it leaves the other side of an intersection as it is.
+    fn count_any(&mut self) {
+        if self.is_any {
+            self.options = self.options.map(|options| options.max(1.0));
+            self.is_any = false;
+        }
+    }
+}
+
+/// What comparing an object takes, as [`Shape::comparisons`] has it.
+fn compared(
+    members: &BTreeMap<&str, Rc<Shape<'_>>>,
+    pattern_keys: &BTreeMap<&str, Rc<Shape<'_>>>,
+    additional: Option<&Shape<'_>>,
+) -> f64 {
+    // A name that the object does not have is looked for in these.
+    let elsewhere = pattern_keys.values().map(Rc::as_ref).chain(additional);
+    let elsewhere = elsewhere.map(Shape::comparisons).fold(1.0, f64::max);
+    let members = members.values().map(|member| member.comparisons());
+    let squares: f64 = members.map(|member| member.max(elsewhere).powi(2)).sum();
+    ((1.0 + pattern_keys.len() as f64) * (1.0 + squares)).sqrt()
 }
 
 fn any() -> Shape<'static> {
@@ -581,6 +660,11 @@ fn constant(value: &Value) -> Shape<'static> {
         ..Shape::default()
     };
     shape.options[kind] = 1.0;
+    shape.compared = if kind == OBJECT {
+        shape.nodes.sqrt()
+    } else {
+        0.0
+    };
     shape.patterns = if kind == STRING { 1.0 } else { 0.0 };
     shape
 }
@@ -744,6 +828,79 @@ mod tests {
             ),
             Some("grammar.intersections_max")
         );
+    }
+
+    #[test]
+    fn options_of_one_of_are_compared_at_each_intersection() {
+        let limits = GrammarLimits {
+            expansion_max: 12_000,
+            ..GrammarLimits::default()
+        };
+        let options = |count: usize, names: usize| -> Vec<Value> {
+            let required: Vec<_> = (0..names).map(|name| format!("{name}")).collect();
+            let each = |n: usize| json!({"type": "object", "required": required, "properties": {"0": {"const": n}}});
+            (0..count).map(each).collect()
+        };
+        let with = |keyword: &str, count: usize, names: usize, more: &[Value]| {
+            let mut parts = vec![json!({keyword: options(count, names)})];
+            parts.extend_from_slice(more);
+            bound(&json!({"allOf": parts}), &limits)
+        };
+        let expansion = Some("grammar.expansion_max");
+        // Fifty options of fifteen names: 1000 schemas each time that all of them are compared.
+        assert_eq!(with("oneOf", 50, 15, &[]), None);
+        let objects = vec![json!({"type": "object"}); 9];
+        assert_eq!(with("anyOf", 50, 15, &objects), None);
+        assert_eq!(with("oneOf", 50, 15, &objects), expansion);
+        assert_eq!(with("oneOf", 50, 1, &objects), None);
+        // What allows everything makes it anew as well.
+        let anything = vec![json!({}); 20];
+        assert_eq!(with("anyOf", 50, 15, &anything), None);
+        assert_eq!(with("oneOf", 50, 15, &anything), expansion);
+        // Its own option that allows everything does not hide the others.
+        let mut all = options(50, 15);
+        all.push(json!({}));
+        let mut parts = vec![json!({"oneOf": all})];
+        parts.extend(objects);
+        assert_eq!(bound(&json!({"allOf": parts}), &limits), expansion);
+    }
+
+    #[test]
+    fn options_of_one_of_inside_others_are_compared_as_well() {
+        let limits = GrammarLimits {
+            expansion_max: 50_000,
+            ..GrammarLimits::default()
+        };
+        let kinds = |first: usize, count: usize| -> Value {
+            let each = (first..first + count).map(|n| json!({"const": format!("{n}")}));
+            json!({"anyOf": each.collect::<Vec<_>>()})
+        };
+        // Comparing one pair takes as many comparisons as their members have pairs of options.
+        let nested = |keyword: &str, count: usize| {
+            let each = (0..40).map(|n| {
+                let kinds = kinds(n * count, count);
+                json!({"type": "object", "required": ["a"], "properties": {"a": kinds}})
+            });
+            bound(&json!({keyword: each.collect::<Vec<_>>()}), &limits)
+        };
+        assert_eq!(nested("oneOf", 3), None);
+        assert_eq!(nested("anyOf", 30), None);
+        assert_eq!(nested("oneOf", 30), Some("grammar.expansion_max"));
+        // A member takes what the pattern key says that its name matches.
+        let matched = |keyword: &str, members: usize| {
+            let names = (0..members).map(|n| (format!("{n}"), json!({})));
+            let each: Vec<_> = (0..60).map(|n| json!({"const": format!("{n}")})).collect();
+            let schema = json!({
+                "$defs": {"a": {keyword: each}},
+                "patternProperties": {"^": {"$ref": "#/$defs/a"}},
+                "properties": names.collect::<Map<_, _>>(),
+            });
+            bound(&schema, &limits)
+        };
+        assert_eq!(matched("oneOf", 9), None);
+        assert_eq!(matched("anyOf", 400), None);
+        assert_eq!(matched("oneOf", 400), Some("grammar.expansion_max"));
+        assert_eq!(matched("anyOf", 900), Some("grammar.expansion_max"));
     }
 
     #[test]
