@@ -138,6 +138,10 @@ fn schemas() -> Vec<HostileGrammar> {
         schema("bounds_of_many_digits", bounds_of_many(700)),
         schema("one_of_overlapping_objects", one_of_objects(40)),
         schema("one_of_disjoint_pairs", one_of_disjoint(600)),
+        schema("one_of_in_all_of", one_of_in_all_of(300, 36)),
+        schema("one_of_beside_anything", one_of_beside_anything(150, 8000)),
+        schema("one_of_by_pattern_key", one_of_by_pattern_key(200, 900)),
+        schema("pattern_key_copied", pattern_key_copied(900, 900)),
         schema("dependent_schemas", dependent_schemas(300)),
         schema("properties_of_thousands", properties_of(4000)),
         schema("optional_properties_nested", optional_nested(5, 4)),
@@ -532,11 +536,52 @@ fn one_of_objects(count: usize) -> String {
 fn one_of_disjoint(count: usize) -> String {
     let options = joined(count, ",", |n| {
         format!(
-            r#"{{"properties":{{"kind":{{"const":"{}"}},"v{n}":{{}}}},"required":["kind"]}}"#,
+            r#"{{"type":"object","properties":{{"kind":{{"const":"{}"}},"v{n}":{{}}}},"required":["kind"]}}"#,
             letters(n)
         )
     });
     format!(r#"{{"oneOf":[{options}]}}"#)
+}
+
+/// Options that differ in the last of their required names, but for the last two: they are all compared each time.
+fn one_of_overlapping(count: usize) -> String {
+    let names = joined(32, ",", |n| format!(r#""{}""#, char::from(b'A' + n as u8)));
+    let names = names.replace('\\', "_");
+    let options = joined(count, ",", |n| {
+        format!(
+            r#"{{"type":"object","required":[{names},"k"],"properties":{{"k":{{"const":"{}"}}}}}}"#,
+            letters(n.min(count - 2))
+        )
+    });
+    format!(r#"{{"oneOf":[{options}]}}"#)
+}
+
+fn one_of_in_all_of(options: usize, intersections: usize) -> String {
+    let objects = vec![r#"{"type":"object"}"#; intersections].join(",");
+    format!(r#"{{"allOf":[{},{objects}]}}"#, one_of_overlapping(options))
+}
+
+/// What allows everything is intersected as well.
+fn one_of_beside_anything(options: usize, intersections: usize) -> String {
+    let anything = vec!["{}"; intersections].join(",");
+    format!(
+        r#"{{"allOf":[{},{anything}]}}"#,
+        one_of_overlapping(options)
+    )
+}
+
+/// Each member is intersected with what its pattern key says.
+fn one_of_by_pattern_key(options: usize, members: usize) -> String {
+    let members = joined(members, ",", |n| format!(r#""{}":{{}}"#, letters(n)));
+    let options = one_of_overlapping(options);
+    format!(r#"{{"patternProperties":{{"^":{options}}},"properties":{{{members}}}}}"#)
+}
+
+/// Each member takes a copy of what its pattern key says.
+fn pattern_key_copied(size: usize, members: usize) -> String {
+    let inside = properties_of(size);
+    let members = joined(members, ",", |n| format!(r#""{}":{{}}"#, letters(n)));
+    format!(r#"{{"patternProperties":{{"^":{inside}}},"properties":{{{members}}}}}"#)
 }
 
 fn dependent_schemas(count: usize) -> String {

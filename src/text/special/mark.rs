@@ -39,14 +39,16 @@ impl Markup {
         }
         let marks = Marks::choose(&self.special.first_characters(), chat, template)?;
         let change = |text: &str| marks.put(text, self.places(text));
+        // A template finds variables by their names, and writes none of these.
+        let same = |name: &str| name.to_owned();
         let messages = chat.messages.iter().map(|message| Message {
             role: change(&message.role),
             content: change(&message.content),
-            more: changed_members(&message.more, &change),
+            more: changed_members(&message.more, &change, &change),
         });
         let marked = Chat {
             messages: messages.collect(),
-            variables: changed_members(&chat.variables, &change),
+            variables: changed_members(&chat.variables, &same, &change),
             ..*chat
         };
         Ok(Some((marked, marks)))
@@ -147,18 +149,22 @@ fn each_text(chat: &Chat, see: &mut impl FnMut(&str)) {
     for message in &chat.messages {
         see(&message.role);
         see(&message.content);
-        message.more.values().for_each(|value| within(value, see));
+        for (name, value) in &message.more {
+            see(name);
+            within(value, see);
+        }
     }
     chat.variables.values().for_each(|value| within(value, see));
 }
 
-/// The values with every string changed. Their names are the template's.
+/// The values with every string changed, and their own names by `rename`.
 fn changed_members(
     members: &std::collections::BTreeMap<String, Value>,
+    rename: &impl Fn(&str) -> String,
     change: &impl Fn(&str) -> String,
 ) -> std::collections::BTreeMap<String, Value> {
     let members = members.iter();
-    let members = members.map(|(name, value)| (name.clone(), changed(value, change)));
+    let members = members.map(|(name, value)| (rename(name), changed(value, change)));
     members.collect()
 }
 
