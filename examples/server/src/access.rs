@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `Host` is one that this server knows | a foreign name that is made to lead here (DNS rebinding) |
 //! | `Origin` and `Sec-Fetch-Site` are this server's own | pages of other sites that send requests here |
-//! | the operator's key, or a server that only this machine reaches | a tenant who looks at the load of the others |
+//! | the operator's key, or a server for this machine only | a tenant who looks at the load of the others |
 //!
 //! A request without `Host` is let in: every browser sends one.
 
@@ -83,7 +83,7 @@ fn is_open(app: &App) -> Result<bool, ApiError> {
         return Ok(false);
     }
     // Without keys the machine is the border: its users are the operator.
-    if conduct.is_local() {
+    if conduct.is_for_this_machine() {
         Ok(true)
     } else {
         Err(ApiError::no_operator())

@@ -38,6 +38,16 @@ pub(crate) struct Entered {
     from: IpAddr,
 }
 
+/// The address at the other end of a request's connection, as far as addresses are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Peer(IpAddr);
+
+impl Peer {
+    pub(crate) fn of(from: IpAddr) -> Self {
+        Self(site(from))
+    }
+}
+
 impl Addresses {
     /// Each may have so many.
     pub(crate) fn new(most: u32) -> Self {

@@ -106,11 +106,15 @@ pub struct Conduct {
     /// The key of this name is the operator's; may be given again
     ///
     /// Metrics, the details of health, the description and the page are for the operator.
-    /// Without keys they are open on loopback, and closed elsewhere.
+    /// Without keys they are open on loopback, unless --host-name or --origin is given,
+    /// and closed elsewhere.
     #[arg(long, value_name = "NAME", requires = "api_keys")]
     pub operator_key: Vec<String>,
 
     /// Everybody who can connect is the operator: for a network of one's own
+    ///
+    /// A server on loopback with --host-name or --origin and without keys needs this too:
+    /// a proxy may bring callers from elsewhere.
     #[arg(long, conflicts_with = "operator_key")]
     pub operator_open: bool,
 
@@ -132,15 +136,16 @@ pub struct Conduct {
     ///
     /// At least --body-bytes-max. A body of more than 64 KiB waits until there is room for all
     /// of it, for --arrival-seconds at most, and is refused with status 503 then; shorter ones
-    /// do not wait. Choose how much memory long bodies may take while they come.
+    /// do not wait. Bodies of one key, or of one address without keys, have as much as is left
+    /// for others. Choose how much memory long bodies may take while they come.
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     pub receiving_bytes_max: usize,
 
     /// Let special tokens count that messages spell, such as <|im_end|>
     ///
     /// Without this they are text: what a user writes ends no turn and begins none. With
-    /// it, whoever writes into a message can write as the system. Of completions they
-    /// always count.
+    /// it, the author of a message can write as the system. In prompts of completions
+    /// they always count.
     #[arg(long)]
     pub special_tokens_in_messages: bool,
 
@@ -250,6 +255,12 @@ impl Conduct {
     /// Whether only this machine can connect.
     pub(crate) fn is_local(&self) -> bool {
         self.host.to_canonical().is_loopback()
+    }
+
+    /// Whether all callers are on this machine, as far as the settings tell. A name or an
+    /// origin says that a proxy brings others.
+    pub(crate) fn is_for_this_machine(&self) -> bool {
+        self.is_local() && self.host_name.is_empty() && self.origin.is_empty()
     }
 
     /// How many connections one address may have.

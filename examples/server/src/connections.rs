@@ -9,13 +9,16 @@
 //!
 //! The time for a body is `app.rs`' business: it is answered.
 
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::serve::Listener;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
@@ -25,7 +28,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
 
-use crate::addresses::Addresses;
+use crate::addresses::{Addresses, Peer};
 use crate::app::{self, App};
 
 /// Who is told that the server ends has so long to hear it.
@@ -75,7 +78,7 @@ impl Connections {
             tokio::select! {
                 ((socket, from), place) = next => match self.addresses.enter(from.ip()) {
                     Some(entered) => {
-                        let connection = self.connection(socket);
+                        let connection = self.connection(socket, from.ip());
                         self.open.spawn(async move {
                             connection.await;
                             drop((entered, place));
@@ -95,13 +98,22 @@ impl Connections {
         }
     }
 
-    fn connection(&self, socket: TcpStream) -> impl Future<Output = ()> + Send + use<> {
+    fn connection(
+        &self,
+        socket: TcpStream,
+        from: IpAddr,
+    ) -> impl Future<Output = ()> + Send + use<> {
         // Each piece of a stream is sent as it comes; a socket that cannot is as good.
         socket.set_nodelay(true).ok();
         let mut socket = TimeoutStream::new(socket);
         socket.set_write_timeout(self.unread_time);
         let socket = TokioIo::new(Box::pin(socket));
-        let served = self.protocol.serve_connection(socket, self.service.clone());
+        let (service, peer) = (self.service.clone(), Peer::of(from));
+        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(peer);
+            service.call(request)
+        });
+        let served = self.protocol.serve_connection(socket, service);
         let served = self.graceful.watch(served);
         async {
             if let Err(error) = served.await {

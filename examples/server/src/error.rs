@@ -93,8 +93,8 @@ impl ApiError {
     /// This is the operator's, and the server was not told how to know the operator.
     pub(crate) fn no_operator() -> Self {
         let message = "this is for the operator, whom a server without API keys knows only when it \
-            listens on loopback; start it with --api-keys and --operator-key, or with \
-            --operator-open";
+            listens on loopback and has neither --host-name nor --origin; start it with --api-keys \
+            and --operator-key, or with --operator-open";
         Self::forbidden("no_operator", message)
     }
 

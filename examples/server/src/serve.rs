@@ -64,11 +64,16 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
 /// Says to the log what an operator may not expect.
 fn tell_what_is_open(conduct: &Conduct) {
     let has_keys = conduct.api_keys.is_some();
-    if !has_keys && !conduct.is_local() {
+    if !has_keys && !conduct.is_for_this_machine() {
         tracing::warn!("there are no API keys: everybody may ask who can connect");
     }
     if conduct.operator_open {
         tracing::warn!("everybody who can connect sees metrics, health and the page");
+    } else if !has_keys && conduct.is_local() && !conduct.is_for_this_machine() {
+        tracing::warn!(
+            "with --host-name or --origin and no API keys, metrics, details of health, the \
+             description and the page are closed: see --operator-open"
+        );
     } else if conduct.operator_key.is_empty() && (has_keys || !conduct.is_local()) {
         tracing::info!(
             "metrics, details of health and the description are closed: see --operator-key"

@@ -290,6 +290,15 @@ async fn what_tells_of_all_tenants_is_the_operators() {
         ("", "", [404; 4], [200; 4]),
         ("--host 0.0.0.0", "", [403; 4], [403; 4]),
         ("--host 0.0.0.0 --operator-open", "", [404; 4], [200; 4]),
+        // A proxy serves others under that name, or together with that origin.
+        ("--host-name motet.example", "", [403; 4], [403; 4]),
+        ("--origin https://chat.example", "", [403; 4], [403; 4]),
+        (
+            "--host-name motet.example --operator-open",
+            "",
+            [404; 4],
+            [200; 4],
+        ),
         ("", KEYS, [401, 403, 403, 403], [401, 403, 403, 403]),
         (operator, KEYS, [401, 404, 403, 403], [401, 200, 403, 200]),
         ("--operator-open", KEYS, [404; 4], [200; 4]),
@@ -348,6 +357,40 @@ async fn whether_others_are_inside_is_not_told() {
     assert_eq!(all["state"], "busy");
     assert!(all["running"].is_u64(), "{all}");
     assert_eq!(state("b").await, serde_json::json!({"state": "ready"}));
+}
+
+/// Bodies that are announced and never come.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_caller_leaves_room_for_the_bodies_of_others() {
+    let room = "--body-bytes-max 1048576 --receiving-bytes-max 4194304 --arrival-seconds 600";
+    let keys = "ann secret-a\nbob secret-b";
+    let server = Running::start(&format!("--api-keys unread {room}"), keys).await;
+    let announce = async || {
+        let mut socket = TcpStream::connect(server.address)
+            .await
+            .expect("it listens");
+        let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n\
+                    Authorization: Bearer secret-a\r\nContent-Type: application/json\r\n\
+                    Content-Length: 1048576\r\nExpect: 100-continue\r\n\r\n";
+        socket.write_all(head.as_bytes()).await.expect("it reads");
+        socket
+    };
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        // Bytes are asked for once there is room for them.
+        let answer = Answer::of(announce().await).await;
+        assert_eq!(answer.status, 100);
+        held.push(answer);
+    }
+    let mut waiting = Vec::new();
+    for _ in 0..8 {
+        waiting.push(announce().await);
+    }
+    let body = format!(r#"{{"prompt": "x", "unknown": "{}"}}"#, "x".repeat(1 << 19));
+    let bob = "Host: localhost\nAuthorization: Bearer secret-b";
+    let answer = server.send("POST /v1/completions", bob, Some(&body)).await;
+    assert_eq!(answer.status, 200);
+    drop((held, waiting));
 }
 
 /// On loopback, one address may have all of them unless a setting says otherwise.

@@ -99,6 +99,11 @@ async fn a_body_costs_about_what_it_weighs_and_nothing_once_it_was_read() {
             r#"{"messages": [{"role": "user", "tool_calls": ["#,
             "]}]}",
         ),
+        (
+            chat,
+            r#"{"messages": [{"role": "user", "tool_calls": [{"function": {"arguments": "["#,
+            r#"]"}}]}]}"#,
+        ),
         (chat, r#"{"tools": ["#, "]}"),
         (chat, r#"{"tool_choice": ["#, "]}"),
         (chat, r#"{"chat_template_kwargs": {"x": ["#, "]}}"),
@@ -118,6 +123,25 @@ async fn a_body_costs_about_what_it_weighs_and_nothing_once_it_was_read() {
         let (status, bytes) = peak(&router, path, &filled(before, after)).await;
         assert_eq!(status, 400, "{before}");
         assert!(bytes < 8 * BODY_BYTES, "{before} takes {bytes} bytes");
+    }
+
+    // Each of many prompts has a copy of what is beside them.
+    let prompts = vec![r#""x""#; 128].join(",");
+    for (field, before, after, expected) in [
+        ("user", r#"""#, r#"""#, 400),
+        ("cache_salt", r#"""#, r#"""#, 400),
+        ("stop", r#"["x", ""#, r#""]"#, 400),
+        (
+            "response_format",
+            r#"{"type": "json_schema", "json_schema": {"schema": {"description": ""#,
+            r#""}}}"#,
+            422,
+        ),
+    ] {
+        let before = format!(r#"{{"prompt": [{prompts}], "{field}": {before}"#);
+        let (status, bytes) = peak(&router, text, &filled(&before, &format!("{after}}}"))).await;
+        assert_eq!(status, expected, "{field}");
+        assert!(bytes < 8 * BODY_BYTES, "{field} takes {bytes} bytes");
     }
 
     // While it is answered, nothing of it is left.

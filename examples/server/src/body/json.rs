@@ -35,13 +35,29 @@ impl Drop for Values {
 /// Counts so many values.
 pub(crate) fn count<E: Error>(values: usize) -> Result<(), E> {
     let left = LEFT.get().checked_sub(values);
-    let left = left.ok_or_else(|| {
-        E::custom(format_args!(
-            "more than {VALUES_MAX} values in messages, tools and schemas; expected at most as many"
-        ))
-    })?;
-    LEFT.set(left);
+    LEFT.set(left.ok_or_else(too_many)?);
     Ok(())
+}
+
+/// The JSON that a string of the body has in it, whose values count as the body's; none if it
+/// is not JSON.
+pub(crate) fn within<E: Error>(text: &str) -> Result<Option<Value>, E> {
+    let left = LEFT.get();
+    match serde_json::from_str::<Json>(text) {
+        Ok(Json(value)) => Ok(Some(value)),
+        // Any JSON will do: the only error of its data is that there are too many values.
+        Err(error) if error.is_data() => Err(too_many()),
+        Err(_) => {
+            LEFT.set(left);
+            Ok(None)
+        }
+    }
+}
+
+fn too_many<E: Error>() -> E {
+    E::custom(format_args!(
+        "more than {VALUES_MAX} values in messages, tools and schemas; expected at most as many"
+    ))
 }
 
 /// Any JSON.

@@ -13,6 +13,7 @@ pub(crate) mod fields;
 pub(crate) mod json;
 pub(crate) mod lists;
 mod receive;
+mod room;
 
 use std::sync::Arc;
 
@@ -66,7 +67,7 @@ fn read<T: Fields>(bytes: &[u8]) -> Result<T, ApiError> {
         let message = format!("the body is not JSON: {what}");
         ApiError::request(StatusCode::BAD_REQUEST, message)
     };
-    // What is skipped is not looked at: neither its characters nor its depth.
+    // The parser looks at neither the characters nor the depth of a value that it skips.
     let text = std::str::from_utf8(bytes).map_err(|error| not_json(&error))?;
     let levels = levels(text);
     if levels >= LEVELS_MAX {

@@ -2,9 +2,9 @@
 //!
 //! A body of up to [`SMALL_BYTES`] is received at once: there are no more of these than
 //! connections. A longer one needs room for all of it before it goes on: as much as its
-//! length says, or as much as a body may have where none is said. Whoever waits for that
-//! holds nothing that another waits for, so that no two bodies wait for each other. Room is
-//! given in the order of arrival.
+//! length says, or as much as a body may have where none is said. A body that waits for
+//! room holds none, so that no two bodies wait for each other. `room.rs` says which of those
+//! that wait is next: a caller whose bodies never arrive leaves room for others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +12,10 @@ use std::time::Duration;
 use axum::extract::Request;
 use axum::http::{StatusCode, header};
 use futures_util::StreamExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use super::room::{Held, Owner, Room};
 use crate::arguments::Conduct;
 use crate::error::ApiError;
 
@@ -22,15 +23,13 @@ use crate::error::ApiError;
 pub(crate) const SMALL_BYTES: usize = 64 << 10;
 /// Longer bodies that are read at once: on threads for blocking work.
 const READERS: usize = 2;
-/// Room is counted in units of so many bytes.
-const UNIT_BYTES: usize = 1 << 10;
 /// A client for whose body there was no room is told to come again after so long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The room for bodies that are being received and read.
 #[derive(Debug)]
 pub(crate) struct Receiving {
-    room: Arc<Semaphore>,
+    room: Room,
     readers: Arc<Semaphore>,
 }
 
@@ -38,14 +37,13 @@ pub(crate) struct Receiving {
 #[derive(Debug)]
 pub(super) struct Received {
     bytes: Vec<u8>,
-    room: Option<OwnedSemaphorePermit>,
+    room: Option<Held>,
 }
 
 impl Receiving {
     pub(crate) fn new(conduct: &Conduct) -> Self {
-        let units = conduct.receiving_bytes_max.div_ceil(UNIT_BYTES);
         Self {
-            room: Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS))),
+            room: Room::new(conduct.receiving_bytes_max),
             readers: Arc::new(Semaphore::new(READERS)),
         }
     }
@@ -62,12 +60,14 @@ impl Receiving {
         if length.is_some_and(|length| length > body_bytes_max) {
             return Err(too_long(body_bytes_max));
         }
+        let owner = Owner::of(&request);
         let mut received = Received {
             bytes: Vec::new(),
             room: None,
         };
         if length.is_some_and(|length| length > SMALL_BYTES) {
-            received.room = Some(self.room(length.unwrap_or_default(), conduct).await?);
+            let length = length.unwrap_or_default();
+            received.room = Some(self.room(owner.clone(), length, conduct).await?);
         }
         received.bytes.reserve_exact(length.unwrap_or_default());
         let arriving = async {
@@ -82,8 +82,10 @@ impl Receiving {
                     return Err(too_long(body_bytes_max));
                 }
                 if bytes > SMALL_BYTES && received.room.is_none() {
-                    received.room = Some(self.room(body_bytes_max, conduct).await?);
+                    let room = self.room(owner.clone(), body_bytes_max, conduct);
+                    received.room = Some(room.await?);
                 }
+                received.reserve(bytes, body_bytes_max);
                 received.bytes.extend_from_slice(&part);
             }
             Ok(received)
@@ -123,26 +125,35 @@ impl Receiving {
         })
     }
 
-    async fn room(
-        &self,
-        bytes: usize,
-        conduct: &Conduct,
-    ) -> Result<OwnedSemaphorePermit, ApiError> {
-        let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
-        let room = Arc::clone(&self.room).acquire_many_owned(units);
-        let room = match conduct.arrival_time() {
-            None => room.await,
-            Some(time) => timeout(time, room).await.map_err(|_| {
-                let message = format!(
-                    "as much is being received as may be, {} bytes; there was no room for {bytes} \
-                     within {} seconds",
-                    conduct.receiving_bytes_max,
-                    time.as_secs()
-                );
-                ApiError::no_room(message, RETRY_AFTER)
-            })?,
+    async fn room(&self, owner: Owner, bytes: usize, conduct: &Conduct) -> Result<Held, ApiError> {
+        let room = self.room.take(owner, bytes);
+        let Some(time) = conduct.arrival_time() else {
+            return Ok(room.await);
         };
-        Ok(room.expect("the room is never closed"))
+        timeout(time, room).await.map_err(|_| {
+            let message = format!(
+                "there was no room for a body of {bytes} bytes within {} seconds; bodies that are \
+                 received at once have {} bytes together, and those of one caller as much as is \
+                 left for others",
+                time.as_secs(),
+                conduct.receiving_bytes_max
+            );
+            ApiError::no_room(message, RETRY_AFTER)
+        })
+    }
+}
+
+impl Received {
+    /// Has a place for so many bytes, and never for more than its room.
+    fn reserve(&mut self, bytes: usize, body_bytes_max: usize) {
+        if bytes > self.bytes.capacity() {
+            let bytes_max = if self.room.is_some() {
+                body_bytes_max
+            } else {
+                SMALL_BYTES
+            };
+            self.bytes.reserve_exact(bytes_max - self.bytes.len());
+        }
     }
 }
 
@@ -160,6 +171,7 @@ mod tests {
     use futures_util::stream;
 
     use super::*;
+    use crate::addresses::Peer;
     use crate::arguments::Arguments;
 
     const LARGE: usize = 1 << 20;
@@ -262,13 +274,47 @@ mod tests {
             Ok(())
         });
         assert!(timeout(Duration::from_millis(1), reading).await.is_err());
-        assert_eq!(receiving.room.available_permits(), 0);
+        assert_eq!(receiving.room.free(), 0);
         drop(open);
-        let all = receiving
-            .room
-            .acquire_many((LARGE / UNIT_BYTES) as u32)
-            .await;
-        drop(all.expect("the reader gave it back"));
+        // The reader gives it back.
+        drop(receiving.room.take(Owner::Unknown, LARGE).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bodies_that_never_arrive_leave_room_for_other_callers() {
+        let mut conduct = conduct();
+        conduct.receiving_bytes_max = 4 * LARGE;
+        let receiving = Receiving::new(&conduct);
+        let from = |address: [u8; 4], body| {
+            let mut request = request(Some(LARGE), body);
+            request.extensions_mut().insert(Peer::of(address.into()));
+            receiving.receive(request, &conduct)
+        };
+        let stuck = (0..16).map(|_| from([10, 0, 0, 1], stuck(0)));
+        let stuck = futures_util::future::join_all(stuck);
+        let other = from([10, 0, 0, 2], Body::from(vec![b' '; LARGE]));
+        let received = tokio::select! {
+            biased;
+            _ = stuck => unreachable!("the other body is there at once"),
+            received = other => received.expect("there is room"),
+        };
+        assert_eq!(received.bytes.len(), LARGE);
+    }
+
+    #[tokio::test]
+    async fn a_body_of_unknown_length_takes_no_more_than_its_room() {
+        let conduct = conduct();
+        let receiving = Receiving::new(&conduct);
+        for (piece, count, bytes_max) in [(24 << 10, 2, SMALL_BYTES), (192 << 10, 5, LARGE)] {
+            let pieces = vec![Bytes::from(vec![b' '; piece]); count];
+            let pieces = stream::iter(pieces.into_iter().map(Ok::<_, Infallible>));
+            let body = Body::from_stream(pieces);
+            let received = receiving.receive(request(None, body), &conduct).await;
+            let received = received.expect("there is room");
+            assert_eq!(received.bytes.len(), piece * count);
+            let capacity = received.bytes.capacity();
+            assert!(capacity <= bytes_max, "{capacity} bytes");
+        }
     }
 
     static GATE: std::sync::Mutex<Option<std::sync::mpsc::Receiver<()>>> =

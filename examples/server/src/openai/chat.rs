@@ -39,9 +39,13 @@ fields! {
 struct Said {
     role: String,
     content: Option<Content>,
-    tool_calls: Option<Vec<Json>>,
+    tool_calls: Option<Vec<ToolCall>>,
     more: BTreeMap<String, Value>,
 }
+
+/// A call as templates write it, with its arguments as JSON. The API has them as text.
+#[derive(Debug)]
+struct ToolCall(Value);
 
 #[derive(Debug)]
 enum Content {
@@ -168,6 +172,19 @@ impl<'de> Visitor<'de> for SaidFields {
     }
 }
 
+impl<'de> Deserialize<'de> for ToolCall {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Json(mut call) = Json::deserialize(deserializer)?;
+        if let Some(arguments) = call.pointer_mut("/function/arguments")
+            && let Some(text) = arguments.as_str()
+            && let Some(parsed) = json::within(text)?
+        {
+            *arguments = parsed;
+        }
+        Ok(Self(call))
+    }
+}
+
 impl<'de> Deserialize<'de> for Content {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(ContentKinds)
@@ -225,24 +242,11 @@ impl Said {
         message.more = self.more;
         if let Some(calls) = self.tool_calls {
             let calls = calls.into_iter();
-            let calls = calls.map(|Json(call)| with_parsed_arguments(call));
+            let calls = calls.map(|ToolCall(call)| call);
             message.more.insert("tool_calls".into(), calls.collect());
         }
         Ok(message)
     }
-}
-
-/// The API has a call's arguments as text, and templates write them as JSON.
-fn with_parsed_arguments(mut call: Value) -> Value {
-    let arguments = call.pointer_mut("/function/arguments");
-    if let Some(arguments) = arguments
-        && let Some(parsed) = arguments
-            .as_str()
-            .and_then(|text| serde_json::from_str(text).ok())
-    {
-        *arguments = parsed;
-    }
-    call
 }
 
 struct ChatShape;
@@ -295,4 +299,22 @@ fn delta(delta: Value, logprobs: Option<Value>) -> Map<String, Value> {
         ("delta".to_owned(), delta),
         ("logprobs".to_owned(), logprobs.into()),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_of_a_call_are_json_or_stay_text() {
+        for (arguments, expected) in [
+            (r#"{"city": "Graz"}"#, json!({"city": "Graz"})),
+            ("[1, 2", json!("[1, 2")),
+            ("Graz", json!("Graz")),
+        ] {
+            let call = json!({"function": {"arguments": arguments}}).to_string();
+            let ToolCall(call) = serde_json::from_str(&call).expect("a call");
+            assert_eq!(call["function"]["arguments"], expected);
+        }
+    }
 }

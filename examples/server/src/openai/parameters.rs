@@ -8,7 +8,6 @@ use motet::request::{ContextLimit, Prompt};
 use motet::text::StopStrings;
 use motet::{Request, TokenId};
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::app::App;
 use crate::body::fields::fields;
@@ -17,6 +16,9 @@ use crate::body::lists::{List, OneOrMany, Table};
 use crate::class::Class;
 use crate::error::ApiError;
 use crate::keys::Caller;
+
+/// Longest name of a user and longest cache salt, in bytes. Each prompt has a copy.
+pub(crate) const NAME_BYTES_MAX: usize = 1 << 10;
 
 fields! {
     /// How a prompt is to be continued. What OpenAI's API does not have is named as in vLLM.
@@ -70,7 +72,8 @@ struct StreamOptions {
 enum ResponseFormat {
     Text,
     JsonObject,
-    JsonSchema(Value),
+    /// As text.
+    JsonSchema(String),
 }
 
 /// A response format as it is sent.
@@ -112,6 +115,8 @@ impl Parameters {
         prompt: Prompt,
         output_tokens_max: usize,
     ) -> Result<Request, ApiError> {
+        // Each of many prompts has a copy of these.
+        self.check_lengths()?;
         if let Some(named) = self.model.as_ref().filter(|named| **named != app.model) {
             return Err(ApiError::model_not_found(named));
         }
@@ -135,6 +140,38 @@ impl Parameters {
         request.priority = self.class(app, caller)?.priority();
         request.at_context_limit = self.at_context_limit();
         Ok(request)
+    }
+
+    fn check_lengths(&self) -> Result<(), ApiError> {
+        for (field, text) in [("user", &self.user), ("cache_salt", &self.cache_salt)] {
+            let bytes = text.as_ref().map_or(0, String::len);
+            if bytes > NAME_BYTES_MAX {
+                let message =
+                    format!("`{field}` has {bytes} bytes; expected at most {NAME_BYTES_MAX}");
+                return Err(ApiError::field(field, message));
+            }
+        }
+        let stops = self.stop.iter().flat_map(|stops| &stops.0);
+        if let Some(bytes) = stops.map(String::len).max()
+            && bytes > StopStrings::BYTES_MAX
+        {
+            let message = format!(
+                "`stop` is a string of {bytes} bytes; expected strings of 1 to {} bytes",
+                StopStrings::BYTES_MAX
+            );
+            return Err(ApiError::field("stop", message));
+        }
+        if let Some(ResponseFormat::JsonSchema(schema)) = &self.response_format
+            && schema.len() > GrammarSource::SCHEMA_BYTES_MAX
+        {
+            let message = format!(
+                "`response_format` has a schema of {} bytes; expected at most {}",
+                schema.len(),
+                GrammarSource::SCHEMA_BYTES_MAX
+            );
+            return Err(ApiError::cannot("response_format", message));
+        }
+        Ok(())
     }
 
     /// The class that is asked for. A class that is too high is refused, not lowered: a client
@@ -210,7 +247,7 @@ impl ResponseFormat {
         match self {
             Self::Text => None,
             Self::JsonObject => Some(GrammarSource::Json),
-            Self::JsonSchema(schema) => Some(GrammarSource::JsonSchema(schema.to_string())),
+            Self::JsonSchema(schema) => Some(GrammarSource::JsonSchema(schema.clone())),
         }
     }
 }
@@ -222,7 +259,9 @@ impl TryFrom<Format> for ResponseFormat {
         match (format.kind, format.json_schema) {
             (FormatKind::Text, _) => Ok(Self::Text),
             (FormatKind::JsonObject, _) => Ok(Self::JsonObject),
-            (FormatKind::JsonSchema, Some(named)) => Ok(Self::JsonSchema(named.schema.0)),
+            (FormatKind::JsonSchema, Some(named)) => {
+                Ok(Self::JsonSchema(named.schema.0.to_string()))
+            }
             (FormatKind::JsonSchema, None) => Err("missing field `json_schema`"),
         }
     }

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{described, object, reference};
 use crate::app::App;
+use crate::openai::parameters::NAME_BYTES_MAX;
 use crate::openai::text::PROMPTS_MAX;
 
 pub(super) fn schemas(app: &App) -> Map<String, Value> {
@@ -74,11 +75,11 @@ fn parameters(app: &App) -> Map<String, Value> {
             &[],
         )),
         "user": described(
-            optional(&json!({"type": "string"})),
+            optional(&json!({"type": "string", "maxLength": NAME_BYTES_MAX})),
             "Users share the model fairly; with API keys, the key is the user",
         ),
         "cache_salt": described(
-            optional(&json!({"type": "string"})),
+            optional(&json!({"type": "string", "maxLength": NAME_BYTES_MAX})),
             "Cached state is shared with requests of the same salt only",
         ),
         "priority": described(
