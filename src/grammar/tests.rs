@@ -277,7 +277,7 @@ fn a_drawer_that_sleeps_hears_that_another_is_attached() {
         std::thread::yield_now();
     }
     walk.attach(&[]);
-    // So long only where it sleeps for ever.
+    // It takes so long only where the drawer sleeps for ever.
     let heard = hears.recv_timeout(Duration::from_secs(60));
     assert_eq!(heard, Ok(Err(GrammarError::Unwanted)));
 }
