@@ -29,6 +29,7 @@ pub struct GrammarLimits {
     /// Intersections of schemas that `allOf`, and what stands beside `anyOf`, `oneOf` and `$ref`, expand to.
     pub intersections_max: usize,
     /// Schemas that these intersections copy, and that a schema expands to.
+    /// Twenty comparisons of the options of a `oneOf`, key by key, count as one.
     pub expansion_max: usize,
     /// The largest `multipleOf`, as an integer of its decimal digits; of several that meet, their product.
     pub multiple_of_max: usize,
