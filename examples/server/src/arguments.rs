@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
-use motet::config::{CacheConfig, DiskConfig, EngineConfig, SchedulerConfig};
+use motet::config::{CacheConfig, DiskConfig, EngineConfig, SchedulerConfig, TextConfig};
+use motet::grammar::GrammarLimits;
 
 use crate::class::Class;
 use crate::keys::Keys;
@@ -216,6 +217,33 @@ pub struct EngineSettings {
     /// Most that the folder may hold, in MiB
     #[arg(long, value_name = "MIB", requires = "disk")]
     pub disk_mib: Option<usize>,
+
+    /// Long texts that are rendered and tokenised at once; more wait, users in turn
+    ///
+    /// Each takes a core while it lasts, and does about a megabyte a second. More than a
+    /// quarter of the cores takes them from the device, where that is the CPU.
+    #[arg(long, value_name = "N", default_value_t = TextConfig::default().threads)]
+    pub text_threads: usize,
+
+    /// Schemas that are compiled at once; more wait, users in turn
+    ///
+    /// Each takes a core while it lasts: most some milliseconds, a few up to two seconds.
+    #[arg(long, value_name = "N", default_value_t = GrammarLimits::default().compilations_max)]
+    pub compilations_max: usize,
+
+    /// Longest that a schema may take to compile, once its turn has come
+    ///
+    /// Those that take longer are refused with status 422. Choose more on a slow machine.
+    #[arg(long, value_name = "SECONDS")]
+    #[arg(default_value_t = GrammarLimits::default().compile_time_max.as_secs())]
+    pub compile_seconds: u64,
+
+    /// Let schemas set llguidance's own options, as `x-guidance`
+    ///
+    /// They change whitespace, separators and leniency, and can make masks dear: allow
+    /// them where you trust all clients.
+    #[arg(long)]
+    pub grammar_options: bool,
 }
 
 impl Conduct {
@@ -335,6 +363,10 @@ impl Arguments {
             folder,
             bytes_max: mib(engine.disk_mib.unwrap_or_default()),
         });
+        config.text.threads = engine.text_threads;
+        config.grammar.compilations_max = engine.compilations_max;
+        config.grammar.compile_time_max = Duration::from_secs(engine.compile_seconds);
+        config.grammar.options_allowed = engine.grammar_options;
         config
     }
 
@@ -368,6 +400,12 @@ mod tests {
         let oracle = parse("server --oracle --sequences-max 1000").expect("whole");
         assert_eq!(oracle.model_name(), "oracle");
         assert_eq!(oracle.engine_config().validate(), Ok(()));
+        assert_eq!(
+            oracle.engine_config().grammar,
+            GrammarLimits::default(),
+            "nothing was said"
+        );
+        assert_eq!(oracle.engine_config().text, TextConfig::default());
         assert!(parse("server --oracle --model x").is_err());
         assert!(parse("server --oracle --disk x").is_err());
         assert!(parse("server --oracle --class-max first").is_err());
@@ -376,6 +414,43 @@ mod tests {
         assert!(parse("server --oracle --operator-key ann").is_err());
         let both = "server --oracle --api-keys x --operator-key ann --operator-open";
         assert!(parse(both).is_err());
+    }
+
+    #[test]
+    fn grammars_and_texts_have_as_much_as_the_operator_says() {
+        let config = |words: &str| {
+            let words = format!("server --oracle {words}");
+            let parsed = Arguments::try_parse_from(words.split_whitespace());
+            parsed.expect("whole").engine_config()
+        };
+        let more =
+            config("--compilations-max 7 --compile-seconds 9 --grammar-options --text-threads 3");
+        assert_eq!(more.validate(), Ok(()));
+        assert_eq!(more.text.threads, 3);
+        let expected = GrammarLimits {
+            compilations_max: 7,
+            compile_time_max: Duration::from_secs(9),
+            options_allowed: true,
+            ..GrammarLimits::default()
+        };
+        assert_eq!(more.grammar, expected);
+        for (words, refusal) in [
+            (
+                "--compilations-max 0",
+                "`grammar.compilations_max` is 0; expected at least 1",
+            ),
+            (
+                "--compile-seconds 0",
+                "`grammar.compile_time_max` is 0; expected longer than 0",
+            ),
+            (
+                "--text-threads 0",
+                "`text.threads` is 0; expected at least 1",
+            ),
+        ] {
+            let error = config(words).validate().expect_err(words).to_string();
+            assert!(error.contains(refusal), "{error}");
+        }
     }
 
     #[test]
