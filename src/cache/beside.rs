@@ -1,7 +1,7 @@
 //! Where copies hang that are not on the device: below what is shown of it, and of them.
 //!
-//! Of the tokens before a copy its label has a digest. So the digests of what is shown are
-//! computed, from the roots down and only where copies begin, and compared.
+//! The label of a copy has a digest of the tokens before it. The digests of what is shown are
+//! computed, from the roots down and only where copies begin, and compared with those.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,8 +22,8 @@ pub(super) struct Beside<'a> {
     sought: BTreeMap<(SaltDigest, usize), Vec<&'a CopyView>>,
     /// Those of which it is known where.
     found: VecDeque<Found<'a>>,
-    /// Of each node that was given, what its tokens and those above hash to; none where
-    /// nothing is sought below it.
+    /// One entry for each node that was given: the hash of its tokens and those above. None
+    /// where nothing is sought below it.
     ends: Vec<Option<PrefixHasher>>,
     /// As many salts as are looked at, by their numbers.
     salts: Vec<SaltDigest>,
@@ -117,7 +117,7 @@ impl<'a> Beside<'a> {
                     self.below(&stretch, prefix);
                 }
             }
-            // What nothing that is shown leads to.
+            // Nothing that is shown leads to these.
             let Some((_, copies)) = self.sought.pop_first() else {
                 return;
             };

@@ -61,7 +61,7 @@ pub struct ExportQueue<P> {
     bell: Bell,
 }
 
-/// What there is to export.
+/// The next export, if there is one.
 #[derive(Debug)]
 pub enum NextExport<P> {
     /// Nothing was handed over.
@@ -169,8 +169,8 @@ impl<P> Arrived<P> {
     /// Puts a parcel there.
     pub fn put(&self, copy: CopyId, parcel: P) {
         if planted(Plant::DockPutInTwoSteps) {
-            // Takes the others away to add one, but not in one step: who comes between
-            // finds none.
+            // Takes the others away to add one, but not in one step: another thread that
+            // comes between finds none.
             let mut all = self.shelf().parcels.remove(&copy).unwrap_or_default();
             all.push(parcel);
             self.shelf().parcels.insert(copy, all);
@@ -247,8 +247,8 @@ impl<P> Dock<P> {
     ///
     /// # Errors
     ///
-    /// [`ModelError::Dock`] when as many wait as may. Somebody waits for each: whoever cannot
-    /// hand one over has to begin anew, as after any other edit that fails.
+    /// [`ModelError::Dock`] when as many wait as may. The pager waits for each: a device that
+    /// cannot hand one over has to begin anew, as after any other edit that fails.
     pub fn leave(&self, copy: CopyId, parcel: Result<P, ModelError>) -> Result<(), ModelError> {
         let Some(mut shelf) = self.own_shelf() else {
             return Ok(());
@@ -356,7 +356,7 @@ mod tests {
             let next = quay.leaving.next(EVER, |_| false);
             assert!(matches!(next, NextExport::NotComputed(_)), "{next:?}");
         }
-        // So it is with one that has lost everything and lives on.
+        // The same holds for a device that has lost everything and lives on.
         let dock = prototype.successor();
         for _ in 0..2 * LEAVING_MAX {
             dock.leave(CopyId(1), Ok(1)).expect("room");

@@ -9,7 +9,7 @@ pub type Parcel<M> = <<M as Model>::Packer as Packer>::Parcel;
 ///
 /// Only the device thread may use a [`Model`]; what moves bytes to and from the host
 /// works beside it, and has one of these instead. Bytes carry no description of their
-/// own: who keeps them knows their [`Extent`] and of which model they are
+/// own: the pager, which keeps them, knows their [`Extent`] and of which model they are
 /// ([`ModelSpec::identity`](super::ModelSpec::identity)).
 pub trait Packer: Clone + Send + 'static {
     /// A segment's state, detached from the model: it holds its device memory by
@@ -28,7 +28,7 @@ pub trait Packer: Clone + Send + 'static {
     }
 
     /// Copies the parcel's bytes into `into`, layer after layer. Waits until the device
-    /// has computed them, for ever if it hangs: whoever cannot afford that asks
+    /// has computed them, for ever if it hangs: a caller that cannot afford that asks
     /// [`is_computed`](Packer::is_computed) first.
     ///
     /// # Errors
@@ -40,8 +40,8 @@ pub trait Packer: Clone + Send + 'static {
     /// Unless `into` has as many bytes as the parcel packs into.
     fn pack(&self, parcel: &Self::Parcel, into: &mut [u8]) -> Result<(), ModelError>;
 
-    /// The inverse of [`pack`](Packer::pack), for [`Model::take_in`]. Whoever kept the
-    /// bytes vouches for them: only their number is looked at.
+    /// The inverse of [`pack`](Packer::pack), for [`Model::take_in`]. The caller
+    /// vouches for the bytes: only their number is looked at.
     ///
     /// # Errors
     ///

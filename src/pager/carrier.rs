@@ -285,20 +285,14 @@ impl<K: Packer> MemoryCarrier<K> {
             let ended = if let Some(job) = job {
                 self.carry(job)
             } else {
-                match self.next_export(exports) {
-                    NextExport::Ready(leaving) => self.pack(leaving),
-                    NextExport::NotComputed(waited) => {
-                        let patience = (waited / 8).clamp(WATCH_MIN, WATCH_MAX);
-                        match jobs.recv_timeout(patience) {
-                            Ok(job) => self.carry(job),
-                            Err(RecvTimeoutError::Timeout) => None,
-                            Err(RecvTimeoutError::Disconnected) => return,
-                        }
-                    }
-                    NextExport::Nothing => match self.idle(jobs, exports) {
-                        Some(ended) => ended,
-                        None => return,
-                    },
+                let next = match self.next_export(exports) {
+                    NextExport::Ready(leaving) => Some(self.pack(leaving)),
+                    NextExport::NotComputed(waited) => self.watch(jobs, waited),
+                    NextExport::Nothing => self.idle(jobs, exports),
+                };
+                match next {
+                    Some(ended) => ended,
+                    None => return,
                 }
             };
             if let Some(ended) = ended
@@ -306,6 +300,20 @@ impl<K: Packer> MemoryCarrier<K> {
             {
                 return self.retract(&unheard.0);
             }
+        }
+    }
+
+    /// Waits for a job until the oldest export, which was handed over so long ago, is to be
+    /// looked at again. Does the job. None where the pager is gone.
+    fn watch(&mut self, jobs: &Receiver<Job>, waited: Duration) -> Option<Option<Done>> {
+        match jobs.recv_timeout((waited / 8).clamp(WATCH_MIN, WATCH_MAX)) {
+            Ok(job) => Some(self.carry(job)),
+            Err(RecvTimeoutError::Timeout) => {
+                // An export may never be computed. Spare memory goes back all the same.
+                self.pool.trim(SPARE_TIME);
+                Some(None)
+            }
+            Err(RecvTimeoutError::Disconnected) => None,
         }
     }
 
@@ -532,5 +540,35 @@ fn timed(
         }),
         took: begun.elapsed(),
         bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::dock;
+    use crate::model::oracle::{Oracle, OracleConfig, OraclePacker};
+    use crate::model::{LayerKind, Model};
+
+    /// An export that is never computed keeps the thread from being idle, and no memory with it.
+    #[tokio::test(start_paused = true)]
+    async fn spare_memory_goes_back_while_an_export_is_waited_for() {
+        let oracle = Oracle::new(OracleConfig::with_layers(&[LayerKind::Full]));
+        let packer = oracle.expect("a valid configuration").packer();
+        let (_dock, Quay { arrived, .. }) = dock::<<OraclePacker as Packer>::Parcel>();
+        let pool = BufferPool::new(1 << 20);
+        let mut carrier = MemoryCarrier::new(packer, pool.clone(), Host::new(0), arrived);
+        let (_pager, jobs) = bounded(JOBS_MAX);
+        drop(pool.take(100).expect("memory"));
+        let spare_bytes = pool.stats().spare_bytes;
+        assert!(spare_bytes > 0);
+        let mut watch = |expected| {
+            let done = carrier.watch(&jobs, Duration::ZERO);
+            assert!(matches!(done, Some(None)), "nothing is done: {done:?}");
+            assert_eq!(pool.stats().spare_bytes, expected);
+        };
+        watch(spare_bytes);
+        tokio::time::advance(SPARE_TIME).await;
+        watch(0);
     }
 }

@@ -24,9 +24,7 @@ impl PagerCore {
         let (payload_bytes, precision) = (self.sizes)(offer.extent);
         let bytes = HostTier::bytes_taken(payload_bytes);
         let label_bytes = Label::host_bytes(offer.extent.tokens);
-        if !self.make_label_room(label_bytes, offer.priority, effects)
-            || !self.make_host_room(bytes, offer.priority, effects)
-        {
+        if !self.make_room(label_bytes, bytes, offer.priority, effects) {
             self.stats.refused += 1;
             effects.push(Effect::Tell(Told::Refused { segment }));
             return;
@@ -134,5 +132,71 @@ impl PagerCore {
             Place::Away => memory + self.rates.disk.time(copy.disk_bytes()),
             Place::Coming | Place::Here => memory,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{DiskConfig, PagerConfig};
+    use crate::model::oracle::OracleConfig;
+    use crate::model::{Extent, LayerKind};
+    use crate::pager::Message;
+    use crate::pager::tiers::Precision;
+    use crate::shared::lease::LeaseWord;
+    use crate::{SegmentId, TokenId};
+
+    const SALT: SaltDigest = SaltDigest([0; 32]);
+    const TOKENS: [TokenId; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
+
+    /// What is known of the copy on the disk takes all that it may, and another segment is
+    /// offered. The segment's copy takes 100 bytes of host memory.
+    fn offered(host_bytes_max: usize) -> (PagerCore, Vec<Effect>) {
+        let config = PagerConfig {
+            host_bytes_max,
+            label_bytes_max: Some(Label::host_bytes(TOKENS.len())),
+            disk: Some(DiskConfig {
+                folder: "never touched".into(),
+                bytes_max: 1 << 20,
+            }),
+            ..PagerConfig::default()
+        };
+        let spec = OracleConfig::with_layers(&[LayerKind::Full]).spec();
+        let sizes = |_: Extent| (100, Precision::Full);
+        let known = Label::new(SALT, &TOKENS, 0, 0, Precision::Full, 100);
+        let found = vec![(CopyId(1), known)];
+        let mut core = PagerCore::new(spec, config, Box::new(sizes), found);
+        assert_eq!(core.stats().disk_copies, 1);
+        let word = LeaseWord::new(SegmentId(1));
+        let offer = Offer {
+            lease: word.lease().expect("nobody evicts it"),
+            salt: SALT,
+            tokens: TOKENS.iter().map(|token| token + 100).collect(),
+            extent: Extent::whole(TOKENS.len()),
+            priority: 0,
+        };
+        let effects = core.handle(Duration::ZERO, Message::Offer(offer));
+        core.check_integrity();
+        (core, effects)
+    }
+
+    #[test]
+    fn a_refused_offer_costs_no_copy() {
+        let (core, effects) = offered(HostTier::bytes_taken(100) - 1);
+        let [Effect::Tell(Told::Refused { .. })] = effects[..] else {
+            panic!("{effects:?}");
+        };
+        let stats = core.stats();
+        assert_eq!((stats.refused, stats.copies, stats.disk_copies), (1, 1, 1));
+    }
+
+    /// Where both are to be had, what is known of the older copy makes room.
+    #[test]
+    fn an_offer_that_fits_takes_the_room_of_a_colder_copy() {
+        let (core, effects) = offered(HostTier::bytes_taken(100));
+        let is_lost = |one: &Effect| matches!(one, Effect::Tell(Told::Lost { copy: CopyId(1) }));
+        assert!(effects.iter().any(is_lost), "{effects:?}");
+        let stats = core.stats();
+        assert_eq!((stats.refused, stats.copies, stats.disk_copies), (0, 1, 0));
     }
 }

@@ -16,12 +16,7 @@ impl PagerCore {
         priority: u8,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        let dearer = |name: &CopyId| {
-            let copy = self.copies.get(*name);
-            copy.is_some_and(|copy| copy.priority > priority)
-        };
-        let victims = self.copies.host_victims(bytes);
-        let Some(victims) = victims.filter(|victims| !victims.iter().any(dearer)) else {
+        let Some(victims) = self.cheap(self.copies.host_victims(bytes), priority) else {
             return false;
         };
         for victim in victims {
@@ -30,26 +25,30 @@ impl PagerCore {
         true
     }
 
-    /// Gives copies up, wherever they are, until what is known of a copy takes `bytes` more,
-    /// but none that are kept more dearly than `priority`. False, and nothing is given up,
-    /// where that is not enough.
-    pub(super) fn make_label_room(
+    /// Makes room for one copy more. Copies are given up, wherever they are, until what is
+    /// known of it takes `label_bytes`, and in host memory until it takes `bytes` there. None
+    /// goes that is kept more dearly than `priority`. False, and nothing is given up, where
+    /// that is not enough for both.
+    pub(super) fn make_room(
         &mut self,
+        label_bytes: usize,
         bytes: usize,
         priority: u8,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        let dearer = |name: &CopyId| {
-            let copy = self.copies.get(*name);
-            copy.is_some_and(|copy| copy.priority > priority)
-        };
-        let victims = self.copies.label_victims(bytes);
-        let Some(victims) = victims.filter(|victims| !victims.iter().any(dearer)) else {
+        let known = self.cheap(self.copies.label_victims(label_bytes), priority);
+        let hosted = self.cheap(self.copies.host_victims(bytes), priority);
+        let (Some(known), Some(hosted)) = (known, hosted) else {
             return false;
         };
-        for victim in victims {
+        for victim in known {
             self.forget(victim, effects);
             self.remove(victim, effects);
+        }
+        // Both lists begin with the coldest, so one that went already frees its host memory
+        // for this list too. It is passed over here.
+        for victim in hosted {
+            self.forget(victim, effects);
         }
         true
     }
@@ -76,6 +75,15 @@ impl PagerCore {
             self.remove(victim, effects);
         }
         true
+    }
+
+    /// These victims, unless one of them is kept more dearly than `priority`.
+    fn cheap(&self, victims: Option<Vec<CopyId>>, priority: u8) -> Option<Vec<CopyId>> {
+        let is_dearer = |name: &CopyId| {
+            let copy = self.copies.get(*name);
+            copy.is_some_and(|copy| copy.priority > priority)
+        };
+        victims.filter(|victims| !victims.iter().any(is_dearer))
     }
 
     /// Gives up a copy's place in host memory.

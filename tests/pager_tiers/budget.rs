@@ -114,3 +114,28 @@ fn a_smaller_budget_keeps_the_newest() {
         }
     }
 }
+
+/// A copy that does not fit goes alone.
+#[test]
+fn what_has_no_room_costs_no_older_copy() {
+    let folder = Folder::new();
+    let copies: Vec<Copy> = (0..3).map(|n| copy(n, 5_000)).collect();
+    let (mut tier, _) = folder.open();
+    for (id, copy) in (0..).zip(&copies) {
+        store(&mut tier, id, copy).expect("there is room");
+    }
+    store(&mut tier, 3, &copy(3, 90_000)).expect("there is room");
+    drop(tier);
+    let each = DiskTier::bytes_taken(3, 5_000);
+    let opened = folder.open_as(super::folder::IDENTITY, 3 * each);
+    let (mut tier, recovered) = opened.expect("it opens");
+    let labels = recovered.copies.iter().map(|(_, label)| label);
+    assert!(labels.eq(copies.iter().map(|copy| &copy.label)));
+    let [(_, TierError::NoRoom { bytes, .. })] = recovered.removed[..] else {
+        panic!("{recovered:?}");
+    };
+    assert_eq!(bytes, DiskTier::bytes_taken(3, 90_000));
+    for (id, copy) in (100..).zip(&copies) {
+        load(&mut tier, id, copy).expect("it is there");
+    }
+}

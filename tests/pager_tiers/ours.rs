@@ -82,6 +82,61 @@ fn a_folder_that_others_may_use_is_reported_and_left_as_it_is() {
     }
 }
 
+/// Hears what is logged.
+#[cfg(unix)]
+#[derive(Clone, Default)]
+struct Ears(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+
+#[cfg(unix)]
+impl tracing::Subscriber for Ears {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut heard = self.0.lock().expect("nobody panics meanwhile");
+        let mut take_in = |_: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            heard.push(format!("{value:?}"));
+        };
+        event.record(&mut take_in);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// The folder is lost while the tier runs, and another takes its place.
+#[cfg(unix)]
+#[test]
+fn a_folder_that_is_made_anew_and_that_others_may_use_is_reported() {
+    use std::os::unix::fs::PermissionsExt;
+    for (mode, is_wide) in [(0o755, true), (0o700, false)] {
+        let (folder, ears) = (Folder::new(), Ears::default());
+        let (mut tier, _) = folder.open();
+        fs::remove_dir_all(folder.path()).expect("ours");
+        fs::create_dir(folder.path()).expect("room");
+        let given = fs::Permissions::from_mode(mode);
+        fs::set_permissions(folder.path(), given).expect("ours");
+        tracing::subscriber::with_default(ears.clone(), || {
+            store(&mut tier, 0, &copy(1, 100)).expect("it is empty, and nobody's");
+            store(&mut tier, 1, &copy(2, 100)).expect("there is room");
+        });
+        let heard = ears.0.lock().expect("nobody panics meanwhile");
+        assert_eq!(heard.len(), usize::from(is_wide), "once: {heard:?}");
+        let path = folder.path().display().to_string();
+        assert!(heard.iter().all(|told| told.contains(&path)), "{heard:?}");
+    }
+}
+
 /// As where the process has no more file descriptors, or the disk has a bad day.
 #[test]
 fn what_cannot_be_read_at_the_start_is_found_at_the_next() {
@@ -136,24 +191,28 @@ fn what_could_not_be_read_takes_its_room() {
 #[test]
 fn what_we_did_not_write_is_left_alone() {
     let (folder, copies, each) = filled(2);
-    let film = vec![0x5A; 9_000];
-    let names = [
-        "0000000000000000.part",
-        "0000000000000002.segment",
-        "0000000000000003.part",
-        "0000000000000004.segment",
-        "00000000000000ff.segment",
-        "ffffffffffffffff.segment",
-        "film.segment",
+    let film = &[0x5A; 9_000][..];
+    let files = [
+        ("0000000000000000.part", film),
+        ("0000000000000002.segment", film),
+        ("0000000000000003.part", film),
+        ("0000000000000004.segment", film),
+        ("00000000000000ff.segment", film),
+        ("ffffffffffffffff.segment", film),
+        ("film.segment", film),
+        // Without a number nothing less than all of the magic makes a file ours.
+        ("notes.part", b""),
+        ("letters.part", b"m"),
+        ("music.segment", b"motetse"),
     ];
-    for name in names {
-        fs::write(folder.path().join(name), &film).expect("room");
+    for (name, bytes) in files {
+        fs::write(folder.path().join(name), bytes).expect("room");
     }
     let zeros = folder.path().join("0000000000000005.segment");
     fs::write(&zeros, [0; 4_096]).expect("room");
     let (mut tier, recovered) = folder.open();
     assert_eq!((recovered.copies.len(), recovered.removed.len()), (2, 0));
-    assert_eq!(recovered.left.len(), names.len() + 1, "{recovered:?}");
+    assert_eq!(recovered.left.len(), files.len() + 1, "{recovered:?}");
     for (_, why) in &recovered.left {
         assert!(matches!(why, TierError::Foreign { .. }), "{why}");
     }
@@ -166,9 +225,9 @@ fn what_we_did_not_write_is_left_alone() {
         tier.remove(CopyId(id)).expect("it goes");
     }
     drop(tier);
-    for name in names {
+    for (name, bytes) in files {
         let found = fs::read(folder.path().join(name)).expect("it is there");
-        assert!(found == film, "{name} is as it was");
+        assert!(found == bytes, "{name} is as it was");
         fs::remove_file(folder.path().join(name)).expect("ours");
     }
     fs::remove_file(zeros).expect("ours");
@@ -259,6 +318,67 @@ fn no_more_is_found_than_host_memory_has_room_to_know_of() {
         }
         assert_eq!(folder.files().len(), kept);
     }
+}
+
+/// A copy of so many tokens of its own.
+fn long_copy(name: u32, tokens: usize) -> Copy {
+    let one = copy(name, 5_000);
+    let conversation = vec![name; tokens];
+    let salt = one.label.salt;
+    let label = Label::new(salt, &conversation, 0, 0, one.label.precision, 5_000);
+    Copy { label, ..one }
+}
+
+/// Opens the folder with so much host memory for labels. The labels that are kept, and why
+/// other files went.
+fn recovered_within(folder: &Folder, label_bytes_max: usize) -> (Vec<Label>, Vec<TierError>) {
+    let limits = DiskLimits {
+        bytes_max: PLENTY_BYTES,
+        label_bytes_max,
+    };
+    let pool = BufferPool::new(0);
+    let opened = DiskTier::open(folder.path(), limits, IDENTITY, pool, CopyId(1));
+    let (_, recovered) = opened.expect("it opens");
+    assert!(recovered.left.is_empty(), "{recovered:?}");
+    let labels = recovered.copies.into_iter().map(|(_, label)| label);
+    let reasons = recovered.removed.into_iter().map(|(_, why)| why);
+    (labels.collect(), reasons.collect())
+}
+
+/// The newest has more tokens than host memory may know of: it is whole, but there is no room.
+#[test]
+fn a_label_that_never_fits_is_not_called_damaged_and_costs_no_older_copy() {
+    let (folder, copies, _) = filled(3);
+    let (mut tier, _) = folder.open();
+    store(&mut tier, 0, &long_copy(8, 5_000)).expect("there is room");
+    drop(tier);
+    let each = Label::host_bytes(copies[0].label.tokens.len());
+    let (kept, reasons) = recovered_within(&folder, 3 * each);
+    assert!(kept.iter().eq(copies.iter().map(|copy| &copy.label)));
+    let [TierError::NoRoom { bytes, .. }] = reasons[..] else {
+        panic!("{reasons:?}");
+    };
+    assert_eq!(bytes, Label::host_bytes(5_000));
+}
+
+/// The file of a copy that is kept already needs no room, and takes none from older files.
+#[test]
+fn an_older_twin_costs_no_older_copy() {
+    let folder = Folder::new();
+    let (old, twin, other) = (copy(1, 5_000), long_copy(2, 100), long_copy(3, 100));
+    let (mut tier, _) = folder.open();
+    for (id, copy) in (0..).zip([&old, &twin, &other, &twin]) {
+        store(&mut tier, id, copy).expect("there is room");
+    }
+    drop(tier);
+    let tokens = [&old, &twin, &other].map(|copy| copy.label.tokens.len());
+    let exactly = tokens.map(Label::host_bytes).iter().sum();
+    let (kept, reasons) = recovered_within(&folder, exactly);
+    assert_eq!(kept, [old.label, other.label, twin.label]);
+    assert!(
+        matches!(reasons[..], [TierError::Twice { .. }]),
+        "{reasons:?}"
+    );
 }
 
 /// Wherever in its conversation a copy is, its file is as large.

@@ -1,4 +1,5 @@
-//! What cached state depends on, to the last bit.
+//! The identity of a model: all that its cached state depends on, to the last bit, as far as
+//! it can be told.
 
 use std::fmt::Write;
 
@@ -14,16 +15,18 @@ const LAYOUT: u32 = 1;
 /// Goes up when this crate's kernels, or what is composed of MLX's, give other bits.
 const ARITHMETIC: u32 = 1;
 
-/// All that changes a bit of the state that a model caches.
+/// All that changes a bit of the state that a model caches, but for three things.
 ///
-/// Not in it: how many bytes go into a step and what else was in it, which change last bits
-/// where nothing is [deterministic](super::MlxOptions::deterministic); and how the pager
-/// keeps numbers, which is the pager's to know.
+/// - How many bytes go into a step and what else was in it change last bits where nothing is
+///   [deterministic](super::MlxOptions::deterministic).
+/// - The BLAS library, and its version, do so as well where sums are the BLAS's. It has no
+///   name that every BLAS tells: only settings by which OpenBLAS sums are known here.
+/// - How the pager keeps numbers is the pager's to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Inputs {
-    /// What [`ModelFiles::identity`](crate::model::weights::ModelFiles::identity) says.
+    /// The answer of [`ModelFiles::identity`](crate::model::weights::ModelFiles::identity).
     pub(super) files: u64,
-    /// Of cached numbers.
+    /// The type of cached numbers.
     pub(super) dtype: Dtype,
     pub(super) device: MlxDevice,
     /// How attention is computed.
@@ -31,23 +34,25 @@ pub(super) struct Inputs {
     /// Whether norms and products with few rows are this crate's.
     pub(super) kernels: bool,
     pub(super) is_deterministic: bool,
-    /// Of this crate's kernels; none where they compute nothing.
+    /// The instructions of this crate's kernels; none where they compute nothing.
     pub(super) instructions: Option<InstructionSet>,
-    /// What sums are cut by, and which library's they are: none where their order follows
-    /// from the sequence alone, or where a GPU sums.
+    /// The settings by which sums are cut. None where their order follows from the sequence
+    /// alone, or where a GPU sums.
     pub(super) sums: Option<Sums>,
     /// MLX's own version, as it says when it runs.
     pub(super) mlx: String,
 }
 
-/// What the order of sums follows from where it is not the sequence's own.
+/// All that the order of sums is known to follow from where it is not the sequence's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sums {
-    /// Threads that share a sum.
+    /// Threads that share a sum in this crate's kernels.
     pub(super) threads: usize,
+    /// Other settings of OpenBLAS's threads: `GOTO_NUM_THREADS` and `OMP_NUM_THREADS`.
+    pub(super) blas_threads: [String; 2],
     /// The kind of processor, by which a BLAS chooses its kernels.
     pub(super) processor: String,
-    /// For which kind it was told to choose them.
+    /// The kind for which it was told to choose them: `OPENBLAS_CORETYPE`.
     pub(super) blas_core: String,
 }
 
@@ -82,7 +87,7 @@ impl Inputs {
 
     /// A number that differs where any of these does, and is the same in every process.
     pub(super) fn identity(&self) -> u64 {
-        // Each field by its name: what `Debug` writes of them is unambiguous.
+        // `Debug` names each field, so its text is unambiguous.
         let mut text = String::new();
         let version = env!("CARGO_PKG_VERSION");
         write!(text, "motet {version}, {LAYOUT}, {ARITHMETIC}: {self:?}")
@@ -95,10 +100,12 @@ impl Inputs {
 
 impl Sums {
     fn of_this_machine() -> Self {
+        let told = |name| std::env::var(name).unwrap_or_default();
         Self {
             threads: kernels::threads(),
+            blas_threads: ["GOTO_NUM_THREADS", "OMP_NUM_THREADS"].map(told),
             processor: processor(),
-            blas_core: std::env::var("OPENBLAS_CORETYPE").unwrap_or_default(),
+            blas_core: told("OPENBLAS_CORETYPE"),
         }
     }
 }
@@ -155,6 +162,7 @@ mod tests {
             instructions: Some(InstructionSet::Portable),
             sums: Some(Sums {
                 threads: 2,
+                blas_threads: [String::new(), String::new()],
                 processor: "one".to_owned(),
                 blas_core: String::new(),
             }),
@@ -187,13 +195,22 @@ mod tests {
         check("threads", |inputs| {
             inputs.sums.as_mut().expect("some").threads = 3;
         });
+        check("GOTO_NUM_THREADS", |inputs| {
+            inputs.sums.as_mut().expect("some").blas_threads[0] = "2".to_owned();
+        });
+        check("OMP_NUM_THREADS", |inputs| {
+            inputs.sums.as_mut().expect("some").blas_threads[1] = "2".to_owned();
+        });
         check("the processor", |inputs| {
             inputs.sums.as_mut().expect("some").processor = "another".to_owned();
         });
         check("the kernels of the BLAS", |inputs| {
             inputs.sums.as_mut().expect("some").blas_core = "Haswell".to_owned();
         });
-        check("whose sums they are", |inputs| inputs.sums = None);
+        check(
+            "whether the order of sums is the sequence's own",
+            |inputs| inputs.sums = None,
+        );
         check("MLX", |inputs| inputs.mlx = "0.31.2".to_owned());
         // All of them: a field more does not compile until it is looked at here.
         let Inputs {

@@ -1,8 +1,8 @@
-//! What is known of a copy beside its bytes.
+//! Labels: all that is known of a copy beside its bytes.
 //!
 //! A copy is the state of some tokens after others. Its label has those tokens themselves,
-//! and of the others a digest only: so the labels of one conversation take memory in
-//! proportion to its length, however many copies it is cut into.
+//! and only a digest of the others. The labels of one conversation take memory in proportion
+//! to its length, however many copies it is cut into.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::{Precision, SaltDigest};
 use crate::TokenId;
 use crate::model::Extent;
 
-/// What is known of a copy beside its bytes.
+/// All that is known of a copy beside its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
-    /// Whose it is.
+    /// The digest of its salt.
     pub salt: SaltDigest,
     /// Stands for the tokens from the first of the sequence to where its own begin.
     pub before: PrefixDigest,
@@ -35,7 +35,7 @@ pub struct Label {
 /// Stands for the first tokens of a sequence, of one salt: their SHA-256.
 ///
 /// Two prefixes, or two salts, with one digest are a collision of SHA-256, of which none is
-/// known to anybody. So equal digests are taken for equal prefixes, and nothing else is
+/// known to anybody. Equal digests are therefore taken for equal prefixes, and nothing else is
 /// compared. It is not cut to fewer bits: half of them would leave a collision in the reach
 /// of somebody who can spend 2^64 hashes on prompts of one salt.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,7 +46,7 @@ pub struct PrefixDigest(pub [u8; 32]);
 pub struct PrefixHasher(Sha256);
 
 impl Label {
-    /// What a copy takes of host memory beside its tokens and its bytes, wherever the copy
+    /// Bytes that a copy takes of host memory beside its tokens and its bytes, wherever it
     /// is: its label, its entries in the pager's tables, and its place in their orders.
     /// A round number above what was counted (`tests/labels.rs`).
     pub const RECORD_BYTES: usize = 1024;

@@ -4,7 +4,7 @@
 //!   0  magic                       8 bytes
 //!   8  format, precision           u32 each, little-endian, as all numbers
 //!  16  the model's identity        u64
-//!  24  the file's number           u64: that which its name says
+//!  24  the file's number           u64, as in its name
 //!  32  digest of the salt          32 bytes
 //!  64  digest of what is before    32 bytes
 //!  96  start, tokens, beyond       u64 each

@@ -22,16 +22,20 @@
 //! and the lock is not counted. What is known of the copies that are found takes host memory:
 //! there are no more of them than that has room for.
 //!
-//! **What is removed.** Only files that a disk tier wrote: they have a name of its kind, and
-//! begin with its magic, or there is nothing in them. At the start those are removed that are
-//! damaged, never finished, of another model or format, or more than the budgets allow. One
+//! **What is removed.** Only files that a disk tier wrote. They have a numbered name, and
+//! begin with its magic as far as they go: a file that was just begun may be empty. A file
+//! that ends like ours and has no number is ours only if all of the magic is there. At the
+//! start those are removed that are damaged, never finished, of another model or format, or
+//! more than the budgets allow. The newest are kept first. A file without room is removed, and
+//! older ones that fit are kept. One
 //! that could not be read, for whatever reason, may be read another time: it is left where
 //! it is, counts, and is looked at again at the next start. A number that any file has is
 //! never given to another.
 //!
 //! **Who may read.** The folder and its files hold what users have said, and are made for
 //! their owner only (0700 and 0600 on Unix). A folder that was there and that others may use
-//! is reported and left as it is: whoever made it may have had a reason.
+//! is reported and left as it is: it may be so for a reason. A folder that takes the place of
+//! ours is looked at like one that was there at the start.
 //!
 //! **A folder that is lost** is no damage to what is in it: it may come back, as when a
 //! disk that other machines serve does. Until then nothing is read or written. One that was
@@ -133,7 +137,7 @@ struct Stray {
 impl DiskTier {
     /// The tier in `folder`, which is made if only its last part is missing. `identity`
     /// is that of the model; the copies that are there get ids from `first` on. Copies
-    /// that are more than `limits` allow are removed, the oldest first.
+    /// are kept from the newest on; one that `limits` have no room for then is removed.
     ///
     /// # Errors
     ///
@@ -201,27 +205,20 @@ impl DiskTier {
         self.files.rename(&part, path)
     }
 
-    /// A file's header, and the file, to read on from there. A header of more tokens than
-    /// `tokens_max` is none.
+    /// A file's header, and the file, to read on from there. `admit` is asked before memory
+    /// is taken for so many tokens as the header has, and its error is the answer.
     fn open_file(
         &mut self,
         path: &Path,
         number: u64,
-        tokens_max: usize,
+        admit: impl FnOnce(usize) -> Result<(), TierError>,
     ) -> Result<(Header, Box<dyn OpenFile>), TierError> {
         let failed = |source| read_failed(path, source);
         let (mut file, file_bytes) = self.files.open(path).map_err(failed)?;
         let mut begin = [0; FIXED_BYTES];
         file.read(&mut begin).map_err(failed)?;
         let fixed = Fixed::new(path, begin, file_bytes)?;
-        if fixed.tokens() > tokens_max {
-            let what = format!("a header of {} tokens", fixed.tokens());
-            return Err(TierError::damaged(
-                path,
-                what,
-                format!("at most {tokens_max}"),
-            ));
-        }
+        admit(fixed.tokens())?;
         let mut tokens = vec![0; fixed.tokens_bytes()];
         file.read(&mut tokens).map_err(failed)?;
         let header = fixed.with(path, &tokens, self.identity, number)?;
@@ -231,7 +228,16 @@ impl DiskTier {
     /// The payload of a file, if all of the file is as it was written.
     fn read_payload(&mut self, number: u64, label: &Label) -> Result<Arc<Buffer>, TierError> {
         let path = self.path(number);
-        let (header, mut file) = self.open_file(&path, number, label.tokens.len())?;
+        let tokens_max = label.tokens.len();
+        let admit = |tokens| {
+            if tokens > tokens_max {
+                let what = format!("a header of {tokens} tokens");
+                let expected = format!("at most {tokens_max}");
+                return Err(TierError::damaged(&path, what, expected));
+            }
+            Ok(())
+        };
+        let (header, mut file) = self.open_file(&path, number, admit)?;
         if header.label != *label {
             let what = "it is a copy of something else";
             return Err(TierError::damaged(&path, what, "that of its label"));
@@ -313,6 +319,9 @@ impl DiskTier {
         self.strays.clear();
         self.taken.clear();
         self.used_bytes = 0;
+        if let Some(exposed) = self.exposed() {
+            tracing::warn!("what users have said may be read by others: {exposed}");
+        }
         Some(())
     }
 

@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 
 use super::header::MAGIC;
 use super::{DiskTier, Files, Kept, Label, PART, Recovered, SEGMENT, Stray, TierError, in_blocks};
-use crate::{CopyId, TokenId};
+use crate::CopyId;
 
 /// The file whose lock is the folder's.
 const LOCK: &str = "lock";
@@ -103,21 +103,24 @@ impl DiskTier {
         };
         let mut numbered = Vec::new();
         for path in paths {
-            let why = match named(&path) {
+            let fate = match named(&path) {
                 Named::Segment(number) => {
                     numbered.push((number, path));
                     continue;
                 }
                 Named::Part(number) => {
                     self.taken.insert(number);
-                    TierError::Unfinished { path: path.clone() }
+                    let why = TierError::Unfinished { path: path.clone() };
+                    self.fate(&path, why, 0)
                 }
                 Named::Misnamed => {
-                    TierError::damaged(&path, "it was renamed", "a number for a name")
+                    let why = TierError::damaged(&path, "it was renamed", "a number for a name");
+                    // Its name is no sign that a tier wrote it, so its begin has to be a whole
+                    // one.
+                    self.fate(&path, why, MAGIC.len())
                 }
                 Named::Other => continue,
             };
-            let fate = self.fate(&path, why);
             self.seal_fate(path, fate, &mut recovered);
         }
         numbered.sort_unstable();
@@ -126,30 +129,35 @@ impl DiskTier {
         Ok(recovered)
     }
 
-    /// The labels of as many files as there is room for, newest first. Files come oldest
-    /// first.
+    /// The labels of the files that there is room for, newest first. A file without room is
+    /// passed over, and older ones that fit are kept. Files come oldest first.
     fn read(&mut self, files: Vec<(u64, PathBuf)>, recovered: &mut Recovered) -> Vec<(u64, Label)> {
         let label_bytes_max = self.limits.label_bytes_max;
         let mut found: Vec<(u64, Label)> = Vec::new();
         let mut states = FxHashSet::default();
-        let (mut label_bytes, mut is_full) = (0, false);
+        let mut label_bytes = 0;
         for (number, path) in files.into_iter().rev() {
-            let left = label_bytes_max - label_bytes;
-            let why = match self.open_file(&path, number, label_bytes_max / size_of::<TokenId>()) {
+            let no_room = |bytes| no_label_room(bytes, label_bytes, label_bytes_max);
+            let admit = |tokens| {
+                let bytes = Label::host_bytes(tokens);
+                if bytes > label_bytes_max {
+                    return Err(no_room(bytes));
+                }
+                Ok(())
+            };
+            let why = match self.open_file(&path, number, admit) {
                 Ok((header, _)) => {
                     let label = header.label;
                     let bytes = Label::host_bytes(label.tokens.len());
                     let state = (label.salt, label.before, label.start, label.beyond);
-                    is_full |= bytes > left;
-                    if is_full {
-                        // What is kept is always the newest.
-                        no_label_room(bytes, label_bytes, label_bytes_max)
-                    } else if states.insert((state, Arc::clone(&label.tokens))) {
+                    if !states.insert((state, Arc::clone(&label.tokens))) {
+                        TierError::Twice { path: path.clone() }
+                    } else if bytes > label_bytes_max - label_bytes {
+                        no_room(bytes)
+                    } else {
                         label_bytes += bytes;
                         found.push((number, label));
                         continue;
-                    } else {
-                        TierError::Twice { path: path.clone() }
                     }
                 }
                 Err(error) => error,
@@ -157,14 +165,15 @@ impl DiskTier {
             self.taken.insert(number);
             let fate = match why {
                 TierError::Twice { .. } | TierError::NoRoom { .. } => Fate::Goes(why),
-                why => self.fate(&path, why),
+                why => self.fate(&path, why, 0),
             };
             self.seal_fate(path, fate, recovered);
         }
         found
     }
 
-    /// Keeps what the budget allows. Files come newest first.
+    /// Keeps what the budget allows, the newest first: a file without room is passed over, and
+    /// older ones that fit are kept. Files come newest first.
     fn keep(&mut self, files: Vec<(u64, Label)>, first: CopyId, recovered: &mut Recovered) {
         self.next = files.first().map_or(0, |(last, _)| last.wrapping_add(1));
         if self.next == 0 {
@@ -172,12 +181,9 @@ impl DiskTier {
             self.taken.extend(files.iter().map(|(number, _)| *number));
         }
         let mut kept = Vec::new();
-        let mut is_full = false;
         for (number, label) in files {
             let bytes = Self::bytes_taken(label.tokens.len(), label.bytes);
-            // What is kept is always the newest: nothing older than what had no room.
-            is_full |= bytes > self.limits.bytes_max.saturating_sub(self.used_bytes);
-            if is_full {
+            if bytes > self.limits.bytes_max.saturating_sub(self.used_bytes) {
                 let (path, error) = (self.path(number), self.no_room(bytes));
                 self.taken.insert(number);
                 self.seal_fate(path, Fate::Goes(error), recovered);
@@ -226,12 +232,13 @@ impl DiskTier {
         bytes
     }
 
-    /// What becomes of a file that is not what it should be, and why.
-    fn fate(&mut self, path: &Path, why: TierError) -> Fate {
+    /// What becomes of a file that is not what it should be, and why. It is ours only with
+    /// `magic_bytes_min` bytes of the magic.
+    fn fate(&mut self, path: &Path, why: TierError, magic_bytes_min: usize) -> Fate {
         if !why.is_of_the_file() && !matches!(why, TierError::Unfinished { .. }) {
             return Fate::Stays(why);
         }
-        match self.is_ours(path) {
+        match self.is_ours(path, magic_bytes_min) {
             Ok(true) => Fate::Goes(why),
             Ok(false) => Fate::Stays(TierError::Foreign {
                 path: path.to_owned(),
@@ -241,20 +248,21 @@ impl DiskTier {
         }
     }
 
-    /// Whether a file begins like ours, as far as it goes: one that was being written when
-    /// the power failed may have nothing in it.
-    fn is_ours(&mut self, path: &Path) -> io::Result<bool> {
+    /// Whether a file begins like ours, as far as it goes, and goes as far as
+    /// `magic_bytes_min`. One of our names that was being written when the power failed may
+    /// have nothing in it.
+    fn is_ours(&mut self, path: &Path, magic_bytes_min: usize) -> io::Result<bool> {
         let (mut file, bytes) = self.files.open(path)?;
-        let mut begin = MAGIC;
+        let mut begin = [0; MAGIC.len()];
         let length = begin
             .len()
             .min(usize::try_from(bytes).unwrap_or(usize::MAX));
         file.read(&mut begin[..length])?;
-        Ok(begin == MAGIC)
+        Ok(length >= magic_bytes_min && begin[..length] == MAGIC[..length])
     }
 
     /// That others may use the folder.
-    fn exposed(&mut self) -> Option<TierError> {
+    pub(super) fn exposed(&mut self) -> Option<TierError> {
         let others = self.files.others_may(&self.folder).ok()?;
         (others != 0).then(|| TierError::Exposed {
             path: self.folder.clone(),
