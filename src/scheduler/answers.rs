@@ -184,6 +184,10 @@ impl SchedulerCore {
         self.take_slot(user);
         let entry = &mut self.entries[key];
         entry.tight = false;
+        if entry.is_in_turn() {
+            let class = entry.class;
+            self.turned_away.retain(|(turned, _)| *turned != class);
+        }
         if !std::mem::replace(&mut entry.started, true) {
             effects.push(Effect::Started {
                 sequence: entry.sequence,

@@ -69,6 +69,8 @@ pub(super) struct Entry {
     /// Tokens that it is still to generate in the turn of its class, if it has started in
     /// one: until then it keeps its slot.
     pub(super) turn_tokens_left: usize,
+    /// Steps that it has waited for memory in this turn.
+    pub(super) turn_waited_steps: usize,
     /// How much of its history its user has been charged for, or had for nothing.
     pub(super) charged_tokens: usize,
     /// Since when its caller has not read.
@@ -191,6 +193,7 @@ impl Entry {
             started: false,
             preempted: 0,
             turn_tokens_left: 0,
+            turn_waited_steps: 0,
             charged_tokens: 0,
             paused_since: None,
             mask_gate: MaskGate::Open,
@@ -298,6 +301,11 @@ impl Entry {
         self.turn_tokens_left > 0
     }
 
+    /// Whether it is in its turn, the cache had no room for it, and it has no slot yet.
+    pub(super) fn waits_for_room_in_turn(&self) -> bool {
+        self.is_in_turn() && self.tight && self.running().is_none()
+    }
+
     /// The class as which it waits for memory. In its turn nothing that waits goes before it.
     pub(super) fn class_for_room(&self) -> Priority {
         if self.is_in_turn() {
@@ -365,7 +373,8 @@ impl Entry {
     /// Tokens of its prompt that are in no step so far, as far as is known; 0 while
     /// they cannot be.
     pub(super) fn prompt_tokens_left(&self) -> usize {
-        let stands = self.over.is_some() || self.paused_since.is_some();
+        let stands =
+            self.over.is_some() || self.paused_since.is_some() || self.mask_gate == MaskGate::Shut;
         match &self.phase {
             Phase::Running(running) if running.giving_way || stands => 0,
             Phase::Running(running) if running.drawing == 0 && self.fresh().is_empty() => {
@@ -416,8 +425,9 @@ impl Entry {
     }
 
     /// What it could do in the next step, if anything. It stands still while its caller
-    /// does not read, while its mask is awaited, while the cache is to answer, while somebody waits for it to
-    /// land, while there is no room, and when its last token is being drawn.
+    /// does not read, while its mask is awaited, while the cache is to answer, while
+    /// somebody waits for it to land, while there is no room, and when its last token is
+    /// being drawn.
     pub(super) fn candidate(&self, service: f64) -> Option<Candidate> {
         let running = self.running()?;
         if self.over.is_some() || self.paused_since.is_some() || running.is_held() {

@@ -34,7 +34,10 @@ impl MaskGate {
 impl SchedulerCore {
     pub(super) fn set_mask_gate(&mut self, sequence: SequenceId, gate: MaskGate) {
         if let Some(key) = self.names.get(&sequence) {
-            self.entries[*key].mask_gate = gate;
+            let entry = &mut self.entries[*key];
+            // While the gate is shut, the rest of the prompt holds nothing else back.
+            self.may_start |= gate == MaskGate::Shut && entry.prompt_tokens_left() > 0;
+            entry.mask_gate = gate;
         }
     }
 

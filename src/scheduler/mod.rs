@@ -240,6 +240,9 @@ pub struct SchedulerCore {
     /// Slots that each user has, or is to have.
     slots_of: BTreeMap<UserId, usize>,
     turns: Turns,
+    /// Users whose sequences have given their turns up for want of memory since the cache
+    /// last had room for a turn of that class.
+    turned_away: BTreeSet<(Priority, UserId)>,
     /// Something has changed that may let somebody start.
     may_start: bool,
     /// Somebody may start when the cache has answered everything.
@@ -325,6 +328,7 @@ impl SchedulerCore {
             timers: BTreeSet::new(),
             slots_of: BTreeMap::new(),
             turns,
+            turned_away: BTreeSet::new(),
             may_start: false,
             starts_when_answered: false,
             looked_at: Duration::ZERO,

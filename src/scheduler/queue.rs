@@ -33,6 +33,9 @@ pub struct Waiting {
     pub ready: bool,
     /// Whether its prompt would be computed soon if it had a slot.
     pub needed: bool,
+    /// Whether its user's last turn in this class was given up for want of memory, and no
+    /// turn of the class has had memory since. Others of the class go first in its turns.
+    pub turned_away: bool,
     /// What its user has had.
     pub service: f64,
     /// Tokens of its prompt that are in the cache, as far as is known.
@@ -136,9 +139,10 @@ pub struct Next {
 /// What starts next, of all that wait and whose callers read.
 ///
 /// * A sequence that has lost its slot in its turn goes on with it.
-/// * Where there is a place for it, the class whose turn it is has it.
+/// * Where there is a place for it, the class whose turn it is has it, whether anything
+///   waits above it or not.
 /// * Else the highest class that is ready and needed has it, in a free place or in that of
-///   another. Of the free places each waiting request of a class above that keeps one.
+///   another. Each request that waits in a class above keeps one of the free places.
 #[must_use]
 pub fn next(
     waiting: &[Waiting],
@@ -159,13 +163,12 @@ pub fn next(
     for one in waiting {
         is_aged[one.class as usize] |= one.aged;
     }
-    let highest = waiting.iter().map(|one| one.class).max()?;
-    let below = waiting.iter().filter(|one| one.class < highest);
-    let below = below.filter(is_open).map(|one| one.class);
-    if let Some(class) = turns.next(below.filter(|class| is_aged[*class as usize])) {
-        let index = least_served(waiting, locality_service, |one| {
-            one.class == class && one.ready
-        })?;
+    let open = waiting.iter().filter(is_open).map(|one| one.class);
+    if let Some(class) = turns.next(open.filter(|class| is_aged[*class as usize])) {
+        let may_start = |one: &Waiting| one.class == class && one.ready;
+        let first = |one: &Waiting| may_start(one) && !one.turned_away;
+        let index = least_served(waiting, locality_service, first)
+            .or_else(|| least_served(waiting, locality_service, may_start))?;
         return Some(Next {
             index,
             is_turn: true,
@@ -183,8 +186,7 @@ pub fn next(
     })?;
     Some(Next {
         index,
-        // Nothing higher waits now, but may the next moment.
-        is_turn: is_aged[class as usize] && turns.is_due(class),
+        is_turn: false,
     })
 }
 

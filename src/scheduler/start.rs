@@ -1,12 +1,13 @@
 //! From the queue to the cache: who starts, whose place it takes, and who has waited
 //! too long.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::cost::StepLoad;
 use super::entry::{EntryKey, Over, Phase};
 use super::queue::{self, Begun, Needy, Next, Places, Waiting};
-use super::turns::TURN_TOKENS;
+use super::turns::{TURN_TOKENS, TURN_WAIT_STEPS_MAX};
 use super::{Effect, SchedulerCore};
 use crate::cache::{self, LOOKS_MAX, Look};
 use crate::device::WORK_IN_FLIGHT_MAX;
@@ -214,6 +215,7 @@ impl SchedulerCore {
         let entry = &mut self.entries[key];
         if is_turn && !entry.is_in_turn() {
             entry.turn_tokens_left = TURN_TOKENS;
+            entry.turn_waited_steps = 0;
             self.turns.begin(entry.class);
         } else {
             self.turns.start(entry.class);
@@ -229,6 +231,36 @@ impl SchedulerCore {
             self.turns.end(entry.class);
             self.may_start = true;
         }
+    }
+
+    /// A step is planned: turns are charged for it. A sequence that has waited long enough
+    /// for memory gives its turn up, and its user comes after the others of the class.
+    pub(super) fn step_turns(&mut self) {
+        let without_slot = self.queue.iter().chain(&self.starting);
+        let waits = |key: &&EntryKey| self.entries[**key].waits_for_room_in_turn();
+        let waiting: Vec<EntryKey> = without_slot.filter(waits).copied().collect();
+        for key in waiting {
+            let entry = &mut self.entries[key];
+            entry.turn_waited_steps += 1;
+            let is_over = entry.turn_waited_steps >= TURN_WAIT_STEPS_MAX;
+            self.turns.wait_for_room(entry.class);
+            if is_over {
+                self.give_turn_up(key);
+            }
+        }
+        self.turns.step();
+    }
+
+    fn give_turn_up(&mut self, key: EntryKey) {
+        self.end_turn(key);
+        self.refused = self.refused.filter(|refused| *refused != key);
+        let entry = &self.entries[key];
+        self.turned_away.insert((entry.class, entry.user));
+        // Users who have gone are forgotten.
+        let without_slot = self.queue.iter().chain(&self.starting);
+        let there = without_slot.map(|key| (self.entries[*key].class, self.entries[*key].user));
+        let there: BTreeSet<(Priority, UserId)> = there.collect();
+        self.turned_away.retain(|turned| there.contains(turned));
     }
 
     /// A sequence that is to start, as the policy sees it.
@@ -387,6 +419,7 @@ impl SchedulerCore {
             in_turn: entry.is_in_turn(),
             ready: !self.continues_landing(key),
             needed: self.is_needed(key, in_time),
+            turned_away: self.turned_away.contains(&(entry.class, entry.user)),
             service: self.service.of(entry.user),
             resident_tokens: entry.resident_tokens.unwrap_or(0),
             overtaken: entry.overtaken,

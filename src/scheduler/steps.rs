@@ -88,7 +88,7 @@ impl SchedulerCore {
         }
         self.clears_device = false;
         if !shares.is_empty() {
-            self.turns.step();
+            self.step_turns();
         }
         for key in &keys {
             let running = self.entries[*key].running_mut();

@@ -16,6 +16,10 @@ pub const AGED_TURN: u32 = 8;
 /// slot is granted less than this beyond its history, so none of them waits for memory.
 pub const TURN_TOKENS: usize = 16;
 
+/// Steps for which a sequence in its turn may wait for memory. Nothing else starts meanwhile,
+/// and the outputs of others may last for thousands of steps: then it gives its turn up.
+pub const TURN_WAIT_STEPS_MAX: usize = 64;
+
 /// What each class has had of turns, and what it may have.
 #[derive(Clone, Debug)]
 pub struct Turns {
@@ -95,6 +99,12 @@ impl Turns {
         self.held[class as usize] -= 1;
     }
 
+    /// A step is planned while a sequence of this class, in its turn, waits for memory.
+    /// Nothing starts meanwhile, so the class owes the step of every slot, not of one.
+    pub fn wait_for_room(&mut self, class: Priority) {
+        self.owed[class as usize] += AGED_TURN as usize * (self.sequences_max - 1);
+    }
+
     /// A step is planned.
     pub fn step(&mut self) {
         for (owed, held) in self.owed.iter_mut().zip(self.held) {
@@ -168,6 +178,28 @@ mod tests {
             steps += 1;
         }
         assert_eq!(steps, 70);
+    }
+
+    /// A turn that waits 10 steps for memory is paid back in 70, however many slots there
+    /// are: it held up all of them.
+    #[test]
+    fn a_turn_that_waited_for_memory_is_paid_back_with_every_slot() {
+        let mut turns = Turns::new(64);
+        let class = Priority::Normal;
+        (0..7).for_each(|_| turns.start(Priority::Urgent));
+        turns.begin(class);
+        for _ in 0..10 {
+            turns.wait_for_room(class);
+            turns.step();
+        }
+        turns.end(class);
+        (0..7).for_each(|_| turns.start(Priority::Urgent));
+        let steps = (0..).take_while(|_| {
+            let owes = !turns.is_due(class);
+            turns.step();
+            owes
+        });
+        assert_eq!(steps.count(), 70);
     }
 
     proptest! {

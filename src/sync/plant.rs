@@ -16,11 +16,11 @@ use super::{Ordering, fence};
 pub enum Plant {
     /// Admission looks, then adds.
     AdmissionInTwoSteps,
-    /// Who enters does not see what those did who have left.
+    /// Entering does not see what was done before a request left.
     AdmissionEnterAcquire,
-    /// Who leaves does not show what it did.
+    /// Leaving does not show what was done before.
     AdmissionLeaveRelease,
-    /// A drain does not see what those did who have left.
+    /// A drain does not see what was done before a request left.
     AdmissionInsideAcquire,
     /// A user's share is looked at and changed under two locks.
     UsersTwoLocks,
@@ -36,13 +36,13 @@ pub enum Plant {
     CreditsReadRelease,
     /// A sequence that goes on does not see that what was read is free.
     CreditsPauseAcquire,
-    /// Who comes in looks, then goes in.
+    /// A thread looks whether the gate is open, then goes in.
     GateInTwoSteps,
-    /// Opening does not show what is shown.
+    /// Opening does not show what was written before.
     GateOpenRelease,
-    /// Who comes in does not see what is shown.
+    /// A thread that goes in does not see what was written before the gate opened.
     GateEnterAcquire,
-    /// Who leaves does not show that it is done.
+    /// A thread that leaves does not show that it is done.
     GateLeaveRelease,
     /// Closing does not see that all are done.
     GateCloseAcquire,
@@ -50,25 +50,25 @@ pub enum Plant {
     HeartbeatInTwoSteps,
     /// A beat does not show what the scheduler did before.
     HeartbeatRelease,
-    /// Who looks does not see what the scheduler did before.
+    /// A look at the beat does not see what the scheduler did before.
     HeartbeatAcquire,
     /// An eviction looks, then evicts.
     LeaseEvictInTwoSteps,
     /// A lease is given back in two steps.
     LeaseDropInTwoSteps,
-    /// Who gives a lease back does not show that it is done.
+    /// Giving a lease back does not show that its use is done.
     LeaseDropRelease,
     /// An eviction does not see that all are done.
     LeaseEvictAcquire,
-    /// A thread that wakes others does not look whether they park after it has shown why.
+    /// A thread that wakes others shows why, and then does not look whether they park.
     ParkingWakerFence,
-    /// A thread that parks does not look whether there is something after it has said so.
+    /// A thread that parks says so, and then does not look whether there is something.
     ParkingSleeperFence,
     /// A parcel is put on the dock in two steps.
     DockPutInTwoSteps,
-    /// A device thread looks whom the dock serves, then clears it.
+    /// A device thread looks which thread the dock serves, then clears it.
     DockClearInTwoSteps,
-    /// A device thread looks whom the dock serves, then hands over.
+    /// A device thread looks which thread the dock serves, then hands over.
     DockLeaveInTwoSteps,
     /// Host memory looks whether a copy is awaited, then keeps it.
     HostKeepTwoLocks,

@@ -7,8 +7,8 @@ use motet::config::SchedulerConfig;
 use motet::model::oracle::{OracleConfig, StepFault};
 use motet::model::{LayerKind, Model};
 use motet::request::Priority;
-use motet::scheduler::turns::{AGED_TURN, TURN_TOKENS};
-use motet::scheduler::{Event, SchedulerCore};
+use motet::scheduler::turns::{AGED_TURN, TURN_TOKENS, TURN_WAIT_STEPS_MAX};
+use motet::scheduler::{Event, MaskGate, SchedulerCore};
 use motet::{SequenceId, TokenId, UserId};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -31,9 +31,13 @@ struct Load {
 impl Load {
     /// So many slots, and memory for so many tokens.
     fn new(sequences_max: usize, budget_tokens: usize) -> Self {
+        Self::with_context(sequences_max, budget_tokens, 512)
+    }
+
+    fn with_context(sequences_max: usize, budget_tokens: usize, context_tokens_max: usize) -> Self {
         let oracle = OracleConfig {
             vocab_size: 50,
-            context_tokens_max: 512,
+            context_tokens_max,
             // Outputs are as long as they may be.
             end_tokens: vec![],
             tail_block_tokens: 4,
@@ -275,6 +279,84 @@ fn what_is_large_has_room_in_its_turn() {
     let starts = load.starts.len() - before;
     assert!(starts < 40, "{starts} starts before it had room and ended");
     load.urgent_waiting = 0;
+    load.check_end();
+}
+
+/// An urgent output holds the memory that the large background request needs, for nearly two
+/// thousand steps. The others wait for the large one for a bounded number of steps at a time,
+/// for an eighth of all steps, and another background request is not held up by it.
+#[test]
+fn a_turn_that_finds_no_memory_is_given_up() {
+    let mut load = Load::with_context(3, 2_000, 2_048);
+    let long = load.submit(Priority::Urgent, 101, (6, 1_900));
+    load.run_until("the long one has a slot", |load| load.told(long) > 0);
+    load.urgent_waiting = 3;
+    let large = load.submit(Priority::Background, 1, (1_500, 4));
+    let small = load.submit(Priority::Background, 2, (10, 4));
+    load.house.now += AGEING;
+    let is_urgent =
+        |load: &Load, name: &SequenceId| load.house.callers[name].class == Priority::Urgent;
+    let (mut starts, mut last_start) = (0, load.house.oracle.counters.now().steps);
+    let begun_at = last_start;
+    // Steps between two urgent starts.
+    let mut waits = Vec::new();
+    while !load.is_over(long) {
+        load.deliver();
+        let now = load.house.oracle.counters.now().steps;
+        let urgent = load.starts.iter().filter(|name| is_urgent(&load, name));
+        let urgent = urgent.count();
+        if urgent > starts {
+            starts = urgent;
+            waits.push(now - std::mem::replace(&mut last_start, now));
+        }
+    }
+    let longest = waits.iter().max().copied().unwrap_or(0);
+    // Until a short output ends, and until the next has its slot.
+    let short = 16;
+    assert!(
+        (TURN_WAIT_STEPS_MAX..=TURN_WAIT_STEPS_MAX + short).contains(&(longest as usize)),
+        "{longest} steps without a start"
+    );
+    let held: u64 = waits.iter().filter(|wait| **wait > short as u64).sum();
+    let steps = last_start - begun_at;
+    let share = steps / u64::from(AGED_TURN) + 2 * TURN_WAIT_STEPS_MAX as u64;
+    assert!(held <= share, "{held} of {steps}");
+    assert!(load.is_over(small), "it has had a turn");
+    assert!(!load.is_over(large), "it had no room");
+    load.run_until("the large one ends", |load| load.is_over(large));
+    load.urgent_waiting = 0;
+    load.check_end();
+}
+
+/// Two urgent prompts fill the next steps. While their masks are awaited they are in no step,
+/// so the third starts.
+#[test]
+fn prompts_that_wait_for_their_masks_hold_no_other_back() {
+    let mut load = Load::new(8, 2_000);
+    let step = load.house.scheduler_config.step_tokens_max;
+    let first = [0; 2].map(|_| load.submit(Priority::Urgent, 1, (3 * step, 4)));
+    load.run_until("two run", |load| {
+        first.iter().all(|name| load.has_started(*name))
+    });
+    let third = load.submit(Priority::Urgent, 1, (10, 4));
+    load.run_until("the cache has answered", |load| {
+        load.house.messages.is_empty() && load.house.answers.is_empty()
+    });
+    assert!(!load.has_started(third), "it would only wait");
+    for name in first {
+        load.house.feed(Event::Mask(name, MaskGate::Shut));
+    }
+    let mut messages = load.house.messages.iter();
+    let begins = messages.any(|message| match message {
+        Message::Begin(begin) => begin.sequence == third,
+        _ => false,
+    });
+    assert!(begins, "at once");
+    load.run_until("it ends", |load| load.is_over(third));
+    for name in first {
+        assert!(!load.is_over(name), "its gate is shut");
+        load.house.feed(Event::Mask(name, MaskGate::Open));
+    }
     load.check_end();
 }
 

@@ -1,7 +1,15 @@
-//! A watch over classes: it follows the scheduler's own events and effects, and panics when a
-//! class starves, when a lower one starts before a higher one, or when a turn is cut short.
+//! A watch over classes: it follows the scheduler's own events and effects, and panics when
+//!
+//! * a class in which a request is aged has no token for too long;
+//! * a sequence starts, and more of the higher classes wait than there are free slots, unless
+//!   its class is aged and has the eighth start, or its turn may be going on;
+//! * a sequence loses its slot in its turn.
+//!
+//! Nothing tells that a sequence is about to give its slot up. At most one does at a time, so
+//! there may be one more free slot than the watch knows of. A turn is known only by a start
+//! that nothing else allows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +17,7 @@ use motet::SequenceId;
 use motet::cache::{self, Message};
 use motet::config::SchedulerConfig;
 use motet::request::Priority;
-use motet::scheduler::turns::{AGED_TURN, TURN_TOKENS};
+use motet::scheduler::turns::{AGED_TURN, TURN_TOKENS, TURN_WAIT_STEPS_MAX};
 use motet::scheduler::{Effect, Event};
 use tokio::time::Instant;
 
@@ -23,7 +31,7 @@ pub(crate) const TOKENS: [&str; 3] = [
     "class: normal tokens",
     "class: urgent tokens",
 ];
-/// Starts of lower classes while more of a higher one wait than there are slots.
+/// Starts of lower classes while more of a higher one wait than there are free slots.
 pub(crate) const TURNS: [&str; 2] = ["class: background turns", "class: normal turns"];
 
 /// The longest prompt of those who saturate, in tokens.
@@ -43,6 +51,9 @@ struct Inner {
     /// Steps within which a class in which a request is aged has a token.
     steps_max: u64,
     sequences: BTreeMap<SequenceId, Seen>,
+    /// Sequences that have asked for a slot and have not given it up, those included that
+    /// are over and part of a step under way.
+    slots: BTreeSet<SequenceId>,
     /// Starts of other classes since the last turn.
     starts_since: [u32; 3],
     steps: u64,
@@ -57,11 +68,16 @@ struct Seen {
     paused: bool,
     queued_for: Duration,
     /// Tokens that it is still to get before it can lose its slot.
-    turn_tokens_left: usize,
+    keeps_slot_for: usize,
+    /// Steps without a slot since then. After so many it may have given its turn up.
+    waited_steps: usize,
+    /// Tokens for which it may be in a turn, as far as the watch can tell.
+    may_go_on_for: usize,
 }
 
 enum Place {
     Queued { since: Instant },
+    Asked,
     Slot,
 }
 
@@ -73,8 +89,13 @@ impl Seen {
     fn waited(&self) -> Duration {
         match self.place {
             Place::Queued { since } => self.queued_for + since.elapsed(),
-            Place::Slot => self.queued_for,
+            Place::Asked | Place::Slot => self.queued_for,
         }
+    }
+
+    fn end_turn(&mut self) {
+        self.keeps_slot_for = 0;
+        self.may_go_on_for = 0;
     }
 
     fn queue(&mut self) {
@@ -93,7 +114,8 @@ impl ClassWatch {
         // What is computed again includes the output.
         let chunks = context.div_ceil(config.prefill_tokens_min);
         let prefill = chunks * (config.prefill_wait_steps_max + config.sequences_max);
-        let (turn, life) = (prefill + TURN_TOKENS, prefill + OUTPUT_TOKENS_MAX);
+        let turn = TURN_WAIT_STEPS_MAX + prefill + TURN_TOKENS;
+        let life = prefill + OUTPUT_TOKENS_MAX;
         let aged = ageing.div_duration_f64(STEP) as usize;
         // Two turns are paid back, and for the eighth start a slot becomes free.
         let steps = aged + 2 * AGED_TURN as usize * turn + (AGED_TURN as usize + 1) * life;
@@ -103,6 +125,7 @@ impl ClassWatch {
             ageing,
             steps_max: steps as u64,
             sequences: BTreeMap::new(),
+            slots: BTreeSet::new(),
             starts_since: [0; 3],
             steps: 0,
             without: [0; 3],
@@ -131,14 +154,16 @@ impl ClassWatch {
                     },
                     paused: false,
                     queued_for: Duration::ZERO,
-                    turn_tokens_left: 0,
+                    keeps_slot_for: 0,
+                    waited_steps: 0,
+                    may_go_on_for: 0,
                 };
                 inner.sequences.insert(submission.sequence, seen);
             }
             Event::Pause(sequence) => {
                 if let Some(seen) = inner.sequences.get_mut(sequence) {
                     seen.paused = true;
-                    seen.turn_tokens_left = 0;
+                    seen.end_turn();
                 }
             }
             Event::Resume(sequence) => {
@@ -148,8 +173,10 @@ impl ClassWatch {
             }
             Event::Cache(Ok(answers)) | Event::News(answers) => {
                 for answer in answers {
-                    if let cache::Effect::NoRoom { sequence } = answer {
-                        inner.refused(*sequence);
+                    match answer {
+                        cache::Effect::NoRoom { sequence } => inner.refused(*sequence),
+                        cache::Effect::Begun { sequence, .. } => inner.begun(*sequence),
+                        _ => {}
                     }
                 }
             }
@@ -163,6 +190,9 @@ impl ClassWatch {
         for effect in effects {
             match effect {
                 Effect::Cache(Message::Begin(begin)) => inner.starts(begin.sequence, record),
+                Effect::Cache(Message::Close { sequence, .. } | Message::Discard { sequence }) => {
+                    inner.slots.remove(sequence);
+                }
                 Effect::Preempted(sequence) => inner.preempted(*sequence),
                 Effect::Token(sequence, ..) => inner.token(*sequence, record),
                 Effect::Finished(sequence, _) | Effect::Failed(sequence, _) => {
@@ -198,34 +228,44 @@ impl Inner {
         let Some(seen) = self.sequences.get(&sequence) else {
             return;
         };
-        let (class, goes_on) = (seen.class, seen.turn_tokens_left > 0);
+        let (class, goes_on) = (seen.class, seen.may_go_on_for > 0);
         let waits = |other: &&Seen| other.class > class && other.is_queued() && !other.paused;
         let above = self.sequences.values().filter(waits).count();
-        // Each of fewer may have a free slot of its own.
-        let is_turn = above >= self.sequences_max && !goes_on;
-        if is_turn {
-            let since = self.starts_since[class as usize];
-            assert!(
-                self.is_aged(class) && since + 1 >= AGED_TURN,
-                "{sequence} of class {class:?} starts while {above} wait above it, \
-                 after {since} starts of others"
-            );
-            record.count(TURNS[class as usize], 1);
-        }
+        let free = self.sequences_max.saturating_sub(self.slots.len());
+        let since = self.starts_since[class as usize];
+        let may_be_turn = class < Priority::Urgent && since + 1 >= AGED_TURN && self.is_aged(class);
+        // Each of fewer may have a free slot of its own, and one more may become free.
+        let is_turn = above > free && !goes_on;
+        assert!(
+            !is_turn || may_be_turn,
+            "{sequence} of class {class:?} starts while {above} wait above it for {free} free \
+             slots, after {since} starts of others"
+        );
         self.count_start(class);
-        if is_turn {
-            self.starts_since[class as usize] = 0;
-        }
         let seen = self.sequences.get_mut(&sequence).expect("it is not over");
         seen.queued_for = seen.waited();
-        seen.place = Place::Slot;
+        seen.place = Place::Asked;
+        if may_be_turn {
+            seen.may_go_on_for = TURN_TOKENS;
+        }
         if is_turn {
-            seen.turn_tokens_left = TURN_TOKENS;
+            seen.keeps_slot_for = TURN_TOKENS;
+            seen.waited_steps = 0;
+            self.starts_since[class as usize] = 0;
+            record.count(TURNS[class as usize], 1);
+        }
+        self.slots.insert(sequence);
+    }
+
+    fn begun(&mut self, sequence: SequenceId) {
+        if let Some(seen) = self.sequences.get_mut(&sequence) {
+            seen.place = Place::Slot;
         }
     }
 
     /// The cache had no room: that was no start.
     fn refused(&mut self, sequence: SequenceId) {
+        self.slots.remove(&sequence);
         let Some(seen) = self.sequences.get_mut(&sequence) else {
             return;
         };
@@ -239,15 +279,17 @@ impl Inner {
 
     fn preempted(&mut self, sequence: SequenceId) {
         if let Some(seen) = self.sequences.get_mut(&sequence) {
-            let left = seen.turn_tokens_left;
+            let left = seen.keeps_slot_for;
             assert_eq!(left, 0, "{sequence} loses its slot in its turn");
+            seen.end_turn();
             seen.queue();
         }
     }
 
     fn token(&mut self, sequence: SequenceId, record: &Record) {
         if let Some(seen) = self.sequences.get_mut(&sequence) {
-            seen.turn_tokens_left = seen.turn_tokens_left.saturating_sub(1);
+            seen.keeps_slot_for = seen.keeps_slot_for.saturating_sub(1);
+            seen.may_go_on_for = seen.may_go_on_for.saturating_sub(1);
             self.without[seen.class as usize] = 0;
             record.count(TOKENS[seen.class as usize], 1);
         }
@@ -255,6 +297,12 @@ impl Inner {
 
     fn step(&mut self) {
         self.steps += 1;
+        for seen in self.sequences.values_mut() {
+            seen.waited_steps += usize::from(!matches!(seen.place, Place::Slot));
+            if seen.waited_steps >= TURN_WAIT_STEPS_MAX {
+                seen.keeps_slot_for = 0;
+            }
+        }
         for class in CLASSES {
             let is_aged = self.is_aged(class);
             let without = &mut self.without[class as usize];

@@ -12,10 +12,8 @@ use crate::house::World;
 use crate::plan::{Fault, POISON};
 use crate::truth::{self, Truth};
 
-/// A reader who waits gets the next token, or an end, within this time. Most of it may pass
-/// while devices hang: in seed 2244 they do for 58 minutes of the first hour, and the users
-/// of a class who have had least get its few tokens.
-const NEXT_COMES: Duration = Duration::from_secs(7_200);
+/// A reader who waits gets the next token, or an end, within this time.
+const NEXT_COMES: Duration = Duration::from_secs(3_600);
 
 /// What makes cores panic, at somebody's message by chance.
 const PANICS: [Fault; 3] = [

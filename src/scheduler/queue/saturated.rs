@@ -22,28 +22,56 @@ struct Load {
     prefill_tokens_min: usize,
     /// Steps after which a request is aged.
     ageing: usize,
-    /// Requests of each class that wait at any time; at least one.
+    /// Requests of each class that wait at any time, but in its breaks; at least one.
     waiting: [usize; Priority::COUNT],
+    /// Steps for which requests of a class come, and for which none does then; 0 if they
+    /// always come.
+    breaks: [usize; Priority::COUNT],
     prompt_tokens_max: usize,
     output_tokens_max: usize,
     seed: u64,
 }
 
 fn load() -> impl Strategy<Value = Load> {
-    let steps = (1_usize..12, 0_usize..40, 1_usize..5, 1_usize..17);
+    let steps = (1_usize..10, 0_usize..30, 1_usize..4, 6_usize..17);
     let waits = prop::array::uniform3(prop::sample::select(vec![1_usize, 1, 12]));
-    let requests = (1_usize..60, 1_usize..40, any::<u64>());
-    (steps, 1_usize..30, waits, requests).prop_map(|(steps, ageing, waiting, requests)| Load {
-        sequences_max: steps.0,
-        step_tokens_max: steps.0 + steps.1,
-        prefill_wait_steps_max: steps.2,
-        prefill_tokens_min: steps.3,
-        ageing,
-        waiting,
-        prompt_tokens_max: requests.0,
-        output_tokens_max: requests.1,
-        seed: requests.2,
-    })
+    let breaks = prop::array::uniform3(prop::sample::select(vec![0_usize, 0, 3, 40]));
+    let requests = (1_usize..40, 1_usize..24, any::<u64>());
+    let ageing = 1_usize..30;
+    (steps, ageing, waits, breaks, requests).prop_map(
+        |(steps, ageing, waiting, breaks, requests)| Load {
+            sequences_max: steps.0,
+            step_tokens_max: steps.0 + steps.1,
+            prefill_wait_steps_max: steps.2,
+            prefill_tokens_min: steps.3,
+            ageing,
+            waiting,
+            breaks,
+            prompt_tokens_max: requests.0,
+            output_tokens_max: requests.1,
+            seed: requests.2,
+        },
+    )
+}
+
+impl Load {
+    /// Steps within which a class in which requests wait has a token.
+    fn bound(&self) -> usize {
+        let chunks =
+            (self.prompt_tokens_max + self.output_tokens_max).div_ceil(self.prefill_tokens_min);
+        // From a slot to the end of a turn, and from a slot to the end of an output.
+        let waits = self.prefill_wait_steps_max + self.sequences_max;
+        let turn = chunks * waits + TURN_TOKENS;
+        let life = chunks * waits + self.output_tokens_max;
+        // Its own last turn and that of the other class are paid back, and a slot is free
+        // for the eighth start.
+        self.ageing + 2 * AGED_TURN as usize * turn + (AGED_TURN as usize + 1) * life
+    }
+
+    fn comes(&self, class: Priority, step: usize) -> bool {
+        let part = step.checked_div(self.breaks[class as usize]);
+        part.is_none_or(|part| part % 2 == 0)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -67,7 +95,8 @@ struct Engine {
     service: [f64; (USERS * 3) as usize],
     turns: Turns,
     made: u64,
-    /// Steps since the class has got a token, while it waits and is aged.
+    steps: usize,
+    /// Steps since the class has got a token, while it has requests.
     without: [usize; Priority::COUNT],
     tokens: [usize; Priority::COUNT],
 }
@@ -80,6 +109,7 @@ impl Engine {
             requests: BTreeMap::new(),
             service: [0.0; (USERS * 3) as usize],
             made: 0,
+            steps: 0,
             without: [0; Priority::COUNT],
             tokens: [0; Priority::COUNT],
         }
@@ -87,6 +117,9 @@ impl Engine {
 
     fn arrive(&mut self) {
         for class in CLASSES {
+            if !self.load.comes(class, self.steps) {
+                continue;
+            }
             let waits = |r: &&Request| r.class == class && !r.has_slot;
             let missing = self.load.waiting[class as usize]
                 .saturating_sub(self.requests.values().filter(waits).count());
@@ -135,6 +168,7 @@ impl Engine {
                 ready: true,
                 needed: self.service[r.user as usize] < in_time[r.class as usize],
                 service: self.service[r.user as usize],
+                turned_away: false,
                 resident_tokens: 0,
                 overtaken: 0,
             })
@@ -150,6 +184,9 @@ impl Engine {
                 open: [slots > 0; Priority::COUNT],
             };
             let Some(next) = next(&waiting, 0.0, &self.turns, places) else {
+                let mut waiting = waiting.iter();
+                let due = waiting.find(|one| one.aged && self.turns.is_due(one.class));
+                assert!(slots == 0 || due.is_none(), "{due:?} has no turn");
                 return;
             };
             let one = waiting[next.index];
@@ -283,6 +320,7 @@ impl Engine {
             }
         }
         self.turns.step();
+        self.steps += 1;
         for request in self.requests.values_mut().filter(|r| !r.has_slot) {
             request.queued += 1;
         }
@@ -291,20 +329,12 @@ impl Engine {
 
     /// No class goes for longer without a token than two of its turns may be apart.
     fn check_progress(&mut self, told: [usize; Priority::COUNT]) {
-        let load = &self.load;
-        let chunks =
-            (load.prompt_tokens_max + load.output_tokens_max).div_ceil(load.prefill_tokens_min);
-        // From a slot to the end of a turn, and from a slot to the end of an output.
-        let waits = load.prefill_wait_steps_max + load.sequences_max;
-        let turn = chunks * waits + TURN_TOKENS;
-        let life = chunks * waits + load.output_tokens_max;
-        // Its own last turn and that of the other class are paid back, and a slot is free
-        // for the eighth start.
-        let bound = load.ageing + 2 * AGED_TURN as usize * turn + (AGED_TURN as usize + 1) * life;
+        let bound = self.load.bound();
         for class in CLASSES {
             let at = class as usize;
+            let is_there = self.requests.values().any(|r| r.class == class);
             self.tokens[at] += told[at];
-            self.without[at] = if told[at] > 0 {
+            self.without[at] = if told[at] > 0 || !is_there {
                 0
             } else {
                 self.without[at] + 1
@@ -317,13 +347,19 @@ impl Engine {
     }
 }
 
+/// More than twice the longest bound of what [`load`] draws.
+const STEPS_MAX: usize = 8_000;
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn every_class_goes_on_and_none_before_a_higher_one(load in load()) {
         let mut engine = Engine::new(load);
-        for _ in 0..3_000 {
+        // A class that starves has time to exceed the bound.
+        let steps = 2 * engine.load.bound();
+        prop_assert!(steps <= STEPS_MAX, "{steps} steps");
+        for _ in 0..steps {
             engine.arrive();
             engine.start_all();
             engine.step();

@@ -9,6 +9,7 @@ fn waiting(sequence: u64, service: f64, resident_tokens: usize) -> Waiting {
         in_turn: false,
         ready: true,
         needed: true,
+        turned_away: false,
         service,
         resident_tokens,
         overtaken: 0,
@@ -112,8 +113,10 @@ fn classes_are_strict_but_for_turns_of_the_aged() {
         open: [false; Priority::COUNT],
     };
     assert_eq!(after(&all, 99, full), Some((9, false)));
-    // A start that is due is a turn also where nothing higher waits just then.
-    assert_eq!(after(&all[..1], 99, FREE), None, "its prompt is not needed");
+    // A start that is due is a turn also where nothing higher waits just then, and where
+    // higher prompts that have slots fill the next steps.
+    assert_eq!(after(&all[..1], 99, FREE), Some((2, true)));
+    assert_eq!(after(&all[..1], 0, FREE), None, "its prompt is not needed");
     let needed = Waiting {
         needed: true,
         ..aged
@@ -148,6 +151,25 @@ fn the_oldest_of_one_class_does_not_take_the_turns_of_another() {
         }
     }
     assert_eq!(started, [10, 10, 67]);
+}
+
+#[test]
+fn a_user_whose_turn_was_given_up_comes_after_the_others_of_the_class() {
+    let aged = |sequence, service| Waiting {
+        aged: true,
+        ..waiting(sequence, service, 0)
+    };
+    let large = Waiting {
+        turned_away: true,
+        ..aged(1, 0.0)
+    };
+    assert_eq!(
+        after(&[large, aged(2, 50.0), urgent(9)], 99, FREE),
+        Some((2, true))
+    );
+    // Where there is no other, it has the turn; and out of turns nothing changes.
+    assert_eq!(after(&[large, urgent(9)], 99, FREE), Some((1, true)));
+    assert_eq!(after(&[large, aged(2, 50.0)], 0, FREE), Some((1, false)));
 }
 
 #[test]
