@@ -1,0 +1,192 @@
+//! What a schema allows, as far as its cost goes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use serde_json::Value;
+
+pub(super) const TYPES: [&str; 6] = ["null", "boolean", "number", "string", "array", "object"];
+pub(super) const NUMBER: usize = 2;
+pub(super) const STRING: usize = 3;
+pub(super) const ARRAY: usize = 4;
+pub(super) const OBJECT: usize = 5;
+
+/// What a schema allows, as far as its cost goes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shape<'a> {
+    /// It allows everything, and takes no part in an intersection.
+    pub(super) is_any: bool,
+    /// Alternatives of each of [`TYPES`].
+    pub(super) options: [f64; TYPES.len()],
+    /// Schemas that it consists of, those inside counted.
+    pub(super) nodes: f64,
+    /// What it refers to, which is looked at only where it is intersected.
+    pub(super) refs: BTreeSet<&'a str>,
+    pub(super) members: Rc<BTreeMap<&'a str, Rc<Shape<'a>>>>,
+    pub(super) additional: Option<Rc<Shape<'a>>>,
+    pub(super) items: Option<Rc<Shape<'a>>>,
+    /// Keys of `patternProperties`, and their bytes.
+    pub(super) pattern_keys: Rc<BTreeMap<&'a str, Rc<Shape<'a>>>>,
+    /// Patterns that a string must match together.
+    pub(super) patterns: f64,
+    /// The product of its `multipleOf`s.
+    pub(super) multiple_of: f64,
+    /// A `oneOf` is among what it consists of: llguidance compares all pairs of its options whenever it makes it.
+    pub(super) is_one_of: bool,
+    /// What its objects add to [`comparisons`](Self::comparisons).
+    pub(super) compared: f64,
+}
+
+impl Shape<'_> {
+    /// Options of all types.
+    pub(super) fn count(&self) -> f64 {
+        self.options.iter().sum()
+    }
+
+    /// Comparing this with another takes at most as many comparisons as the product of both their numbers. Options of
+    /// one are added; keys of an object are compared one by one, and add their squares.
+    pub(super) fn comparisons(&self) -> f64 {
+        (self.count() - self.options[OBJECT] + self.compared).max(1.0)
+    }
+
+    /// Makes an option of what allows everything: it leaves the other side of an intersection as it is.
+    pub(super) fn count_any(&mut self) {
+        if self.is_any {
+            self.options = self.options.map(|options| options.max(1.0));
+            self.is_any = false;
+        }
+    }
+}
+
+/// The alternatives of all these.
+pub(super) fn union<'a>(parts: &[Rc<Shape<'a>>]) -> Shape<'a> {
+    if let [one] = parts {
+        return Shape::clone(one);
+    }
+    let mut all = Shape::default();
+    let mut members: BTreeMap<&str, Rc<Shape<'_>>> = BTreeMap::new();
+    let mut pattern_keys = BTreeMap::new();
+    for part in parts {
+        all.is_any |= part.is_any;
+        all.nodes += part.nodes;
+        all.is_one_of |= part.is_one_of;
+        all.compared += part.compared;
+        for (sum, more) in all.options.iter_mut().zip(part.options) {
+            *sum += more;
+        }
+        all.refs.extend(&part.refs);
+        all.patterns = all.patterns.max(part.patterns);
+        all.multiple_of = all.multiple_of.max(part.multiple_of);
+        for (name, member) in part.members.iter() {
+            larger(&mut members, name, member);
+        }
+        for (key, member) in part.pattern_keys.iter() {
+            larger(&mut pattern_keys, key, member);
+        }
+        for (mine, others) in [
+            (&mut all.items, &part.items),
+            (&mut all.additional, &part.additional),
+        ] {
+            let is_larger =
+                |other: &Rc<Shape<'_>>| mine.as_ref().is_none_or(|mine| mine.nodes < other.nodes);
+            if others.as_ref().is_some_and(is_larger) {
+                mine.clone_from(others);
+            }
+        }
+    }
+    all.members = Rc::new(members);
+    all.pattern_keys = Rc::new(pattern_keys);
+    all
+}
+
+/// What comparing an object takes, as [`Shape::comparisons`] has it.
+pub(super) fn compared(
+    members: &BTreeMap<&str, Rc<Shape<'_>>>,
+    pattern_keys: &BTreeMap<&str, Rc<Shape<'_>>>,
+    additional: Option<&Shape<'_>>,
+) -> f64 {
+    // A name that the object does not have is looked for in these.
+    let elsewhere = pattern_keys.values().map(Rc::as_ref).chain(additional);
+    let elsewhere = elsewhere.map(Shape::comparisons).fold(1.0, f64::max);
+    let members = members.values().map(|member| member.comparisons());
+    let squares: f64 = members.map(|member| member.max(elsewhere).powi(2)).sum();
+    ((1.0 + pattern_keys.len() as f64) * (1.0 + squares)).sqrt()
+}
+
+pub(super) fn any() -> Shape<'static> {
+    Shape {
+        is_any: true,
+        nodes: 1.0,
+        ..Shape::default()
+    }
+}
+
+/// The shape of one value. Its members are its own: what is inside counts as nodes.
+pub(super) fn constant(value: &Value) -> Shape<'static> {
+    let kind = match value {
+        Value::Null => 0,
+        Value::Bool(_) => 1,
+        Value::Number(_) => NUMBER,
+        Value::String(_) => STRING,
+        Value::Array(_) => ARRAY,
+        Value::Object(_) => OBJECT,
+    };
+    let mut shape = Shape {
+        nodes: values(value),
+        ..Shape::default()
+    };
+    shape.options[kind] = 1.0;
+    shape.compared = if kind == OBJECT {
+        shape.nodes.sqrt()
+    } else {
+        0.0
+    };
+    shape.patterns = if kind == STRING { 1.0 } else { 0.0 };
+    shape
+}
+
+pub(super) fn types(kind: Option<&Value>) -> [f64; TYPES.len()] {
+    let index = |name: &str| match name {
+        "integer" => Some(NUMBER),
+        name => TYPES.iter().position(|kind| *kind == name),
+    };
+    let mut options = [0.0; TYPES.len()];
+    match kind {
+        None => return [1.0; TYPES.len()],
+        Some(Value::String(name)) => {
+            index(name).into_iter().for_each(|at| options[at] += 1.0);
+        }
+        Some(Value::Array(names)) => {
+            let names = names.iter().filter_map(Value::as_str).filter_map(index);
+            names.for_each(|at| options[at] += 1.0);
+        }
+        Some(_) => {}
+    }
+    options
+}
+
+/// A number as an integer of its decimal digits: 0.25 is 25.
+pub(super) fn digits(number: &Value) -> f64 {
+    let text = number.as_f64().map(|number| number.abs().to_string());
+    let digits: String = text
+        .unwrap_or_default()
+        .chars()
+        .filter(char::is_ascii_digit)
+        .collect();
+    digits.parse().unwrap_or(0.0)
+}
+
+fn larger<'a>(shapes: &mut BTreeMap<&'a str, Rc<Shape<'a>>>, name: &'a str, shape: &Rc<Shape<'a>>) {
+    let kept = shapes.entry(name).or_insert_with(|| Rc::clone(shape));
+    if kept.nodes < shape.nodes {
+        *kept = Rc::clone(shape);
+    }
+}
+
+fn values(value: &Value) -> f64 {
+    1.0 + match value {
+        Value::Array(items) => items.iter().map(values).sum(),
+        Value::Object(fields) => fields.values().map(values).sum(),
+        _ => 0.0,
+    }
+}
