@@ -248,11 +248,12 @@ impl CacheCore {
         offered.expect("what is offered is known").node = None;
     }
 
-    /// A segment is gone. If it was offered, its lease has ended, and its bytes are out.
+    /// A segment is gone. If it was offered, its lease has ended, and its bytes are out. The
+    /// bytes of one that was withdrawn are in transit until the pager has answered.
     pub(super) fn note_gone(&mut self, segment: SegmentId) {
         let paging = self.paging.as_mut();
         let offered = paging.and_then(|paging| paging.offered.get_mut(&segment));
-        if let Some(offered) = offered {
+        if let Some(offered) = offered.filter(|offered| offered.node.is_some()) {
             *offered = Offered {
                 node: None,
                 bytes: 0,
