@@ -20,9 +20,9 @@ use motet::request::{FinishReason, Priority};
 use motet::watch::{EngineEvent, Events};
 use motet::{Engine, Request, SequenceId, Shutdown, TokenId, TokenStream};
 
-/// Work that accepting a token and computing a mask may take, in the matcher's units: all of its fuel, and all of the
-/// trie a few times over.
-const MASK_WORK_MAX: u64 = 60_000;
+/// Work that accepting a token and computing a mask may take, in the matcher's units: all of its fuel, all of the trie
+/// a few times over, and as many items as there may be in the longest rows.
+const MASK_WORK_MAX: u64 = 560_000;
 /// Bytes that the states of one output may take.
 const STATE_BYTES_MAX: usize = 32 << 20;
 
@@ -105,6 +105,34 @@ fn follow(name: &str, grammar: &Grammar) -> Result<(), GrammarError> {
         matcher.accept(token)?;
     }
     Ok(())
+}
+
+/// The time of such a mask grows with the third power of the output. Work that grew with the output would leave others
+/// waiting for it until it takes a tenth of a second.
+#[test]
+fn the_work_of_an_ambiguous_grammar_grows_as_its_time_does() {
+    let vocabulary =
+        GrammarVocabulary::from_bytes(vocabulary::tokens(), &[0]).expect("a vocabulary");
+    let pool = MaskPool::start(1).expect("a thread");
+    let corpus = hostile::grammars();
+    let hostile = corpus
+        .iter()
+        .find(|hostile| hostile.name == "lark_ambiguous_triples");
+    let hostile = hostile.expect("it is one of them");
+    let grammar = Grammar::compile(&source(hostile.kind, &hostile.source), &vocabulary, &pool);
+    let mut matcher = grammar.expect("it is small").matcher();
+    let spelled = |token: &Vec<u8>| token == b"abc";
+    let token = vocabulary::tokens().iter().position(spelled);
+    let token = token.expect("a word of three letters") as TokenId;
+    let mut work = Vec::new();
+    for _ in 0..40 {
+        matcher.next_tokens().expect("it goes on");
+        work.push(matcher.take_work());
+        matcher.accept(token).expect("letters");
+    }
+    // With the first power it would be twice as much, and a thousand at the end.
+    assert!(work[39] > 5 * work[19], "{work:?}");
+    assert!(work[39] > 10_000, "{work:?}");
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod vocabulary;
 
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
@@ -50,7 +51,10 @@ fn main() -> Result<()> {
 }
 
 fn corpus() -> Result<()> {
-    println!("{:<32} {:>8} {:>9}  answer", "grammar", "cpu", "grown");
+    println!(
+        "{:<32} {:>7} {:>9} {:>10} {:>6}  answer",
+        "grammar", "cpu", "grown", "mask", "work"
+    );
     for hostile in hostile::grammars() {
         let program = std::env::current_exe()?;
         let output = Command::new(program).args(["one", hostile.name]).output()?;
@@ -75,27 +79,56 @@ fn one(name: &str) -> Result<()> {
     let vocabulary = GrammarVocabulary::from_bytes(vocabulary::tokens(), &[0])?;
     let pool = MaskPool::start(1)?;
     let (time, bytes) = (processor_seconds()?, resident_kilobytes()?);
-    let answer = answer(&source, &vocabulary, &pool);
+    let Answer {
+        said,
+        mask_max,
+        work_max,
+    } = answer(&source, &vocabulary, &pool);
     let (time, bytes) = (
         processor_seconds()? - time,
         resident_kilobytes()?.saturating_sub(bytes),
     );
-    println!("{name:<32} {time:>6.3} s {bytes:>6} kB  {answer}");
+    let mask_max = mask_max.as_secs_f64() * 1e3;
+    println!("{name:<32} {time:>5.2} s {bytes:>6} kB {mask_max:>7.2} ms {work_max:>6}  {said}");
     Ok(())
 }
 
-fn answer(source: &GrammarSource, vocabulary: &GrammarVocabulary, pool: &Arc<MaskPool>) -> String {
-    let grammar = match Grammar::compile(source, vocabulary, pool) {
-        Ok(grammar) => grammar,
+/// What became of one grammar.
+struct Answer {
+    said: String,
+    /// The longest that a token took to be taken in, with the mask after it.
+    mask_max: Duration,
+    /// The most work of one token, as motet counts it.
+    work_max: u64,
+}
+
+fn answer(source: &GrammarSource, vocabulary: &GrammarVocabulary, pool: &Arc<MaskPool>) -> Answer {
+    let mut answer = Answer {
+        said: String::new(),
+        mask_max: Duration::ZERO,
+        work_max: 0,
+    };
+    answer.said = match Grammar::compile(source, vocabulary, pool) {
+        Ok(grammar) => follow(&grammar, &mut answer),
         Err(error) => {
             let line = error.to_string().replace('\n', " ");
-            return line.chars().take(110).collect();
+            line.chars().take(110).collect()
         }
     };
+    answer
+}
+
+/// Follows a grammar for a hundred tokens. How far it came.
+fn follow(grammar: &Grammar, answer: &mut Answer) -> String {
     let mut matcher = grammar.matcher();
     let mut choice: u64 = 7;
+    let mut taking_in = Duration::ZERO;
     for step in 0..100 {
-        let next = match matcher.next_tokens() {
+        let mut begun = Instant::now();
+        let next = matcher.next_tokens();
+        answer.mask_max = answer.mask_max.max(taking_in + begun.elapsed());
+        answer.work_max = answer.work_max.max(matcher.take_work());
+        let next = match next {
             Ok(Next::Mask(mask)) => mask,
             Ok(Next::Over) => return format!("compiled; over after {step} tokens"),
             Err(error) => return format!("compiled; after {step} tokens {error}"),
@@ -105,9 +138,11 @@ fn answer(source: &GrammarSource, vocabulary: &GrammarVocabulary, pool: &Arc<Mas
             .wrapping_add(1);
         let nth = (choice >> 33) as usize % next.count();
         let token = next.tokens().nth(nth).expect("there are as many");
+        begun = Instant::now();
         if let Err(error) = matcher.accept(token) {
             return format!("compiled; after {step} tokens {error}");
         }
+        taking_in = begun.elapsed();
     }
     "compiled; 100 tokens".into()
 }

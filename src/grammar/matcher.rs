@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use llguidance::TokenParser;
 use llguidance::api::StopReason;
+use llguidance::earley::ParserStats;
 
 use super::memory::Charge;
 use super::source::first_lines;
@@ -19,8 +20,8 @@ pub struct Matcher {
     failed: Option<GrammarError>,
     /// What its lexer's states take.
     charge: Charge,
-    /// Work so far, of the parser it was copied from too.
-    work: u64,
+    /// What the parser had counted when its work was asked for last.
+    counted: ParserStats,
     vocab_size: usize,
     end_tokens: Arc<[TokenId]>,
     ended: bool,
@@ -42,12 +43,12 @@ impl Matcher {
         if parser.is_fresh() {
             parser.start_without_prompt();
         }
-        let work = work_of(&parser);
+        let counted = parser.parser_stats().clone();
         Self {
             parser,
             failed: None,
             charge: vocabulary.memory().charge(),
-            work,
+            counted,
             vocab_size: vocabulary.vocab_size(),
             end_tokens: vocabulary.end_tokens().into(),
             ended: false,
@@ -61,6 +62,7 @@ impl Matcher {
             parser: self.parser.deep_clone(),
             failed: self.failed.clone(),
             charge: self.charge.beside(),
+            counted: self.counted.clone(),
             end_tokens: Arc::clone(&self.end_tokens),
             ..*self
         }
@@ -122,10 +124,10 @@ impl Matcher {
     /// What it has done since it was asked last, in units of about a microsecond: the
     /// same for the same tokens, whatever else the machine does.
     pub fn take_work(&mut self) -> u64 {
-        let all = work_of(&self.parser);
-        let new = all.saturating_sub(self.work);
-        self.work = all;
-        new
+        let all = self.parser.parser_stats().clone();
+        let new = all.delta(&self.counted);
+        self.counted = all;
+        work_of(&new)
     }
 
     /// Bytes that its lexer's states take, by llguidance's own count.
@@ -187,12 +189,15 @@ impl Matcher {
     }
 }
 
-/// Work since the parser was made, in units of about a microsecond: 14 units of the lexer's
-/// fuel, 20 items, 50 nodes of the trie.
-fn work_of(parser: &TokenParser) -> u64 {
-    let stats = parser.parser_stats();
-    let fuel = stats.lexer_cost / 14;
-    fuel + stats.all_items as u64 / 20 + stats.trie_nodes_walked as u64 / 50
+/// What these counts cost, in units of about a microsecond: 14 units of the lexer's fuel, 20
+/// items, 50 nodes of the trie. Items of long rows cost more: each is looked for in its row, and
+/// in an ambiguous grammar it is found again for each way to it, so that 300 items of a row take
+/// as long as 6,000 in short ones.
+fn work_of(counts: &ParserStats) -> u64 {
+    let items = counts.all_items as u64;
+    let row = items / (counts.rows as u64).max(1);
+    let in_long_rows = items.saturating_mul(row).saturating_mul(row) / 100_000;
+    counts.lexer_cost / 14 + items / 20 + in_long_rows + counts.trie_nodes_walked as u64 / 50
 }
 
 fn failed(what: &str) -> GrammarError {

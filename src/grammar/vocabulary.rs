@@ -166,12 +166,14 @@ impl GrammarVocabulary {
 }
 
 /// What one grammar may cost. In llguidance's own words, compiling gets through 50
-/// thousand units of fuel a millisecond, and a mask through 14 thousand.
+/// thousand units of fuel a millisecond, and a mask through 14 thousand. A mask of an ambiguous
+/// grammar takes time with the third power of the items in its rows: a tenth of a second at 1000.
 fn set_bounds(factory: &mut ParserFactory) {
     let limits = factory.limits_mut();
     limits.initial_lexer_fuel = 1_000_000;
     limits.step_lexer_fuel = 200_000;
     limits.step_max_items = 50_000;
+    limits.max_items_in_row = 1000;
     limits.max_lexer_states = 25_000;
     limits.max_grammar_size = 250_000;
     // Errors would hold the output so far.

@@ -232,6 +232,10 @@ fn larks() -> Vec<HostileGrammar> {
         ),
         lark("lark_ambiguous", lark_ambiguous(40)),
         lark(
+            "lark_ambiguous_triples",
+            "start: e\ne: e e e | e e | /[a-z]/\n".into(),
+        ),
+        lark(
             "lark_hidden_left_recursion",
             "start: e start \"b\" | \"a\"\ne: \"\" | e e | \"c\"\n".into(),
         ),
