@@ -24,12 +24,18 @@ pub(crate) struct ApiError {
     retry_after: Option<Duration>,
 }
 
+/// What an error quotes of a request may be as long as the request: longer messages are cut to
+/// so many bytes.
+const MESSAGE_BYTES_MAX: usize = 2048;
+/// And the names of fields, which have keys of the request in them, to so many.
+const PARAM_BYTES_MAX: usize = 256;
+
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
         Self {
             status,
             kind,
-            message: message.into(),
+            message: cut(message.into(), MESSAGE_BYTES_MAX),
             param: None,
             code: None,
             retry_after: None,
@@ -40,7 +46,7 @@ impl ApiError {
     pub(crate) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
         let error = Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message);
         Self {
-            param: Some(param.into()),
+            param: Some(cut(param.into(), PARAM_BYTES_MAX)),
             ..error
         }
     }
@@ -58,13 +64,20 @@ impl ApiError {
         Self::new(status, "invalid_request_error", message)
     }
 
-    /// The model's template or tokenizer refuses, in its own words.
+    /// The model's template or tokenizer refuses, in its own words, or has a defect.
     pub(crate) fn text(param: &str, error: &TextError) -> Self {
-        let message = match error {
-            TextError::Template { what } => format!("the chat template: {}", what.reveal()),
-            other => other.to_string(),
-        };
-        Self::cannot(param, message)
+        match error {
+            TextError::Template { what } => {
+                Self::cannot(param, format!("the chat template: {}", what.reveal()))
+            }
+            TextError::Panicked { .. } => Self::internal(error.to_string()),
+            other => Self::cannot(param, other.to_string()),
+        }
+    }
+
+    /// Nothing is wrong with the request.
+    fn internal(message: String) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
     pub(crate) fn unauthorized() -> Self {
@@ -227,7 +240,7 @@ impl From<SubmitError> for ApiError {
             SubmitError::QueueFull { retry_after, .. } => Self::busy(message, retry_after),
             SubmitError::Draining => Self::unavailable(message, "draining"),
             SubmitError::Broken { .. } => Self::unavailable(message, "broken"),
-            _ => Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message),
+            _ => Self::internal(message),
         }
     }
 }
@@ -245,9 +258,20 @@ impl From<GenerateError> for ApiError {
             GenerateError::SlowReader { .. } => {
                 Self::new(StatusCode::REQUEST_TIMEOUT, "server_error", message)
             }
-            _ => Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message),
+            _ => Self::internal(message),
         }
     }
+}
+
+/// The text, or its beginning and that it goes on, in so many bytes.
+fn cut(mut text: String, bytes_max: usize) -> String {
+    const GOES_ON: &str = " [...]";
+    if text.len() > bytes_max {
+        let end = text.floor_char_boundary(bytes_max - GOES_ON.len());
+        text.truncate(end);
+        text.push_str(GOES_ON);
+    }
+    text
 }
 
 /// What the API calls a field of the engine's request.
@@ -280,6 +304,33 @@ mod tests {
         check(0, "1");
         check(1_001, "2");
         check(90_000, "90");
+    }
+
+    #[test]
+    fn what_a_request_says_is_quoted_in_part() {
+        for letter in ["x", "é", "中"] {
+            let long = ApiError::model_not_found(&letter.repeat(1 << 20));
+            let length = long.message.len();
+            assert!(
+                (MESSAGE_BYTES_MAX - 4..=MESSAGE_BYTES_MAX).contains(&length),
+                "{length}"
+            );
+            assert!(long.message.ends_with(" [...]"));
+            let field = ApiError::field(letter.repeat(1 << 20), "no");
+            assert!(field.param.expect("a field").len() <= PARAM_BYTES_MAX);
+        }
+        let whole = "x".repeat(MESSAGE_BYTES_MAX);
+        assert_eq!(cut(whole.clone(), MESSAGE_BYTES_MAX), whole);
+    }
+
+    #[test]
+    fn a_defect_is_not_the_clients_fault() {
+        let panicked = TextError::Panicked {
+            what: "tokenizer",
+            bytes: 7,
+        };
+        let error = ApiError::text("prompt", &panicked);
+        assert_eq!(error.status, StatusCode::INTERNAL_SERVER_ERROR);
     }
 
     #[test]
