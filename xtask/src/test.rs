@@ -18,6 +18,9 @@ pub(crate) struct Arguments {
     quick: bool,
 }
 
+/// Lines of a test program's failures that are said again at the end.
+const FAILURE_LINES_MAX: usize = 100;
+
 /// One cargo command that has to succeed.
 struct Stage {
     name: &'static str,
@@ -108,10 +111,14 @@ fn run(stage: &Stage, summaries: &mut Vec<String>) -> Result<()> {
     }
     let heading = format!("\n{}:", stage.name);
     let mut heading = Some(heading);
+    let mut failures = Vec::new();
     let succeeded = show_lines(&mut cargo, |line| {
         if is_summary(line) {
             summaries.extend(heading.take());
+            summaries.append(&mut failures);
             summaries.push(line.to_owned());
+        } else if !failures.is_empty() || line == "failures:" {
+            keep_failure(&mut failures, line);
         }
     })?;
     if !succeeded {
@@ -149,6 +156,19 @@ fn show_lines(command: &mut Command, mut line_seen: impl FnMut(&str)) -> Result<
         line.clear();
     }
     Ok(child.wait().context("cannot wait for cargo")?.success())
+}
+
+/// What libtest says of tests that failed, without the frames of stacks: it is said again at the
+/// end, where it is found.
+fn keep_failure(failures: &mut Vec<String>, line: &str) {
+    let begins = line.trim_start();
+    let is_frame = begins.starts_with("at ")
+        || begins
+            .split_once(": ")
+            .is_some_and(|(number, _)| number.parse::<u32>().is_ok());
+    if !is_frame && failures.len() < FAILURE_LINES_MAX {
+        failures.push(line.to_owned());
+    }
 }
 
 /// A summary line of libtest's; those of programs without a test are left out.
@@ -192,6 +212,27 @@ mod tests {
         ] {
             assert_eq!(is_summary(line), kept, "{line}");
         }
+    }
+
+    #[test]
+    fn failures_are_kept_without_stacks() {
+        let mut failures = Vec::new();
+        for line in [
+            "failures:",
+            "---- a::b stdout ----",
+            "thread 'a::b' (7) panicked at tests/a.rs:131:5:",
+            "left: 1",
+            "stack backtrace:",
+            "   0: __rustc::rust_begin_unwind",
+            "             at /rustc/library/std/src/panicking.rs:689:5",
+        ] {
+            keep_failure(&mut failures, line);
+        }
+        assert_eq!(failures.len(), 5, "{failures:?}");
+        for _ in 0..2 * FAILURE_LINES_MAX {
+            keep_failure(&mut failures, "more");
+        }
+        assert_eq!(failures.len(), FAILURE_LINES_MAX);
     }
 
     #[test]
