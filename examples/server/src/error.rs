@@ -251,6 +251,11 @@ impl From<GenerateError> for ApiError {
         match error {
             GenerateError::Shutdown => Self::unavailable(message, "draining"),
             GenerateError::Broken { .. } => Self::unavailable(message, "broken"),
+            // What is wrong quotes the output: for whoever asked for it, and not for logs.
+            GenerateError::Grammar(why) => {
+                let message = format!("`response_format` cannot go on: {}", why.reveal());
+                Self::cannot("response_format", message)
+            }
             GenerateError::OutOfMemory => Self::unavailable(message, "out_of_memory"),
             GenerateError::DeadlineMissed { .. } => {
                 Self::new(StatusCode::GATEWAY_TIMEOUT, "server_error", message)

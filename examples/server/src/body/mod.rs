@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
+use memchr::memchr2;
 use serde::de::IgnoredAny;
 use serde_json::error::Category;
 
@@ -102,31 +103,34 @@ fn read<T: Fields>(bytes: &[u8]) -> Result<T, ApiError> {
 /// How deep arrays and objects lie within each other.
 fn levels(text: &str) -> usize {
     let (mut open, mut deepest) = (0_usize, 0);
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
+    let mut bytes = text.as_bytes();
+    while let Some((byte, rest)) = bytes.split_first() {
+        bytes = rest;
         match byte {
             b'[' | b'{' => {
                 open += 1;
                 deepest = deepest.max(open);
             }
             b']' | b'}' => open = open.saturating_sub(1),
-            b'"' => skip_string(&mut bytes),
+            b'"' => bytes = after_string(rest),
             _ => {}
         }
     }
     deepest
 }
 
-fn skip_string(bytes: &mut impl Iterator<Item = u8>) {
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'"' => return,
-            b'\\' => {
-                bytes.next();
-            }
-            _ => {}
+/// What follows a string that has begun.
+fn after_string(mut bytes: &[u8]) -> &[u8] {
+    while let Some(at) = memchr2(b'"', b'\\', bytes) {
+        let is_end = bytes[at] == b'"';
+        bytes = bytes
+            .get(at + 2 - usize::from(is_end)..)
+            .unwrap_or_default();
+        if is_end {
+            return bytes;
         }
     }
+    &[]
 }
 
 #[cfg(test)]

@@ -7,12 +7,13 @@
 //! that wait is next: a caller whose bodies never arrive leaves room for others.
 
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::{StatusCode, header};
 use futures_util::StreamExt;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
 use super::room::{Held, Owner, Room};
@@ -21,8 +22,11 @@ use crate::error::ApiError;
 
 /// Bodies of at most so many bytes wait for no room, and are read where they come.
 pub(crate) const SMALL_BYTES: usize = 64 << 10;
-/// Longer bodies that are read at once: on threads for blocking work.
-const READERS: usize = 2;
+/// Longer bodies that are read at once at the most, each on a thread of its own.
+const READERS_MAX: usize = 2;
+/// What such a thread adds to its nice value: steps go first where cores are few.
+#[cfg(target_os = "linux")]
+const READER_NICE: i32 = 10;
 /// A client for whose body there was no room is told to come again after so long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -42,9 +46,10 @@ pub(super) struct Received {
 
 impl Receiving {
     pub(crate) fn new(conduct: &Conduct) -> Self {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
         Self {
             room: Room::new(conduct.receiving_bytes_max),
-            readers: Arc::new(Semaphore::new(READERS)),
+            readers: Arc::new(Semaphore::new((cores / 2).clamp(1, READERS_MAX))),
         }
     }
 
@@ -111,11 +116,16 @@ impl Receiving {
         };
         let reader = Arc::clone(&self.readers).acquire_owned().await;
         let reader = reader.expect("readers are never closed");
-        let reading = tokio::task::spawn_blocking(move || {
+        let (sender, reading) = oneshot::channel();
+        let thread = thread::Builder::new().name("motet-body".into());
+        // Whoever has left does not hear what was read. Without a thread nobody reads it.
+        let started = thread.spawn(move || {
+            step_aside();
             let read = read(&bytes);
             drop((bytes, room, reader));
-            read
+            sender.send(read).ok();
         });
+        drop(started);
         reading.await.unwrap_or_else(|_| {
             let message = "the body could not be read";
             Err(ApiError::request(
@@ -141,6 +151,12 @@ impl Receiving {
             ApiError::no_room(message, RETRY_AFTER)
         })
     }
+}
+
+fn step_aside() {
+    // A thread that may not goes on as it is.
+    #[cfg(target_os = "linux")]
+    rustix::process::nice(READER_NICE).ok();
 }
 
 impl Received {

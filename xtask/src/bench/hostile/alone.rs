@@ -122,11 +122,7 @@ impl Alone {
 
     /// Asks twice for something honest. Says how many bytes are resident then.
     fn warm_up(&mut self, victim: &mut Victim) -> Result<u64> {
-        let honest = HostileGrammar {
-            name: "an honest one",
-            kind: "json_schema",
-            source: r#"{"type":"object","properties":{"name":{"type":"string"}}}"#.into(),
-        };
+        let honest = payloads::honest();
         let tally = self.tally.clone();
         for number in [usize::MAX - 1, usize::MAX] {
             self.honest = self.ask(victim, &honest, number)?.0;

@@ -111,6 +111,14 @@ impl Gaps {
         self.measured(all(|pair| pair.longest_attacked / pair.step), remark)
     }
 
+    /// As [`longest_by_step`](Self::longest_by_step), for people.
+    pub(super) fn longest_line(&self) -> String {
+        let gaps = self.pairs.iter();
+        let gaps: Vec<f64> = gaps.map(|pair| pair.longest_attacked / pair.step).collect();
+        let (least, most) = range(&gaps);
+        format!("{:.2} ({least:.2} … {most:.2})", median(&gaps))
+    }
+
     /// Processor time for each token after the attack ÷ before.
     pub(super) fn after_by_before(&self) -> Measured {
         let all = |value: fn(&Pair) -> f64| -> Vec<f64> { self.pairs.iter().map(value).collect() };
@@ -135,14 +143,7 @@ impl Gaps {
         shots: Vec<Shot>,
         task: &mut ui::Task,
     ) -> Result<Pair> {
-        let streams = Streams::open(victim.port(), plan.streams, plan.stream_tokens, round);
-        let opened = Instant::now();
-        watch(victim, &streams, || {
-            streams.tokens_least() >= SETTLED_TOKENS || opened.elapsed() > SILENCE_MAX
-        })?;
-        if streams.tokens_least() < SETTLED_TOKENS {
-            bail!("the streams do not begin within {SILENCE_MAX:?}");
-        }
+        let streams = settled(victim, plan, 2 * round)?;
         task.progress("undisturbed");
         let (before, cost_before) = cost(victim, &streams, plan.calm)?;
         let undisturbed = streams.gaps(before);
@@ -165,6 +166,10 @@ impl Gaps {
         let longest_attacked = streams.longest_gap(attacked);
 
         watch(victim, &streams, || attacked.to.elapsed() >= plan.grace)?;
+        // A token costs more the more tokens are before it: those after the attack have as many
+        // as those before it had.
+        drop(streams);
+        let streams = settled(victim, plan, 2 * round + 1)?;
         let (_, cost_after) = cost(victim, &streams, plan.calm)?;
         if undisturbed.is_empty() {
             bail!("no stream had two tokens within {:?}", plan.calm);
@@ -198,6 +203,19 @@ impl Pair {
             }
         )
     }
+}
+
+/// Streams that have begun. None of them begins like one of another `round`.
+fn settled(victim: &mut Victim, plan: &Plan, round: usize) -> Result<Streams> {
+    let streams = Streams::open(victim.port(), plan.streams, plan.stream_tokens, round);
+    let opened = Instant::now();
+    watch(victim, &streams, || {
+        streams.tokens_least() >= SETTLED_TOKENS || opened.elapsed() > SILENCE_MAX
+    })?;
+    if streams.tokens_least() < SETTLED_TOKENS {
+        bail!("the streams do not begin within {SILENCE_MAX:?}");
+    }
+    Ok(streams)
 }
 
 /// Processor time for each token of a stretch that begins now. Where no token came, that of one.

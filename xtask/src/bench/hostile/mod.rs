@@ -129,6 +129,14 @@ fn measure_schema_gaps(workbench: &Workbench) -> Result<Gaps> {
     let mut gaps = Gaps::measure("schemas", &mut victim, &plan, |round| {
         payloads::schema_shots(&schemas, SCHEMA_TOKENS, round, plan.pairs)
     })?;
+    let honest = vec![payloads::honest(); schemas.len()];
+    let others = Gaps::measure("honest schemas", &mut victim, &plan, |round| {
+        payloads::schema_shots(&honest, SCHEMA_TOKENS, plan.pairs + round, 2 * plan.pairs)
+    })?;
+    gaps.remark(format!(
+        "beside as many clients that send an honest schema: {}",
+        others.longest_line()
+    ));
     gaps.remark(format!(
         "{} schemas; {left_out} other grammars of the corpus have no field in the server's API",
         schemas.len()

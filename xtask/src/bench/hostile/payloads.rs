@@ -35,6 +35,15 @@ pub(super) fn schemas(is_quick: bool) -> (Vec<HostileGrammar>, usize) {
     (schemas, others.len())
 }
 
+/// A schema as people write them.
+pub(super) fn honest() -> HostileGrammar {
+    HostileGrammar {
+        name: "an honest one",
+        kind: "json_schema",
+        source: r#"{"type":"object","properties":{"name":{"type":"string"}}}"#.into(),
+    }
+}
+
 /// A chat whose answer is to follow the schema.
 pub(super) fn schema_shot(schema: &HostileGrammar, number: usize, tokens: usize) -> Shot {
     // As text, and with a comment: the server is to find no two alike.
