@@ -3,11 +3,8 @@
 //! | state of a piece of work | who holds it | its caller leaves |
 //! |---|---|---|
 //! | waits | [`Turns`] | it is taken out and costs nothing |
-//! | runs | a worker, which is one of `threads` | it runs to its end; no other takes its thread |
+//! | runs | a worker, and with it one of `threads` | it runs to its end; no other takes its thread |
 //! | is done | the channel to its caller | it is dropped |
-//!
-//! A worker is a thread for as long as there is work. Where cores are few it steps aside for
-//! those that compute steps, as far as the system lets it: its priority is lower on Linux.
 //!
 //! [`Turns`] says what runs next and what is refused; it knows no thread and no clock.
 
@@ -15,17 +12,12 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
 use crate::UserId;
-
-/// What a worker adds to its nice value: a tenth of a core where others want all of it.
-#[cfg(target_os = "linux")]
-const BACKGROUND_NICE: i32 = 10;
 
 /// How much may wait.
 #[derive(Clone, Copy, Debug)]
@@ -180,7 +172,7 @@ pub(crate) enum Undone {
 }
 
 impl Blocking {
-    /// At least one thread, each of which is there while it has work.
+    /// Needs a tokio runtime when it is used, not now. At least one thread.
     pub(crate) fn new(threads: usize, limits: TurnLimits) -> Self {
         Self(Arc::new(Shared {
             threads,
@@ -225,19 +217,15 @@ impl Blocking {
         let is_short = state.working < self.0.threads;
         state.working += usize::from(is_short);
         drop(state);
-        let place = Place {
+        if is_short {
+            let worker = Worker::new(&self.0);
+            tokio::task::spawn_blocking(move || worker.work());
+        }
+        Ok(Place {
             shared: Arc::clone(&self.0),
             user,
             number,
-        };
-        if is_short {
-            let worker = Worker::new(&self.0);
-            let thread = thread::Builder::new().name("motet-blocking".into());
-            let started = thread.spawn(move || worker.work());
-            // Without a thread nothing would take the work up: its place is given up.
-            started.map_err(|_| Undone::Full { retry_after: None })?;
-        }
-        Ok(place)
+        })
     }
 
     #[cfg(test)]
@@ -270,7 +258,6 @@ impl Worker {
     }
 
     fn work(mut self) {
-        step_aside();
         while let Some(Work(work)) = self.next() {
             let began = Instant::now();
             // Its caller hears of a panic: the channel closes.
@@ -301,13 +288,6 @@ impl Drop for Worker {
             self.shared.lock().working -= 1;
         }
     }
-}
-
-/// From now on this thread has a core when nobody else wants it, or a small part of one.
-fn step_aside() {
-    // One that may not goes on as it is.
-    #[cfg(target_os = "linux")]
-    rustix::process::nice(BACKGROUND_NICE).ok();
 }
 
 /// The place of work that waits, or waited.

@@ -89,6 +89,9 @@ pub enum GrammarError {
         /// What it said.
         why: String,
     },
+    /// The parser panicked, which is a defect of it.
+    #[error("the parser of grammars panicked")]
+    Panicked,
     /// The thread that computed the mask is gone.
     #[error("the thread that computes the grammar's masks ended")]
     PoolEnded,

@@ -22,6 +22,10 @@ pub struct Matcher {
     charge: Charge,
     /// What the parser had counted when its work was asked for last.
     counted: ParserStats,
+    /// And when the last token had been taken in.
+    accepted: ParserStats,
+    /// Items of a row that tokens lately added, in the mean.
+    row: u64,
     vocab_size: usize,
     end_tokens: Arc<[TokenId]>,
     ended: bool,
@@ -48,7 +52,9 @@ impl Matcher {
             parser,
             failed: None,
             charge: vocabulary.memory().charge(),
+            accepted: counted.clone(),
             counted,
+            row: 0,
             vocab_size: vocabulary.vocab_size(),
             end_tokens: vocabulary.end_tokens().into(),
             ended: false,
@@ -63,6 +69,7 @@ impl Matcher {
             failed: self.failed.clone(),
             charge: self.charge.beside(),
             counted: self.counted.clone(),
+            accepted: self.accepted.clone(),
             end_tokens: Arc::clone(&self.end_tokens),
             ..*self
         }
@@ -79,12 +86,12 @@ impl Matcher {
             self.ended = true;
             return Ok(());
         }
-        self.attempt(|parser| {
+        let taken = self.attempt(|parser| {
             parser.consume_token(token)?;
             parser.check_stop()
-        })
-        .map(|_| ())
-        .map_err(|error| self.fail(error))
+        });
+        self.accepted = self.parser.parser_stats().clone();
+        taken.map(|_| ()).map_err(|error| self.fail(error))
     }
 
     /// What may come next. The dear part: up to milliseconds.
@@ -125,9 +132,13 @@ impl Matcher {
     /// same for the same tokens, whatever else the machine does.
     pub fn take_work(&mut self) -> u64 {
         let all = self.parser.parser_stats().clone();
-        let new = all.delta(&self.counted);
-        self.counted = all;
-        work_of(&new)
+        let taking_in = self.accepted.delta(&self.counted);
+        let mask = all.delta(&self.accepted);
+        (self.counted, self.accepted) = (all.clone(), all);
+        self.row = mean_row(&taking_in).unwrap_or(self.row);
+        // A mask may look at a thousand rows that are empty beside one that is not.
+        let row = mean_row(&mask).unwrap_or(0).max(self.row);
+        work_of(&taking_in, self.row) + work_of(&mask, row)
     }
 
     /// Bytes that its lexer's states take, by llguidance's own count.
@@ -157,7 +168,7 @@ impl Matcher {
             let part = part.take().expect("it is called once");
             part(parser).map_err(|error| failed(&error.to_string()))
         }));
-        done.unwrap_or_else(|_| Err(failed("the parser panicked")))
+        done.unwrap_or_else(|_| Err(GrammarError::Panicked))
     }
 
     fn fail(&mut self, error: GrammarError) -> GrammarError {
@@ -189,13 +200,17 @@ impl Matcher {
     }
 }
 
+/// Items of a row, where there are rows.
+fn mean_row(counts: &ParserStats) -> Option<u64> {
+    (counts.all_items as u64).checked_div(counts.rows as u64)
+}
+
 /// What these counts cost, in units of about a microsecond: 14 units of the lexer's fuel, 20
 /// items, 50 nodes of the trie. Items of long rows cost more: each is looked for in its row, and
 /// in an ambiguous grammar it is found again for each way to it, so that 300 items of a row take
 /// as long as 6,000 in short ones.
-fn work_of(counts: &ParserStats) -> u64 {
+fn work_of(counts: &ParserStats, row: u64) -> u64 {
     let items = counts.all_items as u64;
-    let row = items / (counts.rows as u64).max(1);
     let in_long_rows = items.saturating_mul(row).saturating_mul(row) / 100_000;
     counts.lexer_cost / 14 + items / 20 + in_long_rows + counts.trie_nodes_walked as u64 / 50
 }

@@ -131,8 +131,7 @@ impl SchedulerCore {
             }
             Readout::Failed(error) => {
                 // The step after it may have evaluated a token that is not its history's.
-                let error = GenerateError::Grammar(error.to_string().into());
-                self.fail(key, error, Over::Discard, effects);
+                self.fail(key, told(&error), Over::Discard, effects);
             }
             Readout::Nothing | Readout::Logits(_) => {}
         }
@@ -237,5 +236,18 @@ impl SchedulerCore {
                 self.start_forks_of(sequence, effects);
             }
         }
+    }
+}
+
+/// What a sequence is told whose grammar cannot go on, or has nobody who goes on with it.
+fn told(error: &GrammarError) -> GenerateError {
+    match error {
+        GrammarError::Panicked | GrammarError::PoolEnded | GrammarError::NoThread { .. } => {
+            GenerateError::Panicked {
+                part: "grammar",
+                attempts: 1,
+            }
+        }
+        error => GenerateError::Grammar(error.to_string().into()),
     }
 }

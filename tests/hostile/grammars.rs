@@ -235,6 +235,11 @@ fn larks() -> Vec<HostileGrammar> {
             "lark_ambiguous_triples",
             "start: e\ne: e e e | e e | /[a-z]/\n".into(),
         ),
+        // Nearly all of its rows are short.
+        lark(
+            "lark_ambiguous_beside_cheap",
+            "start: (e | /[^z]/)*\ne: e e e | e e | \"z\"\n".into(),
+        ),
         lark(
             "lark_hidden_left_recursion",
             "start: e start \"b\" | \"a\"\ne: \"\" | e e | \"c\"\n".into(),

@@ -172,13 +172,15 @@ fn the_room_of_exports_that_hang_is_free_in_the_end() {
         house.oracle.faults.hang_exports(u64::MAX);
         house.ask(0).await;
         house.rest().await;
-        assert_eq!(house.oracle.faults.counts().exports_hung, 1);
-        assert_eq!(house.engine.stats().pager.refused, 0, "it is waited for");
+        let counts = house.oracle.faults.counts();
+        assert_eq!(counts.exports_hung, 1, "{counts:?}");
+        let stats = house.engine.stats();
+        assert_eq!(stats.pager.refused, 0, "it is waited for: {stats:?}");
         // This one needs all the room that there is.
         house.ask_of(50, 120).await;
         let stats = house.engine.stats();
-        assert_eq!(stats.pager.refused, 1, "and given up");
-        assert_eq!(stats.rebuilds, 0);
+        assert_eq!(stats.pager.refused, 1, "and given up: {stats:?}");
+        assert_eq!(stats.rebuilds, 0, "{stats:?}");
         house.end().await;
     });
 }

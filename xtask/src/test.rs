@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that CI checks, in the order in which mistakes are
 //! cheapest to find.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
@@ -99,7 +100,8 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     result
 }
 
-/// Runs a stage, showing all that it says, and keeps the test runner's own summaries.
+/// Runs a stage, showing all that it says, and keeps the test runner's own summaries and what it says of
+/// failed tests.
 fn run(stage: &Stage, summaries: &mut Vec<String>) -> Result<()> {
     let mut cargo = workspace::cargo();
     cargo
@@ -111,11 +113,11 @@ fn run(stage: &Stage, summaries: &mut Vec<String>) -> Result<()> {
     }
     let heading = format!("\n{}:", stage.name);
     let mut heading = Some(heading);
-    let mut failures = Vec::new();
+    let mut failures = VecDeque::new();
     let succeeded = show_lines(&mut cargo, |line| {
         if is_summary(line) {
             summaries.extend(heading.take());
-            summaries.append(&mut failures);
+            summaries.extend(failures.drain(..));
             summaries.push(line.to_owned());
         } else if !failures.is_empty() || line == "failures:" {
             keep_failure(&mut failures, line);
@@ -158,16 +160,21 @@ fn show_lines(command: &mut Command, mut line_seen: impl FnMut(&str)) -> Result<
     Ok(child.wait().context("cannot wait for cargo")?.success())
 }
 
-/// What libtest says of tests that failed, without the frames of stacks: it is said again at the
-/// end, where it is found.
-fn keep_failure(failures: &mut Vec<String>, line: &str) {
+/// Keeps the last of what libtest prints of failed tests, without the frames of stacks, so that it
+/// can be printed again at the end.
+fn keep_failure(failures: &mut VecDeque<String>, line: &str) {
     let begins = line.trim_start();
-    let is_frame = begins.starts_with("at ")
+    let is_frame = begins.starts_with("at /")
+        || begins.starts_with("at ./")
         || begins
             .split_once(": ")
             .is_some_and(|(number, _)| number.parse::<u32>().is_ok());
-    if !is_frame && failures.len() < FAILURE_LINES_MAX {
-        failures.push(line.to_owned());
+    if is_frame {
+        return;
+    }
+    failures.push_back(line.to_owned());
+    if failures.len() > FAILURE_LINES_MAX {
+        failures.pop_front();
     }
 }
 
@@ -216,7 +223,7 @@ mod tests {
 
     #[test]
     fn failures_are_kept_without_stacks() {
-        let mut failures = Vec::new();
+        let mut failures = VecDeque::new();
         for line in [
             "failures:",
             "---- a::b stdout ----",
@@ -232,7 +239,9 @@ mod tests {
         for _ in 0..2 * FAILURE_LINES_MAX {
             keep_failure(&mut failures, "more");
         }
+        keep_failure(&mut failures, "the last");
         assert_eq!(failures.len(), FAILURE_LINES_MAX);
+        assert_eq!(failures.back().map(String::as_str), Some("the last"));
     }
 
     #[test]

@@ -24,10 +24,9 @@ pub(crate) struct ApiError {
     retry_after: Option<Duration>,
 }
 
-/// What an error quotes of a request may be as long as the request: longer messages are cut to
-/// so many bytes.
+/// Longest message, in bytes: a message may quote the request, which may have megabytes.
 const MESSAGE_BYTES_MAX: usize = 2048;
-/// And the names of fields, which have keys of the request in them, to so many.
+/// Longest name of a field, in bytes: it may have keys of the request in it.
 const PARAM_BYTES_MAX: usize = 256;
 
 impl ApiError {
@@ -251,7 +250,7 @@ impl From<GenerateError> for ApiError {
         match error {
             GenerateError::Shutdown => Self::unavailable(message, "draining"),
             GenerateError::Broken { .. } => Self::unavailable(message, "broken"),
-            // What is wrong quotes the output: for whoever asked for it, and not for logs.
+            // The reason quotes the output: the caller sees it, and the log does not.
             GenerateError::Grammar(why) => {
                 let message = format!("`response_format` cannot go on: {}", why.reveal());
                 Self::cannot("response_format", message)

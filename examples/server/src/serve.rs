@@ -47,7 +47,7 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
         }
         tracing::info!(
             kv_events = events.address,
-            kv_events_replay = events.replay_address(),
+            kv_events_replay = events.replay_address,
             "telling what is cached"
         );
         tokio::spawn(events.tell(Arc::downgrade(&app)));

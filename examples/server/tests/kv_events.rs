@@ -92,10 +92,7 @@ async fn who_subscribes_late_sees_the_gap_and_can_close_it() {
     let app = Arc::new(app);
     let events = KvEvents::bind(&arguments.fleet).await.expect("free ports");
     let events = events.expect("they are asked for");
-    let (address, replay) = (
-        events.address.clone(),
-        events.replay_address().map(str::to_owned),
-    );
+    let (address, replay) = (events.address.clone(), events.replay_address.clone());
     let told = tokio::spawn(events.tell(Arc::downgrade(&app)));
     let mut asks = DealerSocket::new();
     let replay = replay.expect("it is asked for");

@@ -118,14 +118,18 @@ impl Receiving {
         let reader = reader.expect("readers are never closed");
         let (sender, reading) = oneshot::channel();
         let thread = thread::Builder::new().name("motet-body".into());
-        // Whoever has left does not hear what was read. Without a thread nobody reads it.
         let started = thread.spawn(move || {
             step_aside();
             let read = read(&bytes);
             drop((bytes, room, reader));
+            // A client that has left does not hear what was read.
             sender.send(read).ok();
         });
-        drop(started);
+        if let Err(error) = started {
+            tracing::warn!(%error, "there is no thread to read a body");
+            let message = "there is no thread to read the body".to_owned();
+            return Err(ApiError::no_room(message, RETRY_AFTER));
+        }
         reading.await.unwrap_or_else(|_| {
             let message = "the body could not be read";
             Err(ApiError::request(
@@ -153,8 +157,9 @@ impl Receiving {
     }
 }
 
+/// Lowers this thread's priority below that of the threads that compute steps.
 fn step_aside() {
-    // A thread that may not goes on as it is.
+    // Without permission it keeps its priority.
     #[cfg(target_os = "linux")]
     rustix::process::nice(READER_NICE).ok();
 }

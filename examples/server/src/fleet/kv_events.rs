@@ -6,9 +6,7 @@
 //! gets number and events of each, and at last the number of all ones.
 //!
 //! Several may ask at once, each with one question at a time. A socket holds what was sent to a
-//! reader until it is read: keep both addresses to routers. The second socket has a thread and a
-//! runtime of its own: what its library does for a reader that does not read takes no thread from
-//! those who generate.
+//! reader until it is read: keep both addresses to routers.
 //!
 //! No reader holds the server up. One that is slow misses batches, as their numbers say.
 //! If it is this server that was slow, numbers are left out too, and all that is cached is
@@ -17,16 +15,14 @@
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use axum::body::Bytes;
+use futures_util::FutureExt;
 use motet::{BlockBatch, BlockEvents};
-use tokio::runtime::Builder;
-use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqError, ZmqMessage};
 
 use super::wire;
@@ -42,6 +38,8 @@ const BATCH_OVERHEAD_BYTES: usize = 2 * size_of::<(u64, Bytes)>() + 64;
 const REPLAYS_MAX: usize = 16;
 /// A reader that has not taken what it asked for by then does not get the rest.
 const REPLAY_PATIENCE: Duration = Duration::from_secs(5);
+/// A reader that had no room is tried again after so long.
+const ANSWER_RETRY: Duration = Duration::from_millis(10);
 /// After the last batch that was asked for.
 const REPLAY_END: [u8; 8] = [0xFF; 8];
 
@@ -53,17 +51,11 @@ pub struct KvEvents {
     block_tokens: usize,
     /// The number of the next batch.
     next: u64,
-    replays: Option<Replays>,
+    sent: Option<Arc<Mutex<Sent>>>,
     /// Where it publishes.
     pub address: String,
-}
-
-/// The socket at which batches can be had again. Dropping it ends its thread.
-#[derive(Debug)]
-struct Replays {
-    sent: Arc<Mutex<Sent>>,
-    address: String,
-    _open: oneshot::Sender<()>,
+    /// Where batches can be had again.
+    pub replay_address: Option<String>,
 }
 
 /// Batches that can be had again.
@@ -86,24 +78,26 @@ impl KvEvents {
         let mut publisher = PubSocket::new();
         let address = publisher.bind(wanted).await;
         let address = address.with_context(|| format!("--kv-events {wanted}"))?;
-        let replays = match &settings.kv_events_replay {
-            Some(wanted) => Some(Replays::bind(wanted).await?),
-            None => None,
-        };
-        Ok(Some(Self {
+        let mut events = Self {
             publisher,
             topic: settings.kv_events_topic.clone().into(),
             block_tokens: settings.kv_events_block_size,
             next: 0,
+            sent: None,
             address: address.to_string(),
-            replays,
-        }))
-    }
-
-    /// Where batches can be had again, if they can.
-    #[must_use]
-    pub fn replay_address(&self) -> Option<&str> {
-        self.replays.as_ref().map(|replays| &*replays.address)
+            replay_address: None,
+        };
+        if let Some(wanted) = &settings.kv_events_replay {
+            let mut asked = RouterSocket::new();
+            let address = asked.bind(wanted).await;
+            let address = address.with_context(|| format!("--kv-events-replay {wanted}"))?;
+            let sent = Arc::default();
+            let (answers, asked) = asked.split();
+            tokio::spawn(replay(asked, answers, Arc::clone(&sent)));
+            events.sent = Some(sent);
+            events.replay_address = Some(address.to_string());
+        }
+        Ok(Some(events))
     }
 
     /// Publishes what is cached until there is no engine any more.
@@ -149,41 +143,10 @@ impl KvEvents {
         if let Err(error) = self.publisher.send(message).await {
             tracing::warn!(%error, "KV events were not sent");
         }
-        if let Some(replays) = &self.replays {
-            locked(&replays.sent).keep(self.next, payload);
+        if let Some(sent) = &self.sent {
+            locked(sent).keep(self.next, payload);
         }
         self.next += 1;
-    }
-}
-
-impl Replays {
-    async fn bind(wanted: &str) -> Result<Self> {
-        let sent = Arc::<Mutex<Sent>>::default();
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        let (bound_sender, bound) = oneshot::channel();
-        let (open, closed) = oneshot::channel::<()>();
-        let (wanted_there, sent_there) = (wanted.to_owned(), Arc::clone(&sent));
-        let serve = async move {
-            let mut asked = RouterSocket::new();
-            let address = asked.bind(&wanted_there).await;
-            let is_bound = address.is_ok();
-            if bound_sender.send(address).is_ok() && is_bound {
-                let (answers, asked) = asked.split();
-                tokio::select! {
-                    () = replay(asked, answers, sent_there) => {}
-                    _ = closed => {}
-                }
-            }
-        };
-        let thread = thread::Builder::new().name("motet-replays".into());
-        thread.spawn(move || runtime.block_on(serve))?;
-        let address = bound.await.context("the thread of replays ended")?;
-        let address = address.with_context(|| format!("--kv-events-replay {wanted}"))?;
-        Ok(Self {
-            sent,
-            address: address.to_string(),
-            _open: open,
-        })
     }
 }
 
@@ -303,7 +266,16 @@ async fn send_since(
         };
         let number = Bytes::copy_from_slice(&number);
         let frames = [identity.clone(), Bytes::new(), number, payload];
-        answers.send(message(frames)).await?;
+        // While the socket waits for a reader it holds a lock that others want, and that blocks
+        // the thread of one who leaves: it never waits here.
+        while answers
+            .send(message(frames.clone()))
+            .now_or_never()
+            .transpose()?
+            .is_none()
+        {
+            sleep(ANSWER_RETRY).await;
+        }
         if is_last {
             return Ok(());
         }

@@ -166,7 +166,7 @@ fn endings(app: &App) -> Map<String, Value> {
             optional(&json!({"type": "boolean"})),
             "Go on past the model's end tokens; not with a `response_format`",
         ),
-        "response_format": described(format, "What llguidance compiles; else 422"),
+        "response_format": described(format, "What llguidance compiles and the output can follow; else 422"),
     }))
 }
 

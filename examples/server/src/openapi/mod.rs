@@ -31,9 +31,9 @@ const GUARDED: [u16; 2] = [401, 429];
 /// The answer to a request for the operator's routes that has no valid key.
 const OPERATOR: u16 = 401;
 /// What is wrong with a body, before it is understood and after.
-const BODY: [u16; 6] = [400, 408, 413, 415, 422, 503];
+const BODY: [u16; 7] = [400, 408, 413, 415, 422, 500, 503];
 /// What becomes of requests to the model.
-const GENERATED: [u16; 4] = [404, 500, 503, 504];
+const GENERATED: [u16; 3] = [404, 503, 504];
 
 pub(crate) async fn describe(State(app): State<Arc<App>>) -> Json<Value> {
     Json(document(&app))

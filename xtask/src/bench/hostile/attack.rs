@@ -124,10 +124,9 @@ impl Shared {
     }
 }
 
-/// Hostile clients have machines of their own. Here they have what others leave: what they take
-/// from the server is what the server spends on them.
+/// Hostile clients run at the lowest priority, since in practice they have machines of their own.
 fn stand_back() {
-    // A client that may not sends as fast as it can.
+    // Without permission they keep their priority.
     #[cfg(target_os = "linux")]
     rustix::process::nice(19).ok();
 }

@@ -205,7 +205,7 @@ impl Pair {
     }
 }
 
-/// Streams that have begun. None of them begins like one of another `round`.
+/// Streams that have begun. None of them begins like one of another `round` of this server.
 fn settled(victim: &mut Victim, plan: &Plan, round: usize) -> Result<Streams> {
     let streams = Streams::open(victim.port(), plan.streams, plan.stream_tokens, round);
     let opened = Instant::now();

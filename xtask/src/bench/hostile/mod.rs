@@ -129,6 +129,7 @@ fn measure_schema_gaps(workbench: &Workbench) -> Result<Gaps> {
     let mut gaps = Gaps::measure("schemas", &mut victim, &plan, |round| {
         payloads::schema_shots(&schemas, SCHEMA_TOKENS, round, plan.pairs)
     })?;
+    victim.start_anew()?;
     let honest = vec![payloads::honest(); schemas.len()];
     let others = Gaps::measure("honest schemas", &mut victim, &plan, |round| {
         payloads::schema_shots(&honest, SCHEMA_TOKENS, plan.pairs + round, 2 * plan.pairs)
