@@ -52,6 +52,7 @@ fn planted() -> Result<()> {
         let mut cargo = workspace::cargo();
         cargo
             .args(["test", "--test", "simulation", "--", "--nocapture"])
+            .args(["--exact", "the_planted_mistake_is_found"])
             .env("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/planted")
             .env("MOTET_PLANTED", mistake);
         if !cargo.status()?.success() {
