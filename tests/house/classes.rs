@@ -34,6 +34,19 @@ impl Load {
         Self::with_context(sequences_max, budget_tokens, 512)
     }
 
+    /// Two urgent requests run whose prompts fill the next steps; they are named first. A third
+    /// would only wait if it started.
+    fn with_full_steps() -> (Self, [SequenceId; 2], SequenceId) {
+        let mut load = Self::new(8, 2_000);
+        let step = load.house.scheduler_config.step_tokens_max;
+        let first = [0; 2].map(|_| load.submit(Priority::Urgent, 1, (3 * step, 4)));
+        load.run_until("two run", |load| {
+            first.iter().all(|name| load.has_started(*name))
+        });
+        let third = load.submit(Priority::Urgent, 1, (10, 4));
+        (load, first, third)
+    }
+
     fn with_context(sequences_max: usize, budget_tokens: usize, context_tokens_max: usize) -> Self {
         let oracle = OracleConfig {
             vocab_size: 50,
@@ -220,13 +233,7 @@ fn a_greedy_user_does_not_take_all_turns_of_its_class() {
 /// does not start in the free slot that it could use.
 #[test]
 fn no_lower_class_starts_while_a_higher_one_waits_behind_its_own_prompts() {
-    let mut load = Load::new(8, 2_000);
-    let step = load.house.scheduler_config.step_tokens_max;
-    let first = [0; 2].map(|_| load.submit(Priority::Urgent, 1, (3 * step, 4)));
-    load.run_until("two run", |load| {
-        first.iter().all(|name| load.has_started(*name))
-    });
-    let third = load.submit(Priority::Urgent, 1, (10, 4));
+    let (mut load, _, third) = Load::with_full_steps();
     let background = load.submit(Priority::Background, 2, (10, 4));
     assert!(!load.has_started(third), "it would only wait");
     load.run_until("the background request starts", |load| {
@@ -332,13 +339,7 @@ fn a_turn_that_finds_no_memory_is_given_up() {
 /// so the third starts.
 #[test]
 fn prompts_that_wait_for_their_masks_hold_no_other_back() {
-    let mut load = Load::new(8, 2_000);
-    let step = load.house.scheduler_config.step_tokens_max;
-    let first = [0; 2].map(|_| load.submit(Priority::Urgent, 1, (3 * step, 4)));
-    load.run_until("two run", |load| {
-        first.iter().all(|name| load.has_started(*name))
-    });
-    let third = load.submit(Priority::Urgent, 1, (10, 4));
+    let (mut load, first, third) = Load::with_full_steps();
     load.run_until("the cache has answered", |load| {
         load.house.messages.is_empty() && load.house.answers.is_empty()
     });

@@ -100,8 +100,8 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     result
 }
 
-/// Runs a stage, showing all that it says, and keeps the test runner's own summaries and what it says of
-/// failed tests.
+/// Runs a stage, showing all that it says, and keeps the test runner's own summaries and what it
+/// says of failed tests.
 fn run(stage: &Stage, summaries: &mut Vec<String>) -> Result<()> {
     let mut cargo = workspace::cargo();
     cargo

@@ -119,16 +119,13 @@ fn levels(text: &str) -> usize {
     deepest
 }
 
-/// What follows a string that has begun.
+/// The bytes after the end of a string, of which `bytes` are all but the first quote.
 fn after_string(mut bytes: &[u8]) -> &[u8] {
     while let Some(at) = memchr2(b'"', b'\\', bytes) {
-        let is_end = bytes[at] == b'"';
-        bytes = bytes
-            .get(at + 2 - usize::from(is_end)..)
-            .unwrap_or_default();
-        if is_end {
-            return bytes;
+        if bytes[at] == b'"' {
+            return &bytes[at + 1..];
         }
+        bytes = bytes.get(at + 2..).unwrap_or_default();
     }
     &[]
 }

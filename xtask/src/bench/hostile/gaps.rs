@@ -98,36 +98,37 @@ impl Gaps {
 
     /// Longest gap beside the attack ÷ undisturbed step.
     pub(super) fn longest_by_step(&self) -> Measured {
-        let all = |value: fn(&Pair) -> f64| -> Vec<f64> { self.pairs.iter().map(value).collect() };
-        let undisturbed = all(|pair| pair.longest_undisturbed / pair.step);
+        let undisturbed = self.all(|pair| pair.longest_undisturbed / pair.step);
         let remark = format!(
             "undisturbed: step {:.1} ms, longest gap {:.2} of them ({:.2} … {:.2}); beside the attack {:.0} ms",
-            median(&all(|pair| pair.step)) / MILLISECOND,
+            median(&self.all(|pair| pair.step)) / MILLISECOND,
             median(&undisturbed),
             range(&undisturbed).0,
             range(&undisturbed).1,
-            median(&all(|pair| pair.longest_attacked)) / MILLISECOND,
+            median(&self.all(|pair| pair.longest_attacked)) / MILLISECOND,
         );
-        self.measured(all(|pair| pair.longest_attacked / pair.step), remark)
+        self.measured(self.all(Pair::longest_in_steps), remark)
     }
 
     /// As [`longest_by_step`](Self::longest_by_step), for people.
     pub(super) fn longest_line(&self) -> String {
-        let gaps = self.pairs.iter();
-        let gaps: Vec<f64> = gaps.map(|pair| pair.longest_attacked / pair.step).collect();
+        let gaps = self.all(Pair::longest_in_steps);
         let (least, most) = range(&gaps);
         format!("{:.2} ({least:.2} … {most:.2})", median(&gaps))
     }
 
     /// Processor time for each token after the attack ÷ before.
     pub(super) fn after_by_before(&self) -> Measured {
-        let all = |value: fn(&Pair) -> f64| -> Vec<f64> { self.pairs.iter().map(value).collect() };
         let remark = format!(
             "{:.2} ms of a processor for each token before, {:.2} ms after",
-            median(&all(|pair| pair.cost_before)) / MILLISECOND,
-            median(&all(|pair| pair.cost_after)) / MILLISECOND,
+            median(&self.all(|pair| pair.cost_before)) / MILLISECOND,
+            median(&self.all(|pair| pair.cost_after)) / MILLISECOND,
         );
-        self.measured(all(|pair| pair.cost_after / pair.cost_before), remark)
+        self.measured(self.all(|pair| pair.cost_after / pair.cost_before), remark)
+    }
+
+    fn all(&self, value: fn(&Pair) -> f64) -> Vec<f64> {
+        self.pairs.iter().map(value).collect()
     }
 
     fn measured(&self, samples: Vec<f64>, remark: String) -> Measured {
@@ -187,6 +188,11 @@ impl Gaps {
 }
 
 impl Pair {
+    /// The longest gap beside the attack, in undisturbed steps.
+    fn longest_in_steps(&self) -> f64 {
+        self.longest_attacked / self.step
+    }
+
     fn line(&self) -> String {
         format!(
             "step {:.1} ms; longest gap {:.0} ms undisturbed, {:.0} ms beside the attack; a token \
