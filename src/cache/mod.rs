@@ -343,6 +343,9 @@ impl CacheCore {
         let paging = self.reset_paging();
         let mut trie = fresh.trie;
         trie.follow_like(&self.trie);
+        if paging.is_some() {
+            trie.note_unkept();
+        }
         *self = Self {
             trie,
             pins,

@@ -104,6 +104,7 @@ impl CacheCore {
     /// newcomers do not ask for any.
     #[must_use]
     pub fn with_pager(mut self, pager: &PagerConfig, has_copies: bool) -> Self {
+        self.trie.note_unkept();
         self.paging = Some(Paging {
             clean_part: pager.clean_part,
             has_copies,

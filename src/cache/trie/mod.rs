@@ -69,7 +69,7 @@ pub struct Node {
     listed: bool,
     restore_point: bool,
     keeping: Keeping,
-    /// Whether it is counted among what is not kept, if it is not.
+    /// Whether it is counted among what is not kept, if that is noted and it is not.
     counted: bool,
 }
 
@@ -127,10 +127,8 @@ pub struct Trie {
     salts: SecondaryMap<NodeKey, Salt>,
     /// Leaves that nobody holds.
     order: BTreeSet<Standing>,
-    /// Nodes that nobody holds and nobody has thought of keeping.
-    unkept: BTreeSet<Standing>,
-    /// Bytes of nodes that nobody holds and that are not kept.
-    unkept_bytes: usize,
+    /// What is not kept, where anybody keeps anything.
+    unkept: Option<Unkept>,
     policy: Box<dyn Eviction>,
     tokens: usize,
     bytes: usize,
@@ -138,6 +136,15 @@ pub struct Trie {
     tick: u64,
     /// What is cached as whole blocks, if somebody follows it.
     blocks: Option<Blocks>,
+}
+
+/// Nodes that nobody holds and that are not [kept](Keeping::Kept).
+#[derive(Debug, Default)]
+struct Unkept {
+    /// Those that nobody has thought of keeping.
+    order: BTreeSet<Standing>,
+    /// Bytes of all of them.
+    bytes: usize,
 }
 
 /// Retention priority, the policy's class, last use, node.
@@ -265,8 +272,7 @@ impl Trie {
             roots: BTreeMap::new(),
             salts: SecondaryMap::new(),
             order: BTreeSet::new(),
-            unkept: BTreeSet::new(),
-            unkept_bytes: 0,
+            unkept: None,
             policy,
             tokens: 0,
             bytes: 0,
@@ -334,10 +340,17 @@ impl Trie {
         self.protected_bytes
     }
 
-    /// Bytes of nodes that nobody holds and whose state is nowhere else.
+    /// Notes from now on what is not kept outside the device, for [`Self::unkept_bytes`] and
+    /// [`Self::coldest_unkept`]: a second order, which is no use to who keeps nothing.
+    pub(crate) fn note_unkept(&mut self) {
+        assert!(self.is_empty(), "it is noted of all there is");
+        self.unkept = Some(Unkept::default());
+    }
+
+    /// Bytes of nodes that nobody holds and whose state is nowhere else, if that is noted.
     #[must_use]
     pub fn unkept_bytes(&self) -> usize {
-        self.unkept_bytes
+        self.unkept.as_ref().map_or(0, |unkept| unkept.bytes)
     }
 
     /// Uses so far: the trie's clock.

@@ -164,22 +164,25 @@ impl Trie {
         }
     }
 
-    /// Nodes that nobody holds and nobody has thought of keeping, coldest first; about
-    /// `count`.
+    /// Nodes that nobody holds and nobody has thought of keeping, if that is noted, coldest
+    /// first; about `count`.
     #[must_use]
     pub fn coldest_unkept(&self, count: usize) -> Vec<NodeKey> {
+        let Some(unkept) = &self.unkept else {
+            return Vec::new();
+        };
         let mut coldest: Vec<(u8, u64, u64, NodeKey)> = Vec::new();
-        let mut oldest = self.unkept.first();
+        let mut oldest = unkept.order.first();
         while let Some(&(priority, class, ..)) = oldest {
             let begin = (priority, class, 0, NodeKey::default());
             // No tick is as late.
             let end = (priority, class, u64::MAX, NodeKey::default());
-            let of_class = self.unkept.range(begin..end);
+            let of_class = unkept.order.range(begin..end);
             coldest.extend(of_class.take(count).map(|&(_, _, last_use, key)| {
                 let worth = self.policy.worth(&self.nodes[key].facts(), self.tick);
                 (priority, worth, last_use, key)
             }));
-            oldest = self.unkept.range(end..).next();
+            oldest = unkept.order.range(end..).next();
         }
         coldest.sort_unstable();
         coldest.truncate(count);
@@ -242,18 +245,21 @@ impl Trie {
     }
 
     /// Puts a node that may go into the order, and one that nobody holds among what is
-    /// not kept, if it is not.
+    /// not kept, if that is noted and it is not.
     pub(super) fn list_if_free(&mut self, key: NodeKey) {
         let node = &mut self.nodes[key];
         if node.is_root() || node.holders > 0 {
             return;
         }
         let standing = node.standing(key);
-        if !node.counted && !node.keeping.is_kept() {
+        if let Some(unkept) = &mut self.unkept
+            && !node.counted
+            && !node.keeping.is_kept()
+        {
             node.counted = true;
-            self.unkept_bytes += node.bytes;
+            unkept.bytes += node.bytes;
             if node.keeping == Keeping::Not {
-                self.unkept.insert(standing);
+                unkept.order.insert(standing);
             }
         }
         if node.children.is_empty() {
@@ -269,9 +275,11 @@ impl Trie {
         if std::mem::take(&mut node.listed) {
             self.order.remove(&standing);
         }
-        if std::mem::take(&mut node.counted) {
-            self.unkept_bytes -= node.bytes;
-            self.unkept.remove(&standing);
+        if let Some(unkept) = &mut self.unkept
+            && std::mem::take(&mut node.counted)
+        {
+            unkept.bytes -= node.bytes;
+            unkept.order.remove(&standing);
         }
     }
 }
