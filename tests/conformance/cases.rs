@@ -123,10 +123,15 @@ impl<'a> Fact<'a> {
         value.is_some()
     }
 
-    /// The fields, in the order of the file or of the alphabet. Notes are left out.
-    pub(crate) fn fields(&self) -> Vec<(&'a str, Fact<'a>)> {
+    /// The fields' names, notes left out, in the order of the file or of the alphabet.
+    pub(crate) fn names(&self) -> Vec<&'a str> {
         let names = self.object().keys().map(String::as_str);
-        let names = names.filter(|name| !NOTES.contains(name));
+        names.filter(|name| !NOTES.contains(name)).collect()
+    }
+
+    /// All fields, for a rule that knows each of them or fails.
+    pub(crate) fn fields(&self) -> Vec<(&'a str, Fact<'a>)> {
+        let names = self.names().into_iter();
         names.map(|name| (name, self.get(name))).collect()
     }
 

@@ -18,7 +18,10 @@ pub(crate) const SUITES: &[Known] = &[Known {
     // What is left and the bound, under other names.
     beside: &["left", "max_allowed_gap", "turn"],
     shapes: &[
-        (&["first_prompt_len", "first_gen_len", "turns"], conversation),
+        (
+            &["first_prompt_len", "first_gen_len", "turns"],
+            conversation,
+        ),
         (&["prompt_len", "chunk", "steps"], cancelled_prefills),
         (&["steps"], divergent_cancels),
     ],
@@ -157,12 +160,21 @@ fn cancelled_prefills(check: &mut Check, case: &Fact<'_>) {
     let prompt = scenario.fresh(case.get("prompt_len").number());
     let mut reached = 0;
     for step in case.get("steps").items() {
-        let cancel = step.maybe("cancel_at").or_else(|| step.maybe("retry_cancel_at"));
+        let cancel = step
+            .maybe("cancel_at")
+            .or_else(|| step.maybe("retry_cancel_at"));
         let answer = if let Some(at) = cancel {
             reached = at.number();
             scenario.cancel(&prompt, chunk, reached)
         } else if let Some(probe) = step.maybe("probe") {
-            look(check, &mut scenario, &prompt, reached, &probe, &step.get("expect"));
+            look(
+                check,
+                &mut scenario,
+                &prompt,
+                reached,
+                &probe,
+                &step.get("expect"),
+            );
             continue;
         } else {
             assert!(step.get("retry_to_completion").flag());
@@ -188,7 +200,8 @@ fn look(
     probe: &Fact<'_>,
     expect: &Fact<'_>,
 ) {
-    let mut numbers = probe.text().split(' ').filter_map(|word| word.parse().ok());
+    let words = probe.text().split(' ');
+    let mut numbers = words.filter_map(|word| word.parse::<usize>().ok());
     let (Some(first), Some(fresh)) = (numbers.next(), numbers.next()) else {
         panic!("`{}` says of how many tokens it is", probe.text());
     };
@@ -245,7 +258,11 @@ fn divergent_cancels(check: &mut Check, case: &Fact<'_>) {
     if let Some(derived) = case.maybe("derived") {
         let first = derived.get("second_turn").numbers();
         check.same("second turn", turns.first(), Some(&first));
-        check.same("last turn", turns.last(), Some(&derived.get("final").numbers()));
+        check.same(
+            "last turn",
+            turns.last(),
+            Some(&derived.get("final").numbers()),
+        );
     }
     scenario.house.check_no_leak();
 }

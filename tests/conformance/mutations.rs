@@ -24,5 +24,9 @@ fn no_expectation_can_change_unnoticed() {
     let changed = change_all(&ours(), is_given);
     println!("{} expectations", changed.expectations);
     assert!(changed.without.is_empty(), "{:?}", changed.without);
-    assert!(changed.unnoticed.is_empty(), "\n{}", changed.unnoticed.join("\n"));
+    assert!(
+        changed.unnoticed.is_empty(),
+        "\n{}",
+        changed.unnoticed.join("\n")
+    );
 }

@@ -180,7 +180,8 @@ fn truncate(check: &mut Check, case: &Fact<'_>) {
     let keep = keep + usize::from(case.get("adds_bos").flag());
     let prompt: Vec<TokenId> = (0..len as TokenId).collect();
     let expect = case.get("expect");
-    let limit = match case.get("shift").flag() && case.get("truncate").flag() {
+    let [shifts, may_truncate] = ["shift", "truncate"].map(|field| case.get(field).flag());
+    let limit = match shifts && may_truncate {
         true => ContextLimit::Shift { keep },
         false => ContextLimit::Stop,
     };

@@ -109,7 +109,8 @@ impl Sealed {
         OwnRule { cached, points }
     }
 
-    fn seal(&mut self, points: &BTreeSet<usize>, fed: &[TokenId]) {
+    /// A sequence was fed these tokens, and sealed at these offsets and at its end.
+    pub(crate) fn seal(&mut self, points: &BTreeSet<usize>, fed: &[TokenId]) {
         let points = points.iter().filter(|at| **at < fed.len());
         self.ends.extend(points.map(|at| fed[..*at].to_vec()));
         self.ends.push(fed.to_vec());
@@ -123,14 +124,16 @@ impl Era {
         for name in names.keys() {
             let plain = name.trim_end_matches("+Lookahead");
             if plain != name {
-                traces.skip(&[name]);
+                traces.skip(&[name.as_str()]);
             }
             let mut known = ENVIRONMENTS.iter();
             let found = known.any(|(known, _)| *known == plain);
             assert!(found, "environment {name} is not known here");
         }
         let known = ENVIRONMENTS.iter().copied();
-        let there: Vec<Environment> = known.filter(|(name, _)| names.contains_key(*name)).collect();
+        let there: Vec<Environment> = known
+            .filter(|(name, _)| names.contains_key(*name))
+            .collect();
         assert!(!there.is_empty(), "there are traces");
         there
     }
@@ -237,7 +240,11 @@ impl Request {
 /// What is expected of requests in this environment.
 pub(crate) fn expected<'a>(expect: &Fact<'a>, environment: &str) -> Fact<'a> {
     let own = expect.maybe(environment);
-    let others = || expect.maybe("others").filter(|_| environment != "Transformer");
+    let others = || {
+        expect
+            .maybe("others")
+            .filter(|_| environment != "Transformer")
+    };
     own.or_else(others).unwrap_or_else(|| expect.clone())
 }
 

@@ -129,7 +129,9 @@ fn ring(check: &mut Check, case: &Fact<'_>) {
     let ops = case.get("ops").items();
     let records = ops.iter().filter(|op| op.get("op").text() == "record");
     let positions: Vec<usize> = records.map(|op| op.get("pos").number()).collect();
-    let all = ops.iter().filter_map(|op| op.maybe("pos").or_else(|| op.maybe("target")));
+    let all = ops
+        .iter()
+        .filter_map(|op| op.maybe("pos").or_else(|| op.maybe("target")));
     let last = all.map(|at| at.number()).max().expect("some position");
     let mut ring = Ring::new(&positions, last, case.get("capacity").number());
     for op in &ops {
@@ -223,7 +225,10 @@ fn incomplete(check: &mut Check, case: &Fact<'_>) {
     let from = removed[0].number();
     assert!(removed[1].is_null(), "all that follows is removed");
     let checkpoints = case.get("checkpoints").numbers();
-    assert!(checkpoints.contains(&(from - 1)), "its state would be restored");
+    assert!(
+        checkpoints.contains(&(from - 1)),
+        "its state would be restored"
+    );
     let mut house = House::new(&vec![Recurrent; layers.len()]);
     let tokens: Vec<TokenId> = (1..from as TokenId + 10).collect();
     // So what is incomplete there is nothing here: no state is taken.
@@ -245,12 +250,20 @@ fn incomplete(check: &mut Check, case: &Fact<'_>) {
 fn remove_middle(check: &mut Check, case: &Fact<'_>) {
     let checkpoints = case.get("checkpoints").numbers();
     let pending = case.get("pending_restore").number_or_null();
-    assert!(pending.is_none_or(|at| checkpoints.contains(&at)), "it is a checkpoint");
+    assert!(
+        pending.is_none_or(|at| checkpoints.contains(&at)),
+        "it is a checkpoint"
+    );
     let removed = case.get("remove").numbers();
     let last = checkpoints.iter().chain(&removed).copied().max();
     let mut ring = Ring::new(&checkpoints, last.expect("checkpoints"), checkpoints.len());
     for at in &checkpoints {
         ring.record(*at);
+    }
+    let computed = ring.house.tokens(ring.live.sequence).len();
+    if computed <= removed[1] {
+        let next = &ring.tokens[computed..=removed[1]];
+        ring.house.feed(ring.live.sequence, next);
     }
     let refused = ring
         .house

@@ -76,15 +76,22 @@ fn run(check: &mut Check, case: &Fact<'_>, era: Era) {
         }
         let labels: Vec<&str> = requests.iter().map(|request| &request.label[..]).collect();
         if let Some(after) = expect.maybe("user_node_exists_after") {
-            let unknown = after.texts().into_iter().find(|label| !labels.contains(label));
+            let unknown = after
+                .texts()
+                .into_iter()
+                .find(|label| !labels.contains(label));
             assert_eq!(unknown, None, "there is no such request");
         }
         if let Some(at) = expect.maybe("user_snapshot_at") {
-            let points = requests.iter().flat_map(|request| request.restore_points.clone());
+            let points = requests
+                .iter()
+                .flat_map(|request| request.restore_points.clone());
             check.same("restore points", points.collect(), vec![at.number()]);
         }
         if let Some(words) = expect.maybe("only_refreshed") {
-            traces.get(name).skip(&["restore_landing", "refreshed_nodes_end_offsets"]);
+            traces
+                .get(name)
+                .skip(&["restore_landing", "refreshed_nodes_end_offsets"]);
             last_use(check, &words, &mut house, &requests);
         }
         house.check_no_leak();
@@ -113,7 +120,10 @@ fn compare(
             }
             "remaining_lt" => {
                 let less_than = expected.number();
-                assert!(tokens - answer.cached < less_than, "{what}: less than {less_than}");
+                assert!(
+                    tokens - answer.cached < less_than,
+                    "{what}: less than {less_than}"
+                );
             }
             "pending_snapshots" => {
                 let expected = expected.number();
@@ -130,7 +140,10 @@ fn compare(
             "snapshot_offset" => {
                 let ends = ends(&house.nodes(), &request.inputs);
                 let at = expected.number();
-                assert!(ends.contains(&at), "{what}: sealed at {ends:?}, and not at {at}");
+                assert!(
+                    ends.contains(&at),
+                    "{what}: sealed at {ends:?}, and not at {at}"
+                );
             }
             _ => panic!("the field `{field}` of request {label} is not known here"),
         }
@@ -153,7 +166,9 @@ fn compare_by_label(
 ) {
     let label = &request.label;
     let held = [
-        expect.maybe("live_tokens").and_then(|live| live.maybe(label)),
+        expect
+            .maybe("live_tokens")
+            .and_then(|live| live.maybe(label)),
         expect.maybe(&format!("live_tokens_after_{label}")),
         expect.maybe(&format!("{label}_live_tokens")),
     ];
@@ -242,6 +257,7 @@ fn prefill(check: &mut Check, case: &Fact<'_>) {
         }
         if let Some(retry) = trace.maybe("retry") {
             let mut sealed = Sealed::new(layers);
+            sealed.seal(&points.iter().copied().collect(), &prompt[..fed]);
             for retry in retry.items().iter().map(Request::of) {
                 retry.run(check, &mut house, Era::Head, &mut sealed);
             }
@@ -259,26 +275,31 @@ fn eviction_at_head(check: &mut Check, case: &Fact<'_>) {
     let each = expect.maybe("inflate_each_snapshot_GiB");
     let each = each.map_or(SNAPSHOT_GIB, |each| each.number());
     let snapshots = expect.get("budget_GiB").number() / each;
-    evict(case, Era::Head, snapshots, |path_len, fits, system, resumed| {
-        if let Some(within) = expect.maybe("after_evict_bytes_le_budget") {
-            check.same("within the budget", fits, within.flag());
-        }
-        if let Some(least) = expect.maybe("active_path_len_ge") {
-            assert!(path_len >= least.number(), "{path_len} parts");
-        }
-        if let Some(fully) = expect.maybe("system_prompt_still_matches_fully") {
-            check.same("still there", resumed == system, fully.flag());
-        }
-    });
+    evict(
+        case,
+        Era::Head,
+        snapshots,
+        |path_len, fits, system, resumed| {
+            if let Some(within) = expect.maybe("after_evict_bytes_le_budget") {
+                check.same("within the budget", fits, within.flag());
+            }
+            if let Some(least) = expect.maybe("active_path_len_ge") {
+                assert!(path_len >= least.number(), "{path_len} parts");
+            }
+            if let Some(fully) = expect.maybe("system_prompt_still_matches_fully") {
+                check.same("still there", resumed == system, fully.flag());
+            }
+        },
+    );
 }
 
 fn eviction_in_seed_era(check: &mut Check, case: &Fact<'_>) {
     let expect = case.get("expect");
     // The budget is in a field's name.
-    let within = expect.fields().into_iter().find_map(|(field, within)| {
-        let budget = field.strip_prefix("after_evict_bytes_le_")?;
+    let within = expect.names().into_iter().find_map(|name| {
+        let budget = name.strip_prefix("after_evict_bytes_le_")?;
         let budget: usize = budget.strip_suffix("GiB")?.parse().ok()?;
-        Some((budget, within.flag()))
+        Some((budget, expect.get(name).flag()))
     });
     let (budget, within) = within.expect("a budget");
     let snapshots = budget / SNAPSHOT_GIB;

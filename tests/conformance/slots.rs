@@ -138,7 +138,14 @@ fn find(check: &mut Check, case: &Fact<'_>) {
         };
         check.same_or_instead("slot", chosen, own_rule, expected);
         if let (SlotChoice::Best, Some(derived)) = (policy, case.maybe("derived")) {
-            fork(check, &derived.get("best_fork"), &slots, &house, begun, &prompt);
+            fork(
+                check,
+                &derived.get("best_fork"),
+                &slots,
+                &house,
+                begun,
+                &prompt,
+            );
         }
     }
 }
@@ -159,7 +166,11 @@ fn fork(
     let age = |slot: &&OldSlot| std::cmp::Reverse(slot.age_s.unwrap_or(usize::MAX));
     let oldest = slots.iter().min_by_key(age).expect("slots");
     let forks = most > 0 && most < source.inputs.len() && oldest.id != source.id;
-    assert_eq!(fork.is_null(), !forks, "a fork is of a part of a conversation");
+    assert_eq!(
+        fork.is_null(),
+        !forks,
+        "a fork is of a part of a conversation"
+    );
     if forks {
         check.same("source", source.id, fork.get("src").number());
         let kept = house.matched(&source.inputs);
@@ -180,7 +191,11 @@ fn load(check: &mut Check, case: &Fact<'_>) {
     let (slots, prompt) = (old_slots(case), case.get("prompt").tokens());
     let in_use = slots.iter().filter(|slot| slot.in_use).count();
     if in_use > 0 {
-        assert_eq!(in_use, slots.len(), "some slots `in_use` are not known here");
+        assert_eq!(
+            in_use,
+            slots.len(),
+            "some slots `in_use` are not known here"
+        );
         return load_beside(check, case, &slots, &prompt);
     }
     let expect = case.get("expect");

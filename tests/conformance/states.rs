@@ -142,7 +142,7 @@ fn restored_by_reference(check: &mut Check, case: &Fact<'_>) {
 
 fn single_token(check: &mut Check, case: &Fact<'_>) {
     let schedule = case.get("schedule").text();
-    let after = schedule.strip_prefix("before+").map(str::parse);
+    let after = schedule.strip_prefix("before+").map(str::parse::<usize>);
     let Some(Ok(after)) = after else {
         panic!("`{schedule}` is no `before+N`");
     };
@@ -188,15 +188,13 @@ fn exact_offset(check: &mut Check, case: &Fact<'_>) {
     let live = house.begin(&tokens, &[advance]);
     house.feed(live.sequence, &tokens[..advance + more]);
     for (field, expected) in case.get("expect").fields() {
-        match field.strip_prefix("restore_") {
-            Some(at) => {
-                let at = at.parse().expect("an offset");
-                check.same(field, house.can_resume(&tokens, at), expected.flag());
-            }
-            None => {
-                let cached = go_back(&mut house, &tokens, advance);
-                check.same(field, cached, expected.number());
-            }
+        if let Some(at) = field.strip_prefix("restore_") {
+            let at = at.parse().expect("an offset");
+            check.same(field, house.can_resume(&tokens, at), expected.flag());
+        } else {
+            assert_eq!(field, "offset_after", "a field that is not known here");
+            let cached = go_back(&mut house, &tokens, advance);
+            check.same(field, cached, expected.number());
         }
     }
 }

@@ -57,7 +57,10 @@ pub(crate) fn all() -> Vec<Suite> {
 /// The suites of our own files: what ollama's tests pin down, and other cases.
 pub(crate) fn ours() -> Vec<Suite> {
     let files = [OWN, OTHERS];
-    files.iter().flat_map(|path| cases::read(path.as_ref())).collect()
+    files
+        .iter()
+        .flat_map(|path| cases::read(path.as_ref()))
+        .collect()
 }
 
 pub(crate) fn known(suite: &str) -> Option<&'static Known> {
@@ -123,10 +126,10 @@ impl Known {
         let shape = shapes.find(|(fields, _)| fields.iter().all(|field| case.has(field)));
         let Some((_, run)) = shape else {
             let shapes: Vec<_> = self.shapes.iter().map(|(fields, _)| fields).collect();
-            let fields: Vec<&str> = case.fields().iter().map(|(field, _)| *field).collect();
             panic!(
-                "its fields {fields:?} are those of no shape that is known here: each has all of \
-                 one of {shapes:?}"
+                "its fields {:?} are those of no shape that is known here: each has all of one of \
+                 {shapes:?}",
+                case.names()
             );
         };
         *run

@@ -44,7 +44,10 @@ pub(crate) const SUITES: &[Known] = &[
 /// A node may follow others: then its state begins where these end.
 fn split(check: &mut Check, case: &Fact<'_>) {
     let given = case.get("node");
-    let (tokens, range) = (given.get("tokens").tokens(), given.get("snapshot").numbers());
+    let (tokens, range) = (
+        given.get("tokens").tokens(),
+        given.get("snapshot").numbers(),
+    );
     let above = vec![NEXT; range[0]];
     let mut named = Named::new();
     if !above.is_empty() {
@@ -211,7 +214,10 @@ fn merge_layers(check: &mut Check, case: &Fact<'_>) {
         for (kind, given) in kinds.iter().zip(&given) {
             let own = kind.map(|_| vec![range.start, range.end]);
             let given = (!given.is_null()).then(|| given.numbers());
-            assert_eq!(given, own, "each layer's state, if it has any, is of the range");
+            assert_eq!(
+                given, own,
+                "each layer's state, if it has any, is of the range"
+            );
         }
         sealed(&mut oracle, computed, range)
     });
@@ -248,7 +254,10 @@ fn layers_in(field: &str) -> Option<Vec<usize>> {
         return Some(vec![layer]);
     }
     let layers = field.strip_prefix("layers_")?.strip_suffix("_present")?;
-    layers.split("_and_").map(|layer| layer.parse().ok()).collect()
+    layers
+        .split("_and_")
+        .map(|layer| layer.parse().ok())
+        .collect()
 }
 
 /// Motet seals compact copies: a segment's bytes are counted when it is made.
@@ -299,9 +308,9 @@ fn bytes_of_a_swap(check: &mut Check, case: &Fact<'_>) {
     let steps: Vec<Step<'_>> = texts.iter().map(|text| Step::of(text)).collect();
     let whole = |wanted: &str| -> usize {
         let size = |step: &Step<'_>| match *step {
-            Step::Install(name, size) | Step::SwapIn(name, size) | Step::Materialize(name, size) => {
-                usize::from(name == wanted) * size
-            }
+            Step::Install(name, size)
+            | Step::SwapIn(name, size)
+            | Step::Materialize(name, size) => usize::from(name == wanted) * size,
         };
         steps.iter().map(size).sum()
     };

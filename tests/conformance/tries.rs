@@ -52,7 +52,10 @@ impl Named {
     pub(crate) fn of(tree: &Fact<'_>) -> Self {
         let mut named = Self::new();
         assert_eq!(tree.get("id").text(), "root");
-        assert!(tree.get("tokens").items().is_empty(), "a root has no tokens");
+        assert!(
+            tree.get("tokens").items().is_empty(),
+            "a root has no tokens"
+        );
         named.add_children(tree, &[]);
         named.trie.check_integrity();
         named
@@ -148,7 +151,11 @@ fn find(check: &mut Check, case: &Fact<'_>) {
         let path = [named.root].into_iter().chain(found.path).chain(partial);
         let path: Vec<NodeKey> = path.filter(|node| known.contains(node)).collect();
         if let Some(last) = expect.maybe("path_last") {
-            check.same("the path's last", path.last().copied(), Some(named.key(&last)));
+            check.same(
+                "the path's last",
+                path.last().copied(),
+                Some(named.key(&last)),
+            );
         }
         if let Some(expected) = expect.maybe("path") {
             let expected = expected.items();

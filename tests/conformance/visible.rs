@@ -350,7 +350,10 @@ fn can_resume(check: &mut Check, case: &Fact<'_>) {
         assert_eq!(fill.get("op").text(), "batch");
         let parts = parts(fill);
         let own = parts.get(&0).expect("it is sequence 0's");
-        assert!(parts.len() == 1 && own.positions[0] == keys.len(), "no gaps");
+        assert!(
+            parts.len() == 1 && own.positions[0] == keys.len(),
+            "no gaps"
+        );
         keys.extend(&own.keys);
     }
     assert!(keys.len() <= capacity, "it fits");

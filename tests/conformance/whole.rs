@@ -85,15 +85,25 @@ fn what_is_unsupported_is_so_by_its_fields() {
     for suite in &suites {
         for case in &suite.cases {
             let text = case.facts.to_string();
-            let of_suite = UNSUPPORTED.iter().filter(|listed| listed.suite == suite.name);
+            let of_suite = UNSUPPORTED
+                .iter()
+                .filter(|listed| listed.suite == suite.name);
             let has = |field: &str| text.contains(&format!("\"{field}\":"));
             let found = of_suite.map(|listed| listed.field).find(|field| has(field));
             let unsupported = run_case(suite, case) == Ok(Outcome::Unsupported);
-            assert_eq!(found.is_some(), unsupported, "{}, {}", suite.name, case.name);
+            assert_eq!(
+                found.is_some(),
+                unsupported,
+                "{}, {}",
+                suite.name,
+                case.name
+            );
             fields.extend(found);
         }
     }
-    let all_used = UNSUPPORTED.iter().all(|listed| fields.contains(&listed.field));
+    let all_used = UNSUPPORTED
+        .iter()
+        .all(|listed| fields.contains(&listed.field));
     assert!(all_used, "what is listed as unsupported is there");
 }
 
@@ -113,9 +123,15 @@ fn what_is_not_known_is_named() {
     let place = format!("{suite}, {case}: ");
     let field = complaints(&|suite| suite.cases[0].facts["new"] = json!(1));
     assert!(field.starts_with(&place), "{field}");
-    assert!(field.ends_with("the field `new` is not known here"), "{field}");
+    assert!(
+        field.ends_with("the field `new` is not known here"),
+        "{field}"
+    );
     let shape = complaints(&|suite| suite.cases[0].facts = json!({"new": 1}));
     assert!(shape.starts_with(&place), "{shape}");
-    assert!(shape.contains(r#"its fields ["new"] are those of no shape"#), "{shape}");
+    assert!(
+        shape.contains(r#"its fields ["new"] are those of no shape"#),
+        "{shape}"
+    );
     assert!(known("new").is_none());
 }

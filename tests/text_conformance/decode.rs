@@ -21,7 +21,10 @@ pub(crate) const SUITES: &[Known] = &[Known {
     own_cases: 2,
     beside: &[],
     shapes: &[
-        (&["table", "eos", "seed", "position", "num_predict"], decodes),
+        (
+            &["table", "eos", "seed", "position", "num_predict"],
+            decodes,
+        ),
         (&["seed", "position", "cancel_after_streamed"], is_cancelled),
     ],
 }];
@@ -58,7 +61,10 @@ fn decodes(check: &mut Check, fact: &Fact<'_>) {
     let seed = table.remove(0);
     let shown = table.len() - 1;
     let most = fact.get("num_predict").number();
-    assert!(shown < most, "an output that its length ends is not known here");
+    assert!(
+        shown < most,
+        "an output that its length ends is not known here"
+    );
     let before = vec![BEFORE; fact.get("position").number()];
     let prompt = [&before[..], &[seed]].concat();
     let config = ending_after(&prompt, shown);

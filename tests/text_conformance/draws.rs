@@ -1,5 +1,6 @@
 //! One draw from one row, alone and beside others.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use motet::TokenId;
@@ -93,21 +94,24 @@ fn draws(check: &mut Check, fact: &Fact<'_>) {
 /// request, its tokens, and the row.
 fn draws_together(check: &mut Check, fact: &Fact<'_>) {
     let slots = fact.get("slots").items();
-    let slot = |id: usize| {
-        let slot = slots.iter().map(Fact::items);
-        let mut found = slot.filter(|slot| slot[0].number() == id);
-        found.next().expect("a slot of this id")
-    };
+    let slots: BTreeMap<usize, (Sampling, Vec<TokenId>)> = slots
+        .iter()
+        .map(|slot| {
+            let slot = slot.items();
+            (slot[0].number(), (sampling(&slot[1]), slot[2].tokens()))
+        })
+        .collect();
     let order = fact.get("sample").numbers();
     let rows: Vec<Vec<f32>> = fact.get("rows").items().iter().map(floats).collect();
     assert_eq!(order.len(), rows.len(), "a row for each");
     let drawing = |id: usize| {
-        let slot = slot(id);
-        let sampling = sampling(&slot[1]);
-        let mut drawer = drawer(sampling, &slot[2].tokens());
-        drawer
-            .drawing(Draw { sampling, index: 0 })
-            .expect("there is no grammar")
+        let (sampling, priors) = &slots[&id];
+        let mut drawer = drawer(*sampling, priors);
+        let draw = Draw {
+            sampling: *sampling,
+            index: 0,
+        };
+        drawer.drawing(draw).expect("there is no grammar")
     };
     let alone: Vec<TokenId> = order
         .iter()

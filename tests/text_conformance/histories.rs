@@ -93,8 +93,11 @@ fn counts(check: &mut Check, fact: &Fact<'_>) {
 
 fn repeats(check: &mut Check, fact: &Fact<'_>) {
     let expect = fact.get("expect");
-    let count = expect.text().split(' ').find_map(|word| word.parse().ok());
-    let count: u64 = count.expect("how many tokens");
+    let count = expect
+        .text()
+        .split(' ')
+        .find_map(|word| word.parse::<u64>().ok());
+    let count = count.expect("how many tokens");
     let words = format!("same seed -> same {count} tokens; other seed -> differs");
     check.prose(&expect, &words);
     let row: Vec<f32> = (0..50).map(|token| (token % 7) as f32 / 4.0).collect();

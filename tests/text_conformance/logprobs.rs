@@ -66,7 +66,9 @@ fn from_logits(check: &mut Check, fact: &Fact<'_>) {
     if let Some(results) = expect.maybe("results") {
         check.same("results", usize::from(found.is_some()), results.number());
     }
-    let derived = fact.maybe("derived_logprobs").map(|derived| derived.items());
+    let derived = fact
+        .maybe("derived_logprobs")
+        .map(|derived| derived.items());
     let Some(found) = found else {
         assert!(logits.is_empty(), "every row has its log probabilities");
         return;

@@ -13,5 +13,9 @@ fn no_expectation_can_change_unnoticed() {
     println!("{} expectations", changed.expectations);
     let all_of_it = changed.without.iter().all(|suite| suite == WITHOUT_VALUES);
     assert!(all_of_it, "{:?}", changed.without);
-    assert!(changed.unnoticed.is_empty(), "\n{}", changed.unnoticed.join("\n"));
+    assert!(
+        changed.unnoticed.is_empty(),
+        "\n{}",
+        changed.unnoticed.join("\n")
+    );
 }
