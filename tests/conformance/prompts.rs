@@ -123,13 +123,16 @@ fn generate(
         ..OracleConfig::default()
     };
     let request = settings(Request::tokens(prompt).ignore_end_tokens());
+    // A case may be longer than what is worth truncating.
+    let mut config = EngineConfig::default();
+    config.text.shift_contexts_max = prompt.len().max(4);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build();
     runtime.expect("a runtime").block_on(async {
         let engine =
             Engine::builder(move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle")))
-                .config(EngineConfig::default())
+                .config(config)
                 .start()
                 .await
                 .expect("the engine starts");

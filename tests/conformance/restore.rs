@@ -41,8 +41,6 @@ struct Ring {
     house: House,
     live: Begun,
     tokens: Vec<TokenId>,
-    /// All positions that are to be recorded.
-    positions: Vec<usize>,
     /// Positions that were recorded, whatever a ring may have forgotten.
     recorded: Vec<usize>,
     /// Where the sequence went another way and no state was.
@@ -62,7 +60,6 @@ impl Ring {
             house,
             live,
             tokens,
-            positions: positions.to_vec(),
             recorded: Vec::new(),
             branch: None,
             entries: vec![None; capacity],
@@ -98,16 +95,16 @@ impl Ring {
         self.house.resumable(&self.tokens[..known]).checked_sub(1)
     }
 
-    /// The sequence goes another way after this position: it begins anew, and shares
-    /// what came before.
-    fn prune_after(&mut self, position: usize) {
+    /// The sequence goes another way after this position: it begins anew, shares what
+    /// came before, and will be asked to record these later positions.
+    fn prune_after(&mut self, position: usize, later: &[usize]) {
         let computed = self.house.tokens(self.live.sequence).len();
         self.house.close(self.live.sequence);
         let others = self.tokens.len() as TokenId;
         for token in &mut self.tokens[position + 1..] {
             *token += others;
         }
-        let points = points(&self.positions, self.tokens.len());
+        let points = points(later, self.tokens.len());
         self.live = self.house.begin(&self.tokens, &points);
         self.recorded.retain(|at| *at <= position);
         // Where a prompt branches off, Motet seals it.
@@ -125,16 +122,22 @@ fn points(positions: &[usize], end: usize) -> Vec<usize> {
     positions.iter().map(|at| at + 1).chain([end]).collect()
 }
 
+/// Positions that are recorded before the sequence goes another way.
+fn recorded_next(ops: &[Fact<'_>]) -> Vec<usize> {
+    let is = |op: &Fact<'_>, kind: &str| op.get("op").text() == kind;
+    let until = ops.iter().take_while(|op| !is(op, "prune_after"));
+    let records = until.filter(|op| is(op, "record"));
+    records.map(|op| op.get("pos").number()).collect()
+}
+
 fn ring(check: &mut Check, case: &Fact<'_>) {
     let ops = case.get("ops").items();
-    let records = ops.iter().filter(|op| op.get("op").text() == "record");
-    let positions: Vec<usize> = records.map(|op| op.get("pos").number()).collect();
     let all = ops
         .iter()
         .filter_map(|op| op.maybe("pos").or_else(|| op.maybe("target")));
     let last = all.map(|at| at.number()).max().expect("some position");
-    let mut ring = Ring::new(&positions, last, case.get("capacity").number());
-    for op in &ops {
+    let mut ring = Ring::new(&recorded_next(&ops), last, case.get("capacity").number());
+    for (at, op) in ops.iter().enumerate() {
         match op.get("op").text() {
             "record" => {
                 let before = ring.restorable().len();
@@ -155,7 +158,10 @@ fn ring(check: &mut Check, case: &Fact<'_>) {
                 let recorded = ring.recorded.iter().copied().filter(before).max();
                 check.same_or_instead("best", ring.best(target), recorded, expected);
             }
-            "prune_after" => ring.prune_after(op.get("pos").number()),
+            "prune_after" => {
+                let later = recorded_next(&ops[at + 1..]);
+                ring.prune_after(op.get("pos").number(), &later);
+            }
             "state" => state(check, &ring, &op.get("expect")),
             other => panic!("`{other}` is no operation"),
         }
@@ -199,7 +205,7 @@ fn prepare(check: &mut Check, case: &Fact<'_>) {
     for at in &checkpoints {
         ring.record(*at);
     }
-    ring.prune_after(target - 1);
+    ring.prune_after(target - 1, &[]);
     let expect = case.get("expect");
     check.same("found", ring.live.cached > 0, expect.get("ok").flag());
     if let Some(kept) = expect.maybe("tokens_kept") {

@@ -78,8 +78,14 @@ fn house(slots: &[OldSlot], slot_choice: SlotChoice) -> House {
         .filter(|slot| !slot.inputs.is_empty())
         .collect();
     held.sort_by_key(|slot| std::cmp::Reverse(slot.age_s));
-    for slot in held {
+    for slot in &held {
         house.converse(&slot.inputs, &[]);
+    }
+    // Those that begin like an older one have taken it over. Each is used once more to
+    // its end, so that none has.
+    for slot in &held {
+        let used = house.begin(&[&slot.inputs[..], &[NEXT]].concat(), &[]);
+        house.discard(used.sequence);
     }
     house
 }
@@ -128,14 +134,8 @@ fn find(check: &mut Check, case: &Fact<'_>) {
         let chosen = taken(&mut house, &slots, &newcomer, begun);
         check.same("shared", begun.cached, expect.get("len").number());
         let expected = expect.get("slot").number();
-        // Without anything in common, `Longest` of ollama's takes the first slot, and
-        // Motet's lets go who is last in the order, as `Best` does.
-        let beside = slots.iter().all(|slot| !slot.inputs.is_empty()) && begun.cached == 0;
-        let oldest = slots.iter().max_by_key(|slot| slot.age_s).expect("slots");
-        let own_rule = match beside && policy == SlotChoice::Longest {
-            true => oldest.id,
-            false => expected,
-        };
+        check.theirs("slot", ollamas_rule(&slots, &prompt, policy), expected);
+        let own_rule = own_rule(&slots, &newcomer, begun.cached, policy);
         check.same_or_instead("slot", chosen, own_rule, expected);
         if let (SlotChoice::Best, Some(derived)) = (policy, case.maybe("derived")) {
             fork(
@@ -150,6 +150,42 @@ fn find(check: &mut Check, case: &Fact<'_>) {
     }
 }
 
+/// The slot that Motet's rule gives. Of several that share as much `Longest` takes over
+/// the one that was used last, where ollama's takes the first; without anything in common
+/// it lets the oldest go, as `Best` does.
+fn own_rule(slots: &[OldSlot], newcomer: &[TokenId], cached: usize, policy: SlotChoice) -> usize {
+    let most = slots
+        .iter()
+        .filter(|slot| common_prefix(&slot.inputs, newcomer) == cached);
+    let last_used = most.min_by_key(|slot| slot.age_s);
+    let taken_over = last_used.filter(|_| policy == SlotChoice::Longest && cached > 0);
+    continued(slots, newcomer, cached).unwrap_or_else(|| taken_over.unwrap_or(oldest(slots)).id)
+}
+
+/// The slot that ollama's rule gives: the first that shares most, unless `Best` would have
+/// to take it over; then the oldest.
+fn ollamas_rule(slots: &[OldSlot], prompt: &[TokenId], policy: SlotChoice) -> usize {
+    let first = sharing_most(slots, prompt);
+    let shared = common_prefix(&first.inputs, prompt);
+    let is_whole = shared > 0 && shared == first.inputs.len();
+    match policy {
+        SlotChoice::Best if !is_whole => oldest(slots).id,
+        _ => first.id,
+    }
+}
+
+/// The first slot that shares most with a prompt.
+fn sharing_most<'a>(slots: &'a [OldSlot], prompt: &[TokenId]) -> &'a OldSlot {
+    let less = |slot: &&OldSlot| std::cmp::Reverse(common_prefix(&slot.inputs, prompt));
+    slots.iter().min_by_key(less).expect("slots")
+}
+
+/// The one that was never used, or else the longest time ago.
+fn oldest(slots: &[OldSlot]) -> &OldSlot {
+    let age = |slot: &&OldSlot| std::cmp::Reverse(slot.age_s.unwrap_or(usize::MAX));
+    slots.iter().min_by_key(age).expect("slots")
+}
+
 /// What a newcomer forks from is what it shares most with, and stays.
 fn fork(
     check: &Check,
@@ -159,12 +195,9 @@ fn fork(
     begun: Begun,
     prompt: &[TokenId],
 ) {
-    let shared = |slot: &OldSlot| common_prefix(&slot.inputs, prompt);
-    let most = slots.iter().map(shared).max().expect("slots");
-    let source = slots.iter().find(|slot| shared(slot) == most);
-    let source = source.expect("one that shares most");
-    let age = |slot: &&OldSlot| std::cmp::Reverse(slot.age_s.unwrap_or(usize::MAX));
-    let oldest = slots.iter().min_by_key(age).expect("slots");
+    let source = sharing_most(slots, prompt);
+    let most = common_prefix(&source.inputs, prompt);
+    let oldest = oldest(slots);
     let forks = most > 0 && most < source.inputs.len() && oldest.id != source.id;
     assert_eq!(
         fork.is_null(),
