@@ -104,7 +104,10 @@ async fn a_fork_continues_its_source_and_shares_its_state() {
 #[tokio::test]
 async fn a_fork_has_its_sources_salt_and_context_limit() {
     let oracle = oracle(FULL);
-    let engine = engine(&oracle).await;
+    let mut config = EngineConfig::default();
+    // The source pauses long before its context is full.
+    config.scheduler.unread_tokens_max = 16;
+    let engine = start(&oracle, config).await.unwrap();
     let prompt = text(1..41);
     let request = Request::tokens(prompt.clone()).output_tokens_max(1000);
     let request = request.ignore_end_tokens().cache_salt("a").shift(20);

@@ -9,7 +9,7 @@ async fn report(engine: &Engine) {
         while let Some(event) = events.try_next() {
             match event {
                 EngineEvent::Step(step) => slowest = slowest.max(step.busy),
-                EngineEvent::Preempted { sequence } => println!("{sequence} waits for memory"),
+                EngineEvent::Preempted { sequence, .. } => println!("{sequence} gives way"),
                 _ => {}
             }
         }
