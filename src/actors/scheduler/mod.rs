@@ -208,12 +208,15 @@ impl Actor for Scheduler {
         }
     }
 
-    /// A panic beside the core costs the core as well.
+    /// A panic beside the core costs the core as well. Of a broken engine the actor ends.
     async fn on_panic(
         &mut self,
         _actor_ref: WeakActorRef<Self>,
-        _panic: PanicError,
+        panic: PanicError,
     ) -> Result<ControlFlow<ActorStopReason>, Self::Error> {
+        if self.breakdown.reason().is_some() {
+            return Ok(ControlFlow::Break(ActorStopReason::Panicked(panic)));
+        }
         self.rebuild();
         Ok(ControlFlow::Continue(()))
     }
