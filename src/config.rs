@@ -70,7 +70,7 @@ pub struct RecoveryConfig {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedulerConfig {
     /// Sequences that may run at once. More give more throughput and a longer
-    /// wait between two tokens; 64 is past the knee on most devices.
+    /// wait between two tokens: measure from where on throughput does not grow.
     pub sequences_max: usize,
     /// Requests that may wait beyond those that run. A full queue refuses at
     /// once. Choose how long a caller may wait, times requests served in that

@@ -1,4 +1,5 @@
-//! The Llama family (Llama, SmolLM2, Mistral) on MLX: Metal, CUDA or the CPU.
+//! The Llama family (Llama, SmolLM2, Mistral) on MLX: the CPU, Metal or CUDA. Only the CPU under
+//! Linux has been run.
 //!
 //! A step is one MLX graph. Rows of all spans are packed, so that norms,
 //! projections and MLP run once over `[rows, dim]` whatever the mix of decode and
@@ -13,9 +14,8 @@
 //! Segments leave as parcels of their arrays and come back as such, without a copy on
 //! the model's thread.
 //!
-//! On the CPU everything is in single precision. On a GPU (which this project's
-//! own checks do not reach) plain weights and cached state are bfloat16, and
-//! quantised weights stay quantised.
+//! On the CPU everything is in single precision. On a GPU plain weights and cached
+//! state are bfloat16, and quantised weights stay quantised.
 
 mod attention;
 mod batch;
