@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode, header};
 use common::client::{Answer, CHAT, Server, TEXT, chat, post, whole};
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
 #[tokio::test]
