@@ -11,6 +11,7 @@ use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
+use toml_edit::DocumentMut;
 
 use crate::cache::{Cache, remove};
 use crate::model::Model;
@@ -22,8 +23,28 @@ const PROMPT: &str = "The capital of France is";
 const ANSWER: &str = "Paris";
 /// A version that no bridge has.
 const OTHER_VERSION: u32 = 999;
-/// What the program has to have opened, in the bundle.
+/// Has the program use OpenBLAS, which is opened at the first product only.
+const ON_BLAS: &str = "blas";
+/// What the program has to have opened then, in the bundle.
 const LIBRARIES: [&str; 3] = ["libmlxc.so", "libmlx.so", "libscipy_openblas.so"];
+/// A crate with Motet's build script.
+const STUB: &str = r#"[package]
+name = "stub"
+version = "0.1.0"
+edition = "2024"
+
+[workspace]
+
+[features]
+default = ["mlx"]
+mlx = []
+
+[dependencies]
+mlx-sys = { version = "*", default-features = false }
+
+[build-dependencies]
+cc = "1"
+"#;
 
 pub(crate) fn command() -> Result<()> {
     let mut timings = Timings::default();
@@ -49,7 +70,7 @@ pub(crate) fn command() -> Result<()> {
     timings.time("refused at load", || {
         refused_at_load(&place, &bundled, &model)
     })?;
-    timings.time("refused at build", || refused_at_build(&krate))?;
+    timings.time("refused at build", || refused_at_build(&place, &krate))?;
 
     println!("\n{}", timings.table());
     remove(&place)
@@ -78,20 +99,27 @@ fn place(cache: &Cache) -> Result<PathBuf> {
 fn copy_example(to: &Path) -> Result<()> {
     let checkout = workspace::root();
     let example = checkout.join(EXAMPLE);
-    fs::create_dir_all(to.join("src"))?;
-    fs::copy(example.join("src/main.rs"), to.join("src/main.rs"))?;
-    fs::copy(checkout.join("Cargo.lock"), to.join("Cargo.lock"))?;
+    copy(&example, to, "src/main.rs")?;
+    copy(&checkout, to, "Cargo.lock")?;
     let manifest = fs::read_to_string(example.join("Cargo.toml"))?;
-    let here = "path = \"../..\"";
-    ensure!(
-        manifest.contains(here),
-        "{EXAMPLE} does not name Motet's folder"
-    );
-    let there = format!(
-        "path = {}",
-        toml_edit::Value::from(checkout.display().to_string())
-    );
-    fs::write(to.join("Cargo.toml"), manifest.replace(here, there.trim()))?;
+    let mut manifest: DocumentMut = manifest.parse().context("the example's Cargo.toml")?;
+    let motet = manifest["dependencies"]["motet"].as_inline_table_mut();
+    let motet = motet.with_context(|| format!("{EXAMPLE} does not depend on Motet"))?;
+    motet.insert("path", checkout.display().to_string().into());
+    // What is built with the checkout's profiles is there already.
+    let own = fs::read_to_string(checkout.join("Cargo.toml"))?;
+    let mut own: DocumentMut = own.parse().context("the checkout's Cargo.toml")?;
+    manifest["profile"] = own
+        .remove("profile")
+        .context("the checkout has no profiles")?;
+    let config = fs::read_to_string(checkout.join(".cargo/config.toml"))?;
+    let config: DocumentMut = config.parse().context("the checkout's configuration")?;
+    if let Some(packages) = config["profile"]["dev"]["package"].as_table() {
+        for (name, profile) in packages {
+            manifest["profile"]["dev"]["package"][name] = profile.clone();
+        }
+    }
+    fs::write(to.join("Cargo.toml"), manifest.to_string())?;
     Ok(())
 }
 
@@ -149,7 +177,11 @@ fn build(krate: &Path) -> Result<PathBuf> {
 
 /// Runs the program, and checks what the model says.
 fn run(program: &mut Command, model: &Path) -> Result<Output> {
-    program.arg(model).arg(PROMPT);
+    run_with(program, model, &[])
+}
+
+fn run_with(program: &mut Command, model: &Path, more: &[&str]) -> Result<Output> {
+    program.arg(model).arg(PROMPT).args(more);
     let output = process::output(program)?;
     if !output.status.success() {
         return Err(process::failed(program, &output));
@@ -160,7 +192,8 @@ fn run(program: &mut Command, model: &Path) -> Result<Output> {
     Ok(output)
 }
 
-/// Runs the bundle where nothing names the cache, and looks at what the loader opens.
+/// Runs the bundle where nothing names the cache, with Motet's kernels and without, and looks at
+/// what the loader opens.
 fn run_hidden(cache: &Cache, place: &Path, program: &Path, model: &Path) -> Result<()> {
     let home = place.join("home");
     fs::create_dir_all(&home)?;
@@ -169,14 +202,16 @@ fn run_hidden(cache: &Cache, place: &Path, program: &Path, model: &Path) -> Resu
     if fs::hard_link(model, &copy).is_err() {
         fs::copy(model, &copy).context("cannot copy the model")?;
     }
-    let mut command = Command::new(program);
-    command
-        .env_clear()
-        .env("HOME", &home)
-        .env("XDG_CACHE_HOME", &home)
-        .env("LD_DEBUG", "libs")
-        .current_dir(&home);
-    let output = run(&mut command, &copy)?;
+    let hidden = || {
+        let mut command = Command::new(program);
+        command.env_clear().current_dir(&home);
+        command.env("HOME", &home).env("XDG_CACHE_HOME", &home);
+        command
+    };
+    run(&mut hidden(), &copy)?;
+    let mut on_blas = hidden();
+    on_blas.env("LD_DEBUG", "libs");
+    let output = run_with(&mut on_blas, &copy, &[ON_BLAS])?;
     let opened = opened(&String::from_utf8_lossy(&output.stderr));
     let folder = program.parent().context("a bundle has a folder")?;
     if let Some(wrong) = opened.iter().find(|path| path.starts_with(cache.root())) {
@@ -222,25 +257,48 @@ fn refused_at_load(place: &Path, program: &Path, model: &Path) -> Result<()> {
     is_refusal(&String::from_utf8_lossy(&output.stderr))
 }
 
-/// A configuration that was written for another version of the bridge: the crate does not
-/// build, and is told both.
-fn refused_at_build(krate: &Path) -> Result<()> {
-    let generated = krate.join(".cargo/motet-mlx.toml");
+/// A configuration that was written for another version of the bridge: cargo stops, and says
+/// both. A crate that has nothing of Motet but its build script shows it in seconds.
+fn refused_at_build(place: &Path, krate: &Path) -> Result<()> {
+    let stub = place.join("stub");
+    copy_build_script(&stub)?;
+    for file in ["config.toml", "motet-mlx.toml"] {
+        copy(&krate.join(".cargo"), &stub.join(".cargo"), file)?;
+    }
+    // In a folder of its own: what is built for another configuration would replace the rest.
+    let target = target_folder().join("motet/refused");
+    process::capture(cargo(&stub).env("CARGO_TARGET_DIR", &target))?;
+
+    let generated = stub.join(".cargo/motet-mlx.toml");
     let text = fs::read_to_string(&generated)?;
     let other = text.lines().map(|line| match line.split_once(" = ") {
         Some(("motet-bridge", _)) => format!("motet-bridge = \"{OTHER_VERSION}\"\n"),
         _ => format!("{line}\n"),
     });
     fs::write(&generated, other.collect::<String>())?;
-    // In a folder of its own: what is built for another configuration would replace the rest.
-    let mut cargo = cargo(krate);
-    cargo.env("CARGO_TARGET_DIR", target_folder().join("motet/refused"));
-    let output = process::output(&mut cargo)?;
+    let output = process::output(cargo(&stub).env("CARGO_TARGET_DIR", &target))?;
     ensure!(!output.status.success(), "the crate was built");
     let said = String::from_utf8_lossy(&output.stderr);
     is_refusal(&said)?;
     let command = format!("cargo xtask setup --for {}", krate.display());
     ensure!(said.contains(&command), "`{command}` is not in: {said}");
+    Ok(())
+}
+
+fn copy_build_script(to: &Path) -> Result<()> {
+    let checkout = workspace::root();
+    for file in ["build.rs", "build/prepared.rs", setup::BRIDGE, "Cargo.lock"] {
+        copy(&checkout, to, file)?;
+    }
+    fs::write(to.join("src/lib.rs"), "")?;
+    fs::write(to.join("Cargo.toml"), STUB)?;
+    Ok(())
+}
+
+fn copy(from: &Path, to: &Path, file: &str) -> Result<()> {
+    let copied = to.join(file);
+    fs::create_dir_all(copied.parent().unwrap_or(to))?;
+    fs::copy(from.join(file), &copied).with_context(|| format!("cannot copy {file}"))?;
     Ok(())
 }
 
