@@ -58,6 +58,11 @@ pub(crate) fn command() -> Result<()> {
     timings.time("set the crate up", || set_up(&cache, &krate))?;
     let program = timings.time("build", || build(&krate))?;
     timings.time("run", || run(&mut Command::new(&program), &model))?;
+    if cfg!(not(target_os = "linux")) {
+        ui::note("mlx-sys has built MLX into the program: nothing is bundled here");
+        println!("\n{}", timings.table());
+        return remove(&place);
+    }
 
     ui::heading("the same program, bundled, without the cache");
     let folder = place.join("bundle");
@@ -214,7 +219,9 @@ fn run_hidden(cache: &Cache, place: &Path, program: &Path, model: &Path) -> Resu
     let output = run_with(&mut on_blas, &copy, &[ON_BLAS])?;
     let opened = opened(&String::from_utf8_lossy(&output.stderr));
     let folder = program.parent().context("a bundle has a folder")?;
-    if let Some(wrong) = opened.iter().find(|path| path.starts_with(cache.root())) {
+    let linked = fs::canonicalize(cache.root()).context("the cache has gone")?;
+    let cached = |path: &&PathBuf| path.starts_with(cache.root()) || path.starts_with(&linked);
+    if let Some(wrong) = opened.iter().find(cached) {
         bail!("{} comes from the cache", wrong.display());
     }
     for library in LIBRARIES {
