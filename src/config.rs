@@ -30,6 +30,10 @@ pub struct ConfigError {
 /// Settings of a whole engine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EngineConfig {
+    /// Tokens that a sequence may have, prompt and output together; the model's whole
+    /// context, if none. With fewer, a smaller `cache.device_bytes_max` holds
+    /// `cache.full_sequences_min` of them.
+    pub context_tokens_max: Option<usize>,
     /// Who runs in a step, and how many may wait.
     pub scheduler: SchedulerConfig,
     /// What is kept on the device.
@@ -66,7 +70,7 @@ pub struct RecoveryConfig {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedulerConfig {
     /// Sequences that may run at once. More give more throughput and a longer
-    /// wait between two tokens; 64 is past the knee on most devices.
+    /// wait between two tokens: measure from where on throughput does not grow.
     pub sequences_max: usize,
     /// Requests that may wait beyond those that run. A full queue refuses at
     /// once. Choose how long a caller may wait, times requests served in that
@@ -203,8 +207,9 @@ pub struct PagerConfig {
     /// The part of the device's bytes that is to be free, or held in a copy as well, so
     /// that it can be had at once; 0 to 1. More copies more than will ever be asked for.
     pub clean_part: f64,
-    /// For so long at most what is in host memory and not on disk is written when the
-    /// engine is shut down.
+    /// For so long at most what is cached and not on disk is written when the engine is shut
+    /// down or [flushed](crate::Engine::flush). Choose it as `cache.device_bytes_max` divided
+    /// by what the disk writes in a second.
     pub flush_time: Duration,
     /// After so long a disk that has not answered is given up until it does.
     pub disk_patience: Duration,
@@ -336,7 +341,12 @@ impl EngineConfig {
     ///
     /// [`ConfigError`] names the first field that cannot.
     pub fn validate(&self) -> Result<(), ConfigError> {
+        positive(
+            "context_tokens_max",
+            self.context_tokens_max.unwrap_or(usize::MAX),
+        )?;
         self.grammar.validate()?;
+        self.recovery.validate()?;
         positive("scheduler.sequences_max", self.scheduler.sequences_max)?;
         positive("scheduler.step_tokens_max", self.scheduler.step_tokens_max)?;
         positive(
@@ -347,7 +357,7 @@ impl EngineConfig {
             "scheduler.user_requests_max",
             self.scheduler.user_requests_max.unwrap_or(usize::MAX),
         )?;
-        positive("cache.device_bytes_max", self.cache.device_bytes_max)?;
+        bytes("cache.device_bytes_max", self.cache.device_bytes_max)?;
         positive("cache.block_tokens", self.cache.block_tokens)?;
         positive(
             "cache.restore_interval_tokens",
@@ -418,7 +428,17 @@ impl SchedulerConfig {
             let field = "scheduler.prefill_wait_steps_max";
             return Err(error(field, "0".into(), "at least 1"));
         }
+        if self
+            .unread_timeout
+            .is_some_and(|patience| patience.is_zero())
+        {
+            let expected = "longer than any reader may take, or none";
+            return Err(error("scheduler.unread_timeout", "0".into(), expected));
+        }
         match self.inter_token {
+            InterToken::Absolute(Duration::ZERO) => {
+                return Err(error("scheduler.inter_token", "0".into(), "a time above 0"));
+            }
             InterToken::Relative(times) if !(times > 0.0 && times.is_finite()) => {
                 let expected = "a finite number above 0";
                 return Err(error("scheduler.inter_token", times.to_string(), expected));
@@ -443,6 +463,13 @@ impl SchedulerConfig {
     }
 }
 
+impl RecoveryConfig {
+    fn validate(&self) -> Result<(), ConfigError> {
+        time("recovery.rebuilds_window", self.rebuilds_window)?;
+        time("recovery.reload_delay", self.reload_delay)
+    }
+}
+
 impl PagerConfig {
     /// The part of `host_bytes_max` that is for what is known of copies.
     #[must_use]
@@ -457,6 +484,13 @@ impl PagerConfig {
                 found: self.clean_part.to_string(),
                 expected: "a part of the device's bytes, 0 to 1".into(),
             });
+        }
+        if self.host_bytes_max > 0 {
+            bytes("pager.host_bytes_max", self.host_bytes_max)?;
+            time("pager.disk_patience", self.disk_patience)?;
+        }
+        if let Some(disk) = self.disk.as_ref().filter(|disk| disk.bytes_max > 0) {
+            bytes("pager.disk.bytes_max", disk.bytes_max)?;
         }
         let most = self.host_bytes_max - self.host_bytes_max / 8;
         if let Some(bytes) = self.label_bytes_max
@@ -490,6 +524,12 @@ impl PagerConfig {
 }
 
 impl EngineConfig {
+    /// Tokens that a sequence of this model may have.
+    #[must_use]
+    pub fn context_tokens_max(&self, spec: &ModelSpec) -> usize {
+        self.context_tokens_max.unwrap_or(spec.context_tokens_max)
+    }
+
     /// Device bytes that the largest step needs beside weights and cached state.
     #[must_use]
     pub fn scratch_bytes(&self, spec: &ModelSpec) -> usize {
@@ -497,15 +537,27 @@ impl EngineConfig {
             .saturating_mul(self.scheduler.step_tokens_max)
     }
 
-    /// Checks the budget against the worst case of this model: so many sequences of
-    /// its whole context at once, and the largest step's scratch. So there is always
-    /// one that can go on, whoever else must give way.
+    /// Checks the context limit against the model's, and the budget against the worst
+    /// case: so many sequences of the whole context at once, and the largest step's
+    /// scratch. So there is always one that can go on, whoever else must give way.
     ///
     /// # Errors
     ///
     /// [`ConfigError`] says how many bytes would do.
     pub fn validate_for(&self, spec: &ModelSpec) -> Result<(), ConfigError> {
-        let tail = spec.tail_bytes(spec.context_tokens_max);
+        let context = self.context_tokens_max(spec);
+        if context == 0 || context > spec.context_tokens_max {
+            return Err(ConfigError {
+                field: "context_tokens_max",
+                found: context.to_string(),
+                expected: format!(
+                    "from 1 to the model's own context, {}",
+                    spec.context_tokens_max
+                )
+                .into(),
+            });
+        }
+        let tail = spec.tail_bytes(context);
         let tails = tail.saturating_mul(self.cache.full_sequences_min);
         let scratch = self.scratch_bytes(spec);
         // One byte at least is left for the cache.
@@ -517,13 +569,41 @@ impl EngineConfig {
                 found: self.cache.device_bytes_max.to_string(),
                 expected: format!(
                     "at least {needed} bytes: `cache.full_sequences_min` = {} sequences of \
-                     {} tokens (lower that to 0 if no request is that long), and {scratch} \
-                     for a step of `scheduler.step_tokens_max` tokens",
-                    self.cache.full_sequences_min, spec.context_tokens_max
+                     {context} tokens (lower that to 0 if no request is that long, or set \
+                     `context_tokens_max`), and {scratch} for a step of \
+                     `scheduler.step_tokens_max` tokens",
+                    self.cache.full_sequences_min
                 )
                 .into(),
             }),
         }
+    }
+}
+
+/// No machine has more: a setting beyond is a slip.
+const BYTES_MAX: usize = 1 << 48;
+
+/// A budget of bytes that can be meant.
+fn bytes(field: &'static str, value: usize) -> Result<(), ConfigError> {
+    match (1..=BYTES_MAX).contains(&value) {
+        true => Ok(()),
+        false => Err(ConfigError {
+            field,
+            found: value.to_string(),
+            expected: format!("from 1 to {BYTES_MAX} bytes").into(),
+        }),
+    }
+}
+
+/// A time in which something can happen.
+fn time(field: &'static str, value: Duration) -> Result<(), ConfigError> {
+    match value.is_zero() {
+        false => Ok(()),
+        true => Err(ConfigError {
+            field,
+            found: "0".into(),
+            expected: "a time above 0".into(),
+        }),
     }
 }
 

@@ -19,6 +19,15 @@ pub use withheld::Withheld;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
+    /// The engine was started where its actors cannot run.
+    #[error(
+        "the engine needs a tokio runtime with time around it, and found {found}; start it \
+         within `#[tokio::main]`, or on a runtime that was built with `enable_time()`"
+    )]
+    Runtime {
+        /// What was there.
+        found: &'static str,
+    },
     /// A setting cannot work.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -149,6 +158,21 @@ pub enum KeepError {
     Cache(#[from] CacheError),
     /// The engine has stopped, or is broken.
     #[error("the engine has stopped")]
+    Stopped,
+}
+
+/// Why not all that is cached was written to the disk.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FlushError {
+    /// It was not written in time; what was is there.
+    #[error("not everything was written within {flush_time:?}, which is `pager.flush_time`")]
+    Late {
+        /// How long it may take.
+        flush_time: Duration,
+    },
+    /// The engine or its pager has stopped, or is broken.
+    #[error("the engine or its pager has stopped")]
     Stopped,
 }
 

@@ -4,8 +4,9 @@
 //! Motet is the batching core of a server. It batches the tokens of many sequences
 //! into each forward pass, computes what their prompts have in common once, and
 //! survives a failing device. It brings a backend for the Llama family on MLX
-//! (feature `mlx`) and an [oracle](model::oracle) to test with; other models plug
-//! in behind the [`Model`](model::Model) trait.
+//! (feature `mlx`; run on Linux x86-64's CPU only, so far) and an
+//! [oracle](model::oracle) to test with; other models plug in behind the
+//! [`Model`](model::Model) trait.
 //!
 //! ```
 //! use motet::model::oracle::{Oracle, OracleConfig};
@@ -46,7 +47,11 @@
 //! | [`watch`] | what happens, and how the house looks, for those who watch |
 //! | [`shared`] | the few words that threads share, each model-checked |
 //!
-//! The design, with a picture of the house, is in `docs/architecture.md`.
+//! # Guide
+//!
+//! `docs/embedding.md` goes from the lines of `Cargo.toml` to production: configuration,
+//! grammars, forks, pins, shifts, tiers, metrics, each with code that the tests run.
+//! `docs/semantics.md` says what a caller may rely on, `docs/architecture.md` how it is made.
 
 mod actors;
 pub mod cache;
@@ -81,8 +86,3 @@ pub use stream::TokenStream;
 #[doc(hidden)]
 pub use sync::plant;
 pub use telemetry::EngineStats;
-
-/// The guide's code compiles.
-#[cfg(doctest)]
-#[doc = include_str!("../docs/embedding.md")]
-struct Guide;

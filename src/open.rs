@@ -40,12 +40,7 @@ impl crate::Engine {
     ///
     /// [`StartError`] when a file is missing, damaged or of an unknown kind. The
     /// weights themselves are read by [`start`](crate::EngineBuilder::start).
-    pub fn open(
-        path: impl AsRef<Path>,
-    ) -> Result<
-        crate::EngineBuilder<impl Fn() -> Result<MlxModel, ModelError> + Send + Sync + 'static>,
-        StartError,
-    > {
+    pub fn open(path: impl AsRef<Path>) -> Result<crate::EngineBuilder, StartError> {
         Self::open_with(path, MlxOptions::default())
     }
 
@@ -68,20 +63,25 @@ impl crate::Engine {
     ///
     /// # Errors
     ///
-    /// As for [`open`](Self::open). What [`MlxModel::load`] answers to the options comes from
+    /// As for [`open`](Self::open), and when the device that is asked for is not there. What
+    /// else [`MlxModel::load`] answers to the options comes from
     /// [`start`](crate::EngineBuilder::start).
     pub fn open_with(
         path: impl AsRef<Path>,
         options: MlxOptions,
-    ) -> Result<
-        crate::EngineBuilder<impl Fn() -> Result<MlxModel, ModelError> + Send + Sync + 'static>,
-        StartError,
-    > {
-        let files = ModelFiles::open(path.as_ref())?;
-        let text = text_of(&files)?;
-        let load = move || MlxModel::load(&files, options.clone());
-        Ok(crate::Engine::builder(load).text(text))
+    ) -> Result<crate::EngineBuilder, StartError> {
+        open_at(path.as_ref(), options)
     }
+}
+
+/// The same for any kind of path: what a start is made of is compiled here, once.
+#[cfg(feature = "mlx")]
+fn open_at(path: &Path, options: MlxOptions) -> Result<crate::EngineBuilder, StartError> {
+    let files = ModelFiles::open(path)?;
+    let text = text_of(&files)?;
+    let outline = MlxModel::outline(&files, &options)?;
+    let load = move || MlxModel::load(&files, options.clone());
+    Ok(crate::Engine::builder(load).outline(outline).text(text))
 }
 
 fn vocabulary(metadata: &GgufMetadata) -> Result<GgufVocabulary, ModelError> {

@@ -265,6 +265,26 @@ async fn shutdown_ends_everyone_with_an_error() {
 }
 
 #[tokio::test]
+async fn an_engine_that_is_dropped_lets_its_streams_finish() {
+    let mut oracle = oracle();
+    oracle.end_one_in = 0;
+    let engine = engine(&oracle, small()).await;
+    let request = Request::tokens([1, 2, 3]).output_tokens_max(40);
+    let stream = engine.submit(request).await.unwrap();
+    drop(engine);
+    let completion = stream.collect().await.expect("it may finish");
+    assert_eq!(
+        completion.tokens,
+        oracle.solo(&[1, 2, 3], 40, Sampling::GREEDY)
+    );
+    let counters = oracle.counters.clone();
+    common::until("everything stops", move || {
+        counters.now().segments_alive == 0
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_shared_engine_ends_its_sequences_and_is_shut_down_when_they_are_gone() {
     let mut oracle = oracle();
     oracle.end_one_in = 0;

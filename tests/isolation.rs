@@ -112,16 +112,25 @@ async fn copies_are_found_by_their_own_salt_only() {
     let first = engine(&oracle, config.clone()).await;
     run(&first, of(Some("a"))).await;
     until("it is copied out", || first.stats().pager.host_copies > 0).await;
+    const NAME: &str = "a salt whose name is long";
     let large = Request::tokens(vec![7; 500])
         .output_tokens_max(8)
-        .cache_salt("large");
+        .cache_salt(NAME);
     run(&first, large).await;
     let evicted = first.stats().cache.evicted_segments;
     assert!(evicted > 0, "the device was too small");
     let (usage, evaluated) = run(&first, of(Some("b"))).await;
     assert_eq!(usage.cached_tokens, 0, "it is in host memory, for others");
     assert!(is_whole_price(evaluated), "{evaluated}");
+    until("it is copied out", || first.stats().pager.host_copies > 1).await;
     first.shutdown(Shutdown::Finish).await;
+
+    let files = std::fs::read_dir(&folder.0).expect("the tier's folder");
+    let files = files.map(|file| std::fs::read(file.expect("listed").path()).expect("whole"));
+    let is_named = |file: &Vec<u8>| file.windows(NAME.len()).any(|part| part == NAME.as_bytes());
+    // The lock is a file, too.
+    let files: Vec<Vec<u8>> = files.collect();
+    assert!(files.len() > 2 && !files.iter().any(is_named));
 
     let second = engine(&oracle, config).await;
     assert!(second.stats().pager.disk_copies > 0, "something was found");

@@ -100,6 +100,39 @@ async fn a_fork_continues_its_source_and_shares_its_state() {
     }
 }
 
+/// What the fork's own request says of either does not count.
+#[tokio::test]
+async fn a_fork_has_its_sources_salt_and_context_limit() {
+    let oracle = oracle(FULL);
+    let mut config = EngineConfig::default();
+    // The source pauses long before its context is full.
+    config.scheduler.unread_tokens_max = 16;
+    let engine = start(&oracle, config).await.unwrap();
+    let prompt = text(1..41);
+    let request = Request::tokens(prompt.clone()).output_tokens_max(1000);
+    let request = request.ignore_end_tokens().cache_salt("a").shift(20);
+    let mut source = engine.submit(request).await.unwrap();
+    read(&mut source, 1).await;
+    let request = Request::tokens([500]).output_tokens_max(200);
+    let request = request.ignore_end_tokens().cache_salt("b");
+    let fork = engine.fork(&source, Some(40), request).await.unwrap();
+    let tokens = fork.collect().await.unwrap().tokens;
+    let rule = ShiftRule {
+        context_tokens: 128,
+        keep: 20,
+    };
+    let continued = [prompt, vec![500]].concat();
+    let alone = oracle.solo_shifting(&continued, 200, Sampling::GREEDY, rule);
+    assert_eq!(tokens, alone, "it goes on past the context");
+    drop(source);
+    engine.drain().await;
+    for (salt, has_nodes) in [(Some("a"), true), (Some("b"), false), (None, false)] {
+        let tree = engine.cache_tree(salt).await.unwrap();
+        assert_eq!(!tree.nodes.is_empty(), has_nodes, "{salt:?}");
+    }
+    engine.shutdown(Shutdown::Abort).await;
+}
+
 #[tokio::test]
 async fn forks_of_nothing_are_refused() {
     let oracle = oracle(FULL);
@@ -152,6 +185,24 @@ async fn a_full_context_shifts_and_goes_on() {
         }
         engine.shutdown(Shutdown::Abort).await;
     }
+}
+
+#[tokio::test]
+async fn an_output_that_shifts_is_as_long_as_ten_contexts_at_most() {
+    let oracle = OracleConfig {
+        context_tokens_max: 32,
+        cost: StepCost::default(),
+        ..oracle(FULL)
+    };
+    let engine = engine(&oracle).await;
+    for (wanted, generated) in [(319, 319), (321, 320), (100_000, 320)] {
+        let request = Request::tokens([1, 2]).output_tokens_max(wanted).shift(1);
+        let stream = engine.submit(request.ignore_end_tokens()).await.unwrap();
+        let completion = stream.collect().await.unwrap();
+        assert_eq!(completion.tokens.len(), generated, "of {wanted}");
+        assert_eq!(completion.finish.reason, FinishReason::Length);
+    }
+    engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use common::{engine, until};
 use motet::config::{DiskConfig, EngineConfig};
 use motet::model::oracle::{OracleConfig, StepCost};
 use motet::model::sampling::Sampling;
-use motet::model::{LayerKind, ModelSpec};
+use motet::model::{Extent, LayerKind, ModelSpec};
 use motet::{Engine, Request, Shutdown, TokenId};
 
 const TURNS: usize = 3;
@@ -115,4 +115,84 @@ async fn a_restart_finds_what_was_on_the_disk() {
     );
     assert!(second.stats().pager.read > 0, "it came from the disk");
     second.shutdown(Shutdown::Finish).await;
+}
+
+/// A disk tier, and nothing else that is not the default.
+fn on_disk(folder: &Folder) -> EngineConfig {
+    let mut config = EngineConfig::default();
+    config.pager.host_bytes_max = 64 << 20;
+    config.pager.disk = Some(DiskConfig {
+        folder: folder.0.clone(),
+        bytes_max: 64 << 20,
+    });
+    config
+}
+
+/// Tokens of this prompt that an engine starts from.
+async fn cached(engine: &Engine, prompt: &[TokenId]) -> usize {
+    let request = Request::tokens(prompt).output_tokens_max(1);
+    let output = engine.submit(request).await.expect("room").collect();
+    output.await.expect("an output").finish.usage.cached_tokens
+}
+
+#[tokio::test]
+async fn the_next_start_finds_what_was_computed_before_a_shutdown() {
+    let oracle = oracle(&[LayerKind::Full]);
+    for how in [Shutdown::Finish, Shutdown::Abort] {
+        let folder = Folder::new("paging-shutdown");
+        let first = engine(&oracle, on_disk(&folder)).await;
+        for user in 0..4 {
+            assert_eq!(cached(&first, &opening(user)).await, 0);
+        }
+        // One is pinned, and one is cut off.
+        let pinned = Request::tokens(opening(4));
+        first.pin(pinned, None).await.expect("room");
+        let long = Request::tokens(opening(5)).output_tokens_max(300);
+        let mut stream = first.submit(long.ignore_end_tokens()).await.expect("room");
+        stream.next().await.expect("a token").expect("no error");
+        if how == Shutdown::Finish {
+            drop(stream);
+        }
+        first.shutdown(how).await;
+        let second = engine(&oracle, on_disk(&folder)).await;
+        for user in 0..6 {
+            let prompt = opening(user);
+            let found = cached(&second, &prompt).await;
+            assert_eq!(found, prompt.len() - 1, "user {user}, {how:?}");
+        }
+        second.shutdown(Shutdown::Abort).await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_flushed_is_on_the_disk() {
+    let oracle = oracle(&[LayerKind::Full]);
+    let folder = Folder::new("paging-flush");
+    let mut config = on_disk(&folder);
+    // Much less than what is flushed: it goes through in parts.
+    let prompt_bytes = oracle.spec().segment_bytes(Extent::whole(opening(0).len()));
+    config.pager.host_bytes_max = 8 * prompt_bytes + (1 << 20);
+    config.pager.label_bytes_max = Some(1 << 19);
+    let first = engine(&oracle, config.clone()).await;
+    for user in 0..20 {
+        assert_eq!(cached(&first, &opening(user)).await, 0);
+    }
+    first.flush().await.expect("there is time");
+    let stats = first.stats().pager;
+    assert_eq!(stats.disk_copies, stats.copies, "{stats:?}");
+    assert!(stats.disk_copies >= 20, "{stats:?}");
+    // Nothing is left to be written, and nothing is written again.
+    first.flush().await.expect("there is time");
+    assert_eq!(first.stats().pager.written, stats.written);
+    first.shutdown(Shutdown::Abort).await;
+    let second = engine(&oracle, config).await;
+    for user in 0..20 {
+        let prompt = opening(user);
+        assert_eq!(
+            cached(&second, &prompt).await,
+            prompt.len() - 1,
+            "user {user}"
+        );
+    }
+    second.shutdown(Shutdown::Abort).await;
 }

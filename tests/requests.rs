@@ -283,7 +283,7 @@ async fn health_tells_an_engine_at_work_from_one_that_ends() {
     })
     .await;
     engine.drain().await;
-    assert_eq!(engine.health().state, HealthState::Draining);
+    assert_eq!(engine.health().state, HealthState::Stopped);
     engine.shutdown(Shutdown::Abort).await;
 }
 

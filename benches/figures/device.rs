@@ -22,8 +22,21 @@ pub(crate) trait Device<M: Model> {
     /// of several.
     fn matmul_seconds(&self, rows: usize, inner: usize, columns: usize) -> Result<f64>;
 
+    /// What the device's own allocator has in use. What the model has beside it, as blocks
+    /// of tails, is not counted.
+    fn allocated(&self) -> Result<Allocated>;
+
     /// Starts the count of peak bytes anew.
     fn forget_peak(&self) -> Result<()>;
+}
+
+/// What an allocator has in use.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Allocated {
+    /// Bytes in use now.
+    pub(crate) active_bytes: usize,
+    /// Most bytes since the peak was forgotten.
+    pub(crate) peak_bytes: usize,
 }
 
 /// Stands in for a device where MLX is not set up; it has nothing to measure.
@@ -40,6 +53,10 @@ impl Device<oracle::Oracle> for Oracle {
 
     fn matmul_seconds(&self, _rows: usize, _inner: usize, _columns: usize) -> Result<f64> {
         Err("the oracle has no matrix products".into())
+    }
+
+    fn allocated(&self) -> Result<Allocated> {
+        Ok(Allocated::default())
     }
 
     fn forget_peak(&self) -> Result<()> {
@@ -137,6 +154,7 @@ mod mlx {
     use mlx_rs::{Array, memory, random};
     use motet::model::mlx::{MlxModel, kernels};
 
+    use super::Allocated;
     use crate::Result;
 
     /// As many as `xtask/bench/mlx_lm_peer.py` makes.
@@ -170,6 +188,13 @@ mod mlx {
                 best = best.min(started.elapsed().as_secs_f64());
             }
             Ok(best)
+        }
+
+        fn allocated(&self) -> Result<Allocated> {
+            Ok(Allocated {
+                active_bytes: memory::active_memory()?,
+                peak_bytes: memory::peak_memory()?,
+            })
         }
 
         fn forget_peak(&self) -> Result<()> {

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 
 use motet::TokenId;
-use motet::model::Model;
+use motet::model::{DeviceMemory, Model};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::Result;
 use crate::decoder::{Batch, Prefix, prefill};
-use crate::device::Device;
+use crate::device::{Allocated, Device};
 use crate::memory::Memory;
 use crate::system_prompt::{self, Load};
 
@@ -143,9 +143,14 @@ impl<M: Model, D: Device<M>> Host<'_, M, D> {
             .get_mut(name)
             .ok_or_else(|| format!("batch `{name}` is not open"))?;
         self.device.forget_peak()?;
-        let before = self.model.memory().active_bytes;
+        let before = (self.device.allocated()?, self.model.memory());
         let (seconds, tokens) = batch.run(&mut self.model, steps)?;
-        let most = self.model.memory().peak_bytes.saturating_sub(before);
-        Ok(json!({ "seconds": seconds, "tokens": tokens, "scratch_bytes": most }))
+        let after = (self.device.allocated()?, self.model.memory());
+        let beside = |(allocated, all): (Allocated, DeviceMemory)| {
+            all.active_bytes.saturating_sub(allocated.active_bytes)
+        };
+        let scratch_bytes = after.0.peak_bytes.saturating_sub(before.0.active_bytes)
+            + beside(after).saturating_sub(beside(before));
+        Ok(json!({ "seconds": seconds, "tokens": tokens, "scratch_bytes": scratch_bytes }))
     }
 }

@@ -4,7 +4,8 @@
 //! In each turn all users ask at once, and wait for one another before the next, as if
 //! all thought for as long. Everything is counted, the first turn too, in which there is
 //! nothing to be brought. Both sides take turns; each has an engine of its own with as
-//! many device bytes, and both must give the same tokens.
+//! many device bytes, and both must give the same tokens: where they do not, the whole
+//! measurement fails.
 
 use std::path::Path;
 use std::time::Instant;
@@ -94,8 +95,15 @@ impl Measure {
             let load = self.load(with, round).await?;
             let beside = self.load(without, round).await?;
             report.sample("gain", beside.seconds / load.seconds);
-            let answers = load.answers.iter().zip(&beside.answers);
-            let changed = answers.filter(|(own, other)| own != other).count();
+            let changed = changed(&load.answers, &beside.answers);
+            if changed > 0 {
+                let all = load.answers.len();
+                return Err(format!(
+                    "round {round}: {changed} of {all} requests have other tokens with host \
+                     memory than without"
+                )
+                .into());
+            }
             report.sample("changed", changed as f64);
             loads.push(load);
             besides.push(beside);
@@ -177,4 +185,11 @@ impl Measure {
             answers,
         })
     }
+}
+
+/// Requests whose tokens are not the same on both sides.
+fn changed(own: &[Vec<TokenId>], other: &[Vec<TokenId>]) -> usize {
+    let both = own.iter().zip(other);
+    let same = both.filter(|(own, other)| own == other).count();
+    own.len().max(other.len()) - same
 }

@@ -24,10 +24,10 @@ use kameo::actor::{ActorRef, WeakActorRef};
 use kameo::error::{ActorStopReason, PanicError, SendError};
 use kameo::mailbox::{MailboxReceiver, Signal};
 use kameo::message::Context;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::pager::PagerActor;
+use super::pager::{AwaitWritten, PagerActor};
 use crate::SequenceId;
 use crate::cache::{
     BlockEvent, CacheCore, CacheError, CacheStats, Effect, Message, Salt, TreeView,
@@ -35,7 +35,7 @@ use crate::cache::{
 use crate::engine::BlockBatch;
 use crate::error::FollowError;
 use crate::pager::{self, CopyView};
-use crate::recovery::Fuse;
+use crate::recovery::{Breaker, Fault, Fuse, Verdict};
 use crate::simulation::Simulation;
 use crate::watch::TrieView;
 
@@ -65,7 +65,11 @@ pub(crate) struct CacheActor {
     /// Messages that found the pager's mailbox full; as many as sequences can cause.
     untold: VecDeque<pager::Message>,
     followers: Vec<Follower>,
+    /// Callers who wait until nothing is being flushed.
+    flushers: VecDeque<AwaitWritten>,
     simulation: Option<Simulation>,
+    /// Counts panics beside messages to the core, which the scheduler may not hear of.
+    breaker: Breaker,
     fuse: Fuse,
     born: Instant,
 }
@@ -76,6 +80,7 @@ pub(crate) struct CacheArgs {
     pub(crate) answers: mpsc::Sender<Answer>,
     /// What it is part of, if that is a simulation: then the core checks itself.
     pub(crate) simulation: Option<Simulation>,
+    pub(crate) breaker: Breaker,
     pub(crate) fuse: Fuse,
 }
 
@@ -86,6 +91,14 @@ pub(crate) struct Attach(pub(crate) ActorRef<PagerActor>);
 pub(crate) struct Follow {
     pub(crate) follower: mpsc::Sender<BlockBatch>,
     /// Given back when it has been answered.
+    pub(crate) turn: OwnedSemaphorePermit,
+}
+
+/// A caller wants to know when what is being flushed is written.
+pub(crate) struct AwaitFlushed {
+    /// Told whether there is more to flush.
+    pub(crate) reply: oneshot::Sender<bool>,
+    /// Given back when it has been heard.
     pub(crate) turn: OwnedSemaphorePermit,
 }
 
@@ -120,11 +133,13 @@ impl Actor for CacheActor {
             core: args.core,
             answers: args.answers,
             simulation: args.simulation,
+            breaker: args.breaker,
             fuse: args.fuse,
             unsent: VecDeque::new(),
             pager: None,
             untold: VecDeque::new(),
             followers: Vec::new(),
+            flushers: VecDeque::new(),
             born: Instant::now(),
         })
     }
@@ -137,7 +152,8 @@ impl Actor for CacheActor {
         mailbox: &mut MailboxReceiver<Self>,
     ) -> Result<Option<Signal<Self>>, Self::Error> {
         loop {
-            let is_full = self.pager.is_some() && !self.untold.is_empty();
+            let flushed = !self.flushers.is_empty() && !self.core.is_flushing();
+            let is_full = self.pager.is_some() && (flushed || !self.untold.is_empty());
             tokio::select! {
                 biased;
                 permit = self.answers.reserve(), if !self.unsent.is_empty() => {
@@ -156,12 +172,17 @@ impl Actor for CacheActor {
         }
     }
 
-    /// A panic beside a message to the core costs the core as well.
+    /// A panic beside a message to the core costs the core as well, and with one too many
+    /// the actor ends: then the engine is broken.
     async fn on_panic(
         &mut self,
         _actor_ref: WeakActorRef<Self>,
-        _panic: PanicError,
+        panic: PanicError,
     ) -> Result<ControlFlow<ActorStopReason>, Self::Error> {
+        if self.breaker.failed(self.born.elapsed(), Fault::Cache) == Verdict::GiveUp {
+            tracing::error!("the cache has panicked too often: {panic}");
+            return Ok(ControlFlow::Break(ActorStopReason::Panicked(panic)));
+        }
         let lost = self.begin_anew();
         self.tell_followers();
         let stats = self.core.stats();
@@ -222,6 +243,18 @@ impl kameo::message::Message<Attach> for CacheActor {
 
     async fn handle(&mut self, Attach(pager): Attach, _ctx: &mut Context<Self, Self::Reply>) {
         self.pager = Some(pager);
+    }
+}
+
+impl kameo::message::Message<AwaitFlushed> for CacheActor {
+    type Reply = ();
+
+    async fn handle(&mut self, flushed: AwaitFlushed, _ctx: &mut Context<Self, Self::Reply>) {
+        let AwaitFlushed { reply, turn } = flushed;
+        self.flushers.retain(|flusher| !flusher.reply.is_closed());
+        self.flushers.push_back(AwaitWritten { reply, more: false });
+        drop(turn);
+        self.pass_flushers_on();
     }
 }
 
@@ -334,6 +367,7 @@ impl CacheActor {
     /// Goes on without a pager: nobody waits for it any more. False when nobody is there.
     fn lose_pager(&mut self) -> bool {
         self.untold.clear();
+        self.flushers.clear();
         self.pager = None;
         let gone = Message::Paged(pager::Told::Gone);
         let result = self.core.handle(self.born.elapsed(), gone);
@@ -367,7 +401,28 @@ impl CacheActor {
                 Err(_) => return false,
             }
         }
+        self.pass_flushers_on();
         true
+    }
+
+    /// Once nothing is being flushed, the pager says when it is written. It has heard of all
+    /// that was offered.
+    fn pass_flushers_on(&mut self) {
+        if self.flushers.is_empty() || self.core.is_flushing() || !self.untold.is_empty() {
+            return;
+        }
+        let Some(pager) = &self.pager else {
+            // Without a pager nobody writes: those who wait hear so.
+            return self.flushers.clear();
+        };
+        let more = self.core.has_unkept();
+        while let Some(flusher) = self.flushers.pop_front() {
+            let flusher = AwaitWritten { more, ..flusher };
+            // Tried again with the next message, or after a while.
+            if let Err(SendError::MailboxFull(flusher)) = pager.tell(flusher).try_send() {
+                return self.flushers.push_front(flusher);
+            }
+        }
     }
 }
 
@@ -378,3 +433,36 @@ pub(crate) struct Inspected(pub(crate) TreeView);
 /// What of the cache counts.
 #[derive(kameo::Reply)]
 pub(crate) struct Surveyed(pub(crate) TrieView);
+
+#[cfg(test)]
+mod tests {
+    use kameo::actor::Spawn;
+
+    use super::*;
+    use crate::config::{CacheConfig, RecoveryConfig};
+    use crate::model::oracle::OracleConfig;
+
+    /// Where there is no time, each of its waits panics.
+    #[test]
+    fn an_actor_that_panics_at_every_wait_ends() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.expect("a runtime").block_on(async {
+            let recovery = RecoveryConfig::default();
+            let (sender, mut answers) = mpsc::channel(64);
+            let _actor = CacheActor::spawn(CacheArgs {
+                core: CacheCore::new(OracleConfig::default().spec(), CacheConfig::default()),
+                answers: sender,
+                simulation: None,
+                breaker: Breaker::new(recovery.clone()),
+                fuse: Fuse::default(),
+            });
+            let mut lost = 0;
+            while let Some(answer) = answers.recv().await {
+                assert!(matches!(answer.result, Err(CacheError::Lost)));
+                lost += 1;
+                assert!(lost <= recovery.rebuilds_max, "it goes on for ever");
+            }
+            assert_eq!(lost, recovery.rebuilds_max);
+        });
+    }
+}

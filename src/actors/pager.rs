@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | `Done` | copy threads | [`DONE_MAX`]; a thread waits, which holds up nobody else |
 //! | `Message` | cache | the mailbox, [`PAGER_MAILBOX_MAX`]; the cache keeps what does not fit |
+//! | `AwaitWritten` | cache, for a caller who flushes | the mailbox; the cache keeps what does not fit |
 //! | `ShowCopies` | those who watch | the mailbox; who finds it full sees no copies |
 //! | the clock | a disk that does not answer; a cache whose mailbox was full | one |
 //!
@@ -61,6 +62,8 @@ pub(crate) struct PagerActor {
     cache: WeakActorRef<CacheActor>,
     /// News that found the cache's mailbox full; as many as sequences can cause.
     untold: VecDeque<Told>,
+    /// Callers who wait until nothing is being written.
+    flushers: Vec<AwaitWritten>,
     telemetry: Arc<Telemetry>,
     flush_time: Duration,
     simulation: Option<Simulation>,
@@ -84,6 +87,13 @@ pub(crate) struct PagerArgs {
     pub(crate) fuse: Fuse,
 }
 
+/// A caller wants to know when everything that can be written is.
+pub(crate) struct AwaitWritten {
+    pub(crate) reply: oneshot::Sender<bool>,
+    /// What it is told then: whether the cache has more to flush.
+    pub(crate) more: bool,
+}
+
 /// Somebody watches what is kept.
 pub(crate) struct ShowCopies {
     pub(crate) reply: oneshot::Sender<Vec<CopyView>>,
@@ -104,6 +114,7 @@ impl Actor for PagerActor {
             done: args.done,
             cache: args.cache,
             untold: VecDeque::new(),
+            flushers: Vec::new(),
             telemetry: args.telemetry,
             flush_time: args.flush_time,
             simulation: args.simulation,
@@ -181,6 +192,16 @@ impl kameo::message::Message<Message> for PagerActor {
     }
 }
 
+impl kameo::message::Message<AwaitWritten> for PagerActor {
+    type Reply = ();
+
+    async fn handle(&mut self, flusher: AwaitWritten, _ctx: &mut Context<Self, Self::Reply>) {
+        self.flushers.retain(|flusher| !flusher.reply.is_closed());
+        self.flushers.push(flusher);
+        self.answer_flushers();
+    }
+}
+
 impl kameo::message::Message<ShowCopies> for PagerActor {
     type Reply = ();
 
@@ -241,6 +262,16 @@ impl PagerActor {
         self.stats = self.core.stats();
         self.telemetry.pager(self.stats);
         self.tell_cache();
+        self.answer_flushers();
+    }
+
+    fn answer_flushers(&mut self) {
+        if !self.core.is_writing() {
+            for flusher in self.flushers.drain(..) {
+                // Who asked may have gone.
+                flusher.reply.send(flusher.more).ok();
+            }
+        }
     }
 
     /// The core has panicked: another takes its place, or nobody.

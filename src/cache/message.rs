@@ -99,6 +99,9 @@ pub enum Message {
         /// Of this salt only, if any.
         salt: Option<Salt>,
     },
+    /// What is cached and in no copy is offered to the pager now, also what is held: see
+    /// [`CacheCore::is_flushing`](super::CacheCore::is_flushing).
+    Flush(Flush),
     /// The pager has news.
     Paged(pager::Told),
     /// The device has carried out what it was to before [`Effect::Clears`].
@@ -148,6 +151,16 @@ pub struct Look {
     pub salt: Salt,
     /// Its tokens so far.
     pub tokens: Arc<[TokenId]>,
+}
+
+/// How much is flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flush {
+    /// About so many bytes of segments, and one segment at least: those first that are kept
+    /// most dearly, and of these what was used last.
+    pub bytes_max: usize,
+    /// Whether what the pager had no room for is offered again.
+    pub retries: bool,
 }
 
 /// A cached prefix that is to be kept.
@@ -232,7 +245,10 @@ impl Message {
     /// Whether it is about what is kept, and about no sequence: what callers may ask.
     #[must_use]
     pub fn is_upkeep(&self) -> bool {
-        matches!(self, Self::Pin(_) | Self::Unpin { .. } | Self::Clear { .. })
+        matches!(
+            self,
+            Self::Pin(_) | Self::Unpin { .. } | Self::Clear { .. } | Self::Flush(_)
+        )
     }
 }
 
@@ -254,6 +270,7 @@ impl Message {
             Self::Pin(_)
             | Self::Unpin { .. }
             | Self::Clear { .. }
+            | Self::Flush(_)
             | Self::Cleared { .. }
             | Self::Reset => None,
         }

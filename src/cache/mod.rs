@@ -74,7 +74,7 @@ use trie::{NodeKey, Trie};
 
 pub use error::CacheError;
 pub use inspect::{NodeView, TreeView};
-pub use message::{Begin, Effect, LOOKS_MAX, Look, Message, Pin};
+pub use message::{Begin, Effect, Flush, LOOKS_MAX, Look, Message, Pin};
 pub use salt::{Salt, SaltDigest};
 pub use trie::{BlockEvent, BlockHash};
 
@@ -282,6 +282,7 @@ impl CacheCore {
             Message::Pin(pin) => self.pin(now, pin, effects)?,
             Message::Unpin { pin } => self.unpin(pin)?,
             Message::Clear { salt } => self.clear(salt.as_ref(), effects),
+            Message::Flush(flush) => self.flush(flush),
             Message::Paged(told) => self.told(told, effects),
             Message::Cleared { number } => self.cleared(number),
             Message::Reset => {

@@ -8,11 +8,11 @@
 //!
 //! What comes back is in `fetch.rs`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::fetch::Fetching;
 use super::trie::{Keeping, NodeKey};
-use super::{Begin, CacheCore, Effect, Look, Salt};
+use super::{Begin, CacheCore, Effect, Flush, Look, Salt};
 use crate::config::PagerConfig;
 use crate::device::Edit;
 use crate::pager::{self, Offer, Told};
@@ -37,6 +37,8 @@ pub(super) struct Paging {
     has_disk: bool,
     /// For the pager.
     pub(super) outbox: Vec<pager::Message>,
+    /// Nodes that are to be offered as soon as may be, first the first.
+    to_flush: VecDeque<NodeKey>,
     /// Segments that it was offered and has not answered for.
     offered: BTreeMap<SegmentId, Offered>,
     /// Nodes whose state is in a copy.
@@ -155,8 +157,55 @@ impl CacheCore {
         }
     }
 
-    /// Offers the pager what is coldest, until enough of the device is free or kept.
+    /// Begins to offer the pager what is in no copy.
+    pub(super) fn flush(&mut self, flush: Flush) {
+        if let Some(paging) = &mut self.paging {
+            paging.to_flush = self.trie.hottest_unkept(flush).into();
+        }
+    }
+
+    /// Whether the pager was, or is to be, offered something that it has not answered for. Once
+    /// a [`Flush`] has made this true and it is false again, what was to be flushed is in host
+    /// memory, was refused, or is gone.
+    #[must_use]
+    pub fn is_flushing(&self) -> bool {
+        let flushes = |paging: &Paging| !paging.to_flush.is_empty() || !paging.offered.is_empty();
+        self.paging.as_ref().is_some_and(flushes)
+    }
+
+    /// Whether there is something in no copy that the pager has not refused.
+    #[must_use]
+    pub fn has_unkept(&self) -> bool {
+        let keys = self.trie.keys();
+        let is_paged = self.paging.is_some();
+        is_paged
+            && keys
+                .into_iter()
+                .any(|key| self.trie.node(key).keeping() == Keeping::Not)
+    }
+
+    /// Offers the pager what is to be flushed, a few at a time.
+    fn offer_flushed(&mut self) {
+        loop {
+            let Some(paging) = &mut self.paging else {
+                return;
+            };
+            if paging.offered.len() >= OFFERS_MAX {
+                return;
+            }
+            let Some(node) = paging.to_flush.pop_front() else {
+                return;
+            };
+            if self.trie.contains(node) && self.trie.node(node).keeping() == Keeping::Not {
+                self.offer(node);
+            }
+        }
+    }
+
+    /// Offers the pager what is to be flushed, and then what is coldest, until enough of the
+    /// device is free or kept.
     pub(super) fn offer_cold(&mut self) {
+        self.offer_flushed();
         let Some(paging) = &self.paging else {
             return;
         };

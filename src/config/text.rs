@@ -1,5 +1,7 @@
 //! How text is turned into tokens beside the actors.
 
+use std::num::NonZero;
+
 use super::{ConfigError, positive};
 
 /// Settings of rendering and tokenising. Prompts of more than a few kB are rendered and
@@ -7,9 +9,9 @@ use super::{ConfigError, positive};
 /// actors up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextConfig {
-    /// Texts that are rendered and tokenised at once, each on a thread for blocking work.
-    /// One does about a megabyte of prose a second. More than a quarter of the cores takes
-    /// them from the device, where that is the CPU.
+    /// Texts that are rendered and tokenised at once, each on a thread for blocking work; a
+    /// quarter of the cores unless set. One does about a megabyte of prose a second. More take
+    /// the cores from the device, where that is the CPU.
     pub threads: usize,
     /// Texts that may wait for these threads; more are refused at once. Choose how long a
     /// caller may wait, times texts done in that time.
@@ -27,12 +29,17 @@ pub struct TextConfig {
 impl Default for TextConfig {
     fn default() -> Self {
         Self {
-            threads: 2,
+            threads: cores().div_ceil(4),
             queue_max: 256,
             queue_bytes_max: 64 << 20,
             shift_contexts_max: 4,
         }
     }
+}
+
+/// Cores that this process may use.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 impl TextConfig {

@@ -5,6 +5,7 @@
 //! nobody listens to it any more, its dock serves another, and it ends.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
@@ -12,6 +13,7 @@ use crossbeam_channel::bounded;
 use tokio::sync::{mpsc, oneshot};
 
 use super::dock::Dock;
+use super::table::panic_text;
 use super::{Device, WORK_IN_FLIGHT_MAX, serve, simulated};
 use crate::model::{Model, ModelError, ModelSpec, Parcel};
 use crate::recovery::Fuse;
@@ -176,8 +178,8 @@ impl Loading {
     }
 
     async fn ready(&mut self) -> Result<(), ModelError> {
-        let panicked = || ModelError::Device("the model panicked while loading".into());
-        (&mut self.ready).await.map_err(|_| panicked())?
+        let ended = || ModelError::Device("the device thread ended while it loaded".into());
+        (&mut self.ready).await.map_err(|_| ended())?
     }
 }
 
@@ -193,7 +195,13 @@ where
         said: oneshot::Sender<(ModelSpec, M::Packer)>,
         ready: oneshot::Sender<Result<(), ModelError>>,
     ) -> Option<M> {
-        let model = (self.build)().and_then(|model| match expected {
+        let built = catch_unwind(AssertUnwindSafe(|| (self.build)()));
+        let built = built.unwrap_or_else(|panic| {
+            let text = panic_text(&*panic);
+            let why = format!("the model panicked while loading: {text}");
+            Err(ModelError::Device(why))
+        });
+        let model = built.and_then(|model| match expected {
             Some(expected) if expected != *model.spec() => Err(ModelError::Device(
                 "what was loaded again is not the model that was loaded first".into(),
             )),

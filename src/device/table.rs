@@ -268,7 +268,10 @@ impl<M: Model> Table<M> {
         part: impl FnOnce(&mut Self) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let done = catch_unwind(AssertUnwindSafe(|| part(self)));
-        let result = done.unwrap_or_else(|panic| Err(Failure::Reset(panic_text(&*panic))));
+        let result = done.unwrap_or_else(|panic| {
+            let reason = format!("the model panicked: {}", panic_text(&*panic));
+            Err(Failure::Reset(reason))
+        });
         if matches!(result, Err(Failure::Reset(_))) {
             self.drop_all();
             self.epoch += 1;
@@ -366,15 +369,13 @@ fn feed<'a, M: Model>(
     }
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic
+/// What a panic said.
+pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
         .downcast_ref::<&str>()
-        .map(|text| (*text).to_string())
-        .or_else(|| panic.downcast_ref::<String>().cloned());
-    format!(
-        "the model panicked: {}",
-        text.unwrap_or_else(|| "no message".into())
-    )
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
 }
 
 impl<M: Model> Default for Table<M> {

@@ -1,9 +1,14 @@
 //! The house is started.
 
+use std::fmt;
+use std::panic::catch_unwind;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kameo::actor::Spawn;
 use kameo::mailbox;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::Instant;
 
@@ -15,10 +20,10 @@ use crate::actors::cache::{CacheActor, CacheArgs};
 use crate::actors::scheduler::{ASKED_MAX, MAILBOX_MAX, Scheduler, SchedulerArgs};
 use crate::cache::CacheCore;
 use crate::config::{EngineConfig, TextConfig};
-use crate::device::{Device, Started};
+use crate::device::{Device, Loader};
 use crate::error::StartError;
-use crate::model::{Model, ModelError};
-use crate::recovery::{Breakdown, Breaker, Fuses};
+use crate::model::{Model, ModelError, ModelSpec};
+use crate::recovery::{Breakdown, Breaker, Fuse, Fuses};
 use crate::shared::admission::Admission;
 use crate::shared::heartbeat::Heartbeat;
 use crate::simulation::Simulation;
@@ -33,28 +38,86 @@ const PAGED_MAX: usize = 256;
 const UPKEEP_MAX: usize = 64;
 
 /// Sets an engine up. Made by [`Engine::builder`].
-#[derive(Debug)]
-pub struct EngineBuilder<B> {
-    build: B,
+pub struct EngineBuilder {
+    prepare: Prepare,
+    outline: Option<ModelSpec>,
     text: Option<TextCodec>,
     config: EngineConfig,
     simulation: Option<Simulation>,
     fuses: Fuses,
 }
 
-impl<M, B> EngineBuilder<B>
+/// The part of a start that depends on the model's type. All else is compiled once, here,
+/// and not in each crate that starts an engine.
+type Prepare = Box<dyn FnOnce(Conditions) -> Preparing + Send>;
+type Preparing = Pin<Box<dyn Future<Output = Result<Prepared, StartError>> + Send>>;
+
+/// What a device and a pager are made under.
+struct Conditions {
+    config: EngineConfig,
+    fuse: Fuse,
+    simulation: Option<Simulation>,
+}
+
+/// A device thread with its model, and what its pager is made of.
+struct Prepared {
+    device: Device,
+    loader: Loader,
+    spec: ModelSpec,
+    pager: Option<PagerParts>,
+}
+
+async fn prepare<M, B>(build: B, conditions: Conditions) -> Result<Prepared, StartError>
 where
     M: Model,
     B: Fn() -> Result<M, ModelError> + Send + Sync + 'static,
 {
-    pub(super) fn new(build: B) -> Self {
+    let Conditions {
+        config,
+        fuse,
+        simulation,
+    } = conditions;
+    let started = Device::start(build, fuse, simulation.clone()).await?;
+    config.validate_for(&started.spec)?;
+    let pager = PagerParts::new::<M>(
+        &started.spec,
+        &config.pager,
+        started.packer,
+        started.quay,
+        // The work that it follows may take as long, and it as long again.
+        config.scheduler.device_timeout.saturating_mul(2),
+        simulation.as_ref(),
+    )?;
+    Ok(Prepared {
+        device: started.device,
+        loader: started.loader,
+        spec: started.spec,
+        pager,
+    })
+}
+
+impl EngineBuilder {
+    pub(super) fn new<M, B>(build: B) -> Self
+    where
+        M: Model,
+        B: Fn() -> Result<M, ModelError> + Send + Sync + 'static,
+    {
         Self {
-            build,
+            prepare: Box::new(|conditions| Box::pin(prepare(build, conditions))),
+            outline: None,
             text: None,
             config: EngineConfig::default(),
             simulation: None,
             fuses: Fuses::default(),
         }
+    }
+
+    /// What the model will say of itself, where that is known before it is loaded: settings
+    /// are judged by it before anything is loaded. Nothing else follows from it.
+    #[must_use]
+    pub fn outline(mut self, outline: ModelSpec) -> Self {
+        self.outline = Some(outline);
+        self
     }
 
     /// Lets the engine speak text: without this it takes and gives tokens only.
@@ -91,21 +154,31 @@ where
     ///
     /// # Errors
     ///
-    /// [`StartError`] when a setting cannot work or the model cannot be loaded.
+    /// [`StartError`] when a setting cannot work, the model cannot be loaded, or there is
+    /// no tokio runtime with time around the future. Settings are judged first, as far as
+    /// that is possible before the model is loaded.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future gives everything up once the model is loaded.
     pub async fn start(self) -> Result<Engine, StartError> {
+        check_runtime()?;
         self.config.validate()?;
-        let Started {
+        if let Some(outline) = &self.outline {
+            self.config.validate_for(outline)?;
+        }
+        let conditions = Conditions {
+            config: self.config.clone(),
+            fuse: self.fuses.device,
+            simulation: self.simulation.clone(),
+        };
+        let Prepared {
             device,
             loader,
-            spec,
-            packer,
-            quay,
-        } = Device::start(self.build, self.fuses.device, self.simulation.clone()).await?;
-        self.config.validate_for(&spec)?;
+            mut spec,
+            pager,
+        } = (self.prepare)(conditions).await?;
+        spec.context_tokens_max = self.config.context_tokens_max(&spec);
         let mut config = self.config;
         // What a step needs beside its cached state is not there for the cache.
         config.cache.device_bytes_max -= config.scratch_bytes(&spec);
@@ -116,15 +189,6 @@ where
         let doorbell = Arc::new(Notify::new());
         let born = Instant::now();
         let (answer_sender, answers) = mpsc::channel(ASKED_MAX);
-        let pager = PagerParts::new::<M>(
-            &spec,
-            &config.pager,
-            packer,
-            quay,
-            // The work that it follows may take as long, and it as long again.
-            config.scheduler.device_timeout.saturating_mul(2),
-            self.simulation.as_ref(),
-        )?;
         let mut core = CacheCore::new(spec.clone(), config.cache.clone());
         if let Some(pager) = &pager {
             core = core.with_pager(&config.pager, pager.found());
@@ -134,6 +198,7 @@ where
                 core,
                 answers: answer_sender,
                 simulation: self.simulation.clone(),
+                breaker: Breaker::new(config.recovery.clone()),
                 fuse: self.fuses.cache,
             },
             // Never full: what is asked, those who look, and kameo's own signals.
@@ -218,6 +283,29 @@ where
             pager_gone,
             watching: tower.man(),
         })
+    }
+}
+
+impl fmt::Debug for EngineBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineBuilder")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Refuses to start where actors could not run: each of them would panic at its first wait.
+fn check_runtime() -> Result<(), StartError> {
+    if Handle::try_current().is_err() {
+        return Err(StartError::Runtime { found: "none" });
+    }
+    // tokio says whether there is time in no other way.
+    let has_time = catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok();
+    match has_time {
+        true => Ok(()),
+        false => Err(StartError::Runtime {
+            found: "one without time",
+        }),
     }
 }
 

@@ -34,6 +34,8 @@ pub enum HealthState {
     Busy,
     /// It lets those inside finish, and takes no new requests.
     Draining,
+    /// It was drained or aborted, and nothing is inside any more: it can be shut down.
+    Stopped,
     /// The device thread has died, or been at one piece of work for longer than
     /// `scheduler.device_timeout`: the model is loaded again on another. Those inside wait,
     /// and go on then; new requests are taken in.
@@ -91,7 +93,10 @@ impl Engine {
             Pulse::Idle => self.admission.inside() == 0,
         };
         match is_idle {
-            _ if self.admission.is_shut() => HealthState::Draining,
+            _ if self.admission.is_shut() => match self.admission.inside() {
+                0 => HealthState::Stopped,
+                _ => HealthState::Draining,
+            },
             true => HealthState::Ready,
             false => HealthState::Busy,
         }

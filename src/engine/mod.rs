@@ -10,7 +10,7 @@
 //! | `newcomer.rs` | its place in the house, its sequence, the way to its caller |
 //! | `many.rs` | several outputs of one request |
 //! | `health.rs` | how the engine is, told at once |
-//! | `upkeep.rs` | what is kept: warm, pin, clear, and a look at the trie |
+//! | `upkeep.rs` | what is kept: warm, pin, clear, flush, and a look at the trie |
 //! | `follow.rs` | what is cached, told as it changes |
 //! | `watching.rs` | events and snapshots for those who watch |
 
@@ -106,7 +106,7 @@ impl Engine {
     /// Sets up an engine for the model that `build` makes. `build` runs on the
     /// device thread, where the model will live, and again on another should that one fail:
     /// it must make the same model each time.
-    pub fn builder<M, B>(build: B) -> EngineBuilder<B>
+    pub fn builder<M, B>(build: B) -> EngineBuilder
     where
         M: Model,
         B: Fn() -> Result<M, ModelError> + Send + Sync + 'static,
@@ -168,7 +168,8 @@ impl Engine {
         self.telemetry.stats()
     }
 
-    /// What the model is.
+    /// What the model is. Its `context_tokens_max` is what sequences may have here, if
+    /// [`EngineConfig::context_tokens_max`] is less.
     #[must_use]
     pub fn model(&self) -> &ModelSpec {
         &self.spec
@@ -220,8 +221,9 @@ impl Engine {
         self.scheduler.tell(Abort).send().await.ok();
     }
 
-    /// Takes no new requests, ends or finishes those inside, and waits until the device
-    /// has freed everything, for `scheduler.device_timeout` at most.
+    /// Takes no new requests, ends or finishes those inside, [flushes](Engine::flush) what
+    /// they have computed to the disk tier, if there is one, and waits until the device has
+    /// freed everything, for `scheduler.device_timeout` at most.
     ///
     /// # Cancel safety
     ///
@@ -232,6 +234,9 @@ impl Engine {
             self.drain().await;
         }
         self.abort().await;
+        if let Err(error) = self.flush().await {
+            tracing::warn!("not all that was cached is on the disk: {error}");
+        }
         drop(self.scheduler);
         // A device that does not answer is not waited for.
         let patience = self.config.scheduler.device_timeout;

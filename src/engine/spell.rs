@@ -232,6 +232,10 @@ impl Engine {
                 ("prompt.text", format!("{} bytes long", text.len()))
             }
             // Each message is a token at least in any template that shows it.
+            Prompt::Chat(chat) if chat.messages.is_empty() => {
+                let (found, expected) = ("no message at all", "at least one message");
+                return Err(field_error("prompt.chat", found, expected));
+            }
             Prompt::Chat(chat) if chat.messages.len() > room.tokens_max => {
                 let found = format!("{} messages long", chat.messages.len());
                 let expected = format!(

@@ -1,4 +1,4 @@
-//! What is kept: warm, pin, clear, and a look at the trie.
+//! What is kept: warm, pin, clear, flush, and a look at the trie.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::Engine;
 use crate::PinId;
-use crate::actors::cache::Inspect;
+use crate::actors::cache::{AwaitFlushed, Inspect};
 use crate::actors::scheduler::Upkeep;
-use crate::cache::{CacheError, Message, Pin, Salt, TreeView};
-use crate::error::{KeepError, SubmitError};
+use crate::cache::{CacheError, Flush, Message, Pin, Salt, TreeView};
+use crate::error::{FlushError, KeepError, SubmitError};
 use crate::model::Extent;
 use crate::request::{ContextLimit, Prompt, Request, Usage};
 use crate::sync::Ordering;
@@ -129,6 +129,55 @@ impl Engine {
     /// Dropping the future may leave the cache cleared or not.
     pub async fn clear_all_caches(&self) -> Result<(), KeepError> {
         self.upkeep(Message::Clear { salt: None }).await
+    }
+
+    /// Copies to the disk what is cached and not there yet, pinned or not, and waits until it
+    /// is written: the next start on the same folder finds it. First goes what is kept most
+    /// dearly and was used last. What sequences have computed that are not over yet is not
+    /// among it, and neither is what the disk tier has no room for. Without a disk tier there
+    /// is nothing to do. [`shutdown`](Engine::shutdown) does this too.
+    ///
+    /// # Errors
+    ///
+    /// [`FlushError`] when that takes longer than `pager.flush_time`, or the engine has
+    /// stopped.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future stops the waiting; part of it may be written, and goes on being
+    /// written.
+    pub async fn flush(&self) -> Result<(), FlushError> {
+        let pager = &self.config.pager;
+        if pager.disk.is_none() {
+            return Ok(());
+        }
+        let flushed = tokio::time::timeout(pager.flush_time, self.flush_all()).await;
+        flushed.unwrap_or(Err(FlushError::Late {
+            flush_time: pager.flush_time,
+        }))
+    }
+
+    /// Flushes as much at a time as host memory has room for until it is written.
+    async fn flush_all(&self) -> Result<(), FlushError> {
+        let mut flush = Flush {
+            bytes_max: self.config.pager.host_bytes_max / 4,
+            retries: true,
+        };
+        loop {
+            let asked = self.upkeep(Message::Flush(flush)).await;
+            asked.map_err(|_| FlushError::Stopped)?;
+            let turn = self.upkeep_turn().await;
+            let cache = self.cache.upgrade().ok_or(FlushError::Stopped)?;
+            let (reply, answer) = oneshot::channel();
+            let asked = cache.tell(AwaitFlushed { reply, turn }).send().await;
+            asked.map_err(|_| FlushError::Stopped)?;
+            drop(cache);
+            let more = answer.await.map_err(|_| FlushError::Stopped)?;
+            if !more {
+                return Ok(());
+            }
+            flush.retries = false;
+        }
     }
 
     /// What is cached for the requests of a `cache_salt`, or for those without one: the

@@ -1,7 +1,7 @@
 //! The conversation with the cache: each message gets one answer, in order.
 
 use super::entry::{EntryKey, Over, Phase};
-use super::{Effect, SchedulerCore};
+use super::{Effect, SchedulerCore, WaitingFlush};
 use crate::cache::{self, CacheError};
 use crate::error::GenerateError;
 use crate::{SequenceId, SlotId};
@@ -50,6 +50,33 @@ impl SchedulerCore {
         }
         for one in news {
             self.cached(one, effects);
+        }
+    }
+
+    /// Passes a caller's question on to the cache. A flush waits until the cache has heard of
+    /// all who are over.
+    pub(super) fn keep(&mut self, ticket: u64, message: cache::Message, effects: &mut Vec<Effect>) {
+        if matches!(message, cache::Message::Flush(_)) && !self.landing.is_empty() {
+            self.flushes.push(WaitingFlush {
+                ticket,
+                message,
+                landing: self.landing.clone(),
+            });
+            return;
+        }
+        self.tickets.push_back((self.asked + 1, ticket));
+        self.ask(message, effects);
+    }
+
+    /// Passes on the flushes for which all have landed.
+    pub(super) fn flush_landed(&mut self, effects: &mut Vec<Effect>) {
+        let entries = &self.entries;
+        let has_landed =
+            |flush: &mut WaitingFlush| !flush.landing.iter().any(|key| entries.contains_key(*key));
+        let landed: Vec<WaitingFlush> = self.flushes.extract_if(.., has_landed).collect();
+        for flush in landed {
+            self.tickets.push_back((self.asked + 1, flush.ticket));
+            self.ask(flush.message, effects);
         }
     }
 

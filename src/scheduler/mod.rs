@@ -292,6 +292,8 @@ pub struct SchedulerCore {
     barriers: VecDeque<(u64, EntryKey, SlotId)>,
     /// Callers' questions that the cache has not answered: its message, their ticket.
     tickets: VecDeque<(u64, u64)>,
+    /// Flushes that wait for sequences that are over to land.
+    flushes: Vec<WaitingFlush>,
     /// Forks whose source is in a step under way.
     forks_due: Vec<DueFork>,
     /// The next answers that speak of what a reset has wiped out.
@@ -303,6 +305,14 @@ pub struct SchedulerCore {
     clears_device: bool,
     preempted: u64,
     device_idle: Duration,
+}
+
+/// A caller's flush, which is to include what these sequences have computed.
+#[derive(Debug)]
+struct WaitingFlush {
+    ticket: u64,
+    message: cache::Message,
+    landing: Vec<EntryKey>,
 }
 
 impl SchedulerCore {
@@ -353,6 +363,7 @@ impl SchedulerCore {
             look_from: 0,
             barriers: VecDeque::new(),
             tickets: VecDeque::new(),
+            flushes: Vec::new(),
             forks_due: Vec::new(),
             stale_answers: 0,
             device_away: false,
@@ -372,8 +383,7 @@ impl SchedulerCore {
             Event::Fork(fork) => self.fork(fork, &mut effects),
             Event::Upkeep { ticket, message } => {
                 assert!(message.is_upkeep(), "callers only keep and clear");
-                self.tickets.push_back((self.asked + 1, ticket));
-                self.ask(message, &mut effects);
+                self.keep(ticket, message, &mut effects);
             }
             Event::Stop(sequence) => self.stop(sequence, &mut effects),
             Event::Pause(sequence) => self.pause(sequence),
@@ -390,6 +400,7 @@ impl SchedulerCore {
             Event::GoOn(history) => self.go_on(history, &mut effects),
             Event::Abort => self.fail_all(&GenerateError::Shutdown, &mut effects),
         }
+        self.flush_landed(&mut effects);
         self.expire(&mut effects);
         self.relieve(&mut effects);
         self.start_queued(&mut effects);
@@ -663,13 +674,14 @@ impl SchedulerCore {
         self.may_start = true;
     }
 
+    /// Ends all sequences; what they have computed may serve the next start.
     fn fail_all(&mut self, error: &GenerateError, effects: &mut Vec<Effect>) {
         for fork in std::mem::take(&mut self.forks_due) {
             effects.push(Effect::Failed(fork.submission.sequence, error.clone()));
         }
         let all: Vec<EntryKey> = self.names.values().copied().collect();
         for key in all {
-            self.fail(key, error.clone(), Over::Discard, effects);
+            self.fail(key, error.clone(), Over::Close, effects);
         }
     }
 }

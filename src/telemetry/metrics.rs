@@ -91,7 +91,7 @@ impl Metrics {
             running: level("motet_num_requests_running", Unit::Count, "sequences with a slot"),
             waiting: level("motet_num_requests_waiting", Unit::Count, "sequences without one"),
             paused: level("motet_num_requests_paused", Unit::Count, "sequences that wait for their reader"),
-            preemptions: count("motet_num_preemptions_total", "sequences that lost their slot for want of memory"),
+            preemptions: count("motet_num_preemptions_total", "times that a sequence lost its slot to another"),
             finished: counts("motet_request_success_total", "sequences that ended as they should",
                 "finished_reason", FinishReason::ALL.map(FinishReason::label)),
             failed: counts("motet_request_failed_total", "sequences that ended in an error",

@@ -1,5 +1,5 @@
-//! What the engine tells of itself: figures for [`Engine::stats`] and the same
-//! through the `metrics` facade.
+//! What the engine tells of itself: sums and levels for [`Engine::stats`]; most of them, with
+//! labels and distributions, through the `metrics` facade. `docs/metrics.md` compares the two.
 //!
 //! Whoever listens to [events](crate::watch::Events) hears of each as it happens.
 //!
@@ -46,7 +46,8 @@ pub struct EngineStats {
     pub awaiting_prefix: usize,
     /// Sequences that wait for their reader.
     pub paused: usize,
-    /// Times that a sequence lost its slot for want of memory.
+    /// Times that a sequence lost its slot: to a higher class, to a user who has had less, or for
+    /// want of memory.
     pub preempted: u64,
     /// Requests that were not taken in.
     pub rejected: u64,
@@ -74,7 +75,7 @@ pub struct EngineStats {
     pub device_memory: DeviceMemory,
     /// Whether there is a device thread.
     pub device_alive: bool,
-    /// Times that the device thread, the scheduler or the cache was made anew.
+    /// Times that the device thread, the scheduler, the cache or the pager was made anew.
     pub rebuilds: u64,
     /// What is cached.
     pub cache: CacheStats,
@@ -205,7 +206,7 @@ impl Telemetry {
         }
     }
 
-    /// A sequence has lost its slot for want of memory.
+    /// A sequence has lost its slot to another.
     pub(crate) fn preempted(&self, sequence: SequenceId) {
         self.metrics.preemptions.increment(1);
         self.sums().stats.preempted += 1;

@@ -148,6 +148,17 @@ fn the_page_lists_exactly_what_there_is() {
 }
 
 #[test]
+fn without_a_listener_no_event_is_made() {
+    let (telemetry, _) = telemetry();
+    telemetry.tell(|| unreachable!("nobody listens"));
+    let mut events = telemetry.events();
+    telemetry.preempted(SequenceId(1));
+    assert!(events.try_next().is_some(), "somebody does");
+    drop(events);
+    telemetry.tell(|| unreachable!("nobody listens any more"));
+}
+
+#[test]
 fn what_happens_is_counted_once_and_by_its_reason() {
     let (telemetry, notebook) = telemetry();
     let second = Duration::from_secs(1);

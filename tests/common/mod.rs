@@ -32,21 +32,25 @@ pub(crate) fn small() -> EngineConfig {
 
 /// A tokenizer whose tokens are the bytes, and an end token.
 pub(crate) fn bytes() -> TextCodec {
+    TextCodec::from_gguf(&byte_vocabulary()).expect("a vocabulary")
+}
+
+/// The bytes as tokens, and an end token.
+pub(crate) fn byte_vocabulary() -> GgufVocabulary {
     let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
     alphabet.sort_unstable();
     let mut tokens: Vec<String> = alphabet.iter().map(char::to_string).collect();
     tokens.push("<end>".into());
     let mut token_types = vec![1; 256];
     token_types.push(3);
-    let vocabulary = GgufVocabulary {
+    GgufVocabulary {
         model: "gpt2".into(),
         pre: Some("gpt-2".into()),
         tokens,
         token_types,
         end: Some(256),
         ..GgufVocabulary::default()
-    };
-    TextCodec::from_gguf(&vocabulary).expect("a vocabulary")
+    }
 }
 
 /// Waits until `done`, a while at most.

@@ -1,6 +1,12 @@
 //! The facts, read from a file: suites of cases, each with what is expected of it.
+//!
+//! A [`Fact`] remembers which of its fields were looked at. A field that its rule has
+//! not looked at is one that the rule does not know.
 
-use std::path::{Path, PathBuf};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::rc::Rc;
 
 use motet::TokenId;
 use serde_json::{Map, Value};
@@ -25,21 +31,18 @@ pub(crate) struct Case {
 pub(crate) struct Fact<'a> {
     value: &'a Value,
     place: String,
+    seen: Rc<RefCell<Seen>>,
 }
 
-/// Our own file.
-const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/cache_cases.json");
-
-/// The suites of the file that `MOTET_CASES` names, or else of our own.
-pub(crate) fn suites() -> Vec<Suite> {
-    let path = std::env::var_os("MOTET_CASES");
-    read(&path.map_or_else(|| OWN.into(), PathBuf::from))
+/// The places that were looked at, and those that do not matter with all below them.
+#[derive(Debug, Default)]
+struct Seen {
+    known: BTreeSet<String>,
+    skipped: BTreeSet<String>,
 }
 
-/// The suites of our own file.
-pub(crate) fn own_suites() -> Vec<Suite> {
-    read(Path::new(OWN))
-}
+/// Fields of every case that are for people.
+const NOTES: [&str; 5] = ["name", "note", "source", "test", "derived_only"];
 
 /// The suites of a file.
 pub(crate) fn read(path: &Path) -> Vec<Suite> {
@@ -51,48 +54,120 @@ pub(crate) fn read(path: &Path) -> Vec<Suite> {
     file.get("suites").items().iter().map(suite).collect()
 }
 
+/// Cases without a name have their number, and of those that share a name all but the
+/// first have theirs beside it.
 fn suite(fact: &Fact<'_>) -> Suite {
-    let case = |case: &Fact<'_>| Case {
-        name: case.get("name").text().to_owned(),
-        facts: case.value.clone(),
+    let cases = fact.get("cases").items();
+    let name_of = |(at, case): (usize, &Fact<'_>)| {
+        let name = case.maybe("name").map(|name| name.text().to_owned());
+        name.unwrap_or_else(|| format!("case {}", at + 1))
+    };
+    let names: Vec<String> = cases.iter().enumerate().map(name_of).collect();
+    let case = |(at, case): (usize, &Fact<'_>)| {
+        let own = &names[at];
+        let before = names[..at].iter().filter(|name| *name == own).count();
+        let name = match before {
+            0 => own.clone(),
+            before => format!("{own} ({})", before + 1),
+        };
+        let facts = case.value.clone();
+        Case { name, facts }
     };
     Suite {
         name: fact.get("suite").text().to_owned(),
-        cases: fact.get("cases").items().iter().map(case).collect(),
+        cases: cases.iter().enumerate().map(case).collect(),
     }
 }
 
 impl<'a> Fact<'a> {
     pub(crate) fn new(value: &'a Value, place: impl Into<String>) -> Self {
-        let place = place.into();
-        Self { value, place }
+        Self {
+            value,
+            place: place.into(),
+            seen: Rc::default(),
+        }
+    }
+
+    fn below(&self, value: &'a Value, place: String) -> Fact<'a> {
+        let seen = Rc::clone(&self.seen);
+        Self { value, place, seen }
+    }
+
+    fn place_of(&self, field: &str) -> String {
+        match self.place.as_str() {
+            "" => field.to_owned(),
+            place => format!("{place}.{field}"),
+        }
     }
 
     /// A field that must be there.
     pub(crate) fn get(&self, field: &str) -> Fact<'a> {
         self.maybe(field)
-            .unwrap_or_else(|| panic!("{}: there is no field `{field}`", self.place))
+            .unwrap_or_else(|| panic!("there is no field `{}`", self.place_of(field)))
     }
 
     /// A field, if it is there; it may be null.
     pub(crate) fn maybe(&self, field: &str) -> Option<Fact<'a>> {
         let value = self.object().get(field)?;
-        Some(Fact::new(value, format!("{}.{field}", self.place)))
+        let place = self.place_of(field);
+        self.seen.borrow_mut().known.insert(place.clone());
+        Some(self.below(value, place))
     }
 
-    /// The fields, in alphabetical order.
+    /// Whether there is such a field, or one of a field: `expect.error`.
+    pub(crate) fn has(&self, path: &str) -> bool {
+        let mut value = Some(self.value);
+        for field in path.split('.') {
+            value = value.and_then(|value| value.get(field));
+        }
+        value.is_some()
+    }
+
+    /// The fields' names, notes left out, in the order of the file or of the alphabet.
+    pub(crate) fn names(&self) -> Vec<&'a str> {
+        let names = self.object().keys().map(String::as_str);
+        names.filter(|name| !NOTES.contains(name)).collect()
+    }
+
+    /// All fields, for a rule that knows each of them or fails.
     pub(crate) fn fields(&self) -> Vec<(&'a str, Fact<'a>)> {
-        let field = |(name, value): (&'a String, &'a Value)| {
-            let fact = Fact::new(value, format!("{}.{name}", self.place));
-            (name.as_str(), fact)
-        };
-        self.object().iter().map(field).collect()
+        let names = self.names().into_iter();
+        names.map(|name| (name, self.get(name))).collect()
+    }
+
+    /// These fields are given, and make no difference here.
+    pub(crate) fn skip(&self, fields: &[&str]) {
+        let places = fields.iter().map(|field| self.place_of(field));
+        self.seen.borrow_mut().skipped.extend(places);
+    }
+
+    /// A field that nobody has looked at, and that is none of those `beside` the case.
+    pub(crate) fn unseen(&self, beside: &[&str]) -> Option<String> {
+        if let Value::Array(items) = self.value {
+            let mut items = items.iter().enumerate();
+            return items.find_map(|(i, item)| {
+                let item = self.below(item, format!("{}[{i}]", self.place));
+                item.unseen(beside)
+            });
+        }
+        let mut fields = self.value.as_object()?.iter();
+        fields.find_map(|(name, value)| {
+            let place = self.place_of(name);
+            let is_beside = NOTES.contains(&name.as_str()) || beside.contains(&name.as_str());
+            if is_beside || self.seen.borrow().skipped.contains(&place) {
+                return None;
+            }
+            if !self.seen.borrow().known.contains(&place) {
+                return Some(place);
+            }
+            self.below(value, place).unseen(beside)
+        })
     }
 
     pub(crate) fn items(&self) -> Vec<Fact<'a>> {
         let items = self.value.as_array();
         let items = items.unwrap_or_else(|| self.is_no("list"));
-        let item = |(i, value)| Fact::new(value, format!("{}[{i}]", self.place));
+        let item = |(i, value)| self.below(value, format!("{}[{i}]", self.place));
         items.iter().enumerate().map(item).collect()
     }
 
@@ -154,6 +229,10 @@ impl<'a> Fact<'a> {
     }
 
     fn is_no(&self, what: &str) -> ! {
-        panic!("{} is {}; expected a {what}", self.place, self.value)
+        let place = match self.place.as_str() {
+            "" => "it",
+            place => place,
+        };
+        panic!("{place} is {}; expected a {what}", self.value)
     }
 }

@@ -1,24 +1,72 @@
 //! How what Motet does is compared with what a case expects.
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 
 use crate::cases::Fact;
-use crate::differences::Difference;
+
+/// A case in which Motet does something else on purpose.
+#[derive(Debug)]
+pub(crate) struct Difference {
+    pub(crate) suite: &'static str,
+    pub(crate) case: &'static str,
+    /// Why.
+    pub(crate) reason: &'static str,
+    /// What Motet does.
+    pub(crate) instead: &'static str,
+}
+
+/// A field of a suite's inputs that Motet has nothing for. A case that has it shows
+/// nothing about Motet.
+#[derive(Debug)]
+pub(crate) struct Unsupported {
+    pub(crate) suite: &'static str,
+    pub(crate) field: &'static str,
+    /// Why.
+    pub(crate) reason: &'static str,
+}
+
+/// What came of a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Agrees,
+    Differs,
+    Unsupported,
+}
 
 /// The comparisons of one case. Where Motet differs, the case must stand in the table
 /// of differences, and a case that stands there must differ.
 #[derive(Debug)]
 pub(crate) struct Check {
     difference: Option<&'static Difference>,
-    differs: bool,
+    unsupported: Vec<&'static Unsupported>,
+    outcome: Outcome,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (suite, case) = (self.suite, self.case);
+        write!(f, "{suite}, {case}: {}; here {}", self.reason, self.instead)
+    }
+}
+
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (suite, field) = (self.suite, self.field);
+        write!(f, "{suite}, each case with `{field}`: {}", self.reason)
+    }
 }
 
 impl Check {
-    pub(crate) fn new(difference: Option<&'static Difference>) -> Self {
-        let differs = false;
+    /// The comparisons of a case that may be listed as a difference, in a suite that has
+    /// these unsupported fields.
+    pub(crate) fn new(
+        difference: Option<&'static Difference>,
+        unsupported: Vec<&'static Unsupported>,
+    ) -> Self {
         Self {
             difference,
-            differs,
+            unsupported,
+            outcome: Outcome::Agrees,
         }
     }
 
@@ -40,21 +88,21 @@ impl Check {
             "{what}: Motet's, and what it does on purpose"
         );
         assert_ne!(motet, expected, "{what}: Motet does not differ any more");
-        self.differ(what);
+        self.differ(&format!(
+            "{what}: {motet:?}, where {expected:?} is expected"
+        ));
     }
 
-    /// Motet is to be at least as good as the case expects; where it is better, that
-    /// is a difference on purpose, and by how much is asserted too.
+    /// Motet does what is expected, or else what its own rule says, on purpose.
     pub(crate) fn same_or_instead<T: PartialEq + Debug>(
         &mut self,
         what: &str,
         motet: T,
-        instead: Option<T>,
+        own_rule: T,
         expected: T,
     ) {
-        match instead {
-            None => self.same(what, motet, expected),
-            Some(instead) => self.instead(what, motet, instead, expected),
+        if motet != expected {
+            self.instead(what, motet, own_rule, expected);
         }
     }
 
@@ -69,7 +117,18 @@ impl Check {
 
     /// Motet has no such thing; what it has instead is asserted beside this.
     pub(crate) fn lacks(&mut self, what: &str) {
-        self.differ(what);
+        self.differ(&format!("Motet lacks {what}"));
+    }
+
+    /// The case is about something that Motet has nothing for: nothing is compared.
+    pub(crate) fn unsupported(&mut self, field: &str) {
+        let mut listed = self.unsupported.iter();
+        let listed = listed.any(|unsupported| unsupported.field == field);
+        assert!(
+            listed,
+            "the field `{field}` is not known here, and not listed as unsupported"
+        );
+        self.outcome = Outcome::Unsupported;
     }
 
     /// What is expected is said in words, and these are the words that the comparisons
@@ -82,19 +141,19 @@ impl Check {
         );
     }
 
-    /// Whether the case differs.
-    pub(crate) fn finish(self) -> bool {
-        if let (Some(difference), false) = (self.difference, self.differs) {
+    /// What came of the case.
+    pub(crate) fn finish(self) -> Outcome {
+        if let (Some(difference), Outcome::Agrees) = (self.difference, self.outcome) {
             panic!("listed as a difference, but does not differ: {difference:?}");
         }
-        self.differs
+        self.outcome
     }
 
     fn differ(&mut self, what: &str) {
         assert!(
             self.difference.is_some(),
-            "{what}: differs, and is not listed as a difference"
+            "{what}; this differs, and the case is not listed as a difference"
         );
-        self.differs = true;
+        self.outcome = Outcome::Differs;
     }
 }

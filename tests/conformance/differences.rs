@@ -1,30 +1,14 @@
-//! Where Motet differs from ollama on purpose.
+//! Where Motet differs from ollama on purpose, and what it has nothing for.
 
-use std::fmt;
-
-/// A case in which Motet does something else.
-#[derive(Debug)]
-pub(crate) struct Difference {
-    pub(crate) suite: &'static str,
-    pub(crate) case: &'static str,
-    /// Why.
-    pub(crate) reason: &'static str,
-    /// What Motet does.
-    pub(crate) instead: &'static str,
-}
-
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (suite, case) = (self.suite, self.case);
-        write!(f, "{suite}, {case}: {}; here {}", self.reason, self.instead)
-    }
-}
+use crate::check::{Difference, Unsupported};
 
 const NO_GROUPS: &str = "Motet caches text tokens only; no inputs have to stay in one batch";
 const OLDER_RULE: &str = "the older rule leaves a full context, which a shift would halve at once; \
      the later rule, of `prompt.context_shift_limit`, leaves room for the output";
 const WINDOW: &str = "a window of W tokens counts the token itself, as models' configurations and \
      MLX do; ollama's older cache admitted one more";
+const TEXT_ONLY: &str = "Motet caches token ids and nothing else: there are no pictures and no \
+     embeddings in a prompt, and no key for them";
 const POSITIONS: &str = "positions are places in a sequence's own token list and have no gaps";
 const RING: &str = "restore points are evicted when their bytes are wanted, and not by count";
 const OWN_POINTS: &str = "models that cannot resume after any token are also sealed before the \
@@ -257,5 +241,18 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         case: "MLAParity",
         reason: "Motet runs the Llama family, whose values are its own",
         instead: "models with latent attention are refused by name",
+    },
+];
+
+pub(crate) const UNSUPPORTED: &[Unsupported] = &[
+    Unsupported {
+        suite: "input_cache.common_prefix.llamarunner",
+        field: "embed",
+        reason: TEXT_ONLY,
+    },
+    Unsupported {
+        suite: "input_cache.common_prefix.ollamarunner",
+        field: "media_hash",
+        reason: TEXT_ONLY,
     },
 ];

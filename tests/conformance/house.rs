@@ -26,7 +26,7 @@ pub(crate) struct House {
     asked: BTreeMap<SequenceId, Arc<[TokenId]>>,
     live: BTreeMap<SequenceId, Live>,
     begun: u64,
-    device_bytes_max: usize,
+    pub(crate) device_bytes_max: usize,
 }
 
 struct Live {
@@ -278,28 +278,11 @@ impl House {
         nodes
     }
 
-    /// Lets strangers in until whoever is the first to go is gone, and sends them off.
-    pub(crate) fn evict_one(&mut self) {
-        let evicted = self.core.stats().evicted_segments;
-        let mut strangers = Vec::new();
-        while self.core.stats().evicted_segments == evicted {
-            let stats = self.core.stats();
-            let free = self.device_bytes_max - stats.sealed_bytes - stats.reserved_bytes;
-            // Of so few tokens a tail is no larger than they are.
-            let tokens = (free / self.tail_bytes(1)).clamp(1, 8);
-            let (stranger, effects) = self.try_begin(&[1], |begin| {
-                begin.tokens_max = tokens;
-                begin.salt = Salt::new("a crowd");
-            });
-            let begun = self.begun(stranger).is_some();
-            assert!(begun, "something could be evicted: {effects:?}");
-            strangers.push(stranger);
-        }
-        for sequence in strangers {
-            self.live.remove(&sequence);
-            let gone = self.handle(Message::Discard { sequence });
-            gone.expect("a stranger leaves");
-        }
+    /// Ends a sequence, of which nothing is to be cached.
+    pub(crate) fn discard(&mut self, sequence: SequenceId) {
+        self.live.remove(&sequence).expect("a live sequence");
+        let gone = self.handle(Message::Discard { sequence });
+        gone.expect("a live sequence leaves");
     }
 
     /// Device bytes of a tail of so many tokens.

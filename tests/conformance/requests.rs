@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use motet::TokenId;
+use motet::cache::trie::common_prefix;
 use motet::model::LayerKind::{self, Full, Recurrent, Window};
 
 use crate::cases::Fact;
@@ -42,77 +43,171 @@ pub(crate) struct Request {
 pub(crate) struct Answer {
     pub(crate) matched: usize,
     pub(crate) cached: usize,
-    pub(crate) remaining: usize,
-    /// Offsets at which the cache wants to seal it, those that were asked for left out.
-    pub(crate) own_points: BTreeSet<usize>,
+    /// Offsets at which it is to be sealed.
+    pub(crate) points: BTreeSet<usize>,
+    /// The tokens that its slot held in the end.
+    pub(crate) held: Vec<TokenId>,
+    /// What Motet's own rule says of it.
+    pub(crate) own_rule: OwnRule,
+}
+
+/// From where a request starts, and where it is to be sealed, by Motet's own rule.
+pub(crate) struct OwnRule {
+    pub(crate) cached: usize,
+    pub(crate) points: BTreeSet<usize>,
+}
+
+/// Motet's own rule, on token lists: where requests were sealed, and thus where others
+/// can start. Nothing is ever evicted.
+pub(crate) struct Sealed {
+    layers: &'static [LayerKind],
+    /// Tokens down to each place.
+    ends: Vec<Vec<TokenId>>,
+}
+
+impl Sealed {
+    pub(crate) fn new(layers: &'static [LayerKind]) -> Self {
+        let ends = Vec::new();
+        Self { layers, ends }
+    }
+
+    /// A layer with a window has its state at a place that was sealed, and the tokens
+    /// of a window before that. A recurrent layer has it there and nowhere else.
+    fn can_start(&self, tokens: &[TokenId], at: usize) -> bool {
+        let has_row = |row: usize, window: usize| {
+            let mut ends = self.ends.iter();
+            ends.any(|end| {
+                let held = end.len().saturating_sub(window)..end.len();
+                held.contains(&row) && end[..=row] == tokens[..=row]
+            })
+        };
+        self.layers.iter().all(|kind| match *kind {
+            Full => true,
+            Window { tokens: window } => {
+                (at.saturating_sub(window)..at).all(|row| has_row(row, window))
+            }
+            Recurrent => at == 0 || self.ends.iter().any(|end| *end == tokens[..at]),
+        })
+    }
+
+    fn of(&self, request: &Request) -> OwnRule {
+        let tokens = &request.inputs;
+        let known = self.ends.iter().map(|end| common_prefix(end, tokens)).max();
+        // A token is left to evaluate.
+        let last = tokens.len() - 1;
+        let known = known.unwrap_or(0).min(last);
+        let mut starts = (0..=known).rev();
+        let cached = starts.find(|at| self.can_start(tokens, *at)).unwrap_or(0);
+        let mut points: BTreeSet<usize> = request.restore_points.iter().copied().collect();
+        if self.layers.iter().any(|kind| *kind != Full) {
+            if points.is_empty() {
+                points.insert(last);
+            }
+            points.insert(known);
+        }
+        points.retain(|at| *at > cached);
+        OwnRule { cached, points }
+    }
+
+    /// A sequence was fed these tokens, and sealed at these offsets and at its end.
+    pub(crate) fn seal(&mut self, points: &BTreeSet<usize>, fed: &[TokenId]) {
+        let points = points.iter().filter(|at| **at < fed.len());
+        self.ends.extend(points.map(|at| fed[..*at].to_vec()));
+        self.ends.push(fed.to_vec());
+    }
 }
 
 impl Era {
-    pub(crate) fn environments(self, traces: &Fact<'_>) -> &'static [Environment] {
-        let known = match self {
-            Self::Head => &ENVIRONMENTS[..],
-            Self::Seed => &ENVIRONMENTS[..3],
-        };
-        let names: Vec<&str> = traces.fields().iter().map(|(name, _)| *name).collect();
-        for name in &names {
+    /// The environments that a case has traces of.
+    pub(crate) fn environments(traces: &Fact<'_>) -> Vec<Environment> {
+        let names = traces.value().as_object().expect("traces by their names");
+        for name in names.keys() {
             let plain = name.trim_end_matches("+Lookahead");
-            let found = known.iter().any(|(known, _)| *known == plain);
+            if plain != name {
+                traces.skip(&[name.as_str()]);
+            }
+            let mut known = ENVIRONMENTS.iter();
+            let found = known.any(|(known, _)| *known == plain);
             assert!(found, "environment {name} is not known here");
         }
-        let missing = known.iter().find(|(known, _)| !names.contains(known));
-        assert_eq!(missing, None, "an environment is missing");
-        known
+        let known = ENVIRONMENTS.iter().copied();
+        let there: Vec<Environment> = known
+            .filter(|(name, _)| names.contains_key(*name))
+            .collect();
+        assert!(!there.is_empty(), "there are traces");
+        there
     }
 }
 
 pub(crate) fn requests(case: &Fact<'_>, environment: &str) -> Vec<Request> {
+    let traces = case.get("derived_traces");
     let of = |name: &str| {
-        let trace = case.get("derived_traces").get(name);
+        let trace = traces.get(name);
         match trace.value().is_array() {
             true => trace.items(),
             false => trace.get("requests").items(),
         }
     };
+    let mut requests: Vec<Request> = of(environment).iter().map(Request::of).collect();
     // Which tokens a slot holds does not depend on the kinds of layers.
-    let plain = of("Transformer");
-    let request = |(request, plain): (&Fact<'_>, &Fact<'_>)| {
-        let points = request.get("user_snapshot_at");
-        Request {
-            label: request.get("label").text().to_owned(),
-            inputs: request.get("inputs").tokens(),
-            generated: request.get("generated").tokens(),
+    if traces.has("Transformer") {
+        for (request, plain) in requests.iter_mut().zip(of("Transformer")) {
+            request.live = plain.get("live_tokens_after").tokens();
+        }
+    }
+    requests
+}
+
+impl Request {
+    pub(crate) fn of(fact: &Fact<'_>) -> Self {
+        // What follows from the rest, and the layout of ollama's trie.
+        fact.skip(&["total", "remaining", "pending_snapshots_at_begin"]);
+        fact.skip(&["snapshot_offset", "trie_after"]);
+        let points = fact.get("user_snapshot_at");
+        Self {
+            label: fact.get("label").text().to_owned(),
+            inputs: fact.get("inputs").tokens(),
+            generated: fact.get("generated").tokens(),
             restore_points: match points.value().is_array() {
                 true => points.numbers(),
                 false => [points.number()].into_iter().filter(|at| *at > 0).collect(),
             },
-            live: plain.get("live_tokens_after").tokens(),
-            matched: request.get("matched").number(),
-            cached: request.get("cached").number(),
+            live: fact.get("live_tokens_after").tokens(),
+            matched: fact.get("matched").number(),
+            cached: fact.get("cached").number(),
         }
-    };
-    of(environment).iter().zip(&plain).map(request).collect()
-}
+    }
 
-impl Request {
+    /// The prompt and the output.
+    pub(crate) fn all(&self) -> Vec<TokenId> {
+        [&self.inputs[..], &self.generated].concat()
+    }
+
     /// Begins it and feeds it what its era does; it stays live.
-    pub(crate) fn start(&self, house: &mut House, era: Era) -> (Begun, Answer) {
+    pub(crate) fn start(
+        &self,
+        house: &mut House,
+        era: Era,
+        sealed: &mut Sealed,
+    ) -> (Begun, Answer) {
         let matched = house.matched(&self.inputs);
         let begun = house.begin_with(&self.inputs, |begin| {
             begin.restore_points.clone_from(&self.restore_points);
             begin.tokens_max += self.generated.len();
         });
-        let points = house.checkpoints(begun.sequence).into_iter();
+        let points = house.checkpoints(begun.sequence).into_iter().collect();
+        let own_rule = sealed.of(self);
+        let all = self.all();
+        let fed = all.len() - usize::from(era == Era::Head);
+        house.feed(begun.sequence, &all[begun.cached..fed]);
+        sealed.seal(&own_rule.points, &all[..fed]);
         let answer = Answer {
             matched,
             cached: begun.cached,
-            remaining: self.inputs.len() - begun.cached,
-            own_points: points
-                .filter(|at| !self.restore_points.contains(at))
-                .collect(),
+            points,
+            held: house.tokens(begun.sequence).to_vec(),
+            own_rule,
         };
-        let all = [&self.inputs[..], &self.generated].concat();
-        let fed = all.len() - usize::from(era == Era::Head);
-        house.feed(begun.sequence, &all[begun.cached..fed]);
         (begun, answer)
     }
 
@@ -123,64 +218,45 @@ impl Request {
         check: &mut Check,
         house: &mut House,
         era: Era,
-        more: Option<usize>,
+        sealed: &mut Sealed,
     ) -> Answer {
-        let (begun, answer) = self.start(house, era);
+        let (begun, answer) = self.start(house, era, sealed);
         let label = &self.label;
         check.same(&format!("{label}: known"), answer.matched, self.matched);
         assert!(
-            more.is_none_or(|more| more > self.cached),
-            "{label}: Motet is never worse"
-        );
-        check.same_or_instead(
-            &format!("{label}: cached"),
+            answer.cached >= self.cached,
+            "{label}: starts from {}, and {} is expected: Motet is never worse",
             answer.cached,
-            more,
-            self.cached,
+            self.cached
         );
-        let held = house.tokens(begun.sequence).to_vec();
-        check.same(&format!("{label}: held"), held, self.live.clone());
+        let what = format!("{label}: cached");
+        check.same_or_instead(&what, answer.cached, answer.own_rule.cached, self.cached);
+        check.same(&format!("{label}: held"), &answer.held, &self.live);
         house.close(begun.sequence);
         answer
     }
 }
 
-pub(crate) fn other_than_full(environment: &str) -> bool {
-    environment != "Transformer"
-}
-
 /// What is expected of requests in this environment.
 pub(crate) fn expected<'a>(expect: &Fact<'a>, environment: &str) -> Fact<'a> {
+    let own = expect.maybe(environment);
     let others = || {
         expect
             .maybe("others")
-            .filter(|_| other_than_full(environment))
+            .filter(|_| environment != "Transformer")
     };
-    let own = expect.maybe(environment);
     own.or_else(others).unwrap_or_else(|| expect.clone())
 }
 
 /// `3+lookahead` tokens are three: there is no look-ahead.
 pub(crate) fn without_lookahead(fact: &Fact<'_>) -> usize {
-    match fact.is_text() {
-        true => {
-            let text = fact.text();
-            let number = text
-                .strip_suffix("+lookahead")
-                .or_else(|| text.strip_suffix("-lookahead"));
-            let number = number.and_then(|number| number.parse().ok());
-            number.unwrap_or_else(|| panic!("`{text}` is no number of tokens"))
-        }
-        false => fact.number(),
+    if !fact.is_text() {
+        return fact.number();
     }
-}
-
-pub(crate) fn each(
-    case: &Fact<'_>,
-    era: Era,
-    mut act: impl FnMut(&'static str, House, Vec<Request>),
-) {
-    for (name, layers) in era.environments(&case.get("derived_traces")) {
-        act(name, House::new(layers), requests(case, name));
-    }
+    let text = fact.text();
+    let number = text
+        .strip_suffix("+lookahead")
+        .or_else(|| text.strip_suffix("-lookahead"));
+    let number = number.and_then(|number| number.parse().ok());
+    number.unwrap_or_else(|| panic!("`{text}` is no number of tokens"))
 }

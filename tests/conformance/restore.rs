@@ -5,43 +5,36 @@
 //! The state after position `p` is that of the first `p + 1` tokens.
 
 use motet::TokenId;
-use motet::cache::CacheError;
+use motet::cache::{CacheError, Effect};
 use motet::model::LayerKind::Recurrent;
 use motet::model::oracle::OracleConfig;
 use motet::model::{Model, ModelError, Packer, Segment};
 
-use crate::Known;
 use crate::cases::Fact;
 use crate::check::Check;
 use crate::house::{Begun, House};
 use crate::pieces::{oracle, packed, sealed};
+use crate::suites::Known;
 
 pub(crate) const SUITES: &[Known] = &[
     Known {
         suite: "kvcache.recurrent_checkpoint_store",
-        cases: &[
-            ("BestIndex", ring),
-            ("PruneAfter", ring),
-            ("RingBufferWrapAround", ring),
-            ("FullCapacity", ring),
-            ("PruneAfterAll", ring),
-        ],
+        own_cases: 5,
+        beside: &[],
+        shapes: &[(&["capacity", "ops"], ring)],
     },
     Known {
         suite: "kvcache.recurrent_restore",
-        cases: &[
-            ("PrepareRestore", prepare),
-            ("Incomplete checkpoint", incomplete),
-            (
-                "Remove middle shifts checkpoints and clears pending restore",
-                remove_middle,
-            ),
-            ("Shape validation", shape),
+        own_cases: 4,
+        beside: &[],
+        shapes: &[
+            (&["checkpoints", "target"], prepare),
+            (&["layers_needing", "layers_present", "remove"], incomplete),
+            (&["checkpoints", "pending_restore", "remove"], remove_middle),
+            (&["state_size", "asked_dims"], shape),
         ],
     },
 ];
-
-const TOKENS: usize = 120;
 
 /// A recurrent model's sequence, and where its state was asked for.
 struct Ring {
@@ -50,29 +43,43 @@ struct Ring {
     tokens: Vec<TokenId>,
     /// Positions that were recorded, whatever a ring may have forgotten.
     recorded: Vec<usize>,
+    /// Where the sequence went another way and no state was.
+    branch: Option<usize>,
+    /// What a ring of a case's capacity has.
+    entries: Vec<Option<usize>>,
 }
 
 impl Ring {
-    /// A sequence that will be asked to record these positions.
-    fn new(positions: &[usize]) -> Self {
+    /// A sequence that will be asked to record these positions, and goes on after the
+    /// last one.
+    fn new(positions: &[usize], last: usize, capacity: usize) -> Self {
         let mut house = House::new(&[Recurrent]);
-        let tokens: Vec<TokenId> = (1..=TOKENS as TokenId).collect();
-        let points: Vec<usize> = positions.iter().map(|at| at + 1).collect();
-        let live = house.begin(&tokens, &points);
-        let recorded = Vec::new();
+        let tokens: Vec<TokenId> = (1..=last as TokenId + 20).collect();
+        let live = house.begin(&tokens, &points(positions, tokens.len()));
         Self {
             house,
             live,
             tokens,
-            recorded,
+            recorded: Vec::new(),
+            branch: None,
+            entries: vec![None; capacity],
         }
     }
 
-    fn record(&mut self, position: usize) {
+    /// Returns where a ring has the position.
+    fn record(&mut self, position: usize) -> usize {
         let computed = self.house.tokens(self.live.sequence).len();
         let next = &self.tokens[computed..=position];
         self.house.feed(self.live.sequence, next);
+        let passed = self.branch.take_if(|branch| *branch <= position);
+        self.recorded.extend(passed.filter(|at| *at < position));
         self.recorded.push(position);
+        // The first that is free, or else the oldest.
+        let entries = self.entries.iter().enumerate();
+        let place = entries.min_by_key(|(_, entry)| **entry);
+        let (place, _) = place.expect("a ring has room");
+        self.entries[place] = Some(position);
+        place
     }
 
     /// The restore points on the sequence's path, as positions.
@@ -84,47 +91,77 @@ impl Ring {
 
     /// The deepest one that a sequence can start from which differs at `target`.
     fn best(&self, target: usize) -> Option<usize> {
-        self.house
-            .resumable(&self.tokens[..target.min(TOKENS)])
-            .checked_sub(1)
+        let known = target.min(self.tokens.len());
+        self.house.resumable(&self.tokens[..known]).checked_sub(1)
     }
 
-    /// The sequence goes another way after this position: it begins anew, and shares
-    /// what came before.
-    fn prune_after(&mut self, position: usize) {
+    /// The sequence goes another way after this position: it begins anew, shares what
+    /// came before, and will be asked to record these later positions.
+    fn prune_after(&mut self, position: usize, later: &[usize]) {
+        let computed = self.house.tokens(self.live.sequence).len();
         self.house.close(self.live.sequence);
+        let others = self.tokens.len() as TokenId;
         for token in &mut self.tokens[position + 1..] {
-            *token += TOKENS as TokenId;
+            *token += others;
         }
-        self.live = self.house.begin(&self.tokens, &[TOKENS]);
+        let points = points(later, self.tokens.len());
+        self.live = self.house.begin(&self.tokens, &points);
+        self.recorded.retain(|at| *at <= position);
+        // Where a prompt branches off, Motet seals it.
+        let branches = position < computed && self.recorded.last() != Some(&position);
+        self.branch = branches.then_some(position);
+        for entry in &mut self.entries {
+            *entry = entry.filter(|at| *at <= position);
+        }
     }
 }
 
+/// State after these positions, and at the end, which is not reached: so that none is
+/// taken before the last token.
+fn points(positions: &[usize], end: usize) -> Vec<usize> {
+    positions.iter().map(|at| at + 1).chain([end]).collect()
+}
+
+/// Positions that are recorded before the sequence goes another way.
+fn recorded_next(ops: &[Fact<'_>]) -> Vec<usize> {
+    let is = |op: &Fact<'_>, kind: &str| op.get("op").text() == kind;
+    let until = ops.iter().take_while(|op| !is(op, "prune_after"));
+    let records = until.filter(|op| is(op, "record"));
+    records.map(|op| op.get("pos").number()).collect()
+}
+
 fn ring(check: &mut Check, case: &Fact<'_>) {
-    let capacity = case.get("capacity").number();
     let ops = case.get("ops").items();
-    let records = ops.iter().filter(|op| op.get("op").text() == "record");
-    let positions: Vec<usize> = records.map(|op| op.get("pos").number()).collect();
-    let mut ring = Ring::new(&positions);
-    for op in &ops {
+    let all = ops
+        .iter()
+        .filter_map(|op| op.maybe("pos").or_else(|| op.maybe("target")));
+    let last = all.map(|at| at.number()).max().expect("some position");
+    let mut ring = Ring::new(&recorded_next(&ops), last, case.get("capacity").number());
+    for (at, op) in ops.iter().enumerate() {
         match op.get("op").text() {
             "record" => {
+                let before = ring.restorable().len();
+                let own_rule = ring.recorded.len();
+                let place = ring.record(op.get("pos").number());
                 if let Some(index) = op.maybe("expect_index") {
-                    check.same("recorded before", ring.restorable().len(), index.number());
+                    check.theirs("recorded at", place, index.number());
+                    check.same_or_instead("recorded before", before, own_rule, index.number());
                 }
-                ring.record(op.get("pos").number());
             }
             "best" => {
                 let target = op.get("target").number();
                 let expected = op.get("expect").number_or_null();
+                let before = |at: &usize| *at < target;
+                let in_ring = ring.entries.iter().copied().flatten().filter(before);
+                check.theirs("best", in_ring.max(), expected);
                 // A ring has forgotten what was recorded before its last ones.
-                let known = ring.recorded.iter().filter(|at| **at < target);
-                let forgotten = known.copied().max().filter(|_| expected.is_none());
-                let forgotten = forgotten.filter(|_| ring.recorded.len() > capacity);
-                let best = ring.best(target);
-                check.same_or_instead("best", best, forgotten.map(Some), expected);
+                let recorded = ring.recorded.iter().copied().filter(before).max();
+                check.same_or_instead("best", ring.best(target), recorded, expected);
             }
-            "prune_after" => ring.prune_after(op.get("pos").number()),
+            "prune_after" => {
+                let later = recorded_next(&ops[at + 1..]);
+                ring.prune_after(op.get("pos").number(), &later);
+            }
             "state" => state(check, &ring, &op.get("expect")),
             other => panic!("`{other}` is no operation"),
         }
@@ -134,39 +171,50 @@ fn ring(check: &mut Check, case: &Fact<'_>) {
 
 fn state(check: &mut Check, ring: &Ring, expect: &Fact<'_>) {
     let restorable = ring.restorable();
+    let recorded = &ring.recorded;
     for (field, expected) in expect.fields() {
         match field {
-            "size" => check.same("size", restorable.len(), expected.number()),
+            "size" => {
+                let in_ring = ring.entries.iter().flatten().count();
+                check.theirs("size", in_ring, expected.number());
+                let (size, own_rule) = (restorable.len(), recorded.len());
+                check.same_or_instead("size", size, own_rule, expected.number());
+            }
             "last_pos" => {
                 let last = restorable.last().map_or(-1, |at| *at as i64);
                 check.same("last", last, expected.integer());
             }
             // Where the ring has overwritten its first entry, Motet has both.
             "entry0" => {
-                let first = restorable[0];
-                check.instead("first", first, ring.recorded[0], expected.number());
-                let last = *restorable.last().expect("there are some");
-                check.same("last", last, expected.number());
+                let expected = expected.number();
+                check.theirs("first", ring.entries[0], Some(expected));
+                check.same_or_instead("first", restorable[0], recorded[0], expected);
+                assert!(restorable.contains(&expected), "{expected} is there too");
             }
-            other => panic!("`{other}` is nothing that a ring has"),
+            _ => panic!("the field `{field}` of a state is not known here"),
         }
     }
 }
 
+/// Goes another way at `target`, from the deepest state before it.
 fn prepare(check: &mut Check, case: &Fact<'_>) {
     let checkpoints = case.get("checkpoints").numbers();
-    let mut ring = Ring::new(&checkpoints);
-    checkpoints.iter().for_each(|at| ring.record(*at));
-    ring.prune_after(case.get("target").number() - 1);
+    let target = case.get("target").number();
+    let last = checkpoints.iter().copied().max().unwrap_or(0).max(target);
+    let mut ring = Ring::new(&checkpoints, last, checkpoints.len());
+    for at in &checkpoints {
+        ring.record(*at);
+    }
+    ring.prune_after(target - 1, &[]);
     let expect = case.get("expect");
     check.same("found", ring.live.cached > 0, expect.get("ok").flag());
-    check.same("kept", ring.live.cached, expect.get("tokens_kept").number());
-    let last = ring.restorable().last().copied();
-    check.same(
-        "restored",
-        last,
-        expect.get("pending_checkpoint").number_or_null(),
-    );
+    if let Some(kept) = expect.maybe("tokens_kept") {
+        check.same("kept", ring.live.cached, kept.number());
+    }
+    if let Some(restored) = expect.maybe("pending_checkpoint") {
+        let last = ring.restorable().last().copied();
+        check.same("restored", last, restored.number_or_null());
+    }
     // And what is evaluated from there on is what it is without a cache.
     let rest = ring.tokens[ring.live.cached..].to_vec();
     ring.house.feed(ring.live.sequence, &rest);
@@ -175,14 +223,23 @@ fn prepare(check: &mut Check, case: &Fact<'_>) {
 /// Every segment has the state of all layers or of none, and tokens are never taken out
 /// from under a state: where one layer's is missing, nobody resumes.
 fn incomplete(check: &mut Check, case: &Fact<'_>) {
-    let layers = case.get("layers_needing").items().len();
-    assert!(case.get("layers_present").items().len() < layers);
-    let mut house = House::new(&vec![Recurrent; layers]);
-    let tokens: Vec<TokenId> = (1..20).collect();
+    let layers = case.get("layers_needing").texts();
+    let present = case.get("layers_present").texts();
+    let incomplete = present.len() < layers.len() && present.iter().all(|p| layers.contains(p));
+    assert!(incomplete, "the state of some layer is missing");
+    let removed = case.get("remove").items();
+    let from = removed[0].number();
+    assert!(removed[1].is_null(), "all that follows is removed");
+    let checkpoints = case.get("checkpoints").numbers();
+    assert!(
+        checkpoints.contains(&(from - 1)),
+        "its state would be restored"
+    );
+    let mut house = House::new(&vec![Recurrent; layers.len()]);
+    let tokens: Vec<TokenId> = (1..from as TokenId + 10).collect();
     // So what is incomplete there is nothing here: no state is taken.
     let begun = house.begin(&tokens, &[]);
     house.feed(begun.sequence, &tokens);
-    let from = case.get("remove").items()[0].number();
     let refused = house.remove(begun.sequence, from..tokens.len());
     assert_eq!(refused, Err(CacheError::CannotMove));
     let last = tokens.len() - 1;
@@ -198,16 +255,29 @@ fn incomplete(check: &mut Check, case: &Fact<'_>) {
 /// still what they were.
 fn remove_middle(check: &mut Check, case: &Fact<'_>) {
     let checkpoints = case.get("checkpoints").numbers();
-    let mut ring = Ring::new(&checkpoints);
-    checkpoints.iter().for_each(|at| ring.record(*at));
+    let pending = case.get("pending_restore").number_or_null();
+    assert!(
+        pending.is_none_or(|at| checkpoints.contains(&at)),
+        "it is a checkpoint"
+    );
     let removed = case.get("remove").numbers();
+    let last = checkpoints.iter().chain(&removed).copied().max();
+    let mut ring = Ring::new(&checkpoints, last.expect("checkpoints"), checkpoints.len());
+    for at in &checkpoints {
+        ring.record(*at);
+    }
+    let computed = ring.house.tokens(ring.live.sequence).len();
+    if computed <= removed[1] {
+        let next = &ring.tokens[computed..=removed[1]];
+        ring.house.feed(ring.live.sequence, next);
+    }
     let refused = ring
         .house
         .remove(ring.live.sequence, removed[0]..removed[1]);
     assert_eq!(refused, Err(CacheError::CannotMove));
     ring.house.close(ring.live.sequence);
     ring.tokens.drain(removed[0]..removed[1]);
-    ring.live = ring.house.begin(&ring.tokens, &[]);
+    let (sequence, effects) = ring.house.try_begin(&ring.tokens, |_| {});
     let shifted = checkpoints.iter().filter_map(|at| match *at {
         at if at < removed[0] => Some(at),
         at => at.checked_sub(removed[1]).map(|after| after + removed[0]),
@@ -218,16 +288,18 @@ fn remove_middle(check: &mut Check, case: &Fact<'_>) {
     let expected = expect.get("positions_sorted").numbers();
     check.theirs("restorable", shifted, expected.clone());
     let restorable = ring.restorable();
-    check.instead("restorable", restorable.clone(), stay.collect(), expected);
-    assert_eq!(Some(ring.live.cached - 1), restorable.last().copied());
-    let waiting = None;
-    check.same(
-        "still to restore",
-        waiting,
-        expect.get("pending_restore").number_or_null(),
-    );
-    let rest = ring.tokens[ring.live.cached..].to_vec();
-    ring.house.feed(ring.live.sequence, &rest);
+    check.same_or_instead("restorable", restorable.clone(), stay.collect(), expected);
+    // What is restored is so when it begins: it waits for nothing.
+    let waits = effects.iter().find_map(|effect| match effect {
+        Effect::Waits { tokens, .. } => Some(*tokens),
+        _ => None,
+    });
+    let expected = expect.get("pending_restore").number_or_null();
+    check.same("still to restore", waits, expected);
+    let begun = ring.house.begun(sequence).expect("it has begun");
+    assert_eq!(begun.cached.checked_sub(1), restorable.last().copied());
+    let rest = ring.tokens[begun.cached..].to_vec();
+    ring.house.feed(sequence, &rest);
 }
 
 /// State of another shape is refused where it could come in: from bytes.

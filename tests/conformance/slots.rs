@@ -6,45 +6,37 @@
 //! the one that a newcomer continues to its end, or else the first to be evicted.
 
 use motet::TokenId;
+use motet::cache::trie::common_prefix;
 use motet::cache::{CacheError, Effect, Salt, shift};
 use motet::config::SlotChoice;
 use motet::model::LayerKind::Full;
 use motet::model::oracle::OracleConfig;
 
-use crate::Known;
 use crate::cases::Fact;
 use crate::check::Check;
 use crate::house::{Begun, House};
 use crate::pieces::NEXT;
+use crate::suites::Known;
 
 pub(crate) const SUITES: &[Known] = &[
     Known {
         suite: "input_cache.find_slot",
-        cases: &[
-            ("Empty", find),
-            ("Extend", find),
-            ("Fork", find),
-            ("Evict", find),
-        ],
+        own_cases: 4,
+        beside: &[],
+        shapes: &[(&["slots", "prompt", "expect.longest"], find)],
     },
     Known {
         suite: "input_cache.load_slot",
-        cases: &[
-            ("Basic cache hit - single user", load),
-            ("Basic cache hit - multi user", load),
-            ("No available slots", load_beside),
-        ],
+        own_cases: 3,
+        beside: &[],
+        shapes: &[(&["multi_user", "slots", "prompt"], load)],
     },
     Known {
         suite: "input_cache.shift_slot",
-        cases: &[
-            ("Normal shift", shift_slot),
-            ("Cache removal fails", reprocess),
-            (
-                "keep >= ctx is an error (code rule, no upstream test)",
-                keep_all,
-            ),
-        ],
+        own_cases: 3,
+        // That nothing is left follows from the length.
+        beside: &["backend_cleared"],
+        shapes: &[(&["num_ctx", "inputs", "num_keep"], shift_slot)],
     },
 ];
 
@@ -59,6 +51,7 @@ fn stranger() -> Salt {
 struct OldSlot {
     id: usize,
     inputs: Vec<TokenId>,
+    in_use: bool,
     age_s: Option<usize>,
 }
 
@@ -66,6 +59,7 @@ fn old_slots(case: &Fact<'_>) -> Vec<OldSlot> {
     let slot = |slot: &Fact<'_>| OldSlot {
         id: slot.get("id").number(),
         inputs: slot.get("inputs").tokens(),
+        in_use: slot.get("in_use").flag(),
         age_s: slot.get("last_used_age_s").number_or_null(),
     };
     case.get("slots").items().iter().map(slot).collect()
@@ -84,22 +78,32 @@ fn house(slots: &[OldSlot], slot_choice: SlotChoice) -> House {
         .filter(|slot| !slot.inputs.is_empty())
         .collect();
     held.sort_by_key(|slot| std::cmp::Reverse(slot.age_s));
-    for slot in held {
+    for slot in &held {
         house.converse(&slot.inputs, &[]);
+    }
+    // Those that begin like an older one have taken it over. Each is used once more to
+    // its end, so that none has.
+    for slot in &held {
+        let used = house.begin(&[&slot.inputs[..], &[NEXT]].concat(), &[]);
+        house.discard(used.sequence);
     }
     house
 }
 
-/// The slot that a newcomer with this prompt takes, and what it begun with. It goes on
-/// with one token of its own, since one is always left to evaluate.
-fn choose(house: &mut House, slots: &[OldSlot], prompt: &[TokenId]) -> (usize, Begun) {
-    let newcomer = [prompt, &[NEXT]].concat();
-    let begun = house.begin(&newcomer, &[]);
-    let whole =
-        |slot: &&OldSlot| !slot.inputs.is_empty() && slot.inputs == newcomer[..begun.cached];
-    let continued = slots.iter().find(whole).map(|slot| slot.id);
+/// The slot whose conversation a newcomer continues to its end, if it does.
+fn continued(slots: &[OldSlot], newcomer: &[TokenId], cached: usize) -> Option<usize> {
+    let whole = |slot: &&OldSlot| {
+        let all = slot.inputs.len();
+        all > 0 && all >= cached && newcomer.starts_with(&slot.inputs)
+    };
+    slots.iter().find(whole).map(|slot| slot.id)
+}
+
+/// The slot that a newcomer takes which has begun: the one that it continues, or the
+/// first to be evicted once it has evaluated the rest of its tokens.
+fn taken(house: &mut House, slots: &[OldSlot], newcomer: &[TokenId], begun: Begun) -> usize {
     house.feed(begun.sequence, &newcomer[begun.cached..]);
-    let chosen = continued.unwrap_or_else(|| {
+    continued(slots, newcomer, begun.cached).unwrap_or_else(|| {
         house.evict_one();
         let stranger = house
             .core
@@ -110,31 +114,102 @@ fn choose(house: &mut House, slots: &[OldSlot], prompt: &[TokenId]) -> (usize, B
             Some(empty) if !stranger => empty.id,
             _ => slots.iter().find(lost).expect("somebody gave way").id,
         }
-    });
-    (chosen, begun)
+    })
 }
 
 fn find(check: &mut Check, case: &Fact<'_>) {
     let (slots, prompt) = (old_slots(case), case.get("prompt").tokens());
-    let policies = [("longest", SlotChoice::Longest), ("best", SlotChoice::Best)];
-    for (name, policy) in policies {
-        let expect = case.get("expect").get(name);
+    let free = slots.iter().all(|slot| !slot.in_use);
+    assert!(free, "a slot that is `in_use` is not known here");
+    // One token is always left to evaluate.
+    let newcomer = [&prompt[..], &[NEXT]].concat();
+    for (name, expect) in case.get("expect").fields() {
+        let policy = match name {
+            "longest" => SlotChoice::Longest,
+            "best" => SlotChoice::Best,
+            _ => panic!("the field `expect.{name}` is not known here"),
+        };
         let mut house = house(&slots, policy);
-        let (chosen, begun) = choose(&mut house, &slots, &prompt);
+        let begun = house.begin(&newcomer, &[]);
+        let chosen = taken(&mut house, &slots, &newcomer, begun);
         check.same("shared", begun.cached, expect.get("len").number());
-        // Without anything in common, `Longest` of ollama's takes the first slot, and
-        // Motet's lets go who is last in the order, as `Best` does.
-        let beside = slots.iter().all(|slot| !slot.inputs.is_empty()) && begun.cached == 0;
-        let oldest = slots.iter().max_by_key(|slot| slot.age_s).expect("slots");
-        let instead = (beside && policy == SlotChoice::Longest).then_some(oldest.id);
-        check.same_or_instead("slot", chosen, instead, expect.get("slot").number());
-        let fork = case.get("derived").get("best_fork");
-        if policy == SlotChoice::Best && !fork.is_null() {
-            check.same("source", fork.get("src").number(), 0);
-            let source = &slots[fork.get("src").number()].inputs;
-            assert_eq!(house.matched(source), source.len(), "the source stays");
-            check.same("forked", begun.cached, fork.get("len").number());
+        let expected = expect.get("slot").number();
+        check.theirs("slot", ollamas_rule(&slots, &prompt, policy), expected);
+        let own_rule = own_rule(&slots, &newcomer, begun.cached, policy);
+        check.same_or_instead("slot", chosen, own_rule, expected);
+        if let (SlotChoice::Best, Some(derived)) = (policy, case.maybe("derived")) {
+            fork(
+                check,
+                &derived.get("best_fork"),
+                &slots,
+                &house,
+                begun,
+                &prompt,
+            );
         }
+    }
+}
+
+/// The slot that Motet's rule gives. Of several that share as much `Longest` takes over
+/// the one that was used last, where ollama's takes the first; without anything in common
+/// it lets the oldest go, as `Best` does.
+fn own_rule(slots: &[OldSlot], newcomer: &[TokenId], cached: usize, policy: SlotChoice) -> usize {
+    let most = slots
+        .iter()
+        .filter(|slot| common_prefix(&slot.inputs, newcomer) == cached);
+    let last_used = most.min_by_key(|slot| slot.age_s);
+    let taken_over = last_used.filter(|_| policy == SlotChoice::Longest && cached > 0);
+    continued(slots, newcomer, cached).unwrap_or_else(|| taken_over.unwrap_or(oldest(slots)).id)
+}
+
+/// The slot that ollama's rule gives: the first that shares most, unless `Best` would have
+/// to take it over; then the oldest.
+fn ollamas_rule(slots: &[OldSlot], prompt: &[TokenId], policy: SlotChoice) -> usize {
+    let first = sharing_most(slots, prompt);
+    let shared = common_prefix(&first.inputs, prompt);
+    let is_whole = shared > 0 && shared == first.inputs.len();
+    match policy {
+        SlotChoice::Best if !is_whole => oldest(slots).id,
+        _ => first.id,
+    }
+}
+
+/// The first slot that shares most with a prompt.
+fn sharing_most<'a>(slots: &'a [OldSlot], prompt: &[TokenId]) -> &'a OldSlot {
+    let less = |slot: &&OldSlot| std::cmp::Reverse(common_prefix(&slot.inputs, prompt));
+    slots.iter().min_by_key(less).expect("slots")
+}
+
+/// The one that was never used, or else the longest time ago.
+fn oldest(slots: &[OldSlot]) -> &OldSlot {
+    let age = |slot: &&OldSlot| std::cmp::Reverse(slot.age_s.unwrap_or(usize::MAX));
+    slots.iter().min_by_key(age).expect("slots")
+}
+
+/// What a newcomer forks from is what it shares most with, and stays.
+fn fork(
+    check: &Check,
+    fork: &Fact<'_>,
+    slots: &[OldSlot],
+    house: &House,
+    begun: Begun,
+    prompt: &[TokenId],
+) {
+    let source = sharing_most(slots, prompt);
+    let most = common_prefix(&source.inputs, prompt);
+    let oldest = oldest(slots);
+    let forks = most > 0 && most < source.inputs.len() && oldest.id != source.id;
+    assert_eq!(
+        fork.is_null(),
+        !forks,
+        "a fork is of a part of a conversation"
+    );
+    if forks {
+        check.same("source", source.id, fork.get("src").number());
+        let kept = house.matched(&source.inputs);
+        assert_eq!(kept, source.inputs.len(), "the source stays");
+        check.same("forked", begun.cached, fork.get("len").number());
+        check.same("forked to", oldest.id, fork.get("dst").number());
     }
 }
 
@@ -147,59 +222,63 @@ fn policy(case: &Fact<'_>) -> SlotChoice {
 
 fn load(check: &mut Check, case: &Fact<'_>) {
     let (slots, prompt) = (old_slots(case), case.get("prompt").tokens());
+    let in_use = slots.iter().filter(|slot| slot.in_use).count();
+    if in_use > 0 {
+        assert_eq!(
+            in_use,
+            slots.len(),
+            "some slots `in_use` are not known here"
+        );
+        return load_beside(check, case, &slots, &prompt);
+    }
     let expect = case.get("expect");
     let mut house = house(&slots, policy(case));
-    let begun = house.begin(&prompt, &[]);
-    check.same("error", false, expect.get("error").flag());
+    let (sequence, _) = house.try_begin(&prompt, |begin| begin.tokens_max += 64);
+    let begun = house.begun(sequence);
+    check.same("error", begun.is_none(), expect.get("error").flag());
+    let begun = begun.expect("there is no error");
     let remaining = prompt.len() - begun.cached;
     check.same("remaining", remaining, expect.get("remaining_len").number());
-    let continued = slots
-        .iter()
-        .find(|slot| slot.inputs == prompt[..begun.cached]);
-    let continued = continued.map(|slot| slot.id);
-    check.same("slot", continued, Some(expect.get("slot").number()));
     let nodes = house.nodes();
-    let used = nodes
-        .iter()
-        .find(|node| node.spelt == prompt[..begun.cached]);
-    let in_use = used.is_some_and(|node| node.view.holders > 0);
+    let cached = &prompt[..begun.cached];
+    let mut used = nodes.iter().filter(|node| node.spelt == cached);
+    let in_use = cached.is_empty() || used.any(|node| node.view.holders > 0);
     check.same("in use", in_use, expect.get("in_use_after").flag());
+    let slot = taken(&mut house, &slots, &prompt, begun);
+    check.same("slot", slot, expect.get("slot").number());
 }
 
 /// All slots are in use: Motet makes another, which shares what is computed already.
 /// What it may run out of is room.
-fn load_beside(check: &mut Check, case: &Fact<'_>) {
-    let (slots, prompt) = (old_slots(case), case.get("prompt").tokens());
+fn load_beside(check: &mut Check, case: &Fact<'_>, slots: &[OldSlot], prompt: &[TokenId]) {
     let mut house = House::with(&[Full], |config| config.slot_choice = policy(case));
-    for slot in &slots {
+    for slot in slots {
         let begun = house.begin(&[&slot.inputs[..], &[NEXT]].concat(), &[]);
-        house.feed(begun.sequence, &slot.inputs);
+        house.feed(begun.sequence, &slot.inputs[begun.cached..]);
     }
-    let (newcomer, effects) = house.try_begin(&prompt, |begin| begin.tokens_max = 8);
+    let most = |slot: &OldSlot| common_prefix(&slot.inputs, prompt);
+    let shared = slots.iter().map(most).max().expect("slots");
+    let shared = shared.min(prompt.len() - 1);
+    let (newcomer, effects) = house.try_begin(prompt, |begin| begin.tokens_max += 5);
     let error = effects.iter().any(|e| matches!(e, Effect::NoRoom { .. }));
-    check.instead(
-        "error",
-        error,
-        false,
-        case.get("expect").get("error").flag(),
-    );
-    let leader = match effects[..] {
-        [
-            Effect::Waits { tokens, .. },
-            Effect::Checkpoint { sequence, at },
-        ] => {
-            assert_eq!((tokens, at), (slots[0].inputs.len(), tokens));
-            sequence
+    let expected = case.get("expect").get("error").flag();
+    check.same_or_instead("error", error, false, expected);
+    // What only a live sequence has is sealed for the newcomer.
+    let mut leaders = effects.iter().filter_map(|effect| match effect {
+        Effect::Waits { tokens, .. } => {
+            assert_eq!(*tokens, shared, "it waits for all that both share");
+            None
         }
-        ref others => panic!("the newcomer waits for who computes the same: {others:?}"),
-    };
-    house.reach(leader);
-    let begun = house.begun(newcomer).expect("it has begun");
-    assert_eq!(
-        begun.cached,
-        slots[0].inputs.len(),
-        "what both share is computed once"
-    );
+        Effect::Checkpoint { sequence, at } if *at == shared => Some(*sequence),
+        _ => None,
+    });
+    let leader = leaders.next();
+    if let Some(leader) = leader {
+        house.reach(leader);
+    }
+    let begun = house.begun(newcomer);
+    let begun = begun.unwrap_or_else(|| panic!("it does not begin: {effects:?}"));
+    assert_eq!(begun.cached, shared, "what both share is computed once");
     house.feed(newcomer, &prompt[begun.cached..]);
     let most = house.oracle.context_tokens_max * 1000;
     let (_, effects) = house.try_begin(&STRANGER, |begin| begin.tokens_max = most);
@@ -228,30 +307,34 @@ fn full_slot(case: &Fact<'_>, can_shift: bool) -> (House, Begun, Vec<TokenId>) {
 }
 
 fn shift_slot(check: &mut Check, case: &Fact<'_>) {
-    let (mut house, begun, inputs) = full_slot(case, true);
     let [context, keep] = ["num_ctx", "num_keep"].map(|field| case.get(field).number());
+    let fails = case.get("backend_remove_fails").flag();
+    if keep >= context {
+        return keep_all(check, case);
+    }
+    if fails {
+        return reprocess(check, case);
+    }
+    let (mut house, begun, inputs) = full_slot(case, true);
     let discard = shift::discard(context, keep, inputs.len()).expect("`keep` is in the context");
     let removed = keep..keep + discard;
     let result = house.remove(begun.sequence, removed.clone());
-    check.same(
-        "error",
-        result.is_err(),
-        !case.get("expect").get("error").is_null(),
-    );
+    let expect = case.get("expect");
+    check.same("error", result.is_err(), !expect.get("error").is_null());
     let after = house.tokens(begun.sequence).to_vec();
-    let expected = case.get("expect").get("slot_len_after").number();
+    let expected = expect.get("slot_len_after").number();
     check.same("length", after.len(), expected);
-    let derived = case.get("derived");
-    check.same("tokens", after, derived.get("slot_inputs_after").tokens());
-    let range = derived.get("backend_remove_range").numbers();
-    check.same("removed", vec![removed.start, removed.end], range);
+    if let Some(derived) = case.maybe("derived") {
+        check.same("tokens", after, derived.get("slot_inputs_after").tokens());
+        let range = derived.get("backend_remove_range").numbers();
+        check.same("removed", vec![removed.start, removed.end], range);
+    }
     // What follows is computed from what was moved.
     house.feed(begun.sequence, &[NEXT]);
 }
 
 /// The model cannot move state: the slot is given up, and what stays is begun anew.
 fn reprocess(check: &mut Check, case: &Fact<'_>) {
-    assert!(case.get("backend_remove_fails").flag());
     let (mut house, begun, inputs) = full_slot(case, false);
     let [context, keep] = ["num_ctx", "num_keep"].map(|field| case.get(field).number());
     let discard = shift::discard(context, keep, inputs.len()).expect("`keep` is in the context");
@@ -263,14 +346,17 @@ fn reprocess(check: &mut Check, case: &Fact<'_>) {
     let left = house.begun(begun.sequence).map_or(0, |begun| begun.cached);
     check.same("length", left, expect.get("slot_len_after").number());
     let stays = [&inputs[..keep], &inputs[keep + discard..]].concat();
-    let derived = case.get("derived").get("inputs_to_reprocess").tokens();
-    check.same("what stays", stays.clone(), derived);
+    if let Some(derived) = case.maybe("derived") {
+        let derived = derived.get("inputs_to_reprocess").tokens();
+        check.same("what stays", stays.clone(), derived);
+    }
     let again = house.begin(&stays, &[]);
     assert_eq!(again.cached, keep, "what is kept is still cached");
     house.feed(again.sequence, &stays[again.cached..]);
 }
 
 fn keep_all(check: &mut Check, case: &Fact<'_>) {
+    case.skip(&["derived"]);
     let [context, keep] = ["num_ctx", "num_keep"].map(|field| case.get(field).number());
     let refused = shift::discard(context, keep, case.get("inputs").items().len());
     let too_large = CacheError::KeepTooLarge {

@@ -4,32 +4,36 @@
 use motet::TokenId;
 use motet::model::LayerKind::{Recurrent, Window};
 
-use crate::Known;
 use crate::cases::Fact;
 use crate::check::Check;
 use crate::house::House;
 use crate::pieces::NEXT;
 use crate::snapshots::{go_back, ids, ranges};
+use crate::suites::{Known, holds};
 
 pub(crate) const SUITES: &[Known] = &[
     Known {
         suite: "mlx.snapshots.rotating",
-        cases: &[
-            ("RestoreOutsideWindow", outside_window),
-            ("SnapshotPreservesWindow", window_kept),
-            ("PerTokenSnapshotRestore", each_token),
-            ("RestoreLazyOwnSnapshotSlices", restored_by_reference),
-            ("SnapshotSingleTokenWrite", single_token),
-            ("SnapshotSurvivesLaterChunk", later_chunk),
+        own_cases: 6,
+        beside: &[],
+        shapes: &[
+            (&["window", "fill", "rewind_to"], outside_window),
+            (&["window", "fill", "snapshot", "fill_more"], window_kept),
+            (&["cases", "draft", "accepted"], restored_by_reference),
+            (&["cases", "draft"], each_token),
+            (&["cases", "schedule"], single_token),
+            (&["window", "schedule", "writes"], later_chunk),
         ],
     },
     Known {
         suite: "mlx.snapshots.recurrent",
-        cases: &[
-            ("RestoreExactOffset", exact_offset),
-            ("GetLazyInit", initial),
-            ("PaddedRoundTrip", ragged),
-            ("SnapshotSplitsAndSegmentedCapture", segmented),
+        own_cases: 4,
+        beside: &[],
+        shapes: &[
+            (&["advance", "snapshot", "advance_more"], exact_offset),
+            (&["L", "real_len"], ragged),
+            (&["before", "draft", "schedule"], segmented),
+            (&["expect.conv_dtype", "expect.delta_dtype"], initial),
         ],
     },
 ];
@@ -54,7 +58,8 @@ fn outside_window(check: &mut Check, case: &Fact<'_>) {
     let tokens = case.get("window").number();
     let mut house = House::new(&[Window { tokens }]);
     let tokens = ids(case.get("fill").number());
-    house.converse(&tokens, &[]);
+    // A state before the last token is not of the case.
+    house.converse(&tokens, &[tokens.len()]);
     let to = case.get("rewind_to").number();
     check.same(
         "goes back",
@@ -136,14 +141,18 @@ fn restored_by_reference(check: &mut Check, case: &Fact<'_>) {
 }
 
 fn single_token(check: &mut Check, case: &Fact<'_>) {
-    assert_eq!(case.get("schedule").text(), "before+1");
-    drafted(case, 1, |mut house, tokens, window, before| {
-        let at = before + 1;
+    let schedule = case.get("schedule").text();
+    let after = schedule.strip_prefix("before+").map(str::parse::<usize>);
+    let Some(Ok(after)) = after else {
+        panic!("`{schedule}` is no `before+N`");
+    };
+    drafted(case, after, |mut house, tokens, window, before| {
+        let at = before + after;
         assert_eq!(held(&house, window, tokens, at), last(tokens, window, at));
         assert_eq!(go_back(&mut house, tokens, at), at);
     });
-    let words = "restore gives the last min(before+1,window) positions";
-    check.prose(&case.get("expect"), words);
+    let words = format!("restore gives the last min({schedule},window) positions");
+    check.prose(&case.get("expect"), &words);
 }
 
 /// A chunk ends where state is to be taken, and goes on from there.
@@ -179,15 +188,13 @@ fn exact_offset(check: &mut Check, case: &Fact<'_>) {
     let live = house.begin(&tokens, &[advance]);
     house.feed(live.sequence, &tokens[..advance + more]);
     for (field, expected) in case.get("expect").fields() {
-        match field.strip_prefix("restore_") {
-            Some(at) => {
-                let at = at.parse().expect("an offset");
-                check.same(field, house.can_resume(&tokens, at), expected.flag());
-            }
-            None => {
-                let cached = go_back(&mut house, &tokens, advance);
-                check.same(field, cached, expected.number());
-            }
+        if let Some(at) = field.strip_prefix("restore_") {
+            let at = at.parse().expect("an offset");
+            check.same(field, house.can_resume(&tokens, at), expected.flag());
+        } else {
+            assert_eq!(field, "offset_after", "a field that is not known here");
+            let cached = go_back(&mut house, &tokens, advance);
+            check.same(field, cached, expected.number());
         }
     }
 }
@@ -221,13 +228,16 @@ fn ragged(check: &mut Check, case: &Fact<'_>) {
         expect.get("offset").number(),
     );
     // The house compares every row with that of the sequence alone.
-    house.step(&[(b, &[NEXT])]);
-    check.same("state", true, expect.get("state_equals_unpadded").flag());
+    let as_alone = holds(|| house.step(&[(b, &[NEXT])]));
+    let expected = expect.get("state_equals_unpadded").flag();
+    check.same("state", as_alone, expected);
 }
 
 fn segmented(check: &mut Check, case: &Fact<'_>) {
     let [before, draft] = ["before", "draft"].map(|field| case.get(field).number());
     let schedule = case.get("schedule").numbers();
+    let all: Vec<usize> = (before..before + draft).collect();
+    assert_eq!(schedule, all, "before each token of the draft");
     let tokens = ids(before + draft);
     let mut house = House::new(&[Recurrent]);
     let live = house.begin(&tokens, &schedule).sequence;

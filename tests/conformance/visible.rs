@@ -10,31 +10,30 @@ use motet::model::LayerKind::{self, Full, Window};
 use motet::model::oracle::OracleConfig;
 use motet::{SequenceId, TokenId};
 
-use crate::Known;
 use crate::cases::Fact;
 use crate::check::Check;
 use crate::house::House;
 use crate::reach::tokens_read;
+use crate::suites::Known;
+
+/// Storage that Motet does not have.
+const CELLS: &[&str] = &["cells_total", "max_seq", "max_batch", "memory", "derived"];
 
 pub(crate) const SUITES: &[Known] = &[
     Known {
         suite: "kvcache.causal",
-        cases: &[
-            ("Store", causal),
-            ("SWA window 1", causal),
-            ("SWA with extra memory", causal),
-            ("Chunked attention 2", causal),
-            (
-                "Remove end and middle (shift adds the offset to the key)",
-                causal,
-            ),
-            ("Copy prefix", causal),
-            ("CanResume SWA window 4 memory 5", can_resume),
+        own_cases: 7,
+        beside: CELLS,
+        shapes: &[
+            (&["init.window", "swa_memory_effective", "steps"], windowed),
+            (&["init", "steps"], causal),
         ],
     },
     Known {
         suite: "kvcache.defrag_historic",
-        cases: &[("Defrag", causal)],
+        own_cases: 1,
+        beside: CELLS,
+        shapes: &[(&["init", "steps"], causal)],
     },
 ];
 
@@ -76,7 +75,18 @@ struct Part {
     rows: Vec<usize>,
 }
 
+/// Where a windowed sequence can be resumed is asked last, if it is.
+fn windowed(check: &mut Check, case: &Fact<'_>) {
+    let steps = case.get("steps").items();
+    let asks = |step: &Fact<'_>| step.get("op").text() == "can_resume";
+    match steps.last().is_some_and(asks) {
+        true => can_resume(check, case),
+        false => causal(check, case),
+    }
+}
+
 fn causal(check: &mut Check, case: &Fact<'_>) {
+    case.skip(&["swa_memory_effective"]);
     let init = case.get("init");
     let number = |field| init.maybe(field).map(|fact: Fact<'_>| fact.number());
     let sight = match (number("window"), number("chunk")) {
@@ -87,7 +97,8 @@ fn causal(check: &mut Check, case: &Fact<'_>) {
     };
     if let Some(window) = number("window") {
         check.lacks("a window that does not count the token itself");
-        assert_eq!(tokens_read(window, &[1, 2, 3, 4, 5], &[6]), window - 1);
+        let past: Vec<TokenId> = (1..=window as TokenId).collect();
+        assert_eq!(tokens_read(window, &past, &[0]), window - 1);
     }
     if let Sight::Chunk(_) = sight {
         check.lacks("layers that attend within chunks");
@@ -329,50 +340,49 @@ impl Part {
 /// the window, so that the last few offsets can be gone back to; Motet seals the state
 /// where that is asked for, before the last token of a prompt and at the end.
 fn can_resume(check: &mut Check, case: &Fact<'_>) {
-    let theirs = case.get("init").get("window").number();
-    let window = theirs + 1;
+    let init = case.get("init");
+    let (theirs, capacity) = (init.get("window").number(), init.get("capacity").number());
     let steps = case.get("steps").items();
     let (ask, fills) = steps.split_last().expect("steps");
-    let keys: Vec<TokenId> = fills
-        .iter()
-        .flat_map(|fill| fill.get("keys").tokens())
-        .collect();
+    assert_eq!(ask.get("seq").number(), 0, "there is one sequence");
+    let mut keys: Vec<TokenId> = Vec::new();
+    for fill in fills {
+        assert_eq!(fill.get("op").text(), "batch");
+        let parts = parts(fill);
+        let own = parts.get(&0).expect("it is sequence 0's");
+        assert!(
+            parts.len() == 1 && own.positions[0] == keys.len(),
+            "no gaps"
+        );
+        keys.extend(&own.keys);
+    }
+    assert!(keys.len() <= capacity, "it fits");
     let fields = ask.get("expect").fields();
     let expected: BTreeMap<usize, bool> = fields
         .iter()
         .map(|(at, can)| (at.parse().expect("an offset"), can.flag()))
         .collect();
+    let with = |can: &dyn Fn(usize) -> bool| -> BTreeMap<usize, bool> {
+        expected.keys().map(|at| (*at, can(*at))).collect()
+    };
     let resumes = |asked: &[usize]| {
-        let mut house = House::of(oracle(Window { tokens: window }), |_| {});
+        let mut house = House::of(oracle(Window { tokens: theirs + 1 }), |_| {});
         house.converse(&keys, asked);
-        let offsets = expected
-            .keys()
-            .map(|at| (*at, house.can_resume(&keys, *at)));
-        offsets.collect::<BTreeMap<_, _>>()
+        with(&|at| house.can_resume(&keys, at))
     };
-    let with = |offsets: &[usize]| {
-        let start = |at: &usize| *at == 0 || offsets.contains(at);
-        expected
-            .keys()
-            .map(|at| (*at, start(at)))
-            .collect::<BTreeMap<_, _>>()
-    };
+    // Motet seals the state before the last token and at the end, by itself.
     let last = keys.len() - 1;
-    check.instead("by itself", resumes(&[]), with(&[last]), expected.clone());
-    // What ollama retains reaches back a window before these.
-    let retained = last - case.get("swa_memory_effective").number();
-    let wanted: Vec<usize> = expected.keys().copied().collect();
-    let wanted: Vec<usize> = wanted
-        .into_iter()
-        .filter(|at| *at >= retained + theirs)
-        .collect();
-    let flags = expected.keys().map(|at| (*at, wanted.contains(at)));
-    check.theirs("retained", flags.collect(), expected.clone());
+    let sealed = with(&|at| at == 0 || at >= last);
+    check.same_or_instead("by itself", resumes(&[]), sealed, expected.clone());
+    // What ollama retains of the past has to hold a window before these.
+    let retained = last.saturating_sub(case.get("swa_memory_effective").number());
+    let held = |at: usize| at.saturating_sub(theirs) >= retained && at <= last + 1;
+    check.theirs("retained", with(&held), expected.clone());
+    let wanted: Vec<usize> = expected.keys().copied().filter(|at| held(*at)).collect();
     let mut asked = resumes(&wanted);
-    assert_eq!(
-        asked.insert(0, expected[&0]),
-        Some(true),
-        "all starts from nothing"
-    );
+    if let Some(from_nothing) = asked.get_mut(&0) {
+        assert!(*from_nothing, "all starts from nothing");
+        *from_nothing = expected[&0];
+    }
     check.same("where it is asked for", asked, expected);
 }

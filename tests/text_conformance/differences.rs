@@ -1,24 +1,6 @@
-//! Where Motet differs from ollama on purpose.
+//! Where Motet differs from ollama on purpose, and what it has nothing for.
 
-use std::fmt;
-
-/// A case in which Motet does something else.
-#[derive(Debug)]
-pub(crate) struct Difference {
-    pub(crate) suite: &'static str,
-    pub(crate) case: &'static str,
-    /// Why.
-    pub(crate) reason: &'static str,
-    /// What Motet does.
-    pub(crate) instead: &'static str,
-}
-
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (suite, case) = (self.suite, self.case);
-        write!(f, "{suite}, {case}: {}; here {}", self.reason, self.instead)
-    }
-}
+use crate::check::{Difference, Unsupported};
 
 pub(crate) const DIFFERENCES: &[Difference] = &[
     Difference {
@@ -53,3 +35,5 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
                   what was computed stays in the cache, but for at most one token",
     },
 ];
+
+pub(crate) const UNSUPPORTED: &[Unsupported] = &[];

@@ -1,45 +1,29 @@
 //! The history that penalties look at.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use motet::TokenId;
 use motet::model::sampling::{Draw, DrawSpec, Drawer, Sampling};
 
-use crate::Known;
 use crate::cases::Fact;
 use crate::check::Check;
 use crate::draws::{drawer, next, possible, sampling};
+use crate::suites::Known;
 use crate::{close, floats};
 
 pub(crate) const SUITES: &[Known] = &[Known {
     suite: "sample.history",
-    fields: &[
-        "opts",
-        "priors",
-        "steps",
-        "commits",
-        "draft",
-        "prefix",
-        "row",
-        "rows",
-        "probs",
-        "repeat_last_n",
-        "expect",
-        "expect_argmax",
-        "history_unchanged",
-        "ring",
-        "history_len",
-        "token0_prob",
-        "other_prob",
-        "support",
-    ],
-    cases: &[
-        ("HistoryWindow", slides),
-        ("CommitBatchesRingWrites", counts),
-        ("SeededReproducible", repeats),
-        ("TopK before TopP", filters_in_order),
-        ("SpeculativeScores", scores_a_draft),
-        ("Distribution single row with prefix", goes_on_from_a_prefix),
+    own_cases: 6,
+    beside: &[],
+    shapes: &[
+        (&["opts", "priors", "steps"], slides),
+        (&["opts", "priors", "commits"], counts),
+        (&["opts", "priors", "draft", "rows"], scores_a_draft),
+        (&["opts", "priors", "prefix", "row"], goes_on_from_a_prefix),
+        (&["opts", "probs", "expect.support"], filters_in_order),
+        // What has no input is about seeds.
+        (&["expect"], repeats),
     ],
 }];
 
@@ -61,34 +45,37 @@ fn counts(check: &mut Check, fact: &Fact<'_>) {
         .iter()
         .flat_map(Fact::tokens)
         .collect();
+    let all: Vec<usize> = priors
+        .iter()
+        .chain(&commits)
+        .map(|token| *token as usize)
+        .collect();
+    let vocabulary = all.iter().max().map_or(1, |most| most + 1);
     let shift_after = |sampling: Sampling| {
         let mut drawer = drawer(sampling, &priors);
         commits.iter().for_each(|token| drawer.accept(*token));
         let drawing = drawer
             .drawing(Draw { sampling, index: 0 })
             .expect("no grammar");
-        drawing.adjustments(64).expect("penalties")
+        drawing.adjustments(vocabulary).expect("penalties")
     };
     let sampling = sampling(&fact.get("opts"));
     let penalised = shift_after(sampling).repetition;
-    let penalised = (0..64).filter(|token| penalised[*token] != 1.0);
+    let penalised = (0..vocabulary).filter(|token| penalised[*token] != 1.0);
     let penalised: Vec<usize> = penalised.collect();
 
     let expect = fact.get("expect");
     let expected = expect.get("ring").numbers();
-    let all: Vec<usize> = priors
-        .iter()
-        .chain(&commits)
-        .map(|token| *token as usize)
-        .collect();
-    let mut ring = vec![0; sampling.penalty_window as usize];
+    let window = sampling.penalty_window as usize;
+    let mut ring = vec![0; window];
     for (at, token) in all.iter().enumerate() {
-        let place = at % ring.len();
-        ring[place] = *token;
+        ring[at % window] = *token;
     }
     check.theirs("the ring", &ring, &expected);
-    ring.sort_unstable();
-    check.instead("what is penalised", penalised, ring, expected);
+    let last = &all[all.len().saturating_sub(window)..];
+    let last: BTreeSet<usize> = last.iter().copied().collect();
+    let own_rule: Vec<usize> = last.into_iter().collect();
+    check.same_or_instead("what is penalised", penalised, own_rule, expected);
 
     // Each token that is counted costs 1, where the window is everything.
     let everything = Sampling {
@@ -105,10 +92,14 @@ fn counts(check: &mut Check, fact: &Fact<'_>) {
 }
 
 fn repeats(check: &mut Check, fact: &Fact<'_>) {
-    check.prose(
-        &fact.get("expect"),
-        "same seed -> same 32 tokens; other seed -> differs",
-    );
+    let expect = fact.get("expect");
+    let count = expect
+        .text()
+        .split(' ')
+        .find_map(|word| word.parse::<u64>().ok());
+    let count = count.expect("how many tokens");
+    let words = format!("same seed -> same {count} tokens; other seed -> differs");
+    check.prose(&expect, &words);
     let row: Vec<f32> = (0..50).map(|token| (token % 7) as f32 / 4.0).collect();
     let tokens = |seed| {
         let sampling = Sampling {
@@ -116,7 +107,7 @@ fn repeats(check: &mut Check, fact: &Fact<'_>) {
             seed,
             ..Sampling::GREEDY
         };
-        let tokens = (0..32).map(|index| Draw { sampling, index }.from_logits(&row));
+        let tokens = (0..count).map(|index| Draw { sampling, index }.from_logits(&row));
         tokens.collect::<Vec<TokenId>>()
     };
     assert_eq!(tokens(5), tokens(5));
@@ -143,13 +134,15 @@ fn filters_in_order(check: &mut Check, fact: &Fact<'_>) {
         top_p: 1.0,
         ..sampling
     };
-    check.theirs("what top-k lets through", sampling.top_k as usize, support);
-    check.instead(
-        "what top-k lets through",
-        possible(by_top_k, &row),
-        3,
-        support,
-    );
+    let k = sampling.top_k as usize;
+    check.theirs("what top-k lets through", k.min(row.len()), support);
+    // And all that are as likely as the last of them.
+    let mut sorted = row.clone();
+    sorted.sort_by(|a, b| b.total_cmp(a));
+    let least = sorted[support - 1];
+    let as_likely = row.iter().filter(|logit| **logit >= least).count();
+    let through = possible(by_top_k, &row);
+    check.same_or_instead("what top-k lets through", through, as_likely, support);
 }
 
 /// The rows of a draft are drawn from as if it had been accepted, by drawers that were

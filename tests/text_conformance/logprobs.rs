@@ -7,46 +7,21 @@ use motet::model::sampling::{Draw, DrawSpec, Drawer, Drawing, Sampling, TokenLog
 
 use crate::cases::Fact;
 use crate::check::Check;
-use crate::{Known, close, floats};
+use crate::suites::Known;
+use crate::{close, floats};
 
 pub(crate) const SUITES: &[Known] = &[
     Known {
         suite: "sample.logprobs",
-        fields: &["rows", "expect", "logits", "k", "expect_order"],
-        cases: &[("BatchedPerRow", of_each_row), ("TopKOrdering", orders)],
+        own_cases: 2,
+        beside: &[],
+        shapes: &[(&["rows"], of_each_row), (&["logits", "k"], orders)],
     },
     Known {
         suite: "logprobs.from_logits",
-        fields: &[
-            "logits",
-            "selected",
-            "top_k",
-            "expect",
-            "derived_logprobs",
-            "results",
-            "top",
-            "derived_selected_logprob",
-            "all_finite",
-            "top_descending",
-            "probability",
-            "le_zero",
-            "selected_in_top_with_equal_value",
-            "sum_of_probabilities",
-            "tolerance",
-            "argmax_of_probability",
-        ],
-        cases: &[
-            ("Empty logits", from_logits),
-            ("Single token without top logprobs", from_logits),
-            ("NumericalStability", from_logits),
-            ("Uniform logits", from_logits),
-            ("Negative logits", from_logits),
-            ("Mixed logits", from_logits),
-            ("softmax sums to 1: Large differences", from_logits),
-            ("softmax sums to 1: All equal", from_logits),
-            ("softmax sums to 1: Very small values", from_logits),
-            ("SelectedTokenCorrectness", from_logits),
-        ],
+        own_cases: 10,
+        beside: &[],
+        shapes: &[(&["logits", "selected", "top_k"], from_logits)],
     },
 ];
 
@@ -91,6 +66,9 @@ fn from_logits(check: &mut Check, fact: &Fact<'_>) {
     if let Some(results) = expect.maybe("results") {
         check.same("results", usize::from(found.is_some()), results.number());
     }
+    let derived = fact
+        .maybe("derived_logprobs")
+        .map(|derived| derived.items());
     let Some(found) = found else {
         assert!(logits.is_empty(), "every row has its log probabilities");
         return;
@@ -101,63 +79,71 @@ fn from_logits(check: &mut Check, fact: &Fact<'_>) {
             .logprob
     });
     let all: Vec<f32> = all.collect();
-    let expected = fact.get("derived_logprobs").items();
-    check.same("numbers", all.len(), expected.len());
-    for (logprob, expected) in all.iter().zip(&expected) {
-        close(
-            check,
-            "log probability",
-            f64::from(*logprob),
-            expected,
-            2e-6,
-        );
+    if let Some(derived) = derived {
+        check.same("numbers", all.len(), derived.len());
+        for (logprob, expected) in all.iter().zip(&derived) {
+            let logprob = f64::from(*logprob);
+            close(check, "log probability", logprob, expected, 2e-6);
+        }
     }
+    let sorted = top.min(logits.len());
+    let tolerance = expect.maybe("tolerance");
+    let tolerance = tolerance.map_or(1e-5, |near| near.value().as_f64().expect("a number"));
+    let found = Found {
+        logprobs: found,
+        all,
+        selected: selected as TokenId,
+        sorted,
+        tolerance,
+    };
     for (field, expected) in expect.fields() {
-        compare(check, &logits, &found, &all, selected, field, &expected);
+        found.compare(check, field, &expected);
     }
 }
 
-fn compare(
-    check: &Check,
-    logits: &[f32],
-    found: &TokenLogprobs,
-    all: &[f32],
-    selected: usize,
-    field: &str,
-    expected: &Fact<'_>,
-) {
-    let probability = |logprob: &f32| f64::from(*logprob).exp();
-    let flag = |motet: bool| check.same(field, motet, expected.flag());
-    match field {
-        "results" | "tolerance" => {}
-        "top" => check.same(field, found.top.len(), expected.number()),
-        "derived_selected_logprob" => {
-            close(check, field, f64::from(found.logprob), expected, 2e-6);
+/// What was found of a row.
+struct Found {
+    logprobs: TokenLogprobs,
+    /// The log probability of each token.
+    all: Vec<f32>,
+    selected: TokenId,
+    /// How many of the likeliest there are to be.
+    sorted: usize,
+    tolerance: f64,
+}
+
+impl Found {
+    fn compare(&self, check: &Check, field: &str, expected: &Fact<'_>) {
+        let (found, all) = (&self.logprobs, &self.all);
+        let probability = |logprob: &f32| f64::from(*logprob).exp();
+        let flag = |motet: bool| check.same(field, motet, expected.flag());
+        match field {
+            "results" | "tolerance" => {}
+            "top" => check.same(field, found.top.len(), expected.number()),
+            "derived_selected_logprob" => {
+                close(check, field, f64::from(found.logprob), expected, 2e-6);
+            }
+            "all_finite" => flag(all.iter().all(|logprob| logprob.is_finite())),
+            "top_descending" => {
+                let descends = found.top.is_sorted_by(|a, b| a.1 >= b.1);
+                flag(found.top.len() == self.sorted && descends);
+            }
+            "probability" => all
+                .iter()
+                .for_each(|logprob| close(check, field, probability(logprob), expected, 1e-6)),
+            "le_zero" => flag(all.iter().all(|logprob| *logprob <= 0.0)),
+            "selected_in_top_with_equal_value" => {
+                flag(found.top.contains(&(self.selected, found.logprob)));
+            }
+            "sum_of_probabilities" => {
+                let sum = all.iter().map(probability).sum();
+                close(check, field, sum, expected, self.tolerance);
+            }
+            "argmax_of_probability" => {
+                let most = (0..all.len()).max_by(|a, b| all[*a].total_cmp(&all[*b]));
+                check.same(field, most, Some(expected.number()));
+            }
+            _ => panic!("the field `expect.{field}` is not known here"),
         }
-        "all_finite" => flag(all.iter().all(|logprob| logprob.is_finite())),
-        "top_descending" => {
-            flag(found.top.len() == logits.len() && found.top.is_sorted_by(|a, b| a.1 >= b.1))
-        }
-        "probability" => all
-            .iter()
-            .for_each(|logprob| close(check, field, probability(logprob), expected, 1e-6)),
-        "le_zero" => flag(all.iter().all(|logprob| *logprob <= 0.0)),
-        "selected_in_top_with_equal_value" => {
-            flag(found.top.contains(&(selected as TokenId, found.logprob)));
-        }
-        "sum_of_probabilities" => {
-            close(
-                check,
-                field,
-                all.iter().map(probability).sum(),
-                expected,
-                1e-5,
-            );
-        }
-        "argmax_of_probability" => {
-            let most = (0..all.len()).max_by(|a, b| all[*a].total_cmp(&all[*b]));
-            check.same(field, most, Some(expected.number()));
-        }
-        _ => panic!("{field}: is not known here"),
     }
 }

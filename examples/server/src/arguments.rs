@@ -13,6 +13,9 @@ use crate::class::Class;
 use crate::keys::Keys;
 use crate::site::{Host, Origin};
 
+/// Host memory where a disk is given and nothing else is said, in MiB.
+const HOST_MIB_WITH_DISK: usize = 1024;
+
 /// Serves one model to many clients, as the OpenAI API does.
 #[derive(Debug, Parser)]
 #[command(name = "motet-server", version, max_term_width = 80)]
@@ -202,21 +205,20 @@ pub struct EngineSettings {
     pub cache_mib: usize,
 
     /// Host memory for what the device has no room for, in MiB; 0 is none
-    #[arg(long, value_name = "MIB", default_value_t = 0)]
-    pub host_mib: usize,
+    ///
+    /// 0 unless set, and 1024 with --disk, to which everything comes through host memory.
+    #[arg(long, value_name = "MIB")]
+    pub host_mib: Option<usize>,
 
     /// A folder for what host memory has no room for, and for the next start
-    #[arg(
-        long,
-        value_name = "FOLDER",
-        requires = "disk_mib",
-        requires = "host_mib"
-    )]
+    ///
+    /// What requests have computed is there when the server has ended.
+    #[arg(long, value_name = "FOLDER")]
     pub disk: Option<PathBuf>,
 
     /// Most that the folder may hold, in MiB
-    #[arg(long, value_name = "MIB", requires = "disk")]
-    pub disk_mib: Option<usize>,
+    #[arg(long, value_name = "MIB", requires = "disk", default_value_t = 10_240)]
+    pub disk_mib: usize,
 
     /// Long texts that are rendered and tokenised at once; more wait, users in turn
     ///
@@ -358,10 +360,14 @@ impl Arguments {
         config.scheduler.unread_timeout = self.conduct.unread_time();
         config.cache.device_bytes_max = mib(engine.cache_mib);
         config.cache.block_tokens = self.fleet.kv_events_block_size;
-        config.pager.host_bytes_max = mib(engine.host_mib);
+        let host_mib = match engine.disk {
+            Some(_) => HOST_MIB_WITH_DISK,
+            None => 0,
+        };
+        config.pager.host_bytes_max = mib(engine.host_mib.unwrap_or(host_mib));
         config.pager.disk = engine.disk.clone().map(|folder| DiskConfig {
             folder,
-            bytes_max: mib(engine.disk_mib.unwrap_or_default()),
+            bytes_max: mib(engine.disk_mib),
         });
         config.text.threads = engine.text_threads;
         config.grammar.compilations_max = engine.compilations_max;
@@ -407,7 +413,11 @@ mod tests {
         );
         assert_eq!(oracle.engine_config().text, TextConfig::default());
         assert!(parse("server --oracle --model x").is_err());
-        assert!(parse("server --oracle --disk x").is_err());
+        let disk = parse("server --oracle --disk x").expect("enough");
+        let config = disk.engine_config();
+        assert_eq!(config.validate(), Ok(()));
+        assert_eq!(config.pager.host_bytes_max, HOST_MIB_WITH_DISK << 20);
+        assert!(parse("server --oracle --disk-mib 1").is_err());
         assert!(parse("server --oracle --class-max first").is_err());
         assert!(parse("server --oracle --host-name http://x").is_err());
         assert!(parse("server --oracle --origin x").is_err());

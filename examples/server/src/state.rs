@@ -97,6 +97,7 @@ pub(crate) fn word(state: &HealthState) -> &'static str {
         HealthState::Ready => "ready",
         HealthState::Busy => "busy",
         HealthState::Draining => "draining",
+        HealthState::Stopped => "stopped",
         HealthState::Recovering { .. } => "recovering",
         HealthState::Broken { .. } => "broken",
         _ => "dead",

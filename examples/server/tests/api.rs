@@ -713,7 +713,7 @@ async fn a_draining_server_says_so() {
         server.get("/ready").await.status,
         StatusCode::SERVICE_UNAVAILABLE
     );
-    assert_eq!(server.get("/health").await.ok()["state"], "draining");
+    assert_eq!(server.get("/health").await.ok()["state"], "stopped");
     let refused = server.post(CHAT, &chat(json!({}))).await;
     assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(refused.body["error"]["code"], "draining");

@@ -191,6 +191,7 @@ async fn frames_end_with_the_server() {
         last = Some(seen);
     }
     if let Some(last) = last {
-        assert_eq!(last["state"], "draining");
+        let state = last["state"].as_str();
+        assert!(matches!(state, Some("draining" | "stopped")), "{state:?}");
     }
 }

@@ -10,7 +10,7 @@
 //! | the doorbell | streams and sequences that found the mailbox full | one ring; what there is to see stands in their words |
 //! | `Submit` | `Engine::submit` | the mailbox, [`MAILBOX_MAX`]; the caller awaits |
 //! | `Fork` | `Engine::fork` | the mailbox; the caller awaits |
-//! | `Upkeep` | `Engine::pin`, `unpin`, `clear` | the mailbox; the caller awaits the answer |
+//! | `Upkeep` | `Engine::pin`, `unpin`, `clear_cache`, `clear_all_caches` | the mailbox; the caller awaits the answer |
 //! | `Stop` | sequences, dropped streams | the mailbox; sequences await, a dropped stream that finds it full rings the doorbell |
 //! | `SubmitMany` | `Engine::submit_many` | the mailbox; the caller awaits |
 //! | `Resume` | streams that were read | the mailbox; who finds it full rings the doorbell |
@@ -208,12 +208,15 @@ impl Actor for Scheduler {
         }
     }
 
-    /// A panic beside the core costs the core as well.
+    /// A panic beside the core costs the core as well. Of a broken engine the actor ends.
     async fn on_panic(
         &mut self,
         _actor_ref: WeakActorRef<Self>,
-        _panic: PanicError,
+        panic: PanicError,
     ) -> Result<ControlFlow<ActorStopReason>, Self::Error> {
+        if self.breakdown.reason().is_some() {
+            return Ok(ControlFlow::Break(ActorStopReason::Panicked(panic)));
+        }
         self.rebuild();
         Ok(ControlFlow::Continue(()))
     }

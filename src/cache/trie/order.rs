@@ -1,6 +1,9 @@
 //! Holding, using, and who is evicted next.
 
+use std::cmp::Reverse;
+
 use super::{Asked, Class, Keeping, Node, NodeKey, Ticket, Trie};
+use crate::cache::message::Flush;
 use crate::cache::salt::Salt;
 use crate::{SegmentId, TokenId};
 
@@ -187,6 +190,35 @@ impl Trie {
         coldest.sort_unstable();
         coldest.truncate(count);
         coldest.into_iter().map(|(.., key)| key).collect()
+    }
+
+    /// Nodes that are in no copy, held or not, which together take about `bytes_max`; one at
+    /// least. First what is kept most dearly, then what was used last: so a node follows its
+    /// parent.
+    #[must_use]
+    pub fn hottest_unkept(&mut self, flush: Flush) -> Vec<NodeKey> {
+        let keys: Vec<NodeKey> = self.keys().collect();
+        let mut hottest = Vec::new();
+        for key in keys {
+            let keeping = self.nodes[key].keeping;
+            if keeping == Keeping::Refused && flush.retries {
+                self.set_keeping(key, Keeping::Not);
+            } else if keeping != Keeping::Not {
+                continue;
+            }
+            let node = &self.nodes[key];
+            let rank = (node.priority, node.last_use, Reverse(node.tokens_before));
+            hottest.push((Reverse(rank), key));
+        }
+        hottest.sort_unstable();
+        let mut bytes = 0;
+        let is_within = |key: &NodeKey| {
+            let fits = bytes < flush.bytes_max || bytes == 0;
+            bytes += self.nodes[*key].bytes;
+            fits
+        };
+        let hottest = hottest.into_iter().map(|(_, key)| key);
+        hottest.take_while(is_within).collect()
     }
 
     fn take_out(&mut self, victim: NodeKey) -> Evicted {

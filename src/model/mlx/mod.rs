@@ -1,4 +1,5 @@
-//! The Llama family (Llama, SmolLM2, Mistral) on MLX: Metal, CUDA or the CPU.
+//! The Llama family (Llama, SmolLM2, Mistral) on MLX: the CPU, Metal or CUDA. Only the CPU under
+//! Linux has been run.
 //!
 //! A step is one MLX graph. Rows of all spans are packed, so that norms,
 //! projections and MLP run once over `[rows, dim]` whatever the mix of decode and
@@ -13,9 +14,8 @@
 //! Segments leave as parcels of their arrays and come back as such, without a copy on
 //! the model's thread.
 //!
-//! On the CPU everything is in single precision. On a GPU (which this project's
-//! own checks do not reach) plain weights and cached state are bfloat16, and
-//! quantised weights stay quantised.
+//! On the CPU everything is in single precision. On a GPU plain weights and cached
+//! state are bfloat16, and quantised weights stay quantised.
 
 mod attention;
 mod batch;
@@ -136,6 +136,17 @@ impl Default for MlxOptions {
 }
 
 impl MlxModel {
+    /// What [`load`](Self::load) will say of the model in `files`, but for its identity: no
+    /// weights are read.
+    ///
+    /// # Errors
+    ///
+    /// [`ModelError::Device`] when the device is not there.
+    pub fn outline(files: &ModelFiles, options: &MlxOptions) -> Result<ModelSpec, ModelError> {
+        let dtype = options.device()?.dtype();
+        Ok(spec(files, &Shape::of(files.config()), dtype, 0))
+    }
+
     /// Puts the model in `files` on a device.
     ///
     /// Its first call with these `files` reads all weights once more than loading them does,
@@ -150,15 +161,13 @@ impl MlxModel {
     /// [`ModelFiles::tensor`] answers.
     pub fn load(files: &ModelFiles, options: MlxOptions) -> Result<Self, ModelError> {
         memory::set_cache_limit(options.cache_bytes_max)?;
-        let device = match options.device {
-            Some(device) => device,
-            None => MlxDevice::best()?,
-        };
+        let device = options.device()?;
         let gpu = device == MlxDevice::Gpu;
-        let (stream, dtype) = match device {
-            MlxDevice::Cpu => (Stream::new_with_device(&Device::cpu()), Dtype::Float32),
-            MlxDevice::Gpu => (Stream::new_with_device(&Device::gpu()), Dtype::Bfloat16),
-        };
+        let dtype = device.dtype();
+        let stream = Stream::new_with_device(&match device {
+            MlxDevice::Cpu => Device::cpu(),
+            MlxDevice::Gpu => Device::gpu(),
+        });
         let wants_kernels = options.kernels && !gpu;
         if let Some(why) = bridge::outdated(wants_kernels) {
             return Err(ModelError::Device(why));
@@ -433,12 +442,35 @@ impl Model for MlxModel {
     }
 }
 
+impl MlxOptions {
+    /// The device that is asked for, or the best.
+    fn device(&self) -> Result<MlxDevice, ModelError> {
+        let best = MlxDevice::best()?;
+        match (self.device, best) {
+            (Some(MlxDevice::Gpu), MlxDevice::Cpu) => Err(ModelError::Device(
+                "`device` is a GPU, and MLX here is built for the CPU or finds no GPU; expected \
+                 `MlxDevice::Cpu` or none, or MLX built for Metal or CUDA on a machine that has it"
+                    .into(),
+            )),
+            (device, best) => Ok(device.unwrap_or(best)),
+        }
+    }
+}
+
 impl MlxDevice {
+    /// A GPU, if MLX was built for one and finds it.
     fn best() -> Result<Self, ModelError> {
         Ok(match Device::try_default()?.get_type()? {
             DeviceType::Cpu => MlxDevice::Cpu,
             DeviceType::Gpu => MlxDevice::Gpu,
         })
+    }
+
+    fn dtype(self) -> Dtype {
+        match self {
+            Self::Cpu => Dtype::Float32,
+            Self::Gpu => Dtype::Bfloat16,
+        }
     }
 }
 

@@ -271,7 +271,15 @@ fn model(count: &Value) -> Value {
 }
 
 fn state(count: &Value) -> Value {
-    let states = ["ready", "busy", "draining", "recovering", "broken", "dead"];
+    let states = [
+        "ready",
+        "busy",
+        "draining",
+        "stopped",
+        "recovering",
+        "broken",
+        "dead",
+    ];
     let fields = json!({
         "state": described(
             json!({"enum": states}),

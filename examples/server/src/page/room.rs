@@ -144,9 +144,7 @@ impl Projector {
             }
             frame.set_latencies(self.latencies.quantiles(snapshot.at));
             sender.send_replace(frame.event());
-            let health = app.engine.health();
-            let inside = health.running + health.waiting;
-            if health.state == HealthState::Draining && inside == 0 {
+            if app.engine.health().state == HealthState::Stopped {
                 // The last frame: open pages do not hold up the end.
                 return;
             }

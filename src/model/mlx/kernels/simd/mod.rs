@@ -1,4 +1,4 @@
-//! One vocabulary of vector operations over AVX-512, AVX2, NEON and plain Rust.
+//! One vocabulary of vector operations over AVX-512, AVX2, NEON (never run) and plain Rust.
 //!
 //! A kernel is written once, as a [`Job`] that is generic over [`Simd`];
 //! [`dispatch`] picks the widest instruction set that the machine has and runs

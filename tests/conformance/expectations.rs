@@ -1,0 +1,92 @@
+//! What cases expect, and whether it would be noticed if they expected something else.
+
+use serde_json::{Value, json};
+
+use crate::cases::{Case, Suite};
+use crate::check::Outcome;
+use crate::suites::run_case;
+
+/// What all expectations of some suites came to.
+#[derive(Debug, Default)]
+pub(crate) struct Changed {
+    pub(crate) expectations: usize,
+    /// Those that can change without any case failing.
+    pub(crate) unnoticed: Vec<String>,
+    /// Cases that expect nothing, by their suites.
+    pub(crate) without: Vec<String>,
+}
+
+/// Changes each expectation but those that `is_given` says are inputs, by the suite and
+/// the JSON pointer.
+pub(crate) fn change_all(suites: &[Suite], is_given: impl Fn(&str, &str) -> bool) -> Changed {
+    let mut changed = Changed::default();
+    for suite in suites {
+        for case in &suite.cases {
+            if run_case(suite, case) == Ok(Outcome::Unsupported) {
+                continue;
+            }
+            let mut places = Vec::new();
+            find(&case.facts, "", false, &mut places);
+            if places.is_empty() {
+                changed.without.push(suite.name.clone());
+            }
+            places.retain(|place| !is_given(&suite.name, place));
+            changed.expectations += places.len();
+            places.retain(|place| !is_noticed(suite, case, place));
+            let named = |place| format!("{}, {}: {place}", suite.name, case.name);
+            changed.unnoticed.extend(places.into_iter().map(named));
+        }
+    }
+    changed
+}
+
+/// The JSON pointers of all values that are expected.
+fn find(value: &Value, place: &str, expected: bool, places: &mut Vec<String>) {
+    let mut look = |name: &str, value: &Value, expected: bool| {
+        let name = name.replace('~', "~0").replace('/', "~1");
+        find(value, &format!("{place}/{name}"), expected, places);
+    };
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                if name != "note" {
+                    look(name, value, expected || name.starts_with("expect"));
+                }
+            }
+        }
+        Value::Array(items) if !items.is_empty() => {
+            for (i, value) in items.iter().enumerate() {
+                look(&i.to_string(), value, expected);
+            }
+        }
+        _ if expected => places.push(place.to_owned()),
+        _ => {}
+    }
+}
+
+/// Whether some change of the value makes the case fail. One is not enough: `at least 2`
+/// holds for what is more.
+fn is_noticed(suite: &Suite, case: &Case, place: &str) -> bool {
+    let value = case.facts.pointer(place).expect("it was found there");
+    changes(value).into_iter().any(|change| {
+        let mut changed = case.clone();
+        let value = changed.facts.pointer_mut(place);
+        *value.expect("it was found there") = change;
+        run_case(suite, &changed).is_err()
+    })
+}
+
+fn changes(value: &Value) -> Vec<Value> {
+    match value {
+        Value::Bool(flag) => vec![json!(!flag)],
+        Value::Number(number) => {
+            let is_zero = number.as_f64() == Some(0.0);
+            let more = number.as_i64().unwrap_or(0) + 1000;
+            vec![json!(more), json!(i64::from(is_zero))]
+        }
+        Value::String(text) => vec![json!(format!("{text}, or not"))],
+        Value::Null => vec![json!(7)],
+        Value::Array(_) => vec![json!([7])],
+        Value::Object(_) => vec![json!({"new": 7})],
+    }
+}

@@ -1,0 +1,24 @@
+use std::time::Duration;
+
+use motet::config::{EngineConfig, InterToken};
+
+fn settings() -> EngineConfig {
+    let mut config = EngineConfig::default();
+    config.scheduler.sequences_max = 32; // run at once
+    config.scheduler.queue_max = 128; // wait; the next is refused
+    config.scheduler.user_requests_max = Some(16); // of one user, of all these
+    config.scheduler.inter_token = InterToken::Absolute(Duration::from_millis(50));
+    config.scheduler.unread_timeout = Some(Duration::from_secs(60));
+    config.cache.device_bytes_max = 4 << 30; // cached state, beside the weights
+    config
+}
+
+// The guide shows what stands above.
+
+#[tokio::test]
+async fn an_engine_runs_with_these_settings() {
+    use motet::model::oracle::OracleConfig;
+
+    let engine = crate::common::engine(&OracleConfig::default(), settings()).await;
+    assert_eq!(engine.config().scheduler, settings().scheduler);
+}

@@ -1,0 +1,30 @@
+use std::time::Duration;
+
+use motet::{Engine, Shutdown};
+
+async fn end(engine: Engine, grace: Duration) {
+    // Those inside may finish, for a while; new requests get `SubmitError::Draining`.
+    tokio::time::timeout(grace, engine.drain()).await.ok();
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+// The guide shows what stands above.
+
+#[tokio::test]
+async fn who_is_inside_may_finish_and_who_does_not_is_ended() {
+    use motet::Request;
+    use motet::error::GenerateError;
+
+    let engine = crate::speaking().await;
+    let ends = Request::tokens([2]).output_tokens_max(8);
+    let ends = engine.submit(ends).await.expect("there is room");
+    end(engine, Duration::from_secs(3600)).await;
+    assert_eq!(ends.collect().await.expect("it may finish").tokens.len(), 8);
+
+    let engine = crate::speaking().await;
+    // It is not read, and so would never end.
+    let stays = Request::tokens([1]).output_tokens_max(400);
+    let stays = engine.submit(stays).await.expect("there is room");
+    end(engine, Duration::from_millis(1)).await;
+    assert_eq!(stays.collect().await, Err(GenerateError::Shutdown));
+}

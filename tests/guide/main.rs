@@ -1,0 +1,175 @@
+//! What README.md and docs/embedding.md show is code that is compiled and run: the quickstart,
+//! and a file beside this one for each block of the guide, which begins with the block.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod configuration;
+#[cfg(feature = "mlx")]
+mod deterministic;
+mod ending;
+mod forks;
+mod grammar;
+mod health;
+mod keeping;
+mod oracle;
+mod pages;
+mod recorder;
+mod refusals;
+mod routers;
+mod shift;
+mod streams;
+mod ten_lines;
+mod tenants;
+mod tiers;
+mod watching;
+
+use motet::Engine;
+use motet::model::oracle::{Oracle, OracleConfig};
+use motet::text::{GgufVocabulary, TextCodec};
+
+const README: &str = include_str!("../../README.md");
+const GUIDE: &str = include_str!("../../docs/embedding.md");
+
+/// Where the block ends and its test begins.
+const SHOWN_UP_TO: &str = "\n// The guide shows what stands above.\n";
+
+/// In the order of the guide.
+const BLOCKS: [(&str, &str); 17] = [
+    ("ten_lines.rs", include_str!("ten_lines.rs")),
+    ("oracle.rs", include_str!("oracle.rs")),
+    ("configuration.rs", include_str!("configuration.rs")),
+    ("streams.rs", include_str!("streams.rs")),
+    ("grammar.rs", include_str!("grammar.rs")),
+    ("forks.rs", include_str!("forks.rs")),
+    ("shift.rs", include_str!("shift.rs")),
+    ("refusals.rs", include_str!("refusals.rs")),
+    ("tenants.rs", include_str!("tenants.rs")),
+    ("tiers.rs", include_str!("tiers.rs")),
+    ("keeping.rs", include_str!("keeping.rs")),
+    ("deterministic.rs", include_str!("deterministic.rs")),
+    ("health.rs", include_str!("health.rs")),
+    ("recorder.rs", include_str!("recorder.rs")),
+    ("watching.rs", include_str!("watching.rs")),
+    ("routers.rs", include_str!("routers.rs")),
+    ("ending.rs", include_str!("ending.rs")),
+];
+
+/// An engine on the oracle whose tokens are bytes, and that takes conversations.
+async fn speaking() -> Engine {
+    let vocabulary = GgufVocabulary {
+        chat_template: Some("{% for m in messages %}{{ m.content }}\n{% endfor %}".into()),
+        ..common::byte_vocabulary()
+    };
+    let build = || {
+        let oracle = OracleConfig {
+            vocab_size: 257,
+            end_tokens: vec![256],
+            ..OracleConfig::default()
+        };
+        Ok(Oracle::new(oracle).expect("a valid oracle"))
+    };
+    Engine::builder(build)
+        .text(TextCodec::from_gguf(&vocabulary).expect("a vocabulary"))
+        .start()
+        .await
+        .expect("the engine starts")
+}
+
+/// The fenced blocks of this language.
+fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
+    let fence = format!("```{language}");
+    let parts = page.split(fence.as_str()).skip(1);
+    parts
+        .map(|part| {
+            let code = part.split_once('\n').expect("a fence has a line").1;
+            code.split_once("```").expect("a block ends").0
+        })
+        .collect()
+}
+
+/// Code lines from `async fn main` to its end.
+fn main_function(text: &str) -> Vec<&str> {
+    let from = text.find("#[tokio::main]").expect("a main function");
+    let body = &text[from..];
+    let to = body.find("\n}\n").expect("the end of main") + 2;
+    body[..to].lines().collect()
+}
+
+#[test]
+fn the_readme_shows_the_quickstart() {
+    let example = include_str!("../../examples/quickstart.rs");
+    let shown = main_function(README);
+    assert_eq!(
+        shown,
+        main_function(example),
+        "README.md differs from examples/quickstart.rs"
+    );
+    assert!(shown.len() <= 20, "the example has {} lines", shown.len());
+}
+
+#[test]
+fn each_block_of_the_guide_is_compiled_here() {
+    let shown = blocks(GUIDE, "rust");
+    for ((name, file), shown) in BLOCKS.iter().zip(&shown) {
+        let (code, test) = file.split_once(SHOWN_UP_TO).expect("a block and its test");
+        assert_eq!(
+            code, *shown,
+            "docs/embedding.md differs from tests/guide/{name}"
+        );
+        assert!(
+            test.contains("#[tokio::test]"),
+            "tests/guide/{name} runs it"
+        );
+    }
+    assert_eq!(
+        shown.len(),
+        BLOCKS.len(),
+        "a block of the guide, a file here"
+    );
+}
+
+/// The name and the version of each line of the guide's `Cargo.toml`.
+fn dependencies() -> Vec<(&'static str, &'static str)> {
+    let [manifest] = blocks(GUIDE, "toml")[..] else {
+        panic!("the guide has one block of dependencies")
+    };
+    let lines = manifest.lines().filter_map(|line| line.split_once(" = "));
+    let dependency = |(name, value): (&'static str, &'static str)| {
+        let value = value.trim_start_matches("{ version = ");
+        let version = value.trim_start_matches('"').split('"').next();
+        (name, version.expect("a version"))
+    };
+    let named = lines.filter(|(name, _)| *name != "motet");
+    named.map(dependency).collect()
+}
+
+#[test]
+fn the_dependencies_are_those_that_the_lock_file_has() {
+    let lock = include_str!("../../Cargo.lock");
+    for (name, version) in dependencies() {
+        let entry = format!("name = \"{name}\"\nversion = \"");
+        let locked = lock.split(entry.as_str()).skip(1);
+        let locked: Vec<&str> = locked.filter_map(|rest| rest.split('"').next()).collect();
+        let fits = |locked: &&str| locked.starts_with(&format!("{version}."));
+        assert!(
+            locked.iter().any(fits),
+            "{name} {version}, locked: {locked:?}"
+        );
+    }
+}
+
+#[test]
+fn the_dependencies_are_all_that_the_blocks_use() {
+    let known: Vec<String> = dependencies()
+        .iter()
+        .map(|(name, _)| name.replace('-', "_"))
+        .chain(["std".into(), "motet".into()])
+        .collect();
+    for block in blocks(GUIDE, "rust") {
+        let used = block.lines().filter_map(|line| line.strip_prefix("use "));
+        for path in used {
+            let first = path.split("::").next().expect("a path");
+            assert!(known.contains(&first.to_owned()), "`{path}` needs {first}");
+        }
+    }
+}

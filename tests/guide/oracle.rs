@@ -1,0 +1,23 @@
+use motet::Engine;
+use motet::error::StartError;
+use motet::model::oracle::{Oracle, OracleConfig};
+
+async fn start() -> Result<Engine, StartError> {
+    let build = || Ok(Oracle::new(OracleConfig::default()).expect("a valid oracle"));
+    Engine::builder(build).start().await
+}
+
+// The guide shows what stands above.
+
+#[tokio::test]
+async fn it_starts_and_its_tokens_are_those_of_the_oracle() {
+    use motet::Request;
+    use motet::model::sampling::Sampling;
+
+    let engine = start().await.expect("it starts");
+    let request = Request::tokens([1, 2, 3]).output_tokens_max(8);
+    let stream = engine.submit(request).await.expect("there is room");
+    let tokens = stream.collect().await.expect("an output").tokens;
+    let alone = OracleConfig::default().solo(&[1, 2, 3], 8, Sampling::GREEDY);
+    assert_eq!(tokens, alone);
+}

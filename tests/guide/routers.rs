@@ -1,0 +1,37 @@
+use motet::Engine;
+use motet::cache::BlockEvent;
+
+async fn tell_router(engine: &Engine) -> anyhow::Result<()> {
+    let mut blocks = engine.follow_blocks().await?; // first all that is there
+    while let Some(batch) = blocks.next().await {
+        for event in batch.events.iter() {
+            match event {
+                BlockEvent::Stored { hashes, .. } => println!("{} more", hashes.len()),
+                BlockEvent::Removed { hashes, .. } => println!("{} fewer", hashes.len()),
+                _ => println!("none"),
+            }
+        }
+    }
+    Ok(())
+}
+
+// The guide shows what stands above.
+
+#[tokio::test]
+async fn it_tells_for_as_long_as_the_engine_lives() {
+    use motet::Request;
+
+    let engine = crate::speaking().await;
+    let computed = async {
+        let mut blocks = engine.follow_blocks().await.expect("two may follow");
+        blocks.next().await.expect("all that is there");
+        let prompt = Request::tokens((1..100).collect::<Vec<_>>());
+        engine.warm(prompt).await.expect("there is room");
+        blocks.next().await.expect("what was computed");
+    };
+    tokio::select! {
+        biased;
+        told = tell_router(&engine) => panic!("the engine lives: {told:?}"),
+        () = computed => {}
+    }
+}

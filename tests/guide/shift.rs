@@ -1,0 +1,36 @@
+use motet::request::Completion;
+use motet::{Engine, Request, TokenId};
+
+/// Goes on past a full context: the oldest tokens after the system prompt are forgotten.
+async fn at_length(
+    engine: &Engine,
+    prompt: Vec<TokenId>,
+    system_tokens: usize,
+) -> anyhow::Result<Completion> {
+    let request = Request::tokens(prompt)
+        .output_tokens_max(2 * engine.model().context_tokens_max)
+        .shift(system_tokens);
+    Ok(engine.submit(request).await?.collect().await?)
+}
+
+// The guide shows what stands above.
+
+#[tokio::test]
+async fn it_goes_on_as_if_it_were_alone() {
+    use motet::model::oracle::{OracleConfig, ShiftRule};
+    use motet::model::sampling::Sampling;
+
+    let oracle = OracleConfig {
+        context_tokens_max: 128,
+        ..OracleConfig::default()
+    };
+    let engine = crate::common::engine(&oracle, crate::common::small()).await;
+    let prompt: Vec<TokenId> = (1..60).collect();
+    let output = at_length(&engine, prompt.clone(), 20).await;
+    let rule = ShiftRule {
+        context_tokens: 128,
+        keep: 20,
+    };
+    let alone = oracle.solo_shifting(&prompt, 256, Sampling::GREEDY, rule);
+    assert_eq!(output.expect("an output").tokens, alone);
+}

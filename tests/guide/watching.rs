@@ -1,0 +1,44 @@
+use motet::Engine;
+use motet::watch::{EngineEvent, Tier};
+
+async fn report(engine: &Engine) {
+    let mut watch = engine.watch();
+    let mut events = engine.events();
+    while let Some(seen) = watch.next().await {
+        let mut slowest = std::time::Duration::ZERO;
+        while let Some(event) = events.try_next() {
+            match event {
+                EngineEvent::Step(step) => slowest = slowest.max(step.busy),
+                EngineEvent::Preempted { sequence, .. } => println!("{sequence} gives way"),
+                _ => {}
+            }
+        }
+        let nodes = seen.trie.nodes.iter();
+        let in_host = nodes.filter(|node| node.tier == Tier::Host).count();
+        println!("{} run; slowest step {slowest:?}", seen.stats.running);
+        println!("{in_host} of the nodes shown are in host memory");
+    }
+}
+
+// The guide shows what stands above.
+
+#[tokio::test]
+async fn it_reports_for_as_long_as_the_engine_lives() {
+    use motet::Request;
+
+    let engine = crate::speaking().await;
+    let watched = async {
+        let request = Request::tokens([1, 2, 3]).output_tokens_max(8);
+        let stream = engine.submit(request).await.expect("there is room");
+        stream.collect().await.expect("an output");
+        let mut watch = engine.watch();
+        for _ in 0..2 {
+            watch.next().await.expect("a snapshot");
+        }
+    };
+    tokio::select! {
+        biased;
+        () = report(&engine) => panic!("the engine lives"),
+        () = watched => {}
+    }
+}

@@ -1,0 +1,183 @@
+//! What an engine needs before it starts, and what it says where that is not there.
+
+mod common;
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use common::{bytes, engine, small, until};
+use motet::config::{DiskConfig, EngineConfig, InterToken};
+use motet::error::{StartError, SubmitError};
+use motet::model::oracle::{Oracle, OracleConfig};
+use motet::model::{Model, ModelError};
+use motet::text::Chat;
+use motet::{Engine, HealthState, Request, Shutdown};
+
+fn oracle() -> OracleConfig {
+    OracleConfig {
+        context_tokens_max: 512,
+        ..OracleConfig::default()
+    }
+}
+
+fn refused(config: EngineConfig) -> (&'static str, String) {
+    match config.validate() {
+        Err(error) => (error.field, error.to_string()),
+        Ok(()) => panic!("expected a complaint"),
+    }
+}
+
+/// Starts an engine whose model must not be loaded.
+async fn start_unloaded(config: EngineConfig) -> Result<Engine, StartError> {
+    let outline = Oracle::new(oracle())
+        .expect("a valid oracle")
+        .spec()
+        .clone();
+    Engine::builder(|| -> Result<Oracle, ModelError> { panic!("nothing is to be loaded") })
+        .outline(outline)
+        .config(config)
+        .start()
+        .await
+}
+
+#[test]
+fn a_runtime_without_time_is_named() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime");
+    let error = runtime.block_on(start_unloaded(small())).err();
+    let error = error.expect("an engine cannot run there");
+    assert!(matches!(error, StartError::Runtime { .. }), "{error}");
+    assert!(error.to_string().contains("enable_time"), "{error}");
+}
+
+#[test]
+fn no_runtime_at_all_is_named() {
+    let mut starting = pin!(start_unloaded(small()));
+    let polled = starting
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()));
+    let Poll::Ready(Err(error)) = polled else {
+        panic!("it is told at once");
+    };
+    assert!(
+        matches!(error, StartError::Runtime { found: "none" }),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_panic_of_the_factory_keeps_its_text() {
+    let factory = || -> Result<Oracle, ModelError> { panic!("the licence has run out") };
+    let error = Engine::builder(factory).start().await.err();
+    let error = error.expect("there is no model").to_string();
+    assert!(error.contains("the licence has run out"), "{error}");
+}
+
+#[tokio::test]
+async fn settings_are_judged_before_the_model_is_loaded() {
+    let mut config = small();
+    config.cache.device_bytes_max = 64;
+    let error = start_unloaded(config).await.err();
+    let error = error.expect("it does not fit").to_string();
+    assert!(error.contains("`cache.device_bytes_max` is 64"), "{error}");
+    let mut config = small();
+    config.context_tokens_max = Some(513);
+    let error = start_unloaded(config).await.err();
+    let error = error.expect("the model has less").to_string();
+    assert!(error.contains("513") && error.contains("512"), "{error}");
+}
+
+#[test]
+fn settings_that_cannot_be_meant_are_refused_by_name() {
+    type Slip = fn(&mut EngineConfig);
+    let slips: [(&str, Slip); 9] = [
+        ("context_tokens_max", |c| c.context_tokens_max = Some(0)),
+        ("cache.device_bytes_max", |c| {
+            c.cache.device_bytes_max = 1 << 60;
+        }),
+        ("pager.host_bytes_max", |c| c.pager.host_bytes_max = 1 << 60),
+        ("pager.disk.bytes_max", |c| {
+            c.pager.host_bytes_max = 1 << 20;
+            c.pager.disk = Some(DiskConfig {
+                folder: "unused".into(),
+                bytes_max: 1 << 60,
+            });
+        }),
+        ("pager.disk_patience", |c| {
+            c.pager.host_bytes_max = 1 << 20;
+            c.pager.disk_patience = Duration::ZERO;
+        }),
+        ("recovery.rebuilds_window", |c| {
+            c.recovery.rebuilds_window = Duration::ZERO;
+        }),
+        ("recovery.reload_delay", |c| {
+            c.recovery.reload_delay = Duration::ZERO;
+        }),
+        ("scheduler.unread_timeout", |c| {
+            c.scheduler.unread_timeout = Some(Duration::ZERO);
+        }),
+        ("scheduler.inter_token", |c| {
+            c.scheduler.inter_token = InterToken::Absolute(Duration::ZERO);
+        }),
+    ];
+    for (field, slip) in slips {
+        let mut config = EngineConfig::default();
+        slip(&mut config);
+        let (found, told) = refused(config);
+        assert_eq!(found, field);
+        assert!(told.contains("expected"), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn a_context_may_be_shorter_than_the_models() {
+    let mut config = small();
+    config.context_tokens_max = Some(64);
+    let engine = engine(&oracle(), config).await;
+    assert_eq!(engine.model().context_tokens_max, 64);
+    let request =
+        |tokens: u32| Request::tokens((1..=tokens).collect::<Vec<_>>()).ignore_end_tokens();
+    let error = engine.submit(request(64)).await.err();
+    let error = error.expect("no room for a token").to_string();
+    assert!(error.contains("the 64 tokens"), "{error}");
+    let stream = engine.submit(request(60).output_tokens_max(100)).await;
+    let output = stream.expect("it fits").collect().await.expect("an output");
+    assert_eq!(output.tokens.len(), 4, "the context ends there");
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn a_chat_without_messages_is_refused() {
+    let engine = Engine::builder(|| Ok(Oracle::new(oracle()).expect("a valid oracle")))
+        .text(bytes())
+        .config(small())
+        .start()
+        .await
+        .expect("the engine starts");
+    let error = engine.submit(Request::chat(Chat::default())).await;
+    match error {
+        Err(SubmitError::Field { field, .. }) => assert_eq!(field, "prompt.chat"),
+        other => panic!("expected a complaint about the chat, got {other:?}"),
+    }
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn an_aborted_engine_comes_to_be_stopped() {
+    let mut slow = oracle();
+    slow.cost.base = Duration::from_millis(2);
+    slow.end_one_in = 0;
+    let engine = engine(&slow, small()).await;
+    let request = Request::tokens([1, 2, 3]).output_tokens_max(400);
+    let mut stream = engine.submit(request).await.expect("taken in");
+    stream.next().await.expect("a token").expect("no error");
+    engine.abort().await;
+    until("the engine has stopped", || {
+        engine.health().state == HealthState::Stopped
+    })
+    .await;
+    engine.shutdown(Shutdown::Abort).await;
+}
