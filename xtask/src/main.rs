@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `setup/` | MLX for this machine: wheels, mlx-c, bindings, the generated cargo config, here and for dependent crates |
 //! | `bundle/` | a program and its libraries, for machines without the cache |
-//! | `embedded.rs` | a crate outside the workspace: set up, built, bundled, run |
+//! | `embedded/` | a crate outside the workspace: set up, built, bundled, run |
 //! | `model.rs` | the models that tests and examples run |
 //! | `bench/` | the figures, side by side with mlx-lm |
 //! | `coverage.rs` | what of the cores the tests reach |
@@ -64,7 +64,7 @@ enum Command {
     /// Put a program and the libraries that it needs into a folder that can be shipped
     Bundle(bundle::Arguments),
     /// Build a crate outside the workspace, bundle it, and run it without the cache
-    Embedded,
+    Embedded(embedded::Arguments),
     /// Set up, then run the load generator on a real model
     Demo(demo::Arguments),
     /// Set up, then run everything that CI checks
@@ -96,7 +96,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Setup(arguments) => setup::command(&arguments),
         Command::Bundle(arguments) => bundle::command(&arguments),
-        Command::Embedded => embedded::command(),
+        Command::Embedded(arguments) => embedded::command(&arguments),
         Command::Demo(arguments) => demo::command(&arguments),
         Command::Test(arguments) => test::command(&arguments),
         Command::Bench(arguments) => bench::command(&arguments),

@@ -2,8 +2,11 @@
 //! again without the cache, as those who embed Motet do it; and what does not fit is refused.
 //!
 //! The crate is `examples/embedded`, copied to a folder that no configuration of this checkout
-//! reaches. It shares the target folder and the lock file of the checkout, so that nothing is
-//! fetched and little is built twice.
+//! reaches. It shares the target folder, the lock file, the profiles and the dependencies of the
+//! checkout, so that nothing is fetched and only Motet itself is built again.
+
+mod edits;
+mod hidden;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,6 +16,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use toml_edit::DocumentMut;
 
+use self::hidden::Hidden;
 use crate::cache::{Cache, remove};
 use crate::model::Model;
 use crate::ui::Timings;
@@ -46,16 +50,30 @@ mlx-sys = { version = "*", default-features = false }
 cc = "1"
 "#;
 
-pub(crate) fn command() -> Result<()> {
-    let mut timings = Timings::default();
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Measure instead how long a dependent crate takes from an edit to a run
+    #[arg(long)]
+    edits: bool,
+}
+
+pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     let cache = Cache::open()?;
-    let model = timings.time("fetch the model", || Model::SmolLm2.ensure(&cache))?;
-    let place = place(&cache)?;
+    match arguments.edits {
+        true => edits::measure(&cache),
+        false => check(&cache),
+    }
+}
+
+fn check(cache: &Cache) -> Result<()> {
+    let mut timings = Timings::default();
+    let model = timings.time("fetch the model", || Model::SmolLm2.ensure(cache))?;
+    let place = place(cache)?;
     let krate = place.join("crate");
 
     ui::heading(&format!("a crate in {}", krate.display()));
     copy_example(&krate)?;
-    timings.time("set the crate up", || set_up(&cache, &krate))?;
+    timings.time("set the crate up", || set_up(cache, &krate))?;
     let program = timings.time("build", || build(&krate))?;
     timings.time("run", || run(&mut Command::new(&program), &model))?;
     if cfg!(not(target_os = "linux")) {
@@ -68,7 +86,8 @@ pub(crate) fn command() -> Result<()> {
     let folder = place.join("bundle");
     let bundled = timings.time("bundle", || bundle::bundle(&program, &folder))?;
     timings.time("run bundled", || {
-        run_hidden(&cache, &place, &bundled, &model)
+        let hidden = Hidden::new(cache, &place)?;
+        run_hidden(&hidden, &place, [&program, &bundled], &model)
     })?;
 
     ui::heading("libraries of another version");
@@ -117,6 +136,15 @@ fn copy_example(to: &Path) -> Result<()> {
     manifest["profile"] = own
         .remove("profile")
         .context("the checkout has no profiles")?;
+    // Cargo settles on features by all that a crate depends on.
+    let more = own["dev-dependencies"].as_table_mut();
+    for (name, dependency) in more.context("the checkout has no tests")?.iter_mut() {
+        if let Some(path) = dependency.get_mut("path").filter(|path| path.is_str()) {
+            let absolute = checkout.join(path.as_str().unwrap_or_default());
+            *path = toml_edit::value(absolute.display().to_string());
+        }
+        manifest["dependencies"][name.get()] = dependency.clone();
+    }
     let config = fs::read_to_string(checkout.join(".cargo/config.toml"))?;
     let config: DocumentMut = config.parse().context("the checkout's configuration")?;
     if let Some(packages) = config["profile"]["dev"]["package"].as_table() {
@@ -165,12 +193,15 @@ fn target_folder() -> PathBuf {
 }
 
 fn build(krate: &Path) -> Result<PathBuf> {
-    let mut cargo = cargo(krate);
+    executable(cargo(krate).env("CARGO_TARGET_DIR", target_folder()))
+}
+
+/// Builds, and says where the program is.
+fn executable(cargo: &mut Command) -> Result<PathBuf> {
     cargo
         .args(["--message-format", "json-render-diagnostics"])
-        .env("CARGO_TARGET_DIR", target_folder())
         .stderr(Stdio::inherit());
-    let built = process::capture(&mut cargo)?;
+    let built = process::capture(cargo)?;
     let messages = built
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok());
@@ -197,33 +228,40 @@ fn run_with(program: &mut Command, model: &Path, more: &[&str]) -> Result<Output
     Ok(output)
 }
 
-/// Runs the bundle where nothing names the cache, with Motet's kernels and without, and looks at
-/// what the loader opens.
-fn run_hidden(cache: &Cache, place: &Path, program: &Path, model: &Path) -> Result<()> {
-    let home = place.join("home");
-    fs::create_dir_all(&home)?;
+/// Runs the bundle where the cache folder is empty, with Motet's kernels and without, and looks at
+/// what the loader opens. The program as cargo built it must not run there.
+fn run_hidden(hidden: &Hidden, place: &Path, programs: [&Path; 2], model: &Path) -> Result<()> {
+    let [built, bundled] = programs;
     // The model is in the cache as well.
     let copy = place.join("model.gguf");
     if fs::hard_link(model, &copy).is_err() {
         fs::copy(model, &copy).context("cannot copy the model")?;
     }
-    let hidden = || {
-        let mut command = Command::new(program);
-        command.env_clear().current_dir(&home);
-        command.env("HOME", &home).env("XDG_CACHE_HOME", &home);
-        command
+    let possible = hidden.is_possible();
+    let start = || match possible {
+        true => hidden.empty_for(bundled),
+        false => hidden.unnamed_for(bundled),
     };
-    run(&mut hidden(), &copy)?;
-    let mut on_blas = hidden();
-    on_blas.env("LD_DEBUG", "libs");
-    let output = run_with(&mut on_blas, &copy, &[ON_BLAS])?;
+    if possible {
+        let output = process::output(hidden.empty_for(built).arg(&copy).arg(PROMPT))?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let is_missing = !output.status.success() && said.contains(setup::LIBRARY);
+        ensure!(
+            is_missing,
+            "the cache is not hidden: what needs it said {said}"
+        );
+    } else {
+        ui::note(
+            "a program cannot have mounts of its own here: the cache stays visible, and the loader says what is used",
+        );
+    }
+    run(&mut start(), &copy)?;
+    let output = run_with(start().env("LD_DEBUG", "libs"), &copy, &[ON_BLAS])?;
     let opened = opened(&String::from_utf8_lossy(&output.stderr));
-    let folder = program.parent().context("a bundle has a folder")?;
-    let linked = fs::canonicalize(cache.root()).context("the cache has gone")?;
-    let cached = |path: &&PathBuf| path.starts_with(cache.root()) || path.starts_with(&linked);
-    if let Some(wrong) = opened.iter().find(cached) {
+    if let Some(wrong) = opened.iter().find(|path| hidden.hides(path)) {
         bail!("{} comes from the cache", wrong.display());
     }
+    let folder = bundled.parent().context("a bundle has a folder")?;
     for library in LIBRARIES {
         let found = opened
             .iter()
