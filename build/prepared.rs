@@ -13,7 +13,7 @@ pub(crate) const MLX_SYS: &str = "0.7.0";
 /// The libraries' main file.
 const LIBRARY: &str = "libmlxc.so";
 
-/// What this version of the crate needs.
+/// The versions that this crate needs.
 #[derive(Debug)]
 pub(crate) struct Needed<'a> {
     /// The version of this crate, to name it.
@@ -24,7 +24,7 @@ pub(crate) struct Needed<'a> {
     pub(crate) mlx_sys: &'a str,
 }
 
-/// What a set-up has recorded; `None` where it says nothing.
+/// The record of a set-up; `None` where it says nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Prepared {
     motet: Option<String>,

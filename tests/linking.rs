@@ -23,7 +23,7 @@ const FITTING: [(&str, &str); 5] = [
     ("MOTET_SETUP_COMMAND", COMMAND),
 ];
 
-/// What is said where some variables differ from those of a set-up that fits.
+/// The refusal where some variables differ from those of a set-up that fits.
 fn refusal(changed: &[(&str, &str)]) -> Option<String> {
     let variables = FITTING.map(|(name, value)| {
         let other = changed.iter().find(|(changed, _)| *changed == name);
@@ -43,7 +43,7 @@ fn what_fits_is_taken() {
     assert_eq!(refusal(&[]), None);
     // Another version of this crate whose bridge and mlx-sys are the same.
     assert_eq!(refusal(&[("DEP_MLX_MOTET_VERSION", "0.2.0")]), None);
-    // A configuration that somebody has written by hand.
+    // A configuration that was written by hand.
     assert_eq!(Prepared::default().refusal(&NEEDED, |_| false), None);
 }
 

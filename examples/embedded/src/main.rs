@@ -1,4 +1,4 @@
-//! What a model says after a few words, from a crate outside Motet's workspace.
+//! Lets a model continue a few words, from a crate outside Motet's workspace.
 //!
 //! ```sh
 //! cargo xtask setup --for FOLDER   # once, in Motet's checkout; FOLDER is this crate's

@@ -1,4 +1,4 @@
-//! What a bundle holds on Linux.
+//! The files of a bundle on Linux.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -136,7 +136,7 @@ fn wheels(prepared: &Path) -> Result<Vec<PathBuf>> {
     Ok(list.lines().map(PathBuf::from).collect())
 }
 
-/// What is copied from wheels: where it is, and its place below the folder of libraries.
+/// The files of wheels that are copied: their paths, and their places below the folder of libraries.
 fn libraries(prepared: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
     let mut files = Vec::new();
     for wheel in wheels(prepared)? {

@@ -17,7 +17,7 @@ const SCRIPT: &str = "mount --bind \"$1\" \"$2\"; shift 2; exec \"$@\"";
 pub(super) struct Hidden {
     /// The cache's folder by its name, and without links.
     cache: [PathBuf; 2],
-    /// What is put in its place.
+    /// The folder that is put in its place.
     empty: PathBuf,
     /// Their home.
     home: PathBuf,

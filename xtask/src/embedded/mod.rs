@@ -1,5 +1,5 @@
 //! `cargo xtask embedded`: a crate outside the workspace is set up, built, run, bundled and run
-//! again without the cache, as those who embed Motet do it; and what does not fit is refused.
+//! again without the cache, as an embedder does it. Libraries that do not fit are refused.
 //!
 //! The crate is `examples/embedded`, copied to a folder that no configuration of this checkout
 //! reaches. It shares the target folder, the lock file, the profiles and the dependencies of the
@@ -29,7 +29,7 @@ const ANSWER: &str = "Paris";
 const OTHER_VERSION: u32 = 999;
 /// Has the program use OpenBLAS, which is opened at the first product only.
 const ON_BLAS: &str = "blas";
-/// What the program has to have opened then, in the bundle.
+/// The libraries of the bundle that the program has opened then.
 const LIBRARIES: [&str; 3] = ["libmlxc.so", "libmlx.so", "libscipy_openblas.so"];
 /// A crate with Motet's build script.
 const STUB: &str = r#"[package]
@@ -130,7 +130,7 @@ fn copy_example(to: &Path) -> Result<()> {
     let motet = manifest["dependencies"]["motet"].as_inline_table_mut();
     let motet = motet.with_context(|| format!("{EXAMPLE} does not depend on Motet"))?;
     motet.insert("path", checkout.display().to_string().into());
-    // What is built with the checkout's profiles is there already.
+    // With the checkout's profiles, most of it is built already.
     let own = fs::read_to_string(checkout.join("Cargo.toml"))?;
     let mut own: DocumentMut = own.parse().context("the checkout's Cargo.toml")?;
     manifest["profile"] = own
@@ -159,9 +159,9 @@ fn copy_example(to: &Path) -> Result<()> {
 /// Sets the crate up, twice: the second time nothing is left to write.
 fn set_up(cache: &Cache, krate: &Path) -> Result<()> {
     let config = krate.join(".cargo/config.toml");
-    let theirs = "# Theirs.\n[net]\noffline = true\n";
+    let existing = "# Ours.\n[net]\noffline = true\n";
     fs::create_dir_all(krate.join(".cargo"))?;
-    fs::write(&config, theirs)?;
+    fs::write(&config, existing)?;
     ensure!(setup::reach(cache, krate)?, "nothing was written");
     ensure!(
         !setup::reach(cache, krate)?,
@@ -169,7 +169,7 @@ fn set_up(cache: &Cache, krate: &Path) -> Result<()> {
     );
     let merged = fs::read_to_string(&config)?;
     ensure!(
-        merged.ends_with(theirs),
+        merged.ends_with(existing),
         "what was there is not kept: {merged}"
     );
     Ok(())

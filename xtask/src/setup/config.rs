@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(parse_variant(&text), None);
     }
 
-    /// What cargo makes of the configuration in the environment of Motet's build script.
+    /// The environment that cargo makes of the configuration for Motet's build script.
     fn read_as_cargo_does(text: &str) -> impl Fn(&str) -> Option<String> {
         let table: toml_edit::DocumentMut = text.parse().expect("TOML");
         move |name| {

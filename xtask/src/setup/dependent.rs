@@ -1,7 +1,7 @@
 //! `--for FOLDER`: a crate outside this checkout uses what is prepared.
 //!
-//! Cargo reads the configuration of the folder that it runs in and of all folders above. What
-//! holds for this machine goes into a file of our own there, [`FILE`]. The configuration of the
+//! Cargo reads the configuration of the folder that it runs in and of all folders above. All that
+//! holds for this machine alone goes into a file of our own there, [`FILE`]. The configuration of the
 //! crate, which may be committed, gets one entry that includes that file where it exists;
 //! everything else in it stays as it is.
 
@@ -176,7 +176,7 @@ impl Dependent {
         self.folder.join(FOLDER).join(CONFIG)
     }
 
-    /// What the crate's configuration has to be, if it is not so yet.
+    /// The crate's configuration with our entry, if it has none yet.
     fn merged(&self) -> Result<Option<String>, Obstacle> {
         let legacy = self.folder.join(FOLDER).join(LEGACY_CONFIG);
         if legacy.exists() {

@@ -1,4 +1,4 @@
-//! One entry for the cargo configuration of others, which else stays as it is.
+//! One entry for the cargo configuration of another crate, which else stays as it is.
 
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, Value};
 

@@ -10,7 +10,7 @@ pub(super) const VERSION: c_int = 3;
 /// The mlx-sys whose bindings this crate was built with; the build script knows it.
 const MLX_SYS: &str = env!("MOTET_MLX_SYS");
 
-/// What loaded libraries say of themselves; `None` where they say nothing.
+/// The versions that loaded libraries tell; `None` where they tell nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Loaded {
     bridge: Option<c_int>,
