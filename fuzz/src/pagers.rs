@@ -341,7 +341,7 @@ impl Pagers {
                     *wish = Wish::Found(pieces);
                 }
             }
-            Told::Nothing { sequence } | Told::Again { sequence } => {
+            Told::Nothing { sequence, .. } | Told::Again { sequence } => {
                 let wish = wishes.remove(&sequence);
                 assert!(
                     !matches!(wish, Some(Wish::Found(_))),

@@ -247,5 +247,6 @@ fn submission() -> Submission {
         salt: Salt::default(),
         restore_points: Vec::new(),
         retention: 0,
+        tells_prefill: false,
     }
 }

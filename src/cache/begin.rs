@@ -94,7 +94,7 @@ impl CacheCore {
             false => Some(newcomer),
         };
         if let Some(newcomer) = newcomer {
-            self.open(newcomer, usable, effects);
+            self.open(newcomer, usable, patience.copied_tokens, effects);
         }
     }
 
@@ -125,6 +125,7 @@ impl CacheCore {
             let patience = Patience {
                 leader: done || !self.spec.resumes_anywhere(),
                 pager: true,
+                copied_tokens: 0,
             };
             self.begin(newcomer, patience, effects);
         }

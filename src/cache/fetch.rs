@@ -57,10 +57,11 @@ impl CacheCore {
     ) -> Option<Begin> {
         // What the pager says of a sequence that has left must not be taken for what it says
         // of one that is here again.
-        let asks = self
+        let has_copies = self
             .paging
             .as_ref()
             .is_some_and(|paging| paging.has_copies && !paging.is_ebbing(newcomer.sequence));
+        let asks = has_copies && !newcomer.salt.is_private();
         if !asks || usable.tokens + WANTED_TOKENS_MIN > most {
             return Some(newcomer);
         }
@@ -117,6 +118,7 @@ impl CacheCore {
         };
         let mut at = fetching.resident_tokens.max(fetching.seen_tokens);
         let tokens_max = fetching.newcomer.tokens_max;
+        let copied_tokens = pieces.last().map_or(0, |piece| piece.end);
         let mut reserved = Vec::with_capacity(pieces.len());
         for piece in pieces {
             let bytes = match at < piece.end {
@@ -132,7 +134,7 @@ impl CacheCore {
         if !self.make_room(bytes + tail, effects) {
             self.tell_pager(pager::Message::Cancel { sequence });
             self.ebbs(sequence, 0);
-            self.begin_again(sequence, false, effects);
+            self.begin_again(sequence, Some(copied_tokens), effects);
             return;
         }
         let paging = self.paging.as_mut().expect("there is a pager");
@@ -200,6 +202,7 @@ impl CacheCore {
         let patience = Patience {
             leader: fetching.leader,
             pager: false,
+            copied_tokens: 0,
         };
         self.begin(fetching.newcomer, patience, effects);
     }
@@ -267,11 +270,12 @@ impl CacheCore {
         }
     }
 
-    /// A newcomer need not wait for the pager any more, unless it is to ask again.
+    /// A newcomer does without the copies of so many of its tokens, if any, or asks the pager
+    /// again.
     pub(super) fn begin_again(
         &mut self,
         sequence: SequenceId,
-        pager: bool,
+        copied_tokens: Option<usize>,
         effects: &mut Vec<Effect>,
     ) {
         let paging = self.paging.as_mut().expect("there is a pager");
@@ -280,7 +284,8 @@ impl CacheCore {
             self.trie.release(fetching.end);
             let patience = Patience {
                 leader: fetching.leader,
-                pager,
+                pager: copied_tokens.is_none(),
+                copied_tokens: copied_tokens.unwrap_or(0),
             };
             self.begin(fetching.newcomer, patience, effects);
         }

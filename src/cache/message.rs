@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::miss::Miss;
 use super::salt::Salt;
 use crate::device::Edit;
 use crate::pager;
@@ -187,6 +188,8 @@ pub enum Effect {
         slot: SlotId,
         /// Tokens that need not be computed; less than all.
         cached_tokens: usize,
+        /// Why there are no more of them, where there might have been.
+        miss: Option<Miss>,
     },
     /// The sequence begins when another has computed what both share.
     Waits {

@@ -14,6 +14,7 @@
 //! | `grow.rs` | a slot is granted more tokens than it began with |
 //! | `slots.rs` | tokens are taken out of a slot: truncation and shift |
 //! | `keep.rs` | pins, clearing, merging |
+//! | `miss.rs` | why less of a prompt was reused than might have been |
 //! | `room.rs` | the byte budget: reservations and eviction |
 //! | `page.rs`, `fetch.rs` | what leaves the device in good time, what comes back for a newcomer |
 //! | [`trie`] | the compressed prefix trie |
@@ -47,6 +48,7 @@ mod inspect;
 mod keep;
 mod live;
 mod message;
+mod miss;
 mod overview;
 mod page;
 mod publish;
@@ -69,12 +71,14 @@ use crate::planted::{self, Bug};
 use crate::{PinId, SegmentId, SequenceId, SlotId, TokenId};
 use eviction::{Class, Ticket};
 use live::LivePrompts;
+use miss::Evictions;
 use page::{Paging, Patience};
 use trie::{NodeKey, Trie};
 
 pub use error::CacheError;
 pub use inspect::{NodeView, TreeView};
 pub use message::{Begin, Effect, Flush, LOOKS_MAX, Look, Message, Pin};
+pub use miss::{Miss, MissReason};
 pub use salt::{Salt, SaltDigest};
 pub use trie::{BlockEvent, BlockHash};
 
@@ -92,9 +96,11 @@ pub struct CacheStats {
     pub cached_tokens: usize,
     /// Segments in the trie.
     pub segments: usize,
-    /// Segments evicted so far.
+    /// Segments evicted or cleared so far.
     pub evicted_segments: u64,
-    /// Prompt tokens of all sequences that have begun so far.
+    /// Their tokens.
+    pub evicted_tokens: u64,
+    /// Prompt tokens of all sequences that have begun so far and may reuse.
     pub asked_tokens: u64,
     /// Of these, tokens whose state was in the cache.
     pub hit_tokens: u64,
@@ -126,6 +132,8 @@ pub struct CacheCore {
     /// Bytes of segments that are part of one slot's path only.
     own_bytes: usize,
     evicted_segments: u64,
+    evicted_tokens: u64,
+    evictions: Evictions,
     asked_tokens: u64,
     hit_tokens: u64,
 }
@@ -211,6 +219,8 @@ impl CacheCore {
             reserved_bytes: 0,
             own_bytes: 0,
             evicted_segments: 0,
+            evicted_tokens: 0,
+            evictions: Evictions::default(),
             asked_tokens: 0,
             hit_tokens: 0,
         }
@@ -304,6 +314,7 @@ impl CacheCore {
             cached_tokens: self.trie.tokens(),
             segments: self.trie.len(),
             evicted_segments: self.evicted_segments,
+            evicted_tokens: self.evicted_tokens,
             asked_tokens: self.asked_tokens,
             hit_tokens: self.hit_tokens,
             pins: self.pins.len(),
@@ -325,9 +336,23 @@ impl CacheCore {
             if !slot.is_retired {
                 effects.push(Effect::Edit(Edit::Close { slot: slot.id }));
             }
+            self.forget_private(&slot.salt, effects);
         }
         for orphan in self.take_waiting(|w| w.leader == sequence) {
             self.begin(orphan.newcomer, Patience::ALL, effects);
+        }
+    }
+
+    /// Evicts what is cached under a private salt once no slot has it: nobody may use it.
+    fn forget_private(&mut self, salt: &Salt, effects: &mut Vec<Effect>) {
+        let is_in_use = || self.slots.values().any(|slot| slot.salt == *salt);
+        if salt.is_private()
+            && !is_in_use()
+            && let Some(root) = self.trie.root(salt)
+        {
+            for gone in self.trie.clear(root) {
+                self.gone(gone, effects);
+            }
         }
     }
 

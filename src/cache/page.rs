@@ -78,12 +78,15 @@ pub(super) struct Patience {
     pub(super) leader: bool,
     /// The pager.
     pub(super) pager: bool,
+    /// Tokens of which there are copies that it does not wait for.
+    pub(super) copied_tokens: usize,
 }
 
 impl Patience {
     pub(super) const ALL: Self = Self {
         leader: true,
         pager: true,
+        copied_tokens: 0,
     };
 }
 
@@ -150,8 +153,11 @@ impl CacheCore {
             Told::Refused { segment } => self.offer_ended(segment, Err(()), effects),
             Told::Lost { copy } => self.lost(copy),
             Told::Found { sequence, pieces } => self.found(sequence, pieces, effects),
-            Told::Nothing { sequence } => self.begin_again(sequence, false, effects),
-            Told::Again { sequence } => self.begin_again(sequence, true, effects),
+            Told::Nothing {
+                sequence,
+                copied_tokens,
+            } => self.begin_again(sequence, Some(copied_tokens), effects),
+            Told::Again { sequence } => self.begin_again(sequence, None, effects),
             Told::Arrived { sequence, copies } => self.arrived(sequence, &copies, effects),
             Told::Cancelled { sequence } => self.ebbed(sequence, effects),
         }
@@ -234,6 +240,13 @@ impl CacheCore {
     }
 
     fn offer(&mut self, key: NodeKey) {
+        let salt = self.trie.salt_above(key);
+        if salt.is_private() {
+            // It is of no use to anybody later.
+            self.trie.set_keeping(key, Keeping::Refused);
+            return;
+        }
+        let salt = salt.digest();
         let Some(lease) = self.trie.node(key).word().lease() else {
             return;
         };
@@ -246,7 +259,6 @@ impl CacheCore {
             bytes: node.bytes(),
         };
         let (extent, priority) = (node.extent(), node.priority());
-        let salt = self.trie.salt_above(key).digest();
         self.trie.set_keeping(key, Keeping::Offered);
         let paging = self.paging.as_mut().expect("there is a pager");
         paging.offered.insert(lease.segment(), offered);

@@ -32,6 +32,9 @@ impl CacheCore {
         let Some(slot) = self.slots.get(&sequence) else {
             return;
         };
+        if slot.salt.is_private() {
+            return;
+        }
         let tail = slot.exact_tail(generated, computed);
         if tail.is_empty() {
             return;

@@ -116,6 +116,10 @@ impl CacheCore {
     /// Notes that a node was evicted.
     pub(super) fn gone(&mut self, evicted: Evicted, effects: &mut Vec<Effect>) {
         self.evicted_segments += 1;
+        self.evicted_tokens += evicted.tokens as u64;
+        if let Some(mark) = evicted.mark {
+            self.evictions.note(mark);
+        }
         self.note_gone(evicted.segment);
         if let Some(upper) = evicted.merge_at {
             if self.mergeable.len() == MERGEABLE_MAX {

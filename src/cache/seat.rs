@@ -5,14 +5,32 @@ use std::sync::Arc;
 use super::begin::Usable;
 use super::eviction::{Class, Ticket};
 use super::trie::NodeKey;
-use super::{Begin, CacheCore, Effect, RestorePoint, Slot};
+use super::{Begin, CacheCore, Effect, Miss, RestorePoint, Slot};
 use crate::config::SlotChoice;
 use crate::device::Edit;
 use crate::{SequenceId, SlotId, TokenId};
 
+/// Where a slot is made.
+struct Place {
+    /// The end of its path, which is held already.
+    end: NodeKey,
+    /// Tokens that the trie knows.
+    seen_tokens: usize,
+    reserved_bytes: usize,
+    /// Why its path is no longer.
+    miss: Option<Miss>,
+}
+
 impl CacheCore {
-    /// Opens a slot on what is usable, if its tail has room to grow.
-    pub(super) fn open(&mut self, newcomer: Begin, usable: Usable, effects: &mut Vec<Effect>) {
+    /// Opens a slot on what is usable, if its tail has room to grow. `copied_tokens` are those
+    /// of which there are copies that were not brought.
+    pub(super) fn open(
+        &mut self,
+        newcomer: Begin,
+        usable: Usable,
+        copied_tokens: usize,
+        effects: &mut Vec<Effect>,
+    ) {
         let root = self.trie.root_or_new(&newcomer.salt);
         let mut end = usable.end.unwrap_or(root);
         self.trie.hold(end);
@@ -43,26 +61,32 @@ impl CacheCore {
             });
             return;
         }
+        let miss = self.miss(&newcomer, &usable, self.trie.node(end).end(), copied_tokens);
         self.forsake_others(end, &newcomer);
-        self.seat(newcomer, end, usable.seen, reserved_bytes, effects);
+        let place = Place {
+            end,
+            seen_tokens: usable.seen,
+            reserved_bytes,
+            miss,
+        };
+        self.seat(newcomer, place, effects);
     }
 
-    /// Makes the slot, on a path that is held already.
-    fn seat(
-        &mut self,
-        newcomer: Begin,
-        end: NodeKey,
-        seen: usize,
-        reserved_bytes: usize,
-        effects: &mut Vec<Effect>,
-    ) {
+    /// Makes the slot.
+    fn seat(&mut self, newcomer: Begin, place: Place, effects: &mut Vec<Effect>) {
+        let Place {
+            end,
+            seen_tokens,
+            reserved_bytes,
+            miss,
+        } = place;
         assert!(self.resumes_at(end), "a slot starts where it can resume");
         self.slots_made += 1;
         self.reserved_bytes += reserved_bytes;
         let id = SlotId(self.slots_made);
         let (sequence, path_tokens) = (newcomer.sequence, self.trie.node(end).end());
         let (class, ticket) = self.note_use(&newcomer, end);
-        let restore_points = self.restore_points(&newcomer, path_tokens, seen);
+        let restore_points = self.restore_points(&newcomer, path_tokens, seen_tokens);
         effects.push(Effect::Edit(Edit::Open {
             slot: id,
             path: self.trie.segments(end),
@@ -72,6 +96,7 @@ impl CacheCore {
             sequence,
             slot: id,
             cached_tokens: path_tokens,
+            miss,
         });
         effects.extend(restore_points.iter().map(|point| Effect::Checkpoint {
             sequence,
@@ -103,6 +128,9 @@ impl CacheCore {
     /// Notes that the newcomer uses a path, in the trie, with the policy of eviction,
     /// and in the sums.
     fn note_use(&mut self, newcomer: &Begin, end: NodeKey) -> (Class, Ticket) {
+        if newcomer.salt.is_private() {
+            return <(Class, Ticket)>::default();
+        }
         self.asked_tokens += newcomer.tokens.len() as u64;
         self.hit_tokens += self.trie.node(end).end() as u64;
         // Its last token is computed in any case.
@@ -133,6 +161,9 @@ impl CacheCore {
             at: *at,
             asked: true,
         };
+        if newcomer.salt.is_private() {
+            return Vec::new();
+        }
         let mut all: Vec<RestorePoint> = newcomer.restore_points.iter().map(asked).collect();
         if !self.spec.resumes_anywhere() {
             let interval = self.config.restore_interval_tokens.max(1);

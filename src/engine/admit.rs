@@ -22,6 +22,8 @@ pub(super) struct Admitted {
     pub(super) tokens: Arc<[TokenId]>,
     pub(super) output_tokens_max: usize,
     pub(super) restore_points: Vec<usize>,
+    /// Tokens that were taken out of a prompt that was too long.
+    pub(super) truncated_tokens: usize,
 }
 
 impl Engine {
@@ -43,7 +45,8 @@ impl Engine {
         }
         let mut restore_points = checked_points(&request.restore_points, tokens.len())?;
         restore_points.extend(spelled.conversation.filter(|at| *at > 0));
-        if self.fit_prompt(&mut tokens, request.at_context_limit)? {
+        let truncated_tokens = self.fit_prompt(&mut tokens, request.at_context_limit)?;
+        if truncated_tokens > 0 {
             restore_points.clear();
         }
         let output_tokens_max = self.output_tokens_max(tokens.len(), request)?;
@@ -51,6 +54,7 @@ impl Engine {
             tokens: tokens.into(),
             output_tokens_max,
             restore_points,
+            truncated_tokens,
         })
     }
 
@@ -76,6 +80,7 @@ impl Engine {
             tokens: spelled.tokens.into(),
             output_tokens_max: request.output_tokens_max.min(self.output_most(at_limit)),
             restore_points,
+            truncated_tokens: 0,
         })
     }
 
@@ -91,22 +96,21 @@ impl Engine {
         }
     }
 
-    /// Takes the middle out of a prompt that is too long, if its caller wants that.
-    /// Says whether it did.
+    /// Takes the middle out of a prompt that is too long, if its caller wants that: so many
+    /// tokens.
     fn fit_prompt(
         &self,
         tokens: &mut Vec<TokenId>,
         at_limit: ContextLimit,
-    ) -> Result<bool, SubmitError> {
+    ) -> Result<usize, SubmitError> {
         self.check_fits(tokens.len(), at_limit)?;
         let context = self.spec.context_tokens_max;
         match at_limit {
             ContextLimit::Shift { keep } if tokens.len() >= context => {
                 let gone = shift::truncation(context, keep, tokens.len());
-                tokens.drain(gone.expect("`keep` was checked"));
-                Ok(true)
+                Ok(tokens.drain(gone.expect("`keep` was checked")).count())
             }
-            ContextLimit::Shift { .. } | ContextLimit::Stop => Ok(false),
+            ContextLimit::Shift { .. } | ContextLimit::Stop => Ok(0),
         }
     }
 

@@ -95,7 +95,7 @@ impl Engine {
             return Err(self.refused(refusal, request));
         }
         let output_tokens_max = admitted.output_tokens_max;
-        let prompt_tokens = admitted.tokens.len();
+        let (prompt_tokens, truncated_tokens) = (admitted.tokens.len(), admitted.truncated_tokens);
         let draw_spec = self.draw_spec(&mut request).await?;
         let first = self.newcomer(&request, admitted, draw_spec.clone(), first)?;
         let (first, stream) = first.part();
@@ -107,6 +107,7 @@ impl Engine {
                 tokens: Arc::default(),
                 output_tokens_max,
                 restore_points: Vec::new(),
+                truncated_tokens,
             };
             let mut newcomer = self.newcomer(&request, nothing_more, draw_spec.clone(), guest)?;
             newcomer.stream.prompt_tokens = prompt_tokens;

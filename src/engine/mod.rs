@@ -41,7 +41,7 @@ use crate::device::Loader;
 use crate::error::SubmitError;
 use crate::model::{Model, ModelError, ModelSpec};
 use crate::recovery::Breakdown;
-use crate::request::{Request, field_error};
+use crate::request::{CacheUse, Request, field_error};
 use crate::scheduler;
 use crate::shared::admission::Admission;
 use crate::shared::heartbeat::Heartbeat;
@@ -142,7 +142,7 @@ impl Engine {
     /// be none: `Request::tokens([])`. Text is tokenised as the continuation that it
     /// is. Cached state is shared, not copied.
     ///
-    /// It has the source's `cache_salt` and `at_context_limit`; all else is as
+    /// It has the source's `cache`, `cache_salt` and `at_context_limit`; all else is as
     /// `request` says, its restore points counted from what it appends. Its
     /// [`Usage`](crate::request::Usage) counts what it continues as prompt;
     /// [`TokenStream::prompt_tokens`] counts what it appends.
@@ -317,6 +317,13 @@ impl Engine {
                 "source",
                 "a stream of another engine",
                 "a stream of this engine",
+            ));
+        }
+        if request.cache == CacheUse::Off {
+            return Err(field_error(
+                "cache",
+                "off, in a fork",
+                "nothing: a fork uses the cache as its source does",
             ));
         }
         let admitted = self.admit_fork(&mut request, source.at_limit).await?;

@@ -12,11 +12,12 @@ use super::Engine;
 use super::admit::Admitted;
 use super::upkeep::salt;
 use crate::actors::scheduler::Submit;
-use crate::actors::sequence::{Guest, Sequence, SequenceArgs};
+use crate::actors::sequence::{Guest, PREFILL_PIECES_MAX, Sequence, SequenceArgs};
+use crate::cache::Salt;
 use crate::device::WORK_IN_FLIGHT_MAX;
 use crate::error::{QueueLimit, SubmitError};
 use crate::model::sampling::DrawSpec;
-use crate::request::{Request, field_error};
+use crate::request::{CacheUse, Request, field_error};
 use crate::scheduler::Submission;
 use crate::shared::admission::Refusal;
 use crate::shared::cancel::CancelWord;
@@ -101,7 +102,12 @@ impl Engine {
         let sequence = SequenceId(number as u64 + 1);
         let cancel = CancelWord::new();
         let credits = Credits::new(self.config.scheduler.unread_tokens_max);
-        let (sender, output) = mpsc::channel(self.pieces_max(admitted.output_tokens_max));
+        let prefill_pieces_max = match request.tells_prefill {
+            true => PREFILL_PIECES_MAX,
+            false => 0,
+        };
+        let pieces_max = self.pieces_max(admitted.output_tokens_max) + prefill_pieces_max;
+        let (sender, output) = mpsc::channel(pieces_max);
         let prompt_tokens = admitted.tokens.len();
         let stream = TokenStream {
             sequence,
@@ -118,6 +124,8 @@ impl Engine {
         let arguments = SequenceArgs {
             id: sequence,
             prompt_tokens,
+            truncated_tokens: admitted.truncated_tokens,
+            tells_prefill: request.tells_prefill,
             text,
             output: sender,
             scheduler: self.scheduler.clone(),
@@ -129,7 +137,7 @@ impl Engine {
         };
         // All that credits let pass, so that no news waits for other news to come: the
         // start, the end, and kameo's own signals are beside that.
-        let news_max = self.pieces_max(admitted.output_tokens_max) + NEWS_BESIDE_MAX;
+        let news_max = pieces_max + NEWS_BESIDE_MAX;
         let actor = Sequence::spawn_with_mailbox(arguments, mailbox::bounded(news_max));
         Ok(Newcomer {
             submission: self.submission(sequence, request, admitted, draw_spec),
@@ -222,9 +230,13 @@ impl Engine {
             start_by: request.start_by.map(since_birth),
             finish_by: request.finish_by.map(since_birth),
             at_limit: request.at_context_limit,
-            salt: salt(request.cache_salt.as_deref()),
+            salt: match request.cache {
+                CacheUse::Shared => salt(request.cache_salt.as_deref()),
+                CacheUse::Off => Salt::private(sequence),
+            },
             restore_points: admitted.restore_points,
             retention: request.retention,
+            tells_prefill: request.tells_prefill,
         }
     }
 

@@ -12,7 +12,7 @@ use crate::actors::scheduler::Upkeep;
 use crate::cache::{CacheError, Flush, Message, Pin, Salt, TreeView};
 use crate::error::{FlushError, KeepError, SubmitError};
 use crate::model::Extent;
-use crate::request::{ContextLimit, Prompt, Request, Usage};
+use crate::request::{CacheUse, ContextLimit, Prompt, Request, Usage, field_error};
 use crate::sync::Ordering;
 
 impl Engine {
@@ -28,6 +28,7 @@ impl Engine {
     ///
     /// Dropping the future cancels the work; what was computed stays cached.
     pub async fn warm(&self, request: Request) -> Result<Usage, KeepError> {
+        check_cached(&request)?;
         // The prompt's state is whole once a token was drawn from it.
         let request = Request {
             output_tokens_max: 1,
@@ -60,6 +61,7 @@ impl Engine {
         mut request: Request,
         time_to_live: Option<Duration>,
     ) -> Result<PinId, KeepError> {
+        check_cached(&request)?;
         let tokens = self.admit(&mut request).await?.tokens;
         let bytes = self.spec.segment_bytes(Extent::whole(tokens.len()));
         let bytes_max = self.config.cache.pinned_bytes_max();
@@ -233,6 +235,18 @@ impl Engine {
         asked.map_err(|_| KeepError::Stopped)?;
         answer.await.map_err(|_| KeepError::Stopped)??;
         Ok(())
+    }
+}
+
+/// What is to be kept must be cached.
+fn check_cached(request: &Request) -> Result<(), SubmitError> {
+    match request.cache {
+        CacheUse::Shared => Ok(()),
+        CacheUse::Off => Err(field_error(
+            "cache",
+            "off",
+            "shared: a prompt is kept in the cache",
+        )),
     }
 }
 

@@ -159,7 +159,7 @@ impl Ledger {
                 self.change(*copy, |standing| standing.priority = priority);
             }
             Told::Kept { segment, .. } | Told::Refused { segment } => self.answered(*segment),
-            Told::Nothing { sequence } | Told::Again { sequence } => {
+            Told::Nothing { sequence, .. } | Told::Again { sequence } => {
                 self.wants.remove(sequence);
             }
             Told::Arrived { sequence, copies } => {

@@ -147,6 +147,8 @@ pub enum Told {
     Nothing {
         /// The sequence.
         sequence: SequenceId,
+        /// Of its tokens, those that copies hold.
+        copied_tokens: usize,
     },
     /// The sequence is to look again: somebody else has fetched what it wants, or what
     /// was found could not be brought.
@@ -179,7 +181,7 @@ impl Told {
     pub fn concerns(&self) -> Option<SequenceId> {
         match self {
             Self::Found { sequence, .. }
-            | Self::Nothing { sequence }
+            | Self::Nothing { sequence, .. }
             | Self::Again { sequence }
             | Self::Arrived { sequence, .. }
             | Self::Cancelled { sequence } => Some(*sequence),
@@ -197,7 +199,10 @@ impl Told {
     }
 
     pub(super) fn nothing(sequence: SequenceId) -> Self {
-        Self::Nothing { sequence }
+        Self::Nothing {
+            sequence,
+            copied_tokens: 0,
+        }
     }
 
     pub(super) fn cancelled(sequence: SequenceId) -> Self {

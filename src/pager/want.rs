@@ -45,9 +45,13 @@ impl PagerCore {
     pub(super) fn want(&mut self, want: Want, effects: &mut Vec<Effect>) {
         let sequence = want.sequence;
         let pieces = self.find(&want);
+        let copied_tokens = pieces.last().map_or(0, |piece| piece.end);
         let pieces = self.worth_bringing(&want, pieces);
         if pieces.is_empty() {
-            effects.push(Effect::Tell(Told::Nothing { sequence }));
+            effects.push(Effect::Tell(Told::Nothing {
+                sequence,
+                copied_tokens,
+            }));
             return;
         }
         let fetched = |piece: &Piece| {
@@ -120,7 +124,7 @@ impl PagerCore {
         let Some(wanted) = self.wants.get(&sequence) else {
             // It has been answered already, and the two have crossed; or it is about to be,
             // when a parcel is gone that may be its own.
-            let nothing = Told::Nothing { sequence };
+            let nothing = Told::nothing(sequence);
             let due = self.cancelled.iter().find(|(_, told)| *told == nothing);
             match due.map(|(copy, _)| *copy) {
                 Some(copy) => self.cancelled.push((copy, Told::Cancelled { sequence })),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{ContextLimit, Priority, Prompt, Request};
+use super::{CacheUse, ContextLimit, Priority, Prompt, Request};
 use crate::TokenId;
 use crate::grammar::GrammarSource;
 use crate::model::sampling::Sampling;
@@ -55,6 +55,8 @@ impl Request {
             cache_salt: None,
             retention: 0,
             restore_points: Vec::new(),
+            cache: CacheUse::Shared,
+            tells_prefill: false,
         }
     }
 
@@ -257,6 +259,20 @@ impl Request {
     #[must_use]
     pub fn cache_salt(mut self, salt: impl Into<String>) -> Self {
         self.cache_salt = Some(salt.into());
+        self
+    }
+
+    /// Uses nothing that is cached, and leaves nothing in the cache.
+    #[must_use]
+    pub fn without_cache(mut self) -> Self {
+        self.cache = CacheUse::Off;
+        self
+    }
+
+    /// Has the stream tell how far the prompt is computed.
+    #[must_use]
+    pub fn tells_prefill(mut self) -> Self {
+        self.tells_prefill = true;
         self
     }
 

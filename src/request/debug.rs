@@ -30,6 +30,8 @@ impl fmt::Debug for Request {
             cache_salt,
             retention,
             restore_points,
+            cache,
+            tells_prefill,
         } = self;
         f.debug_struct("Request")
             .field("prompt", prompt)
@@ -53,6 +55,8 @@ impl fmt::Debug for Request {
             .field("has_cache_salt", &cache_salt.is_some())
             .field("retention", retention)
             .field("restore_points", restore_points)
+            .field("cache", cache)
+            .field("tells_prefill", tells_prefill)
             .finish()
     }
 }

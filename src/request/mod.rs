@@ -21,8 +21,9 @@ use crate::grammar::GrammarSource;
 use crate::model::sampling::Sampling;
 use crate::text::Chat;
 
+pub use crate::cache::{Miss, MissReason};
 pub use crate::model::sampling::TokenLogprobs;
-pub use output::{Completion, Finish, FinishReason, Piece, QueuePlace, Usage};
+pub use output::{Completion, Finish, FinishReason, Piece, Prefill, QueuePlace, Usage};
 pub(crate) use validate::field_error;
 
 /// One request: a prompt, and how to continue it.
@@ -87,6 +88,8 @@ pub struct Request {
     pub finish_by: Option<Instant>,
     /// What happens when the model's context is full.
     pub at_context_limit: ContextLimit,
+    /// Whether the request uses what is cached, and what it computes is cached for others.
+    pub cache: CacheUse,
     /// With whom the request shares cached state: only with requests of the same
     /// salt, and those without one with each other. A server gives each tenant a
     /// salt of its own.
@@ -98,6 +101,21 @@ pub struct Request {
     /// that it can be resumed there. Of use for models that cannot resume after any
     /// token (sliding windows, recurrent layers); chats have theirs by themselves.
     pub restore_points: Vec<usize>,
+    /// Whether the stream tells how far the prompt is computed, in pieces without a token:
+    /// at most eighteen, see [`Piece::prefill`].
+    pub tells_prefill: bool,
+}
+
+/// Whether a request uses the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum CacheUse {
+    /// It begins with what is cached of its prompt, and what it computes may serve others.
+    #[default]
+    Shared,
+    /// It begins with nothing, and what it computes is gone with it: for measurements, and for
+    /// what must leave no trace. Its forks, and the outputs of one request, share among
+    /// themselves while they live. A sequence that gives way computes everything again.
+    Off,
 }
 
 /// The class of a request. A higher class starts before a lower one and may take its

@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use crate::TokenId;
+use crate::cache::Miss;
 use crate::model::sampling::TokenLogprobs;
 
 /// A token, and what has become certain with it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Piece {
-    /// The token; none for text that was held back until the end.
+    /// The token; none for text that was held back until the end, and for the progress of a
+    /// prompt.
     pub token: Option<TokenId>,
     /// Text, often empty: a token may end within a character, or within what could
     /// become a stop string. Always empty on an engine without a tokenizer.
@@ -18,6 +20,21 @@ pub struct Piece {
     /// text has become certain, in the order of the tokens. Those of text that is held
     /// back come with it; those of text that is dropped for a stop string, never.
     pub logprobs: Vec<TokenLogprobs>,
+    /// How far the prompt is computed, where the request
+    /// [wants to know](crate::Request::tells_prefill) and there is no token yet.
+    pub prefill: Option<Prefill>,
+}
+
+/// How far a prompt is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Prefill {
+    /// Tokens whose state is there: computed, or from the cache.
+    pub computed_tokens: usize,
+    /// Of these, tokens whose state was in the cache.
+    pub cached_tokens: usize,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
 }
 
 /// Why a sequence ended.
@@ -57,6 +74,13 @@ pub struct Usage {
     pub prompt_tokens: usize,
     /// Of these, tokens whose state was in the cache.
     pub cached_tokens: usize,
+    /// Why no more of them were, where more had been computed, or was being computed.
+    pub miss: Option<Miss>,
+    /// Tokens that were taken out of the prompt, which was too long for the context, before
+    /// `prompt_tokens` were counted.
+    pub truncated_tokens: usize,
+    /// Tokens, of the prompt or generated, that were forgotten when the context was full.
+    pub shifted_tokens: usize,
     /// Tokens generated.
     pub output_tokens: usize,
 }

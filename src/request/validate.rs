@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::Request;
+use super::{CacheUse, Request};
 use crate::TokenId;
 use crate::error::SubmitError;
 use crate::model::sampling::DrawSpec;
@@ -27,6 +27,7 @@ impl Request {
         self.validate_sampling()?;
         self.validate_bias()?;
         self.validate_stops()?;
+        self.validate_cache()?;
         self.validate_service(now)
     }
 
@@ -136,6 +137,21 @@ impl Request {
             true,
             "false with a `grammar`, which only an end token can end",
         )
+    }
+
+    fn validate_cache(&self) -> Result<(), SubmitError> {
+        if self.cache == CacheUse::Shared {
+            return Ok(());
+        }
+        let fields = [
+            ("cache_salt", self.cache_salt.is_some()),
+            ("restore_points", !self.restore_points.is_empty()),
+        ];
+        for (field, is_set) in fields {
+            let expected = "none where `cache` is off: nothing is shared";
+            check(!is_set, field, "set", expected)?;
+        }
+        Ok(())
     }
 
     fn validate_service(&self, now: Instant) -> Result<(), SubmitError> {
@@ -281,6 +297,8 @@ mod tests {
             ("finish_by", good().finish_by(past)),
             ("start_by", good().start_within(Duration::ZERO)),
             ("finish_by", good().start_by(later).finish_by(soon)),
+            ("cache_salt", good().cache_salt("tenant").without_cache()),
+            ("restore_points", good().restore_point(0).without_cache()),
         ];
         for (field, request) in table {
             // Some deadlines of the table were set a little after `now`.

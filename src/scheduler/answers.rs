@@ -2,7 +2,7 @@
 
 use super::entry::{EntryKey, Over, Phase};
 use super::{Effect, SchedulerCore, WaitingFlush};
-use crate::cache::{self, CacheError};
+use crate::cache::{self, CacheError, Miss};
 use crate::error::GenerateError;
 use crate::{SequenceId, SlotId};
 
@@ -144,9 +144,10 @@ impl SchedulerCore {
                 sequence,
                 slot,
                 cached_tokens,
+                miss,
             } => {
                 if let Some(key) = key(self, sequence) {
-                    self.begun(key, slot, cached_tokens, effects);
+                    self.begun(key, slot, cached_tokens, miss, effects);
                 }
             }
             cache::Effect::Waits { sequence, .. } => {
@@ -196,6 +197,7 @@ impl SchedulerCore {
         key: EntryKey,
         slot: SlotId,
         cached_tokens: usize,
+        miss: Option<Miss>,
         effects: &mut Vec<Effect>,
     ) {
         let Phase::Starting { granted, .. } = self.entries[key].phase else {
@@ -220,6 +222,7 @@ impl SchedulerCore {
                 sequence: entry.sequence,
                 prompt_tokens: entry.tokens.len(),
                 cached_tokens,
+                miss,
             });
         }
         self.note_start();

@@ -76,6 +76,11 @@ impl SchedulerCore {
             effects.push(Effect::Failed(submission.sequence, error));
             return;
         }
+        effects.push(Effect::Forked {
+            sequence: submission.sequence,
+            source: fork.source,
+            at,
+        });
         let fork = DueFork {
             source: fork.source,
             at,
@@ -174,6 +179,8 @@ impl SchedulerCore {
         }
         let entry = &mut self.entries[key];
         let sequence = entry.sequence;
+        let forgotten = entry.forgotten_tokens() + removed.len();
+        effects.push(Effect::Shifted(sequence, forgotten));
         let generated = entry.news_for_cache();
         let computed = entry.context_tokens_max;
         if movable {

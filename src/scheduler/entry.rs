@@ -30,6 +30,8 @@ pub(super) struct Entry {
     /// it, and less what it began anew without.
     pub(super) tokens: Arc<[TokenId]>,
     pub(super) generated: Vec<TokenId>,
+    /// Tokens of its history that are not among `tokens`: what it began anew without.
+    dropped_tokens: usize,
     /// How much of `generated` stands in `tokens` already.
     pub(super) restarted_at: usize,
     pub(super) output_tokens_max: usize,
@@ -40,6 +42,7 @@ pub(super) struct Entry {
     pub(super) salt: Salt,
     pub(super) restore_points: Vec<usize>,
     pub(super) retention: u8,
+    pub(super) tells_prefill: bool,
     pub(super) sampling: Sampling,
     /// What its drawing needs beyond `sampling`, if anything.
     pub(super) draw_spec: Option<Arc<DrawSpec>>,
@@ -169,6 +172,7 @@ impl Entry {
             prompt: Arc::clone(&submission.prompt),
             tokens: submission.prompt,
             generated: Vec::new(),
+            dropped_tokens: 0,
             restarted_at: 0,
             output_tokens_max: submission.output_tokens_max,
             context_tokens_max,
@@ -176,6 +180,7 @@ impl Entry {
             salt: submission.salt,
             restore_points: submission.restore_points,
             retention: submission.retention,
+            tells_prefill: submission.tells_prefill,
             sampling: submission.sampling,
             draw_spec: submission.draw_spec,
             end_tokens: submission.end_tokens,
@@ -221,6 +226,7 @@ impl Entry {
             salt: self.salt.clone(),
             restore_points: self.restore_points.clone(),
             retention: self.retention,
+            tells_prefill: self.tells_prefill,
         }
     }
 
@@ -418,10 +424,16 @@ impl Entry {
         let stay = self.known_tokens().enumerate();
         let stay = stay.filter(|(at, _)| !removed.contains(at));
         self.tokens = stay.map(|(_, token)| token).collect();
+        self.dropped_tokens += removed.len();
         self.restarted_at = self.generated.len();
         // What stays was paid for.
         self.charged_tokens = self.charged_tokens.saturating_sub(removed.len());
         self.phase = Phase::Queued;
+    }
+
+    /// Tokens of its history that its slot does not hold for want of room.
+    pub(super) fn forgotten_tokens(&self) -> usize {
+        self.dropped_tokens + self.shifted_out()
     }
 
     /// What it could do in the next step, if anything. It stands still while its caller

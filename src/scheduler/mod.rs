@@ -51,7 +51,7 @@ use std::time::Duration;
 
 use slotmap::SlotMap;
 
-use crate::cache::{self, CacheError, Salt};
+use crate::cache::{self, CacheError, Miss, Salt};
 use crate::config::SchedulerConfig;
 use crate::device::{DrawerStart, Edit, Outcome, Work};
 use crate::error::GenerateError;
@@ -150,6 +150,8 @@ pub struct Submission {
     pub restore_points: Vec<usize>,
     /// How dearly its cached state is kept.
     pub retention: u8,
+    /// Whether its caller wants to know how far its prompt is computed.
+    pub tells_prefill: bool,
 }
 
 /// A new sequence that continues one that is not over.
@@ -181,6 +183,23 @@ pub enum Effect {
         prompt_tokens: usize,
         /// Of these, tokens that need not be computed.
         cached_tokens: usize,
+        /// Why there are no more of them, where there might have been.
+        miss: Option<Miss>,
+    },
+    /// Of the sequence's prompt, so many tokens are computed: told where
+    /// [`Submission::tells_prefill`] is set.
+    Prefilled(SequenceId, usize),
+    /// The sequence's context was full: so many of its tokens are forgotten by now, in all. One
+    /// that is computed anew forgets the same tokens again, and this is told again.
+    Shifted(SequenceId, usize),
+    /// The sequence continues another from so many of its tokens on.
+    Forked {
+        /// The new sequence.
+        sequence: SequenceId,
+        /// The other.
+        source: SequenceId,
+        /// How many of the other's tokens it begins with.
+        at: usize,
     },
     /// The sequence has given way, and will go on later.
     Preempted(SequenceId),

@@ -122,6 +122,11 @@ impl SchedulerCore {
         running.launched -= member.tokens;
         running.computed += member.tokens;
         running.drawing -= usize::from(member.draws);
+        let computed = running.computed;
+        if entry.tells_prefill && entry.generated.is_empty() && entry.over.is_none() {
+            let computed = computed.min(entry.prompt.len());
+            effects.push(Effect::Prefilled(entry.sequence, computed));
+        }
         match readout {
             Readout::Token(token) => self.drawn(key, token, None, effects),
             Readout::Scored(token, logprobs) => self.drawn(key, token, Some(logprobs), effects),

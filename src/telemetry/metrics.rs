@@ -9,6 +9,7 @@ use metrics::{
     gauge, histogram,
 };
 
+use crate::cache::{Miss, MissReason};
 use crate::error::{GenerateError, SubmitError};
 use crate::pager::{Done, Task};
 use crate::recovery::Fault;
@@ -30,6 +31,15 @@ pub(super) struct Metrics {
     pub(super) generation_tokens: Counter,
     pub(super) cache_queries: Counter,
     pub(super) cache_hits: Counter,
+    /// By [`MissReason::ALL`].
+    misses: [Counter; MissReason::ALL.len()],
+    /// The same.
+    missed_tokens: [Counter; MissReason::ALL.len()],
+    pub(super) evicted_segments: Counter,
+    pub(super) evicted_tokens: Counter,
+    pub(super) forks: Counter,
+    pub(super) shifts: Counter,
+    pub(super) shifted_tokens: Counter,
     pub(super) sealed_bytes: Gauge,
     pub(super) reserved_bytes: Gauge,
     pub(super) protected_bytes: Gauge,
@@ -102,6 +112,15 @@ impl Metrics {
             generation_tokens: count("motet_generation_tokens_total", "tokens generated"),
             cache_queries: count("motet_prefix_cache_queries_total", "prompt tokens looked up in the cache"),
             cache_hits: count("motet_prefix_cache_hits_total", "prompt tokens found there"),
+            misses: counts("motet_prefix_cache_misses_total", "sequences that began with less than might have been reused",
+                "reason", MissReason::ALL.map(MissReason::label)),
+            missed_tokens: counts("motet_prefix_cache_missed_tokens_total", "tokens that they might have reused beyond",
+                "reason", MissReason::ALL.map(MissReason::label)),
+            evicted_segments: count("motet_prefix_cache_evicted_segments_total", "segments evicted from the device, or cleared"),
+            evicted_tokens: count("motet_prefix_cache_evicted_tokens_total", "their tokens"),
+            forks: count("motet_forks_total", "sequences that continued another"),
+            shifts: count("motet_context_shifts_total", "times that a full context was shifted"),
+            shifted_tokens: count("motet_context_shifted_tokens_total", "tokens that were forgotten by it"),
             sealed_bytes: bytes("sealed"),
             reserved_bytes: bytes("reserved"),
             protected_bytes: bytes("protected"),
@@ -148,6 +167,15 @@ impl Metrics {
         if done.bytes > 0 {
             moves.bytes.record(done.bytes as f64);
         }
+    }
+
+    pub(super) fn missed(&self, miss: Miss) {
+        let index = MissReason::ALL
+            .iter()
+            .position(|known| *known == miss.reason);
+        let index = index.expect("every reason is listed");
+        self.misses[index].increment(1);
+        self.missed_tokens[index].increment(miss.tokens as u64);
     }
 
     pub(super) fn rebuilt(&self, fault: Fault) {

@@ -21,7 +21,7 @@ use tokio::sync::broadcast;
 use tokio::time::Instant;
 
 use crate::SequenceId;
-use crate::cache::CacheStats;
+use crate::cache::{CacheStats, Miss};
 use crate::device::{Outcome, Work};
 use crate::error::{GenerateError, SubmitError};
 use crate::model::DeviceMemory;
@@ -49,6 +49,10 @@ pub struct EngineStats {
     /// Times that a sequence lost its slot: to a higher class, to a user who has had less, or for
     /// want of memory.
     pub preempted: u64,
+    /// Sequences that continued another.
+    pub forked: u64,
+    /// Times that a full context was shifted.
+    pub shifted: u64,
     /// Requests that were not taken in.
     pub rejected: u64,
     /// Sequences that ended as they should.
@@ -213,6 +217,25 @@ impl Telemetry {
         self.tell(|| EngineEvent::Preempted { sequence });
     }
 
+    /// A sequence continues another.
+    pub(crate) fn forked(&self, sequence: SequenceId, source: SequenceId, at: usize) {
+        self.metrics.forks.increment(1);
+        self.sums().stats.forked += 1;
+        self.tell(|| EngineEvent::Forked {
+            sequence,
+            source,
+            at,
+        });
+    }
+
+    /// A sequence has forgotten so many tokens.
+    pub(crate) fn shifted(&self, sequence: SequenceId, tokens: usize) {
+        self.metrics.shifts.increment(1);
+        self.metrics.shifted_tokens.increment(tokens as u64);
+        self.sums().stats.shifted += 1;
+        self.tell(|| EngineEvent::Shifted { sequence, tokens });
+    }
+
     pub(crate) fn cache(&self, now: CacheStats) {
         let metrics = &self.metrics;
         metrics.sealed_bytes.set(now.sealed_bytes as f64);
@@ -220,7 +243,16 @@ impl Telemetry {
         metrics.protected_bytes.set(now.protected_bytes as f64);
         metrics.cache_queries.absolute(now.asked_tokens);
         metrics.cache_hits.absolute(now.hit_tokens);
-        self.sums().stats.cache = now;
+        metrics.evicted_segments.absolute(now.evicted_segments);
+        metrics.evicted_tokens.absolute(now.evicted_tokens);
+        let before = std::mem::replace(&mut self.sums().stats.cache, now);
+        let segments = now.evicted_segments.saturating_sub(before.evicted_segments);
+        if segments > 0 {
+            self.tell(|| EngineEvent::Evicted {
+                segments,
+                tokens: now.evicted_tokens - before.evicted_tokens,
+            });
+        }
     }
 
     /// What the pager keeps.
@@ -337,16 +369,26 @@ impl Telemetry {
     }
 
     /// A sequence has got its slot.
-    pub(crate) fn started(&self, sequence: SequenceId, usage: &Usage, waited: Duration) {
+    pub(crate) fn started(
+        &self,
+        sequence: SequenceId,
+        usage: &Usage,
+        miss: Option<Miss>,
+        waited: Duration,
+    ) {
         self.metrics.queue_seconds.record(waited);
         let mut sums = self.sums();
         sums.stats.prompt_tokens += usage.prompt_tokens as u64;
         sums.stats.cached_tokens += usage.cached_tokens as u64;
         drop(sums);
+        if let Some(miss) = miss {
+            self.metrics.missed(miss);
+        }
         self.tell(|| EngineEvent::Started {
             sequence,
             prompt_tokens: usage.prompt_tokens,
             cached_tokens: usage.cached_tokens,
+            miss,
             waited,
         });
     }

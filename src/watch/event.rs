@@ -7,6 +7,7 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
 use crate::SequenceId;
+use crate::cache::Miss;
 use crate::request::FinishReason;
 
 /// Events that may wait for one watcher; beyond, it misses the oldest. At a thousand steps a
@@ -33,6 +34,8 @@ pub enum EngineEvent {
         prompt_tokens: usize,
         /// Of these, tokens whose state was in the cache.
         cached_tokens: usize,
+        /// Why no more of them were, where more had been computed, or was being computed.
+        miss: Option<Miss>,
         /// Time since its submit.
         waited: Duration,
     },
@@ -49,6 +52,32 @@ pub enum EngineEvent {
     Preempted {
         /// The sequence.
         sequence: SequenceId,
+    },
+    /// A sequence continues another.
+    #[non_exhaustive]
+    Forked {
+        /// The new sequence.
+        sequence: SequenceId,
+        /// The other.
+        source: SequenceId,
+        /// How many of the other's tokens it begins with.
+        at: usize,
+    },
+    /// A sequence's context was full, and it has forgotten some of its oldest tokens.
+    #[non_exhaustive]
+    Shifted {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Tokens that it has forgotten now.
+        tokens: usize,
+    },
+    /// What was cached was evicted from the device, or cleared.
+    #[non_exhaustive]
+    Evicted {
+        /// Segments.
+        segments: u64,
+        /// Their tokens.
+        tokens: u64,
     },
     /// A sequence is over.
     #[non_exhaustive]

@@ -220,6 +220,7 @@ impl System {
                     sequence,
                     slot,
                     cached_tokens,
+                    ..
                 } => self.begun(sequence, slot, cached_tokens),
                 Effect::Waits { sequence, tokens } => {
                     let newcomer = self.answered(sequence);

@@ -311,6 +311,7 @@ impl House {
                     sequence,
                     slot,
                     cached_tokens,
+                    ..
                 } => self.seat(*sequence, *slot, *cached_tokens),
                 Effect::Checkpoint { sequence, at } => {
                     let live = self.live.get_mut(sequence).expect("a live sequence");

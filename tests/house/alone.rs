@@ -107,6 +107,7 @@ fn nobody_is_to_blame_for_work_of_before_the_cache_was_lost() {
         sequence: FIRST,
         slot: SlotId(1),
         cached_tokens: 2,
+        miss: None,
     };
     let effects = say(&mut core, Event::Cache(Ok(vec![begun])));
     assert!(
@@ -159,6 +160,7 @@ fn who_does_not_fit_with_what_is_cached_begins_afresh_before_it_fails() {
                     sequence: FIRST,
                     slot: SlotId(begins.len() as u64),
                     cached_tokens: if begin.afresh { 0 } else { 2 },
+                    miss: None,
                 }]))
             }
             Effect::Cache(Message::Grow { sequence, .. }) => {
@@ -194,6 +196,7 @@ fn a_sequence_whose_mask_is_not_there_is_in_no_step() {
             sequence,
             slot: SlotId(slot),
             cached_tokens: 0,
+            miss: None,
         };
         say(core, Event::Cache(Ok(vec![begun])))
     };

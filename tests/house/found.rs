@@ -141,7 +141,12 @@ fn who_is_not_to_wait_for_another_is_not_sent_back_to_it_by_the_pager() {
         cache.check_integrity();
         (effects, cache.take_outbox())
     };
-    let has_nothing = |sequence| Message::Paged(Told::Nothing { sequence });
+    let has_nothing = |sequence| {
+        Message::Paged(Told::Nothing {
+            sequence,
+            copied_tokens: 0,
+        })
+    };
     tell(Message::Begin(Begin::new(leader, prompt.clone(), 0)));
     let (begun, _) = tell(has_nothing(leader));
     let is_begun = |effect: &Effect| matches!(effect, Effect::Begun { .. });

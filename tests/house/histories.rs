@@ -54,6 +54,9 @@ pub(crate) fn sampling(rng: &mut impl Rng) -> Sampling {
 fn go_on(house: &House, rng: &mut impl Rng) -> Option<(Salt, Vec<TokenId>)> {
     let number = rng.random_range(0..house.callers.len().max(1)) as u64 + 1;
     let before = house.callers.get(&SequenceId(number))?;
+    if before.salt.is_private() {
+        return None;
+    }
     let known = before.prompt.iter().chain(&before.told).copied();
     let new = (0..rng.random_range(1..4)).map(|_| rng.random_range(1..4));
     let new: Vec<TokenId> = new.collect();
@@ -69,6 +72,10 @@ pub(crate) fn submit_any(house: &mut House, rng: &mut impl Rng) {
         .then(|| go_on(house, rng))
         .flatten()
         .unwrap_or_else(|| (any_salt(rng), prompt(rng)));
+    let salt = match rng.random_bool(0.1) {
+        true => Salt::private(house.next_sequence()),
+        false => salt,
+    };
     let caller = Caller {
         prompt,
         output_tokens_max: rng.random_range(1..if shifts { 90 } else { 12 }),

@@ -165,8 +165,13 @@ impl House {
         })
     }
 
+    /// The name of the sequence that is submitted next.
+    pub(crate) fn next_sequence(&self) -> SequenceId {
+        SequenceId(self.callers.len() as u64 + 1)
+    }
+
     pub(crate) fn submit_caller(&mut self, caller: Caller) -> SequenceId {
-        let sequence = SequenceId(self.callers.len() as u64 + 1);
+        let sequence = self.next_sequence();
         let submission = submission(sequence, &caller, &caller.prompt, &self.oracle.end_tokens);
         self.callers.insert(sequence, caller);
         self.feed(Event::Submit(submission));
@@ -260,6 +265,18 @@ impl House {
                     assert!(caller.end.is_none(), "no token after the end");
                     caller.told.push(token);
                 }
+                Effect::Prefilled(sequence, tokens) => {
+                    let prompt = self.callers[&sequence].prompt.len();
+                    assert!((1..=prompt).contains(&tokens), "{tokens} of {prompt}");
+                }
+                Effect::Shifted(sequence, tokens) => {
+                    let caller = &self.callers[&sequence];
+                    let history = caller.prompt.len() + caller.told.len();
+                    assert!((1..history).contains(&tokens), "{tokens} of {history}");
+                }
+                Effect::Forked {
+                    sequence, source, ..
+                } => assert!(source < sequence),
                 Effect::Preempted(_) => self.preempted += 1,
                 Effect::AwaitMask(sequence) => panic!("{sequence:?} has no grammar"),
                 Effect::Finished(sequence, reason) => self.end(sequence, Ok(reason)),
@@ -477,6 +494,10 @@ impl House {
 
     /// Whatever is cached can go when nobody is there: nothing leases it any more.
     pub(crate) fn check_empty(&mut self) {
+        for caller in self.callers.values().filter(|c| c.salt.is_private()) {
+            let left = self.cache.tree(&caller.salt).nodes;
+            assert!(left.is_empty(), "what nobody may use is gone");
+        }
         let later = self.now + Duration::from_secs(60);
         let clear = cache::Message::Clear { salt: None };
         self.cache.handle(later, clear).expect("it can be cleared");
@@ -507,6 +528,7 @@ pub(crate) fn submission(
         // Every other sequence asks for one.
         restore_points: (sequence.0 % 2..1).map(|_| prompt.len() / 2).collect(),
         retention: (sequence.0 % 3) as u8,
+        tells_prefill: sequence.0.is_multiple_of(5),
     }
 }
 

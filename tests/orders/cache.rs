@@ -423,6 +423,7 @@ impl Caches {
                 sequence,
                 slot,
                 cached_tokens,
+                ..
             } => {
                 let number = number(sequence);
                 assert_eq!(self.phases[number], Phase::Waits, "who asked begins, once");

@@ -475,7 +475,7 @@ impl Pages {
                 let before = self.wishes.insert(sequence, Wish::Found(pieces));
                 assert_eq!(before, Some(Wish::Asked), "{self}: who asked is answered");
             }
-            Told::Nothing { sequence } | Told::Again { sequence } => {
+            Told::Nothing { sequence, .. } | Told::Again { sequence } => {
                 let before = self.wishes.remove(&sequence);
                 // Those who joined one that a reset has ended are told, and do not mind.
                 let resets = self.order.last() == Some(&Act::Reset);

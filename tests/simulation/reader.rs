@@ -78,6 +78,12 @@ pub(crate) async fn read(
         truth.is_slow |= matches!(habit, Habit::Slow | Habit::Stalls);
         let next = timeout(NEXT_COMES, stream.next()).await;
         match next.unwrap_or_else(|_| panic!("{name} waits for its token {read}")) {
+            Some(Ok(piece)) if let Some(prefill) = piece.prefill => {
+                assert_eq!((piece.token, truth.told), (None, 0), "{name}: no token yet");
+                assert!(prefill.cached_tokens <= prefill.computed_tokens);
+                assert!(prefill.computed_tokens <= prefill.prompt_tokens);
+                world.record.count("progress of a prompt", 1);
+            }
             Some(Ok(piece)) => {
                 let token = piece.token.expect("no text is held back");
                 world.record.say(format_args!("{name} gets {token}"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use motet::error::{KeepError, SubmitError};
 use motet::model::sampling::Sampling;
-use motet::request::{ContextLimit, Priority};
+use motet::request::{CacheUse, ContextLimit, Priority};
 use motet::{Engine, Request, TokenId, TokenStream};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -86,12 +86,15 @@ fn wish(world: &World, talk: &[TokenId], number: u64, dice: &mut ChaCha8Rng) -> 
         .user(format!("user {}", number % 5))
         .retention(dice.random_range(0..3));
     request.at_context_limit = at_limit;
-    if dice.random_bool(0.2) {
+    if dice.random_bool(0.1) {
+        request = request.without_cache();
+    } else if dice.random_bool(0.2) {
         request = request.cache_salt("another");
     }
-    if dice.random_bool(0.3) {
+    if request.cache == CacheUse::Shared && dice.random_bool(0.3) {
         request = request.restore_point(dice.random_range(0..=talk.len()));
     }
+    request.tells_prefill = dice.random_bool(0.1);
     let has_deadline = dice.random_bool(0.1);
     if has_deadline {
         let time = millis(dice, 1..=20_000);
@@ -266,7 +269,7 @@ async fn fork(world: &World, wish: Wish, dice: &mut ChaCha8Rng) {
     };
     for _ in 0..dice.random_range(0..=10) {
         match stream.next().await {
-            Some(Ok(piece)) => truth.told(piece.token.expect("no text is held back")),
+            Some(Ok(piece)) => piece.token.into_iter().for_each(|token| truth.told(token)),
             Some(Err(error)) => return failed(world, stream.sequence(), &truth, &error),
             None => return,
         }
@@ -331,6 +334,7 @@ async fn look_after(world: &World, request: Request, dice: &mut ChaCha8Rng) {
     let request = Request {
         start_by: None,
         finish_by: None,
+        cache: CacheUse::Shared,
         ..request
     };
     let done = match dice.random_range(0..4) {

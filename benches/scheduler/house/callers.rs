@@ -103,6 +103,7 @@ impl Callers {
             salt: Salt::default(),
             restore_points: Vec::new(),
             retention: 0,
+            tells_prefill: false,
         }
     }
 

@@ -109,6 +109,7 @@ impl<M: Model> VirtualDevice<M> {
                 sequence,
                 slot,
                 cached_tokens,
+                ..
             } = answer
             {
                 let slots = &mut self.slots;

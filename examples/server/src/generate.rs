@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use futures_util::Stream;
 use futures_util::stream::{SelectAll, StreamExt};
 use motet::error::GenerateError;
-use motet::request::{FinishReason, Piece, TokenLogprobs, Usage};
+use motet::request::{FinishReason, Piece, Prefill, TokenLogprobs, Usage};
 use motet::text::Tokenizer;
 use motet::{Engine, Request, TokenId, TokenStream};
 
@@ -23,6 +23,8 @@ pub(crate) enum Event {
         text: String,
         logprobs: Vec<(TokenId, TokenLogprobs)>,
     },
+    /// Its prompt is computed so far.
+    Prefilled(Prefill),
     /// It is over.
     Ended(FinishReason),
     /// It ended without being whole.
@@ -122,6 +124,9 @@ impl Voices {
 
 impl Voice {
     fn said(&mut self, piece: Piece) -> Event {
+        if let Some(prefill) = piece.prefill {
+            return Event::Prefilled(prefill);
+        }
         if piece.token.is_some() {
             self.log.output(1);
         }
@@ -160,7 +165,7 @@ impl Stream for Voice {
                 None => (Event::Failed(GenerateError::Lost), None),
             },
         };
-        self.is_over = !matches!(event, Event::Said { .. });
+        self.is_over = !matches!(event, Event::Said { .. } | Event::Prefilled(_));
         Poll::Ready(Some((self.number, event, usage)))
     }
 }

@@ -68,7 +68,11 @@ impl Link {
     /// Brings news to the sequence. A full mailbox keeps it for the next time; a
     /// sequence that is gone is stopped.
     pub(super) fn tell(&mut self, news: News, doorbell: &Notify) {
-        self.undelivered.push(news);
+        match (self.undelivered.last_mut(), &news) {
+            // The later tells all that the earlier did.
+            (Some(last @ News::Prefilled(_)), News::Prefilled(_)) => *last = news,
+            _ => self.undelivered.push(news),
+        }
         let batch = std::mem::take(&mut self.undelivered);
         match self.actor.tell(batch).try_send() {
             Ok(()) => {}

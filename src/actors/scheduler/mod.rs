@@ -263,16 +263,33 @@ impl Scheduler {
                     sequence,
                     prompt_tokens,
                     cached_tokens,
+                    miss,
                 } => {
                     if let Some(link) = self.links.get_mut(&sequence) {
                         link.started = true;
                         let news = News::Started {
                             prompt_tokens,
                             cached_tokens,
+                            miss,
                         };
                         link.tell(news, &self.doorbell);
                     }
                 }
+                Effect::Prefilled(sequence, tokens) => {
+                    if let Some(link) = self.links.get_mut(&sequence) {
+                        link.tell(News::Prefilled(tokens), &self.doorbell);
+                    }
+                }
+                Effect::Shifted(sequence, tokens) => {
+                    if let Some(link) = self.links.get_mut(&sequence) {
+                        link.tell(News::Shifted(tokens), &self.doorbell);
+                    }
+                }
+                Effect::Forked {
+                    sequence,
+                    source,
+                    at,
+                } => self.telemetry.forked(sequence, source, at),
                 Effect::Upkept(ticket, result) => {
                     let asking = self.upkeep.remove(&ticket).expect("a ticket is made once");
                     if let (Err(Ok(())), Some(pin)) = (asking.reply.send(result), asking.pin) {

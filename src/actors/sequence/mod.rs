@@ -18,8 +18,9 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use super::scheduler::{Scheduler, Stop};
+use crate::cache::{Miss, MissReason};
 use crate::error::GenerateError;
-use crate::request::{Finish, FinishReason, Piece, TokenLogprobs, Usage};
+use crate::request::{Finish, FinishReason, Piece, Prefill, TokenLogprobs, Usage};
 use crate::shared::admission::{Permit, Refusal};
 use crate::shared::cancel::CancelWord;
 use crate::shared::credits::Credits;
@@ -27,6 +28,9 @@ use crate::telemetry::Telemetry;
 use crate::text::{Certain, TextOutput};
 use crate::{SequenceId, TokenId};
 use held::HeldLogprobs;
+
+/// Pieces that tell how far a prompt is computed: at its start, at its end, and in between.
+pub(crate) const PREFILL_PIECES_MAX: usize = 18;
 
 /// News in order; nearly always one.
 pub(crate) type Batch = SmallVec<[News; 1]>;
@@ -38,7 +42,12 @@ pub(crate) enum News {
     Started {
         prompt_tokens: usize,
         cached_tokens: usize,
+        miss: Option<Miss>,
     },
+    /// So many tokens of its prompt are computed.
+    Prefilled(usize),
+    /// So many of its tokens are forgotten by now.
+    Shifted(usize),
     /// A new token, and how likely it was if the request wants to know.
     Token(TokenId, Option<Arc<TokenLogprobs>>),
     /// There will be no more.
@@ -61,6 +70,8 @@ pub(crate) struct Sequence {
     usage: Usage,
     held: HeldLogprobs,
     started_at: Option<Instant>,
+    /// From how many computed tokens of its prompt on its caller is told again.
+    prefill_told_at: usize,
     first_token_at: Option<Instant>,
     last_token_at: Option<Instant>,
     /// Room in the channel for the last word; none once that is said, or if the caller
@@ -73,6 +84,10 @@ pub(crate) struct Sequence {
 pub(crate) struct SequenceArgs {
     pub(crate) id: SequenceId,
     pub(crate) prompt_tokens: usize,
+    /// Tokens that were taken out of the prompt, which was too long.
+    pub(crate) truncated_tokens: usize,
+    /// Whether its caller wants to know how far its prompt is computed.
+    pub(crate) tells_prefill: bool,
     /// None on an engine without a tokenizer.
     pub(crate) text: Option<TextOutput>,
     pub(crate) output: mpsc::Sender<Output>,
@@ -131,6 +146,7 @@ impl Actor for Sequence {
     async fn on_start(args: Self::Args, _actor_ref: ActorRef<Self>) -> Result<Self, Self::Error> {
         let usage = Usage {
             prompt_tokens: args.prompt_tokens,
+            truncated_tokens: args.truncated_tokens,
             ..Usage::default()
         };
         let end = args.output.clone().try_reserve_owned().ok();
@@ -139,6 +155,7 @@ impl Actor for Sequence {
             usage,
             held: HeldLogprobs::default(),
             started_at: None,
+            prefill_told_at: 0,
             first_token_at: None,
             last_token_at: None,
             end,
@@ -158,7 +175,13 @@ impl Message<Batch> for Sequence {
                 News::Started {
                     prompt_tokens,
                     cached_tokens,
-                } => self.started(prompt_tokens, cached_tokens),
+                    miss,
+                } => {
+                    self.started(prompt_tokens, cached_tokens, miss);
+                    self.prefilled(cached_tokens);
+                }
+                News::Prefilled(tokens) => self.prefilled(tokens),
+                News::Shifted(tokens) => self.shifted(tokens),
                 News::Token(token, logprobs) => self.token(token, logprobs).await,
                 News::Finished(reason) => self.finish(reason),
                 News::Failed(error) => self.fail(error),
@@ -168,15 +191,50 @@ impl Message<Batch> for Sequence {
 }
 
 impl Sequence {
-    fn started(&mut self, prompt_tokens: usize, cached_tokens: usize) {
+    fn started(&mut self, prompt_tokens: usize, cached_tokens: usize, miss: Option<Miss>) {
         self.args.guest.started();
         self.usage.prompt_tokens = prompt_tokens;
         self.usage.cached_tokens = cached_tokens;
+        // What others have said is not for its caller to know.
+        self.usage.miss = miss.filter(|miss| miss.reason != MissReason::OtherSalt);
         let now = Instant::now();
         self.started_at = Some(now);
         let waited = now - self.args.submitted_at;
         let telemetry = &self.args.telemetry;
-        telemetry.started(self.args.id, &self.usage, waited);
+        telemetry.started(self.args.id, &self.usage, miss, waited);
+    }
+
+    /// Tells its caller how far its prompt is computed, in [`PREFILL_PIECES_MAX`] pieces at
+    /// most, if it wants to know.
+    fn prefilled(&mut self, computed_tokens: usize) {
+        let all = self.usage.prompt_tokens;
+        if !self.args.tells_prefill || computed_tokens < self.prefill_told_at {
+            return;
+        }
+        let steps = PREFILL_PIECES_MAX - 2;
+        self.prefill_told_at = match computed_tokens < all {
+            true => (computed_tokens + all.div_ceil(steps)).min(all),
+            false => usize::MAX,
+        };
+        let prefill = Prefill {
+            computed_tokens,
+            cached_tokens: self.usage.cached_tokens,
+            prompt_tokens: all,
+        };
+        let sent = self.send(Piece {
+            prefill: Some(prefill),
+            ..Piece::default()
+        });
+        assert!(sent, "the channel has room for the progress of a prompt");
+    }
+
+    fn shifted(&mut self, forgotten_tokens: usize) {
+        // What is computed anew is shifted again.
+        let more = forgotten_tokens.saturating_sub(self.usage.shifted_tokens);
+        if more > 0 {
+            self.usage.shifted_tokens = forgotten_tokens;
+            self.args.telemetry.shifted(self.args.id, more);
+        }
     }
 
     async fn token(&mut self, token: TokenId, logprobs: Option<Arc<TokenLogprobs>>) {
@@ -203,6 +261,7 @@ impl Sequence {
             token: Some(token),
             text: certain.text,
             logprobs,
+            prefill: None,
         });
         if !sent {
             let unread = self.args.credits.unread();
@@ -223,9 +282,9 @@ impl Sequence {
         let logprobs = self.held.show_all();
         if !text.is_empty() || !logprobs.is_empty() {
             let sent = self.send(Piece {
-                token: None,
                 text,
                 logprobs,
+                ..Piece::default()
             });
             assert!(sent, "the channel has room for what is held back");
         }

@@ -156,8 +156,9 @@ impl Trie {
             return;
         };
         let hashes = blocks.hashes.remove(key).expect("every node is followed");
-        if !hashes.is_empty() {
-            let salt = self.salt_above(key).clone();
+        let salt = self.salt_above(key);
+        if !hashes.is_empty() && !salt.is_private() {
+            let salt = salt.clone();
             blocks.untold.push(BlockEvent::Removed { salt, hashes });
         }
         self.blocks = Some(blocks);
@@ -214,10 +215,11 @@ impl Trie {
         Some(hashes.collect())
     }
 
-    /// That the blocks are there that end within a node, if any do.
+    /// That the blocks are there that end within a node, if any do that others may use.
     fn stored(&self, key: NodeKey) -> Option<BlockEvent> {
         let hashes = self.blocks.as_ref()?.hashes[key].clone();
-        (!hashes.is_empty()).then(|| BlockEvent::Stored {
+        let is_told = !hashes.is_empty() && !self.salt_above(key).is_private();
+        is_told.then(|| BlockEvent::Stored {
             salt: self.salt_above(key).clone(),
             parent: self.block_before(key),
             hashes,

@@ -2,8 +2,11 @@
 
 use std::cmp::Reverse;
 
+use smallvec::{SmallVec, smallvec};
+
 use super::{Asked, Class, Keeping, Node, NodeKey, Ticket, Trie};
 use crate::cache::message::Flush;
+use crate::cache::miss::{MARK_TOKENS, prefix_mark};
 use crate::cache::salt::Salt;
 use crate::{SegmentId, TokenId};
 
@@ -16,6 +19,8 @@ pub struct Evicted {
     pub tokens: usize,
     /// Device bytes.
     pub bytes: usize,
+    /// A mark of the prefix up to its first token, unless its salt is private.
+    pub(crate) mark: Option<u64>,
     /// The node above, if it has one child left.
     pub merge_at: Option<NodeKey>,
 }
@@ -222,6 +227,7 @@ impl Trie {
     }
 
     fn take_out(&mut self, victim: NodeKey) -> Evicted {
+        let mark = self.mark(victim);
         let node = self.remove_leaf(victim);
         let above = self.nodes.get(node.parent);
         let lone = above.is_some_and(|above| above.children.len() == 1);
@@ -229,8 +235,28 @@ impl Trie {
             segment: node.word.segment(),
             tokens: node.edge.len(),
             bytes: node.bytes,
+            mark,
             merge_at: lone.then_some(node.parent),
         }
+    }
+
+    /// The mark of the prefix up to a node's first token.
+    fn mark(&self, key: NodeKey) -> Option<u64> {
+        let salt = self.salt_above(key);
+        if salt.is_private() {
+            return None;
+        }
+        let node = &self.nodes[key];
+        let mut last: SmallVec<[TokenId; MARK_TOKENS + 1]> = smallvec![node.edge[0]];
+        let mut at = node.parent;
+        while last.len() <= MARK_TOKENS && !self.nodes[at].is_root() {
+            let missing = MARK_TOKENS + 1 - last.len();
+            last.extend(self.nodes[at].edge.iter().rev().take(missing).copied());
+            at = self.nodes[at].parent;
+        }
+        last.reverse();
+        let prefix_tokens = node.tokens_before as usize + 1;
+        Some(prefix_mark(salt.fingerprint(), prefix_tokens, &last))
     }
 
     /// The next to go, its word won. Of the lowest retention priority, the class in

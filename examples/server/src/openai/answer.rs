@@ -173,6 +173,8 @@ async fn whole<S: Shape>(
                 output.text.push_str(&text);
                 output.logprobs.extend(logprobs);
             }
+            // Only a stream has use for it.
+            Event::Prefilled(_) => {}
             Event::Ended(reason) => output.ended = Some(reason),
             Event::Failed(error) => return Err(error.into()),
         }
@@ -277,6 +279,16 @@ impl<S: Shape> Streaming<S> {
                 self.outputs[number].told += text.chars().count();
                 let logprobs = self.head.logprobs(&self.shape, &logprobs, after);
                 Some(self.part(number, self.shape.part(&text, logprobs), None))
+            }
+            Event::Prefilled(prefill) => {
+                let mut body = self.head.body(S::PART, Vec::new(), None);
+                body["prompt_progress"] = json!({
+                    "index": number,
+                    "total": prefill.prompt_tokens,
+                    "cache": prefill.cached_tokens,
+                    "processed": prefill.computed_tokens,
+                });
+                Some(event(&body))
             }
             Event::Ended(reason) => Some(self.part(number, self.shape.last(), Some(reason))),
             // The status is long gone: the error is the last event.

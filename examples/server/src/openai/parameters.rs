@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use motet::grammar::GrammarSource;
 use motet::model::sampling::Sampling;
-use motet::request::{ContextLimit, Prompt};
+use motet::request::{CacheUse, ContextLimit, Prompt};
 use motet::text::StopStrings;
 use motet::{Request, TokenId};
 use serde::Deserialize;
@@ -45,6 +45,10 @@ fields! {
         response_format: Option<ResponseFormat>,
         user: Option<String>,
         cache_salt: Option<String>,
+        /// False: use nothing that is cached, and leave nothing there. Named as in llama.cpp.
+        cache_prompt: Option<bool>,
+        /// Tell in the stream how far the prompt is computed. Named as in llama.cpp.
+        return_progress: Option<bool>,
         priority: Option<Class>,
         /// Go on when the context is full, and forget its oldest part.
         context_shift: Option<bool>,
@@ -136,7 +140,12 @@ impl Parameters {
         // A key is one user, whatever names it gives: else more names were a larger share.
         let user = caller.name.as_deref().or(self.user.as_deref());
         request.user = user.map(str::to_owned);
+        request.cache = match self.cache_prompt {
+            Some(false) => CacheUse::Off,
+            Some(true) | None => CacheUse::Shared,
+        };
         request.cache_salt = self.salt(app, caller);
+        request.tells_prefill = self.return_progress == Some(true) && self.stream == Some(true);
         request.priority = self.class(app, caller)?.priority();
         request.at_context_limit = self.at_context_limit();
         Ok(request)
@@ -223,6 +232,10 @@ impl Parameters {
 
     /// Keys share no cached state, unless the server was told that they may.
     fn salt(&self, app: &App, caller: &Caller) -> Option<String> {
+        if self.cache_prompt == Some(false) {
+            // The engine refuses one beside it.
+            return self.cache_salt.clone();
+        }
         let own = caller.name.as_ref().filter(|_| !app.conduct.share_cache);
         match (own, &self.cache_salt) {
             // Its length before it, so that no two pairs are spelled alike.

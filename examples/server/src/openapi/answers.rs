@@ -188,6 +188,18 @@ fn usage(count: &Value) -> Value {
     object(fields, &required)
 }
 
+/// How far a prompt is computed, in a stream that was asked to tell.
+fn prompt_progress() -> Value {
+    let count = json!({"type": "integer", "minimum": 0});
+    let fields = json!({
+        "index": count,
+        "total": count,
+        "cache": count,
+        "processed": count,
+    });
+    object(fields, &["index", "total", "cache", "processed"])
+}
+
 /// A whole answer, which has its usage, or a part of one, which may have.
 fn completion(kind: &str, choice: Value, is_whole: bool) -> Value {
     let fields = json!({
@@ -198,6 +210,10 @@ fn completion(kind: &str, choice: Value, is_whole: bool) -> Value {
         "choices": array(&choice),
         "usage": reference("Usage"),
     });
+    let mut fields = fields;
+    if !is_whole {
+        fields["prompt_progress"] = prompt_progress();
+    }
     let mut required = vec!["id", "object", "created", "model", "choices"];
     required.extend(is_whole.then_some("usage"));
     object(fields, &required)

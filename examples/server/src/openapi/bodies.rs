@@ -82,6 +82,14 @@ fn parameters(app: &App) -> Map<String, Value> {
             optional(&json!({"type": "string", "maxLength": NAME_BYTES_MAX})),
             "Cached state is shared with requests of the same salt only",
         ),
+        "cache_prompt": described(
+            optional(&json!({"type": "boolean"})),
+            "False: use nothing that is cached and leave nothing there; not beside `cache_salt`",
+        ),
+        "return_progress": described(
+            optional(&json!({"type": "boolean"})),
+            "Tell in a stream how far each prompt is computed: parts with `prompt_progress`",
+        ),
         "priority": described(
             json!({"enum": ["background", "normal", "urgent", null]}),
             &format!(

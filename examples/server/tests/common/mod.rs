@@ -1,5 +1,9 @@
 //! What tests of a whole server begin with.
 
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+pub(crate) mod client;
+
 use clap::Parser;
 use motet_server::app::App;
 use motet_server::arguments::Arguments;

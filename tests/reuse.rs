@@ -1,0 +1,258 @@
+//! What a request reuses of the cache, and what it is told of that: on the oracle.
+
+use std::time::Duration;
+
+use motet::config::EngineConfig;
+use motet::error::{KeepError, SubmitError};
+use motet::model::oracle::{Oracle, OracleConfig, StepCost};
+use motet::model::{Extent, LayerKind};
+use motet::request::{CacheUse, ContextLimit, Finish, MissReason, Prefill};
+use motet::watch::EngineEvent;
+use motet::{Engine, Request, TokenId};
+
+const FULL: &[LayerKind] = &[LayerKind::Full];
+
+fn oracle(layers: &[LayerKind]) -> OracleConfig {
+    OracleConfig {
+        context_tokens_max: 128,
+        tail_block_tokens: 16,
+        // Long enough for a caller to come in between two steps.
+        cost: StepCost {
+            base: Duration::from_millis(1),
+            ..StepCost::default()
+        },
+        ..OracleConfig::with_layers(layers)
+    }
+}
+
+async fn engine(oracle: &OracleConfig, config: EngineConfig) -> Engine {
+    let oracle = oracle.clone();
+    let build = move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle"));
+    let engine = Engine::builder(build).config(config).start().await;
+    engine.expect("the engine starts")
+}
+
+fn prompt(tokens: std::ops::Range<TokenId>) -> Request {
+    let tokens: Vec<TokenId> = tokens.collect();
+    Request::tokens(tokens)
+        .output_tokens_max(4)
+        .ignore_end_tokens()
+}
+
+async fn run(engine: &Engine, request: Request) -> Finish {
+    let stream = engine.submit(request).await.expect("it is taken in");
+    stream.collect().await.expect("it ends well").finish
+}
+
+#[tokio::test]
+async fn a_request_without_cache_reuses_and_publishes_nothing() {
+    let layers: [&[LayerKind]; 2] = [FULL, &[LayerKind::Full, LayerKind::Recurrent]];
+    for layers in layers {
+        let engine = engine(&oracle(layers), EngineConfig::default()).await;
+        let shared = run(&engine, prompt(1..41)).await.usage;
+        let before = engine.stats();
+        let own = run(&engine, prompt(1..41).without_cache()).await.usage;
+        assert_eq!((own.cached_tokens, own.miss), (0, None));
+        let new = run(&engine, prompt(50..91).without_cache()).await.usage;
+        assert_eq!(new.cached_tokens, 0);
+        let after = engine.stats();
+        assert_eq!(after.cache.cached_tokens, before.cache.cached_tokens);
+        assert_eq!(after.cache.asked_tokens, before.cache.asked_tokens);
+        let computed = after.evaluated_tokens - before.evaluated_tokens;
+        assert_eq!(computed, (40 + 3) + (41 + 3));
+        // Neither has changed what others find.
+        assert_eq!(run(&engine, prompt(50..91)).await.usage.cached_tokens, 0);
+        let again = run(&engine, prompt(1..41)).await.usage;
+        assert!(again.cached_tokens > shared.cached_tokens);
+    }
+}
+
+#[tokio::test]
+async fn outputs_and_forks_without_cache_share_while_they_live() {
+    let engine = engine(&oracle(FULL), EngineConfig::default()).await;
+    let streams = engine.submit_many(prompt(1..61).without_cache().n(4));
+    for stream in streams.await.expect("they are taken in") {
+        stream.collect().await.expect("it ends well");
+    }
+    let stats = engine.stats();
+    assert!(
+        stats.evaluated_tokens < 2 * 60,
+        "the prompt is computed once"
+    );
+    assert_eq!(stats.cache.cached_tokens, 0);
+    assert_eq!(stats.cache.sealed_bytes + stats.cache.reserved_bytes, 0);
+
+    let request = prompt(1..61).without_cache().output_tokens_max(60);
+    let mut source = engine.submit(request).await.expect("it is taken in");
+    source.next().await;
+    let fork = engine.fork(&source, Some(60), prompt(70..72)).await;
+    let fork = fork.expect("it is taken in").collect().await;
+    let usage = fork.expect("it ends well").finish.usage;
+    assert!(
+        usage.cached_tokens > 0,
+        "it shares what its source computes"
+    );
+    drop(source);
+    run(&engine, prompt(100..110)).await;
+    let left = engine.stats().cache.cached_tokens;
+    assert!(
+        left < 20,
+        "only what the last has computed is cached: {left}"
+    );
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_without_cache_is_refused_by_name() {
+    let engine = engine(&oracle(FULL), EngineConfig::default()).await;
+    let field = |error: SubmitError| match error {
+        SubmitError::Field { field, .. } => field,
+        other => panic!("{other}"),
+    };
+    let salted = prompt(1..9).without_cache().cache_salt("tenant");
+    let refused = engine.submit(salted).await.expect_err("it is refused");
+    assert_eq!(field(refused), "cache_salt");
+    let restorable = prompt(1..9).without_cache().restore_point(3);
+    let refused = engine.submit(restorable).await.expect_err("it is refused");
+    assert_eq!(field(refused), "restore_points");
+    let source = engine.submit(prompt(1..9)).await.expect("it is taken in");
+    let fork = engine.fork(&source, None, prompt(9..10).without_cache());
+    assert_eq!(field(fork.await.expect_err("it is refused")), "cache");
+    for kept in [
+        engine.warm(prompt(1..9).without_cache()).await.map(drop),
+        engine
+            .pin(prompt(1..9).without_cache(), None)
+            .await
+            .map(drop),
+    ] {
+        match kept {
+            Err(KeepError::Submit(error)) => assert_eq!(field(*error), "cache"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(Request::tokens([1]).cache, CacheUse::Shared);
+}
+
+/// On the way through engine and actors; `cache::miss` has each reason.
+#[tokio::test]
+async fn usage_events_and_sums_tell_what_was_missed() {
+    let oracle = oracle(FULL);
+    let mut config = EngineConfig::default();
+    let spec = oracle.spec();
+    config.cache.device_bytes_max = spec.tail_bytes(96) + spec.segment_bytes(Extent::whole(48));
+    let engine = engine(&oracle, config).await;
+    let mut events = engine.events();
+    run(&engine, prompt(1..41)).await;
+    // Fills the device.
+    run(&engine, prompt(200..300)).await;
+    let usage = run(&engine, prompt(1..41)).await.usage;
+    let miss = usage.miss.expect("less is reused than might have been");
+    assert_eq!((usage.cached_tokens, miss.reason), (0, MissReason::Evicted));
+    let salted = prompt(1..41).cache_salt("tenant");
+    let miss = run(&engine, salted).await.usage.miss;
+    assert_eq!(miss, None, "a tenant is not told what another has said");
+    let stats = engine.stats();
+    engine.shutdown(motet::Shutdown::Finish).await;
+    let (mut missed, mut evicted_tokens) = (Vec::new(), 0);
+    while let Some(event) = events.next().await {
+        match event {
+            EngineEvent::Started { miss, .. } => missed.push(miss.map(|miss| miss.reason)),
+            EngineEvent::Evicted {
+                tokens, segments, ..
+            } => {
+                assert!(segments > 0);
+                evicted_tokens += tokens;
+            }
+            _ => {}
+        }
+    }
+    let reasons = [
+        None,
+        None,
+        Some(MissReason::Evicted),
+        Some(MissReason::OtherSalt),
+    ];
+    assert_eq!(missed, reasons);
+    assert!(stats.cache.evicted_tokens >= 40);
+    assert_eq!(evicted_tokens, stats.cache.evicted_tokens);
+}
+
+#[tokio::test]
+async fn shifts_truncations_and_forks_are_told() {
+    for layers in [FULL, &[LayerKind::Recurrent]] {
+        let oracle = oracle(layers);
+        let engine = engine(&oracle, EngineConfig::default()).await;
+        let mut events = engine.events();
+        let request = Request {
+            at_context_limit: ContextLimit::Shift { keep: 8 },
+            ..prompt(1..301).output_tokens_max(100)
+        };
+        let mut stream = engine.submit(request).await.expect("it is taken in");
+        stream.next().await;
+        let fork = engine.fork(&stream, Some(20), prompt(70..72)).await;
+        let name = fork.as_ref().expect("it is taken in").sequence();
+        fork.expect("it is taken in")
+            .collect()
+            .await
+            .expect("it ends well");
+        let source = stream.sequence();
+        let usage = stream.collect().await.expect("it ends well").finish.usage;
+        // Half of what is not kept goes at once, and all that is too much.
+        assert_eq!(usage.truncated_tokens, 300 - usage.prompt_tokens);
+        assert_eq!(usage.prompt_tokens, 68);
+        // 68 and 60 tokens fill the context, which loses 60, and then again.
+        assert_eq!(usage.shifted_tokens, 60);
+        let stats = engine.stats();
+        assert_eq!((stats.forked, stats.shifted), (1, 1));
+        engine.shutdown(motet::Shutdown::Finish).await;
+        let (mut forks, mut shifts) = (Vec::new(), Vec::new());
+        while let Some(event) = events.next().await {
+            match event {
+                EngineEvent::Forked {
+                    sequence,
+                    source,
+                    at,
+                    ..
+                } => forks.push((sequence, source, at)),
+                EngineEvent::Shifted {
+                    sequence, tokens, ..
+                } => shifts.push((sequence, tokens)),
+                _ => {}
+            }
+        }
+        assert_eq!(forks, [(name, source, 20)]);
+        assert_eq!(shifts, [(source, 60)]);
+    }
+}
+
+#[tokio::test]
+async fn those_who_ask_are_told_how_far_their_prompt_is() {
+    let mut config = EngineConfig::default();
+    config.scheduler.sequences_max = 4;
+    config.scheduler.step_tokens_max = 8;
+    let engine = engine(&oracle(FULL), config).await;
+    run(&engine, prompt(1..25)).await;
+    let told = async |request: Request| {
+        let mut stream = engine.submit(request).await.expect("it is taken in");
+        let (mut told, mut tokens) = (Vec::<Prefill>::new(), 0);
+        while let Some(piece) = stream.next().await {
+            let piece = piece.expect("it ends well");
+            tokens += usize::from(piece.token.is_some());
+            assert!(
+                piece.prefill.is_none() || tokens == 0,
+                "before the first token"
+            );
+            told.extend(piece.prefill);
+        }
+        assert_eq!(tokens, 4);
+        told
+    };
+    let all = told(prompt(1..121).tells_prefill()).await;
+    let computed: Vec<usize> = all.iter().map(|prefill| prefill.computed_tokens).collect();
+    assert!(computed.is_sorted_by(|a, b| a < b), "{computed:?}");
+    assert!((4..=18).contains(&computed.len()), "{computed:?}");
+    let first = all[0];
+    assert_eq!(first.computed_tokens, first.cached_tokens);
+    assert_eq!((first.cached_tokens, first.prompt_tokens), (24, 120));
+    assert_eq!(all.last().expect("the last").computed_tokens, 120);
+    assert!(told(prompt(1..121)).await.is_empty(), "only those who ask");
+}
