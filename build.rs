@@ -14,12 +14,9 @@ fn main() {
     println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-changed=src/model/mlx/bridge/bridge.cpp");
     #[cfg(feature = "mlx")]
-    {
-        println!("cargo::rustc-env=MOTET_MLX_SYS={}", prepared::MLX_SYS);
-        match std::env::var_os("DEP_MLX_INCLUDE") {
-            Some(include) => build_bridge(&include),
-            None => check_prepared(),
-        }
+    match std::env::var_os("DEP_MLX_INCLUDE") {
+        Some(include) => build_bridge(&include),
+        None => check_prepared(),
     }
 }
 

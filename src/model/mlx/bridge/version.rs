@@ -7,8 +7,8 @@ use super::find;
 /// The bridge that this crate goes with.
 pub(super) const VERSION: c_int = 3;
 
-/// The mlx-sys whose bindings this crate was built with; the build script knows it.
-const MLX_SYS: &str = env!("MOTET_MLX_SYS");
+/// The mlx-sys whose bindings this crate was built with, as `build/prepared.rs` says.
+const MLX_SYS: &str = "0.7.0";
 
 /// The versions that loaded libraries tell; `None` where they tell nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -123,6 +123,8 @@ mod tests {
     fn both_halves_of_the_bridge_have_one_version() {
         let source = include_str!("bridge.cpp");
         assert!(source.contains(&format!("return {VERSION};")));
+        let prepared = include_str!("../../../../build/prepared.rs");
+        assert!(prepared.contains(&format!("MLX_SYS: &str = \"{MLX_SYS}\";")));
         assert_eq!(outdated(true), None, "the libraries of this test");
     }
 }
