@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::panic::catch_unwind;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,10 +11,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::Instant;
 
-use super::Engine;
 use super::blocking::{Blocking, TurnLimits};
 use super::draws::Grammars;
 use super::pages::PagerParts;
+use super::{Engine, Later};
 use crate::actors::cache::{CacheActor, CacheArgs};
 use crate::actors::scheduler::{ASKED_MAX, MAILBOX_MAX, Scheduler, SchedulerArgs};
 use crate::cache::CacheCore;
@@ -49,8 +48,10 @@ pub struct EngineBuilder {
 
 /// The part of a start that depends on the model's type. All else is compiled once, here,
 /// and not in each crate that starts an engine.
-type Prepare = Box<dyn FnOnce(Conditions) -> Preparing + Send>;
-type Preparing = Pin<Box<dyn Future<Output = Result<Prepared, StartError>> + Send>>;
+type Prepare = Box<dyn FnOnce(Conditions) -> Later<'static, Result<Prepared, StartError>> + Send>;
+/// Makes the model. The device thread is compiled once for each type of model, not for each
+/// closure.
+type Build<M> = Box<dyn Fn() -> Result<M, ModelError> + Send + Sync>;
 
 /// What a device and a pager are made under.
 struct Conditions {
@@ -67,11 +68,10 @@ struct Prepared {
     pager: Option<PagerParts>,
 }
 
-async fn prepare<M, B>(build: B, conditions: Conditions) -> Result<Prepared, StartError>
-where
-    M: Model,
-    B: Fn() -> Result<M, ModelError> + Send + Sync + 'static,
-{
+async fn prepare<M: Model>(
+    build: Build<M>,
+    conditions: Conditions,
+) -> Result<Prepared, StartError> {
     let Conditions {
         config,
         fuse,
@@ -102,6 +102,7 @@ impl EngineBuilder {
         M: Model,
         B: Fn() -> Result<M, ModelError> + Send + Sync + 'static,
     {
+        let build: Build<M> = Box::new(build);
         Self {
             prepare: Box::new(|conditions| Box::pin(prepare(build, conditions))),
             outline: None,
@@ -162,6 +163,14 @@ impl EngineBuilder {
     ///
     /// Dropping the future gives everything up once the model is loaded.
     pub async fn start(self) -> Result<Engine, StartError> {
+        self.start_later().await
+    }
+
+    fn start_later(self) -> Later<'static, Result<Engine, StartError>> {
+        Box::pin(self.start_actors())
+    }
+
+    async fn start_actors(self) -> Result<Engine, StartError> {
         check_runtime()?;
         self.config.validate()?;
         if let Some(outline) = &self.outline {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
-use super::Engine;
 use super::admit::Admitted;
+use super::{Engine, Later};
 use crate::actors::scheduler::SubmitMany;
 use crate::error::{BestOfError, GenerateError, SubmitError};
 use crate::request::{Completion, Request, field_error};
@@ -26,7 +26,7 @@ impl Engine {
     ///
     /// Dropping the future before it is ready withdraws the request.
     pub async fn submit_many(&self, request: Request) -> Result<Vec<TokenStream>, SubmitError> {
-        let taken_in = self.take_many_in(request).await;
+        let taken_in = self.take_many_in_later(request).await;
         taken_in.inspect_err(|error| self.telemetry.rejected(error))
     }
 
@@ -55,6 +55,13 @@ impl Engine {
             }
         }
         Ok(best)
+    }
+
+    fn take_many_in_later(
+        &self,
+        request: Request,
+    ) -> Later<'_, Result<Vec<TokenStream>, SubmitError>> {
+        Box::pin(self.take_many_in(request))
     }
 
     async fn take_many_in(&self, mut request: Request) -> Result<Vec<TokenStream>, SubmitError> {

@@ -27,6 +27,7 @@ mod spell;
 mod upkeep;
 mod watching;
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use kameo::actor::{ActorRef, WeakActorRef};
@@ -56,6 +57,10 @@ use draws::Grammars;
 pub use builder::EngineBuilder;
 pub use follow::{BlockBatch, BlockEvents};
 pub use health::{Health, HealthState};
+
+/// A future that is compiled where it is made. An `async fn` is compiled where it is awaited:
+/// in each dependent crate, with the actors and grammars behind it.
+type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// One model, shared by many sequences. The only thing an embedder must know.
 ///
@@ -127,7 +132,7 @@ impl Engine {
     ///
     /// Dropping the future before it is ready withdraws the request.
     pub async fn submit(&self, request: Request) -> Result<TokenStream, SubmitError> {
-        let taken_in = self.take_in(request).await;
+        let taken_in = self.take_in_later(request).await;
         taken_in.inspect_err(|error| self.telemetry.rejected(error))
     }
 
@@ -158,7 +163,7 @@ impl Engine {
         at: Option<usize>,
         request: Request,
     ) -> Result<TokenStream, SubmitError> {
-        let taken_in = self.take_fork_in(source, at, request).await;
+        let taken_in = self.take_fork_in_later(source, at, request).await;
         taken_in.inspect_err(|error| self.telemetry.rejected(error))
     }
 
@@ -260,6 +265,19 @@ impl Engine {
                 reason: reason.to_owned(),
             }),
         }
+    }
+
+    fn take_in_later(&self, request: Request) -> Later<'_, Result<TokenStream, SubmitError>> {
+        Box::pin(self.take_in(request))
+    }
+
+    fn take_fork_in_later<'a>(
+        &'a self,
+        source: &'a TokenStream,
+        at: Option<usize>,
+        request: Request,
+    ) -> Later<'a, Result<TokenStream, SubmitError>> {
+        Box::pin(self.take_fork_in(source, at, request))
     }
 
     async fn take_in(&self, mut request: Request) -> Result<TokenStream, SubmitError> {

@@ -21,6 +21,9 @@
 #ifndef MOTET_OPENBLAS_PATH
 #error "MOTET_OPENBLAS_PATH must name the OpenBLAS library to open"
 #endif
+#ifndef MOTET_OPENBLAS_BESIDE
+#error "MOTET_OPENBLAS_BESIDE must name it relative to this library, where both are shipped"
+#endif
 
 // ---------------------------------------------------------------- settings
 
@@ -126,8 +129,27 @@ static void* product(void* openblas, const char* name) {
   return found;
 }
 
+// OpenBLAS below the folder of this library, where `cargo xtask bundle` puts it, or NULL.
+static void* open_beside(void) {
+  Dl_info own;
+  if (dladdr((void*)open_beside, &own) == 0 || own.dli_fname == NULL) {
+    return NULL;
+  }
+  const char* slash = strrchr(own.dli_fname, '/');
+  int folder = slash != NULL ? (int)(slash - own.dli_fname) : 0;
+  char path[4096];
+  int length = snprintf(path, sizeof path, "%.*s/%s", folder, own.dli_fname, MOTET_OPENBLAS_BESIDE);
+  if (slash == NULL || length < 0 || (size_t)length >= sizeof path) {
+    return NULL;
+  }
+  return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+}
+
 static void open_openblas(void) {
-  void* openblas = dlopen(MOTET_OPENBLAS_PATH, RTLD_NOW | RTLD_LOCAL);
+  void* openblas = open_beside();
+  if (openblas == NULL) {
+    openblas = dlopen(MOTET_OPENBLAS_PATH, RTLD_NOW | RTLD_LOCAL);
+  }
   if (openblas == NULL) {
     fprintf(stderr, "motet: OpenBLAS cannot be loaded (%s); matrix products will be slow. "
                     "Run `cargo xtask setup`.\n", dlerror());

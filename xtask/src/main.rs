@@ -2,7 +2,9 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `setup/` | MLX for this machine: wheels, mlx-c, bindings, the generated cargo config |
+//! | `setup/` | MLX for this machine: wheels, mlx-c, bindings, the generated cargo config, here and for dependent crates |
+//! | `bundle/` | a program and its libraries, for machines without the cache |
+//! | `embedded/` | a crate outside the workspace: set up, built, bundled, run |
 //! | `model.rs` | the models that tests and examples run |
 //! | `bench/` | the figures, side by side with mlx-lm |
 //! | `coverage.rs` | what of the cores the tests reach |
@@ -17,12 +19,14 @@
 //! | `checksum.rs`, `process.rs`, `ui.rs` | SHA-256, other programs, the terminal |
 
 mod bench;
+mod bundle;
 mod cache;
 mod checksum;
 mod clients;
 mod component;
 mod coverage;
 mod demo;
+mod embedded;
 mod fuzz;
 mod model;
 mod mutants;
@@ -57,6 +61,10 @@ struct Arguments {
 enum Command {
     /// Make `cargo build --features mlx` work on this machine
     Setup(setup::Arguments),
+    /// Put a program and the libraries that it needs into a folder that can be shipped
+    Bundle(bundle::Arguments),
+    /// Build a crate outside the workspace, bundle it, and run it without the cache
+    Embedded(embedded::Arguments),
     /// Set up, then run the load generator on a real model
     Demo(demo::Arguments),
     /// Set up, then run everything that CI checks
@@ -87,6 +95,8 @@ fn main() -> ExitCode {
     }
     let result = match Arguments::parse().command {
         Command::Setup(arguments) => setup::command(&arguments),
+        Command::Bundle(arguments) => bundle::command(&arguments),
+        Command::Embedded(arguments) => embedded::command(&arguments),
         Command::Demo(arguments) => demo::command(&arguments),
         Command::Test(arguments) => test::command(&arguments),
         Command::Bench(arguments) => bench::command(&arguments),

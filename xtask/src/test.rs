@@ -65,6 +65,8 @@ const STAGES: &[Stage] = &[
         cargo: &["run", "--package", "xtask", "--", "clients"] },
     Stage { name: "quickstart", quick: false, environment: &[],
         cargo: &["run", "--features", "mlx", "--example", "quickstart"] },
+    Stage { name: "outside the workspace", quick: false, environment: &[],
+        cargo: &["run", "--package", "xtask", "--", "embedded"] },
     Stage { name: "load generator, oracle", quick: false, environment: &[],
         cargo: &["run", "--package", "motet-load-generator", "--", "--oracle"] },
     // That the figures can be measured, never what they are.

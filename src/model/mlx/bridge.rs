@@ -28,6 +28,7 @@
 //! others. What a failed kernel was to change holds anything.
 
 pub mod memory;
+mod version;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -42,6 +43,8 @@ use mlx_sys::{mlx_array, mlx_stream};
 use smallvec::SmallVec;
 
 use super::profile;
+
+pub use self::version::outdated;
 
 /// A computation on `f32` arrays.
 pub trait Kernel: Send + 'static {
@@ -159,17 +162,6 @@ const MORE_QUEUED_TASKS: c_int = 10_000;
 #[must_use]
 pub fn available() -> bool {
     entries().is_some()
-}
-
-/// That this process' libmlxc carries a bridge of another version, in words that say what
-/// to do.
-#[must_use]
-pub fn outdated() -> Option<String> {
-    let found = found_version().filter(|found| *found != VERSION)?;
-    Some(format!(
-        "this MLX was set up for another version of Motet (its bridge is version {found}; \
-         expected {VERSION}): run `cargo xtask setup` and build again"
-    ))
 }
 
 /// An operation that runs `kernel` on `inputs`; `outputs` are the shapes of the
@@ -354,15 +346,13 @@ fn entries() -> Option<Entries> {
     *ENTRIES.get_or_init(find_entries)
 }
 
-/// The bridge that this crate goes with.
-const VERSION: c_int = 3;
-
 /// The bridge's function of this name, which the build script has linked.
 #[cfg(motet_bridge)]
 fn find(name: &CStr) -> *mut c_void {
     // For their addresses: what they take and return is said by the types in `Entries`.
     unsafe extern "C" {
         fn motet_bridge_version();
+        fn motet_bridge_mlx_sys();
         fn motet_bridge_apply();
         fn motet_bridge_queue_more();
         fn motet_bridge_can_adopt();
@@ -370,6 +360,7 @@ fn find(name: &CStr) -> *mut c_void {
     }
     let function: unsafe extern "C" fn() = match name.to_bytes() {
         b"motet_bridge_version" => motet_bridge_version,
+        b"motet_bridge_mlx_sys" => motet_bridge_mlx_sys,
         b"motet_bridge_apply" => motet_bridge_apply,
         b"motet_bridge_queue_more" => motet_bridge_queue_more,
         b"motet_bridge_can_adopt" => motet_bridge_can_adopt,
@@ -394,19 +385,8 @@ fn find(_name: &CStr) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// The version of this process' bridge, if it has one.
-fn found_version() -> Option<c_int> {
-    let version = find(c"motet_bridge_version");
-    if version.is_null() {
-        return None;
-    }
-    // SAFETY: every version of the bridge has this function with this signature.
-    let version: extern "C" fn() -> c_int = unsafe { std::mem::transmute(version) };
-    Some(version())
-}
-
 fn find_entries() -> Option<Entries> {
-    if found_version() != Some(VERSION) {
+    if version::found() != Some(version::VERSION) {
         return None;
     }
     let found = [

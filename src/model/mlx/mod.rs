@@ -156,7 +156,7 @@ impl MlxModel {
     /// # Errors
     ///
     /// [`ModelError::Device`] when the device is not there or out of memory, or when MLX
-    /// was set up for kernels of another version of this crate,
+    /// was set up for another version of this crate or of mlx-sys,
     /// [`ModelError::NotDeterministic`] when it is to be and cannot, and what
     /// [`ModelFiles::tensor`] answers.
     pub fn load(files: &ModelFiles, options: MlxOptions) -> Result<Self, ModelError> {
@@ -169,7 +169,7 @@ impl MlxModel {
             MlxDevice::Gpu => Device::gpu(),
         });
         let wants_kernels = options.kernels && !gpu;
-        if let Some(why) = bridge::outdated().filter(|_| wants_kernels) {
+        if let Some(why) = bridge::outdated(wants_kernels) {
             return Err(ModelError::Device(why));
         }
         let kernels = (wants_kernels && bridge::available()).then(|| stream.clone());

@@ -407,7 +407,7 @@ pub(super) fn profile(quick: bool) -> Result<()> {
 }
 
 fn set_mlx_up(cache: &Cache) -> Result<Ready> {
-    let Installed { blas_preload } = setup::install(cache, None)?;
+    let Installed { blas_preload, .. } = setup::install(cache, None)?;
     let model = Model::SmolLm2.ensure(cache)?;
     Ok(Ready {
         model,

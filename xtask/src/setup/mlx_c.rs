@@ -20,6 +20,8 @@ const RECIPE: &str = "1";
 pub(super) struct Sources {
     pub(super) root: PathBuf,
     pub(super) version: String,
+    /// The version of the Motet that asks for them.
+    pub(super) motet: String,
 }
 
 /// What was built: a folder with `bindings.rs` and the objects.
@@ -147,19 +149,23 @@ fn find_mlx_sys(metadata: &Value) -> Result<Sources> {
     let packages = metadata["packages"]
         .as_array()
         .context("cargo's metadata has no packages")?;
-    let Some(package) = packages.iter().find(|package| package["name"] == "mlx-sys") else {
+    let find = |name| packages.iter().find(|package| package["name"] == name);
+    let Some(package) = find("mlx-sys") else {
         bail!("the workspace does not depend on mlx-sys");
     };
-    let (Some(manifest), Some(version)) = (
+    let motet = find("motet").and_then(|motet| motet["version"].as_str());
+    let (Some(manifest), Some(version), Some(motet)) = (
         package["manifest_path"].as_str(),
         package["version"].as_str(),
+        motet,
     ) else {
-        bail!("cargo's metadata says too little about mlx-sys");
+        bail!("cargo's metadata says too little about mlx-sys or motet");
     };
     let root = Path::new(manifest).with_file_name("src").join("mlx-c");
     Ok(Sources {
         root,
         version: version.to_owned(),
+        motet: motet.to_owned(),
     })
 }
 
@@ -170,12 +176,14 @@ mod tests {
     #[test]
     fn mlx_sys_is_found_by_name() {
         let metadata = serde_json::json!({ "packages": [
+            { "name": "motet", "version": "0.3.0", "manifest_path": "/m/Cargo.toml" },
             { "name": "mlx-rs", "version": "0.33.0", "manifest_path": "/r/mlx-rs/Cargo.toml" },
             { "name": "mlx-sys", "version": "0.7.0", "manifest_path": "/r/mlx-sys/Cargo.toml" },
         ]});
         let sources = find_mlx_sys(&metadata).unwrap();
         assert_eq!(sources.root, Path::new("/r/mlx-sys/src/mlx-c"));
         assert_eq!(sources.version, "0.7.0");
+        assert_eq!(sources.motet, "0.3.0");
         assert!(find_mlx_sys(&serde_json::json!({ "packages": [] })).is_err());
     }
 }

@@ -13,13 +13,32 @@ use super::mlx_c::{self, MlxC, Sources};
 use crate::cache::Cache;
 use crate::{checksum, component, ui};
 
+/// Raise it when what is built changes in a way that no input shows.
+const RECIPE: &str = "1";
+
+/// The library's file.
+pub(crate) const LIBRARY: &str = "libmlxc.so";
+
+/// OpenBLAS, below its wheel's folder; and below the library's where both are shipped.
+const OPENBLAS: &str = "scipy_openblas32/lib/libscipy_openblas.so";
+
+/// The folder of libmlx.so, below its wheel's folder; and below the library's where both are
+/// shipped.
+pub(crate) const MLX_FOLDER: &str = "mlx/lib";
+
+/// A list of the wheels' folders, beside the library: what a program needs besides it.
+pub(crate) const WHEELS: &str = "wheels";
+
+/// mlx-c's licence, beside the library.
+pub(crate) const MLX_C_LICENSE: &str = "LICENSE.mlx-c";
+
 /// Our own part of libmlxc.so, beside [`BRIDGE`].
 const OWN_SOURCES: &[&str] = &["blas.c", "clock.c"];
 
 /// MLX primitives that call Rust kernels: the library's, which builds it itself where mlx-sys
 /// builds MLX. Undefined symbols are not looked up in the program: hand Rust functions
 /// over as pointers.
-pub(super) const BRIDGE: &str = "src/model/mlx/bridge/bridge.cpp";
+pub(crate) const BRIDGE: &str = "src/model/mlx/bridge/bridge.cpp";
 
 /// What was built.
 pub(super) struct Libraries {
@@ -46,6 +65,7 @@ pub(super) struct Inputs<'a> {
 /// Builds the libraries unless the cache has them.
 pub(super) fn ensure(cache: &Cache, inputs: &Inputs<'_>) -> Result<Libraries> {
     let mut key = checksum::Key::default();
+    key.add("recipe", RECIPE);
     key.add("mlx-c", inputs.mlx_c.dir.as_os_str().as_encoded_bytes());
     key.add("openblas", inputs.openblas.as_os_str().as_encoded_bytes());
     key.add_dir(inputs.own_sources)?;
@@ -66,15 +86,15 @@ pub(super) fn ensure(cache: &Cache, inputs: &Inputs<'_>) -> Result<Libraries> {
 
 /// Builds into `fresh` what will be used from `installed`.
 fn build(inputs: &Inputs<'_>, fresh: &Path, installed: &Path) -> Result<()> {
-    let openblas = inputs
-        .openblas
-        .join("scipy_openblas32/lib/libscipy_openblas.so");
+    let openblas = inputs.openblas.join(OPENBLAS);
     let c_flags = [
         "-pthread".to_owned(),
         format!("-DMOTET_OPENBLAS_PATH=\"{}\"", openblas.display()),
+        format!("-DMOTET_OPENBLAS_BESIDE=\"{OPENBLAS}\""),
     ];
     let compat = inputs.own_sources.join("compat.h");
-    let cpp_flags = mlx_c::includes(inputs.sources, inputs.mlx, &compat);
+    let mut cpp_flags = mlx_c::includes(inputs.sources, inputs.mlx, &compat);
+    cpp_flags.push(format!("-DMOTET_MLX_SYS=\"{}\"", inputs.sources.version));
 
     let bridge_object = fresh.join("bridge.o");
     inputs
@@ -101,21 +121,30 @@ fn build(inputs: &Inputs<'_>, fresh: &Path, installed: &Path) -> Result<()> {
     let flags = [link_flags(inputs.mlx, installed), system_libraries.to_vec()].concat();
     inputs
         .compiler
-        .link(&objects, &fresh.join("libmlxc.so"), &flags)
+        .link(&objects, &fresh.join(LIBRARY), &flags)?;
+
+    let wheels = format!("{}\n{}\n", inputs.mlx.display(), inputs.openblas.display());
+    fs::write(fresh.join(WHEELS), wheels).context("cannot list the wheels")?;
+    let license = inputs.sources.root.join("LICENSE");
+    fs::copy(license, fresh.join(MLX_C_LICENSE)).context("mlx-c has no licence")?;
+    Ok(())
 }
 
 /// The library's own name is its absolute path. A program that is linked with it takes
 /// that name over, and the loader opens a name with slashes as it stands: no program
 /// needs an rpath or LD_LIBRARY_PATH, so no rustflags either, and set-up does not make
-/// cargo build everything again.
+/// cargo build everything again. Its own rpath names first where `cargo xtask bundle` puts
+/// MLX, then the wheel.
 fn link_flags(mlx: &Path, installed: &Path) -> Vec<String> {
-    let mlx_lib = mlx.join("mlx/lib").display().to_string();
-    let name = installed.join("libmlxc.so").display().to_string();
+    let mlx_lib = mlx.join(MLX_FOLDER).display().to_string();
+    let name = installed.join(LIBRARY).display().to_string();
     let mut flags = vec![format!("-L{mlx_lib}"), "-lmlx".to_owned()];
     // -Xlinker rather than -Wl, because a path may hold a comma.
     for word in [
         "-soname",
         &name,
+        "-rpath",
+        &format!("$ORIGIN/{MLX_FOLDER}"),
         "-rpath",
         &mlx_lib,
         "--no-undefined",

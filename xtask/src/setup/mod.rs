@@ -4,34 +4,46 @@
 //! cargo configuration that points mlx-sys at the result. On macOS mlx-rs builds MLX by
 //! itself, and only its tools are checked.
 //!
+//! `--for FOLDER` reaches a crate outside this checkout as well (`dependent.rs`).
+//!
 //! Every part is kept in the cache under a name made from its inputs, is checked by
 //! SHA-256 on each run, and is made again when it is missing or damaged.
 
 mod bindings;
 mod compiler;
 mod config;
+mod dependent;
 mod llvm;
+mod merge;
 mod mlx_c;
 mod mlxc;
 mod pins;
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the rest is the build script's")
+)]
+#[path = "../../../build/prepared.rs"]
+mod prepared;
 mod requirements;
 mod wheels;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::str::FromStr;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use self::config::MlxSys;
+use self::dependent::Dependent;
 use self::requirements::Platform;
 use crate::cache::Cache;
 use crate::model::Model;
 use crate::{process, ui, workspace};
 
 pub(crate) use self::llvm::Llvm;
+pub(crate) use self::mlxc::{BRIDGE, LIBRARY, MLX_C_LICENSE, MLX_FOLDER, WHEELS};
 pub(crate) use self::pins::SMOLLM2;
 pub(crate) use self::wheels::{fetch, unpack};
 
@@ -43,6 +55,11 @@ pub(crate) struct Arguments {
     /// Use MLX for CUDA: version 12 or 13, or what the driver supports
     #[arg(long, value_name = "12|13", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
     cuda: Option<String>,
+
+    /// Make `cargo build` work in this folder too: that of a crate, or of a workspace, which
+    /// depends on Motet with feature `mlx`
+    #[arg(long = "for", value_name = "FOLDER")]
+    dependent: Option<PathBuf>,
 
     /// Fetch a model too
     #[arg(long, value_name = "NAME", value_enum)]
@@ -60,6 +77,8 @@ pub(crate) enum Variant {
 /// What set-up leaves behind.
 #[derive(Debug)]
 pub(crate) struct Installed {
+    /// None on macOS, where mlx-sys builds MLX.
+    mlx_sys: Option<MlxSys>,
     /// For LD_PRELOAD: gives a Python that uses MLX's wheel the BLAS that we use.
     /// None on macOS, where MLX uses Accelerate in either.
     pub(crate) blas_preload: Option<PathBuf>,
@@ -72,7 +91,13 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
         Some("auto") => detect_cuda()?,
         Some(version) => format!("cuda-{version}").parse()?,
     };
+    // Before what takes minutes.
+    let dependent = arguments.dependent.as_deref().map(find_dependent);
+    let dependent = dependent.transpose()?;
     let installed = install(&cache, Some(variant))?;
+    if let Some(dependent) = &dependent {
+        installed.reach(dependent)?;
+    }
     if let Some(model) = arguments.model {
         let path = model.ensure(&cache)?;
         ui::note(&format!("model: {}", path.display()));
@@ -85,6 +110,43 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     }
     ui::note("`cargo build --features mlx` works now");
     Ok(())
+}
+
+/// Lets a crate outside this checkout use what is prepared, as `--for` does. Says whether
+/// anything there had to be changed.
+pub(crate) fn reach(cache: &Cache, folder: &Path) -> Result<bool> {
+    let dependent = find_dependent(folder)?;
+    install(cache, None)?.reach(&dependent)
+}
+
+fn find_dependent(folder: &Path) -> Result<Dependent> {
+    Ok(Dependent::find(folder, &workspace::root())?)
+}
+
+impl Installed {
+    /// Writes the configuration of a dependent crate, and says what was written.
+    fn reach(&self, dependent: &Dependent) -> Result<bool> {
+        let Some(mlx_sys) = &self.mlx_sys else {
+            ui::note("mlx-sys builds MLX itself here: a dependent crate needs no configuration");
+            return Ok(false);
+        };
+        let written = dependent.write(mlx_sys)?;
+        for file in &written {
+            ui::note(&format!("wrote {}", file.display()));
+        }
+        if written.is_empty() {
+            ui::note(&format!(
+                "{} is set up already",
+                dependent.folder().display()
+            ));
+        } else {
+            ui::note(&format!(
+                "leave .cargo/{} out of version control: it is for this machine alone",
+                dependent::FILE
+            ));
+        }
+        Ok(!written.is_empty())
+    }
 }
 
 /// Sets MLX up. Without a variant the checkout keeps the one it has; a new one gets the CPU's.
@@ -115,7 +177,10 @@ fn install_macos(cache: &Cache, variant: Option<Variant>) -> Result<Installed> {
     }
     requirements::check_macos_tools()?;
     config::write(cache, None)?;
-    Ok(Installed { blas_preload: None })
+    Ok(Installed {
+        mlx_sys: None,
+        blas_preload: None,
+    })
 }
 
 fn install_linux(cache: &Cache, variant: Variant) -> Result<Installed> {
@@ -123,6 +188,12 @@ fn install_linux(cache: &Cache, variant: Variant) -> Result<Installed> {
     let _lock = cache.lock()?;
     let compiler = compiler::Compiler::find()?;
     let sources = mlx_c::sources()?;
+    ensure!(
+        sources.version == prepared::MLX_SYS,
+        "Cargo.lock has mlx-sys {}, and Motet's build script takes {} alone",
+        sources.version,
+        prepared::MLX_SYS
+    );
     let own_sources = workspace::root().join("xtask/mlx");
     for folder in [
         cache.downloads(),
@@ -145,13 +216,20 @@ fn install_linux(cache: &Cache, variant: Variant) -> Result<Installed> {
         bridge: &workspace::root().join(mlxc::BRIDGE),
     };
     let libraries = mlxc::ensure(cache, &inputs)?;
+    let bridge = std::fs::read_to_string(inputs.bridge).context("the bridge")?;
+    let bridge =
+        prepared::bridge_version(&bridge).context("the bridge does not say its version")?;
     let mlx_sys = MlxSys {
         variant,
         bindings: mlx_c.dir.clone(),
         libraries: libraries.dir,
+        motet: sources.motet.clone(),
+        version: sources.version.clone(),
+        bridge: bridge.to_owned(),
     };
     config::write(cache, Some(&mlx_sys))?;
     Ok(Installed {
+        mlx_sys: Some(mlx_sys),
         blas_preload: Some(libraries.blas_preload),
     })
 }

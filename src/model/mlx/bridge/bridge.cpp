@@ -197,6 +197,16 @@ extern "C" int motet_bridge_version(void) {
   return 3;
 }
 
+#ifndef MOTET_MLX_SYS
+#define MOTET_MLX_SYS ""
+#endif
+
+// The version of mlx-sys whose mlx-c this library was built from, where set-up has built
+// it; empty where mlx-sys itself has.
+extern "C" const char* motet_bridge_mlx_sys(void) {
+  return MOTET_MLX_SYS;
+}
+
 // Lets MLX have so many more tasks (of ten operations each) queued before it makes
 // whoever evaluates wait, in this whole process. MLX's own limit of ten is about a
 // quarter of a forward pass, and cannot be set: it counts tasks that are not done, so

@@ -1,0 +1,113 @@
+//! Libraries that were prepared for another version are refused while a crate is built.
+
+#[path = "../build/prepared.rs"]
+mod prepared;
+
+use std::path::Path;
+
+use prepared::{MLX_SYS, Needed, Prepared, bridge_version};
+
+const BRIDGE: &str = include_str!("../src/model/mlx/bridge/bridge.cpp");
+const COMMAND: &str = "cargo xtask setup --for /srv/app";
+const NEEDED: Needed<'_> = Needed {
+    motet: "0.3.0",
+    bridge: "4",
+    mlx_sys: "0.7.0",
+};
+/// As the set-up of the needed version records them.
+const FITTING: [(&str, &str); 5] = [
+    ("DEP_MLX_MOTET_VERSION", "0.3.0"),
+    ("DEP_MLX_MOTET_BRIDGE", "4"),
+    ("DEP_MLX_MOTET_MLX_SYS", "0.7.0"),
+    ("DEP_MLX_MOTET_LIBRARIES", "/cache/mlxc"),
+    ("MOTET_SETUP_COMMAND", COMMAND),
+];
+
+/// The refusal where some variables differ from those of a set-up that fits.
+fn refusal(changed: &[(&str, &str)]) -> Option<String> {
+    let variables = FITTING.map(|(name, value)| {
+        let other = changed.iter().find(|(changed, _)| *changed == name);
+        (name, other.map_or(value, |(_, value)| *value))
+    });
+    let read = |name: &str| {
+        let found = variables.iter().find(|(known, _)| *known == name);
+        found.map(|(_, value)| (*value).to_owned())
+    };
+    Prepared::read(read).refusal(&NEEDED, |library| {
+        library == Path::new("/cache/mlxc/libmlxc.so")
+    })
+}
+
+#[test]
+fn what_fits_is_taken() {
+    assert_eq!(refusal(&[]), None);
+    // Another version of this crate whose bridge and mlx-sys are the same.
+    assert_eq!(refusal(&[("DEP_MLX_MOTET_VERSION", "0.2.0")]), None);
+    // A configuration that was written by hand.
+    assert_eq!(Prepared::default().refusal(&NEEDED, |_| false), None);
+}
+
+#[test]
+fn a_mismatch_names_both_versions_and_the_command() {
+    let cases: [(&[_], &[_]); 4] = [
+        (
+            &[
+                ("DEP_MLX_MOTET_BRIDGE", "3"),
+                ("DEP_MLX_MOTET_VERSION", "0.2.0"),
+            ],
+            &[
+                "bridge is version 3, expected 4",
+                "that motet 0.2.0 prepared",
+            ],
+        ),
+        (
+            &[("DEP_MLX_MOTET_MLX_SYS", "0.6.0")],
+            &["for mlx-sys 0.6.0, expected 0.7.0"],
+        ),
+        (
+            &[
+                ("DEP_MLX_MOTET_MLX_SYS", "0.6.0"),
+                ("DEP_MLX_MOTET_BRIDGE", "5"),
+            ],
+            &[
+                "for mlx-sys 0.6.0, expected 0.7.0",
+                "bridge is version 5, expected 4",
+            ],
+        ),
+        (
+            &[("DEP_MLX_MOTET_LIBRARIES", "/elsewhere")],
+            &["/elsewhere/libmlxc.so is not there"],
+        ),
+    ];
+    for (changed, parts) in cases {
+        let text = refusal(changed).expect("it does not fit");
+        let always = [COMMAND, "do not fit motet 0.3.0"];
+        for part in parts.iter().chain(&always) {
+            assert!(text.contains(part), "no {part:?} in {text:?}");
+        }
+        assert!(!text.contains('\n'), "cargo shows one line: {text:?}");
+    }
+}
+
+#[test]
+fn the_bridge_says_its_version() {
+    let version = bridge_version(BRIDGE).expect("a version");
+    assert!(
+        version.parse::<u32>().is_ok_and(|version| version > 0),
+        "{version}"
+    );
+    let four = "extern \"C\" int motet_bridge_version(void) {\n  return 4;\n}";
+    assert_eq!(bridge_version(four), Some("4"));
+    assert_eq!(
+        bridge_version("int motet_bridge_version(void) { return V; }"),
+        None
+    );
+    assert_eq!(bridge_version("int another(void) { return 4; }"), None);
+}
+
+#[test]
+fn mlx_sys_is_pinned_to_what_the_build_script_needs() {
+    let manifest = include_str!("../Cargo.toml");
+    let pin = format!("mlx-sys = {{ version = \"={MLX_SYS}\"");
+    assert!(manifest.contains(&pin), "no {pin:?} in Cargo.toml");
+}

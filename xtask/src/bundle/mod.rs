@@ -1,0 +1,46 @@
+//! `cargo xtask bundle`: a program and the libraries that it needs, in one folder that runs
+//! where there is no cache.
+//!
+//! A program that is built with set-up's configuration names libmlxc.so by its absolute path in
+//! the cache. The copy here names it relative to itself, as the loader of glibc allows. Below
+//! that library everything keeps the places that wheels give it, since libmlx finds its own
+//! libraries relative to itself.
+//!
+//! ```text
+//! FOLDER/PROGRAM
+//!       /lib/libmlxc.so                   mlx-c, and Motet's bridge to MLX
+//!           /mlx/lib/libmlx.so            from the wheel, as are:
+//!           /mlx_cpu.libs/…
+//!           /scipy_openblas32/lib/libscipy_openblas.so
+//!           /licenses/…
+//! ```
+
+#[cfg(target_os = "linux")]
+mod elf;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// A program that was built with feature `mlx`
+    program: PathBuf,
+    /// Where the program and its libraries are put; made if it is not there
+    folder: PathBuf,
+}
+
+pub(crate) fn command(arguments: &Arguments) -> Result<()> {
+    bundle(&arguments.program, &arguments.folder).map(drop)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn bundle(_: &std::path::Path, _: &std::path::Path) -> Result<PathBuf> {
+    anyhow::bail!("only on Linux: elsewhere mlx-sys builds MLX into the program")
+}
+
+#[cfg(target_os = "linux")]
+pub(crate) use linux::bundle;
+
+#[cfg(target_os = "linux")]
+mod linux;

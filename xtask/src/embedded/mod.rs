@@ -1,0 +1,378 @@
+//! `cargo xtask embedded`: a crate outside the workspace is set up, built, run, bundled and run
+//! again without the cache, as an embedder does it. Libraries that do not fit are refused.
+//!
+//! The crate is `examples/embedded`, copied to a folder that no configuration of this checkout
+//! reaches. It shares the target folder, the lock file, the profiles and the dependencies of the
+//! checkout, so that nothing is fetched and only Motet itself is built again.
+
+mod edits;
+mod hidden;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use toml_edit::DocumentMut;
+
+use self::hidden::Hidden;
+use crate::cache::{Cache, remove};
+use crate::model::Model;
+use crate::ui::Timings;
+use crate::{bundle, checksum, process, setup, ui, workspace};
+
+const EXAMPLE: &str = "examples/embedded";
+const PROMPT: &str = "The capital of France is";
+const ANSWER: &str = "Paris";
+/// A version that no bridge has.
+const OTHER_VERSION: u32 = 999;
+/// Has the program use OpenBLAS, which is opened at the first product only.
+const ON_BLAS: &str = "blas";
+/// The libraries of the bundle that the program has opened then.
+const LIBRARIES: [&str; 3] = ["libmlxc.so", "libmlx.so", "libscipy_openblas.so"];
+/// A crate with Motet's build script.
+const STUB: &str = r#"[package]
+name = "stub"
+version = "0.1.0"
+edition = "2024"
+
+[workspace]
+
+[features]
+default = ["mlx"]
+mlx = []
+
+[dependencies]
+mlx-sys = { version = "*", default-features = false }
+
+[build-dependencies]
+cc = "1"
+"#;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Measure instead how long a dependent crate takes from an edit to a run
+    #[arg(long)]
+    edits: bool,
+}
+
+pub(crate) fn command(arguments: &Arguments) -> Result<()> {
+    let cache = Cache::open()?;
+    match arguments.edits {
+        true => edits::measure(&cache),
+        false => check(&cache),
+    }
+}
+
+fn check(cache: &Cache) -> Result<()> {
+    let mut timings = Timings::default();
+    let model = timings.time("fetch the model", || Model::SmolLm2.ensure(cache))?;
+    let place = place(cache)?;
+    let krate = place.join("crate");
+
+    ui::heading(&format!("a crate in {}", krate.display()));
+    copy_example(&krate)?;
+    timings.time("set the crate up", || set_up(cache, &krate))?;
+    let program = timings.time("build", || build(&krate))?;
+    timings.time("run", || run(&mut Command::new(&program), &model))?;
+    if cfg!(not(target_os = "linux")) {
+        ui::note("mlx-sys has built MLX into the program: nothing is bundled here");
+        println!("\n{}", timings.table());
+        return remove(&place);
+    }
+
+    ui::heading("the same program, bundled, without the cache");
+    let folder = place.join("bundle");
+    let bundled = timings.time("bundle", || bundle::bundle(&program, &folder))?;
+    timings.time("run bundled", || {
+        let hidden = Hidden::new(cache, &place)?;
+        run_hidden(&hidden, &place, [&program, &bundled], &model)
+    })?;
+
+    ui::heading("libraries of another version");
+    timings.time("refused at load", || {
+        refused_at_load(&place, &bundled, &model)
+    })?;
+    timings.time("refused at build", || refused_at_build(&place, &krate))?;
+
+    println!("\n{}", timings.table());
+    remove(&place)
+}
+
+/// A folder outside this checkout and the cache; the same each time, for cargo calls a program
+/// after the folder of its crate.
+fn place(cache: &Cache) -> Result<PathBuf> {
+    let checkout = workspace::root();
+    let key = checksum::Key::default()
+        .add("checkout", checkout.as_os_str().as_encoded_bytes())
+        .finish();
+    let place = std::env::temp_dir().join(format!("motet-embedded-{key}"));
+    for reaches in [&checkout, cache.root()] {
+        ensure!(
+            !place.starts_with(reaches),
+            "the temporary folder is inside {}: set TMPDIR to another",
+            reaches.display()
+        );
+    }
+    remove(&place)?;
+    fs::create_dir_all(&place).with_context(|| format!("cannot create {}", place.display()))?;
+    fs::canonicalize(&place).with_context(|| format!("cannot enter {}", place.display()))
+}
+
+fn copy_example(to: &Path) -> Result<()> {
+    let checkout = workspace::root();
+    let example = checkout.join(EXAMPLE);
+    copy(&example, to, "src/main.rs")?;
+    copy(&checkout, to, "Cargo.lock")?;
+    let manifest = fs::read_to_string(example.join("Cargo.toml"))?;
+    let mut manifest: DocumentMut = manifest.parse().context("the example's Cargo.toml")?;
+    let motet = manifest["dependencies"]["motet"].as_inline_table_mut();
+    let motet = motet.with_context(|| format!("{EXAMPLE} does not depend on Motet"))?;
+    motet.insert("path", checkout.display().to_string().into());
+    // With the checkout's profiles, most of it is built already.
+    let own = fs::read_to_string(checkout.join("Cargo.toml"))?;
+    let mut own: DocumentMut = own.parse().context("the checkout's Cargo.toml")?;
+    manifest["profile"] = own
+        .remove("profile")
+        .context("the checkout has no profiles")?;
+    // Cargo settles on features by all that a crate depends on.
+    let more = own["dev-dependencies"].as_table_mut();
+    for (name, dependency) in more.context("the checkout has no tests")?.iter_mut() {
+        if let Some(path) = dependency.get_mut("path").filter(|path| path.is_str()) {
+            let absolute = checkout.join(path.as_str().unwrap_or_default());
+            *path = toml_edit::value(absolute.display().to_string());
+        }
+        manifest["dependencies"][name.get()] = dependency.clone();
+    }
+    let config = fs::read_to_string(checkout.join(".cargo/config.toml"))?;
+    let config: DocumentMut = config.parse().context("the checkout's configuration")?;
+    if let Some(packages) = config["profile"]["dev"]["package"].as_table() {
+        for (name, profile) in packages {
+            manifest["profile"]["dev"]["package"][name] = profile.clone();
+        }
+    }
+    fs::write(to.join("Cargo.toml"), manifest.to_string())?;
+    Ok(())
+}
+
+/// Sets the crate up, twice: the second time nothing is left to write.
+fn set_up(cache: &Cache, krate: &Path) -> Result<()> {
+    let config = krate.join(".cargo/config.toml");
+    let existing = "# Ours.\n[net]\noffline = true\n";
+    fs::create_dir_all(krate.join(".cargo"))?;
+    fs::write(&config, existing)?;
+    ensure!(setup::reach(cache, krate)?, "nothing was written");
+    ensure!(
+        !setup::reach(cache, krate)?,
+        "the second set-up wrote something"
+    );
+    let merged = fs::read_to_string(&config)?;
+    ensure!(
+        merged.ends_with(existing),
+        "what was there is not kept: {merged}"
+    );
+    Ok(())
+}
+
+fn cargo(krate: &Path) -> Command {
+    let mut cargo = workspace::cargo();
+    cargo
+        .current_dir(krate)
+        .args(["build", "--offline"])
+        .stdin(Stdio::null());
+    // Cargo has set it for this program, and takes what is set for what its user wants.
+    cargo.env_remove("MOTET_SETUP_COMMAND");
+    cargo
+}
+
+/// Where the checkout's own builds go.
+fn target_folder() -> PathBuf {
+    let named = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    workspace::root().join(named.unwrap_or_else(|| "target".into()))
+}
+
+fn build(krate: &Path) -> Result<PathBuf> {
+    executable(cargo(krate).env("CARGO_TARGET_DIR", target_folder()))
+}
+
+/// Builds, and says where the program is.
+fn executable(cargo: &mut Command) -> Result<PathBuf> {
+    cargo
+        .args(["--message-format", "json-render-diagnostics"])
+        .stderr(Stdio::inherit());
+    let built = process::capture(cargo)?;
+    let messages = built
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    let program = messages
+        .filter_map(|message: Value| message["executable"].as_str().map(PathBuf::from))
+        .next_back();
+    program.context("cargo did not say where the program is")
+}
+
+/// Runs the program, and checks what the model says.
+fn run(program: &mut Command, model: &Path) -> Result<Output> {
+    run_with(program, model, &[])
+}
+
+fn run_with(program: &mut Command, model: &Path, more: &[&str]) -> Result<Output> {
+    program.arg(model).arg(PROMPT).args(more);
+    let output = process::output(program)?;
+    if !output.status.success() {
+        return Err(process::failed(program, &output));
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    ui::note(&format!("{PROMPT}{}", said.trim_end()));
+    ensure!(said.contains(ANSWER), "the model should have said {ANSWER}");
+    Ok(output)
+}
+
+/// Runs the bundle where the cache folder is empty, with Motet's kernels and without, and looks at
+/// what the loader opens. The program as cargo built it must not run there.
+fn run_hidden(hidden: &Hidden, place: &Path, programs: [&Path; 2], model: &Path) -> Result<()> {
+    let [built, bundled] = programs;
+    // The model is in the cache as well.
+    let copy = place.join("model.gguf");
+    if fs::hard_link(model, &copy).is_err() {
+        fs::copy(model, &copy).context("cannot copy the model")?;
+    }
+    let possible = hidden.is_possible();
+    let start = || match possible {
+        true => hidden.empty_for(bundled),
+        false => hidden.unnamed_for(bundled),
+    };
+    if possible {
+        let output = process::output(hidden.empty_for(built).arg(&copy).arg(PROMPT))?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let is_missing = !output.status.success() && said.contains(setup::LIBRARY);
+        ensure!(
+            is_missing,
+            "the cache is not hidden: what needs it said {said}"
+        );
+    } else {
+        ui::note(
+            "a program cannot have mounts of its own here: the cache stays visible, and the loader says what is used",
+        );
+    }
+    run(&mut start(), &copy)?;
+    let output = run_with(start().env("LD_DEBUG", "libs"), &copy, &[ON_BLAS])?;
+    let opened = opened(&String::from_utf8_lossy(&output.stderr));
+    if let Some(wrong) = opened.iter().find(|path| hidden.hides(path)) {
+        bail!("{} comes from the cache", wrong.display());
+    }
+    let folder = bundled.parent().context("a bundle has a folder")?;
+    for library in LIBRARIES {
+        let found = opened
+            .iter()
+            .any(|path| path.starts_with(folder) && path.ends_with(library));
+        ensure!(
+            found,
+            "{library} does not come from {}: {opened:?}",
+            folder.display()
+        );
+    }
+    Ok(())
+}
+
+/// The libraries whose initialisation the loader tells of under `LD_DEBUG=libs`.
+fn opened(told: &str) -> Vec<PathBuf> {
+    let paths = told
+        .lines()
+        .filter_map(|line| line.split_once("calling init: "));
+    paths.map(|(_, path)| PathBuf::from(path.trim())).collect()
+}
+
+/// A library that says another version of the bridge, before the bundled one: the engine does
+/// not start, and says both.
+fn refused_at_load(place: &Path, program: &Path, model: &Path) -> Result<()> {
+    let (source, library) = (place.join("other.c"), place.join("libother.so"));
+    let version = format!("int motet_bridge_version(void) {{ return {OTHER_VERSION}; }}\n");
+    fs::write(&source, version)?;
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(&source);
+    process::capture(&mut compiler)?;
+    let mut command = Command::new(program);
+    command.arg(model).arg(PROMPT).env("LD_PRELOAD", &library);
+    let output = process::output(&mut command)?;
+    ensure!(!output.status.success(), "the program took another bridge");
+    is_refusal(&String::from_utf8_lossy(&output.stderr))
+}
+
+/// A configuration that was written for another version of the bridge: cargo stops, and says
+/// both. A crate that has nothing of Motet but its build script shows it in seconds.
+fn refused_at_build(place: &Path, krate: &Path) -> Result<()> {
+    let stub = place.join("stub");
+    copy_build_script(&stub)?;
+    for file in ["config.toml", "motet-mlx.toml"] {
+        copy(&krate.join(".cargo"), &stub.join(".cargo"), file)?;
+    }
+    // In a folder of its own: what is built for another configuration would replace the rest.
+    let target = target_folder().join("motet/refused");
+    process::capture(cargo(&stub).env("CARGO_TARGET_DIR", &target))?;
+
+    let generated = stub.join(".cargo/motet-mlx.toml");
+    let text = fs::read_to_string(&generated)?;
+    let other = text.lines().map(|line| match line.split_once(" = ") {
+        Some(("motet-bridge", _)) => format!("motet-bridge = \"{OTHER_VERSION}\"\n"),
+        _ => format!("{line}\n"),
+    });
+    fs::write(&generated, other.collect::<String>())?;
+    let output = process::output(cargo(&stub).env("CARGO_TARGET_DIR", &target))?;
+    ensure!(!output.status.success(), "the crate was built");
+    let said = String::from_utf8_lossy(&output.stderr);
+    is_refusal(&said)?;
+    let command = format!("cargo xtask setup --for {}", krate.display());
+    ensure!(said.contains(&command), "`{command}` is not in: {said}");
+    Ok(())
+}
+
+fn copy_build_script(to: &Path) -> Result<()> {
+    let checkout = workspace::root();
+    for file in ["build.rs", "build/prepared.rs", setup::BRIDGE, "Cargo.lock"] {
+        copy(&checkout, to, file)?;
+    }
+    fs::write(to.join("src/lib.rs"), "")?;
+    fs::write(to.join("Cargo.toml"), STUB)?;
+    Ok(())
+}
+
+fn copy(from: &Path, to: &Path, file: &str) -> Result<()> {
+    let copied = to.join(file);
+    fs::create_dir_all(copied.parent().unwrap_or(to))?;
+    fs::copy(from.join(file), &copied).with_context(|| format!("cannot copy {file}"))?;
+    Ok(())
+}
+
+/// Whether both versions are named, and what to do.
+fn is_refusal(said: &str) -> Result<()> {
+    let line = said.lines().find(|line| line.contains("cargo xtask setup"));
+    let line = line.with_context(|| format!("no command that mends it in: {said}"))?;
+    ui::note(line.trim());
+    let other = format!("their bridge is version {OTHER_VERSION}, expected ");
+    ensure!(line.contains(&other), "no {other:?} in: {line}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_loader_has_opened() {
+        let told = "\
+             7:\tfind library=libm.so.6 [0]; searching\n\
+             7:\t  trying file=/root/.cache/motet/libm.so.6\n\
+             7:\tcalling init: /lib/libm.so.6\n\
+             \n\
+             7:\tcalling init: /srv/lib/libmlxc.so\n\
+             7:\tcalling fini: /lib/libc.so.6 [0]\n";
+        assert_eq!(
+            opened(told),
+            ["/lib/libm.so.6", "/srv/lib/libmlxc.so"].map(PathBuf::from)
+        );
+    }
+}
