@@ -6,6 +6,8 @@
 mod model;
 
 use model::model;
+use motet::model::ModelSpec;
+use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions};
 use motet::model::weights::ModelFiles;
 use motet::request::Completion;
 use motet::text::{Message, TextCodec};
@@ -55,6 +57,32 @@ fn encode(codec: &TextCodec, prompt: &Prompt) -> Vec<TokenId> {
         Prompt::Chat(messages) => codec.encode_chat(&messages.clone().into()),
     }
     .expect("the tokenizer takes any text")
+}
+
+#[test]
+fn a_gpu_that_is_not_there_is_refused_and_the_best_device_is_named() {
+    let files = ModelFiles::open(&model()).unwrap();
+    let outline = |device| {
+        let options = MlxOptions {
+            device,
+            ..MlxOptions::default()
+        };
+        MlxModel::outline(&files, &options)
+    };
+    let bytes = |spec: ModelSpec| spec.tail_bytes(1);
+    let cpu = bytes(outline(Some(MlxDevice::Cpu)).expect("there is a processor"));
+    let best = bytes(outline(None).expect("there is some device"));
+    match outline(Some(MlxDevice::Gpu)) {
+        // Its state takes half as much.
+        Ok(gpu) => assert_eq!((bytes(gpu), 2 * best), (best, cpu)),
+        Err(error) => {
+            let message = error.to_string();
+            for part in ["`device` is a GPU", "built for the CPU", "MlxDevice::Cpu"] {
+                assert!(message.contains(part), "{message}");
+            }
+            assert_eq!(best, cpu);
+        }
+    }
 }
 
 #[test]
