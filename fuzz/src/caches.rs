@@ -7,7 +7,7 @@ use motet::cache::{Begin, CacheCore, Effect, Look, Message, Pin, Salt};
 use motet::config::{CacheConfig, EvictionPolicy, SlotChoice};
 use motet::model::oracle::OracleConfig;
 use motet::model::{Extent, LayerKind, ModelSpec};
-use motet::{PinId, SequenceId, TokenId};
+use motet::{PinId, SegmentId, SequenceId, TokenId};
 
 use super::input::Input;
 
@@ -114,7 +114,7 @@ impl Caches {
                         moved: false,
                     });
                 }
-                Effect::NoRoom { sequence } => {
+                Effect::NoRoom { sequence } | Effect::Lost { sequence, .. } => {
                     self.sequences.remove(&sequence);
                 }
                 Effect::Grown {
@@ -174,6 +174,10 @@ impl Caches {
                     salt: salt(input),
                     tokens: prompt(input).into(),
                 }],
+            }),
+            15 if input.bit() => Some(Message::Lost {
+                // Some that are there, and some that never were.
+                segments: (0..2).map(|_| SegmentId(input.below(48) as u64)).collect(),
             }),
             _ if input.below(8) == 0 => {
                 self.sequences.clear();

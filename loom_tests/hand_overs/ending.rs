@@ -144,6 +144,7 @@ fn serve(
             busy: Duration::from_millis(1),
             gap: Duration::ZERO,
             memory: model.memory(),
+            lost: table.take_lost(),
         };
         tell.send(Heard::Outcome(outcome)).expect("it listens");
     }

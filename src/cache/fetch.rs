@@ -305,6 +305,10 @@ impl CacheCore {
 }
 
 impl Fetching {
+    pub(super) fn newcomer(&self) -> &Begin {
+        &self.newcomer
+    }
+
     /// Nobody waits for it any more: the newcomer, which is to begin.
     pub(super) fn give_up(self, trie: &mut Trie) -> Begin {
         trie.release(self.end);

@@ -9,7 +9,7 @@ use super::salt::Salt;
 use crate::device::Edit;
 use crate::pager;
 use crate::recovery::the_only;
-use crate::{PinId, SequenceId, SlotId, TokenId};
+use crate::{PinId, SegmentId, SequenceId, SlotId, TokenId};
 
 /// Sequences that one [`Message::Look`] is answered for: each costs a walk along all of
 /// its tokens that are cached, and whoever asks for a slot waits that long.
@@ -109,6 +109,11 @@ pub enum Message {
     Cleared {
         /// Which of them.
         number: u64,
+    },
+    /// The device has lost these segments: edits have failed that were to make them.
+    Lost {
+        /// The segments.
+        segments: Vec<SegmentId>,
     },
     /// The device has lost everything.
     Reset,
@@ -234,6 +239,14 @@ pub enum Effect {
         /// Tokens.
         at: usize,
     },
+    /// Part of the path of the sequence's slot was lost, and the slot is closed. What is said
+    /// of the sequence is left alone until it is closed or discarded.
+    Lost {
+        /// The sequence.
+        sequence: SequenceId,
+        /// The slot.
+        slot: SlotId,
+    },
     /// To be carried out by the device before its next step, in order.
     Edit(Edit),
     /// Tell me with [`Message::Cleared`] when the edits before this are carried out: then
@@ -275,6 +288,7 @@ impl Message {
             | Self::Clear { .. }
             | Self::Flush(_)
             | Self::Cleared { .. }
+            | Self::Lost { .. }
             | Self::Reset => None,
         }
     }
@@ -290,7 +304,8 @@ impl Effect {
             | Self::Grown { sequence, .. }
             | Self::NoGrowth { sequence }
             | Self::Resident { sequence, .. }
-            | Self::Checkpoint { sequence, .. } => Some(*sequence),
+            | Self::Checkpoint { sequence, .. }
+            | Self::Lost { sequence, .. } => Some(*sequence),
             Self::Edit(_) | Self::Clears { .. } => None,
         }
     }

@@ -14,6 +14,7 @@
 //! | `grow.rs` | a slot is granted more tokens than it began with |
 //! | `slots.rs` | tokens are taken out of a slot: truncation and shift |
 //! | `keep.rs` | pins, clearing, merging |
+//! | `lost.rs` | what the device has lost by edits that failed |
 //! | `miss.rs` | why less of a prompt was reused than might have been |
 //! | `room.rs` | the byte budget: reservations and eviction |
 //! | `page.rs`, `fetch.rs` | what leaves the device in good time, what comes back for a newcomer |
@@ -47,6 +48,7 @@ mod grow;
 mod inspect;
 mod keep;
 mod live;
+mod lost;
 mod message;
 mod miss;
 mod overview;
@@ -60,7 +62,7 @@ pub mod shift;
 mod slots;
 pub mod trie;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -115,6 +117,8 @@ pub struct CacheCore {
     config: CacheConfig,
     trie: Trie,
     slots: BTreeMap<SequenceId, Slot>,
+    /// Sequences whose slots were lost with their path, until the scheduler has heard of it.
+    lost: BTreeSet<SequenceId>,
     live: LivePrompts,
     waiting: Vec<Waiting>,
     pins: BTreeMap<PinId, Pinned>,
@@ -207,6 +211,7 @@ impl CacheCore {
             spec,
             config,
             slots: BTreeMap::new(),
+            lost: BTreeSet::new(),
             live: LivePrompts::default(),
             waiting: Vec::new(),
             pins: BTreeMap::new(),
@@ -266,6 +271,9 @@ impl CacheCore {
             Message::Reached { sequence, computed } => {
                 self.reached(sequence, computed, effects);
             }
+            // They have crossed with the news that its slot is gone.
+            Message::Share { sequence, .. } | Message::Remove { sequence, .. }
+                if self.lost.contains(&sequence) => {}
             Message::Share {
                 sequence,
                 computed,
@@ -295,6 +303,7 @@ impl CacheCore {
             Message::Flush(flush) => self.flush(flush),
             Message::Paged(told) => self.told(told, effects),
             Message::Cleared { number } => self.cleared(number),
+            Message::Lost { segments } => self.lose_segments(&segments, effects),
             Message::Reset => {
                 // What was to be done before is of no use to an empty device.
                 effects.clear();
@@ -325,7 +334,14 @@ impl CacheCore {
     /// waited for it begin anew.
     fn close(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
         self.waiting.retain(|w| w.newcomer.sequence != sequence);
+        self.lost.remove(&sequence);
         self.stop_paging(sequence);
+        self.close_slot(sequence, effects);
+        self.begin_orphans(sequence, effects);
+    }
+
+    /// Gives up a sequence's slot, if it has one.
+    fn close_slot(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
         if let Some(slot) = self.slots.remove(&sequence) {
             self.live.remove(&slot.salt, sequence);
             self.reserved_bytes -= slot.reserved_bytes;
@@ -338,6 +354,10 @@ impl CacheCore {
             }
             self.forget_private(&slot.salt, effects);
         }
+    }
+
+    /// Those who waited for a sequence that is over begin anew.
+    fn begin_orphans(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
         for orphan in self.take_waiting(|w| w.leader == sequence) {
             self.begin(orphan.newcomer, Patience::ALL, effects);
         }

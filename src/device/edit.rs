@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::rc::Rc;
 
+use smallvec::SmallVec;
+
 use super::table::{DeviceSlot, Table};
 use crate::model::{Model, ModelError, Segment, Tail};
 use crate::{CopyId, SegmentId, SlotId};
@@ -115,6 +117,96 @@ pub enum Edit {
     },
 }
 
+/// What is lost with an edit that fails.
+pub(super) struct Stakes {
+    /// The slot that it changes.
+    pub(super) slot: Option<SlotId>,
+    /// Whether the slot is given up in any case.
+    pub(super) closes: bool,
+    /// Segments that it makes.
+    pub(super) made: SmallVec<[SegmentId; 2]>,
+    /// Segments that are gone afterwards in any case.
+    pub(super) used_up: SmallVec<[SegmentId; 2]>,
+}
+
+impl Edit {
+    /// What is lost with it when it fails.
+    pub(super) fn stakes(&self) -> Stakes {
+        let mut stakes = Stakes {
+            slot: self.changed_slot(),
+            closes: matches!(self, Self::Retire { .. }),
+            made: SmallVec::new(),
+            used_up: SmallVec::new(),
+        };
+        match self {
+            Self::Seal { segment, .. }
+            | Self::Retire { segment, .. }
+            | Self::Import { segment, .. } => stakes.made.push(*segment),
+            Self::Split {
+                segment,
+                upper,
+                lower,
+                ..
+            } => {
+                stakes.made.extend([*upper, *lower]);
+                stakes.used_up.push(*segment);
+            }
+            Self::Merge {
+                upper,
+                lower,
+                segment,
+            } => {
+                stakes.made.push(*segment);
+                stakes.used_up.extend([*upper, *lower]);
+            }
+            Self::Replace { segment, .. } => stakes.used_up.push(*segment),
+            Self::Open { .. }
+            | Self::Adopt { .. }
+            | Self::Remove { .. }
+            | Self::Close { .. }
+            | Self::Drop { .. }
+            | Self::Export { .. } => {}
+        }
+        stakes
+    }
+
+    /// The slot that it changes, if it changes one and does not only close it.
+    pub(super) fn changed_slot(&self) -> Option<SlotId> {
+        match self {
+            Self::Open { slot, .. }
+            | Self::Seal { slot, .. }
+            | Self::Adopt { slot, .. }
+            | Self::Remove { slot, .. }
+            | Self::Retire { slot, .. } => Some(*slot),
+            Self::Split { .. }
+            | Self::Merge { .. }
+            | Self::Replace { .. }
+            | Self::Close { .. }
+            | Self::Drop { .. }
+            | Self::Export { .. }
+            | Self::Import { .. } => None,
+        }
+    }
+
+    /// Segments that must be there for it.
+    pub(super) fn read(&self) -> impl Iterator<Item = SegmentId> + '_ {
+        let (path, others): (&[SegmentId], [Option<SegmentId>; 2]) = match self {
+            Self::Open { path, .. } | Self::Adopt { path, .. } => (path, [None, None]),
+            Self::Split { segment, .. } => (&[], [Some(*segment), None]),
+            Self::Merge { upper, lower, .. } => (&[], [Some(*upper), Some(*lower)]),
+            Self::Replace { segment, by } => (&[], [Some(*segment), Some(*by)]),
+            Self::Seal { .. }
+            | Self::Remove { .. }
+            | Self::Retire { .. }
+            | Self::Close { .. }
+            | Self::Drop { .. }
+            | Self::Export { .. }
+            | Self::Import { .. } => (&[], [None, None]),
+        };
+        path.iter().copied().chain(others.into_iter().flatten())
+    }
+}
+
 impl<M: Model> Table<M> {
     pub(super) fn edit(&mut self, model: &mut M, edit: Edit) -> Result<(), ModelError> {
         match edit {
@@ -185,9 +277,15 @@ impl<M: Model> Table<M> {
                 let sealed = model.retire(slot.tail, tokens)?;
                 self.segments.insert(segment, Rc::new(sealed));
             }
-            // A slot that was part of a failed step is gone already.
-            Edit::Close { slot } => drop(self.slots.remove(&slot)),
-            Edit::Drop { segment } => drop(self.segments.remove(&segment)),
+            Edit::Close { slot } => {
+                // A slot that was part of a failed step is gone already.
+                self.slots.remove(&slot);
+                self.absent.slots.remove(&slot);
+            }
+            Edit::Drop { segment } => {
+                self.segments.remove(&segment);
+                self.absent.segments.remove(&segment);
+            }
             Edit::Export { segment, copy } => {
                 // Where it fails the segment stays, without a copy.
                 let gone = || ModelError::Device(format!("{segment} is gone"));

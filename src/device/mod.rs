@@ -35,7 +35,7 @@ pub use dock::{Arrived, Dock, ExportQueue, Leaving, NextExport, Quay, dock};
 pub use edit::Edit;
 pub use loader::{Loader, Loading};
 pub use table::Table;
-pub use work::{DrawerStart, Failure, Input, Outcome, PlannedSpan, WORK_IN_FLIGHT_MAX, Work};
+pub use work::{DrawerStart, Failure, Input, Lost, Outcome, PlannedSpan, WORK_IN_FLIGHT_MAX, Work};
 
 use crate::model::{Model, ModelError, ModelSpec, Parcel};
 use crate::recovery::Fuse;
@@ -240,6 +240,7 @@ impl Clock {
             busy,
             gap,
             memory: model.memory(),
+            lost: table.take_lost(),
         }
     }
 

@@ -5,15 +5,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::slice;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::dock::{Dock, dock};
+use super::edit::{Edit, Stakes};
 use super::turn::{Progress, Turn, turn};
-use super::work::{DrawerStart, Failure, Input, PlannedSpan, WORK_IN_FLIGHT_MAX, Work};
+use super::work::{DrawerStart, Failure, Input, Lost, PlannedSpan, WORK_IN_FLIGHT_MAX, Work};
 use crate::grammar::GrammarError;
 use crate::model::sampling::Drawer;
-use crate::model::{Feed, Model, Parcel, Readout, Span, Want};
+use crate::model::{Feed, Model, ModelError, Parcel, Readout, Span, Want};
 use crate::{SegmentId, SlotId, TokenId};
+
+/// Works in a row of which an edit may fail: then the device is not trusted any more.
+const FAILING_WORKS_MAX: u32 = 8;
 
 /// The device without its thread, so that simulations can drive it.
 ///
@@ -27,8 +31,21 @@ pub struct Table<M: Model> {
     launches: u64,
     /// Resets so far, its own and those that its sender has asked for.
     epoch: u64,
+    /// What the edits of the last work have cost, or of the one that has landed last.
+    lost: Lost,
+    /// Segments and slots that edits have lost, until they are dropped and closed.
+    pub(super) absent: Absent,
+    /// Works in a row of which an edit has failed.
+    failing_works: u32,
     /// Where segments leave and arrive.
     pub(super) dock: Dock<Parcel<M>>,
+}
+
+/// What is not there, although whoever sends work believes so or did until lately.
+#[derive(Default)]
+pub(super) struct Absent {
+    pub(super) segments: FxHashSet<SegmentId>,
+    pub(super) slots: FxHashSet<SlotId>,
 }
 
 pub(super) struct DeviceSlot<M: Model> {
@@ -55,6 +72,10 @@ struct UnderWay<M: Model> {
     launch: u64,
     drawers: Vec<DrawerStart>,
     spans: Vec<PlannedSpan>,
+    /// Where in the step spans stood whose slots are absent, ascending.
+    left_out: Vec<usize>,
+    /// What its edits have cost.
+    lost: Lost,
     stage: Stage<M>,
 }
 
@@ -82,6 +103,9 @@ impl<M: Model> Table<M> {
             under_way: VecDeque::new(),
             launches: 0,
             epoch: 0,
+            lost: Lost::default(),
+            absent: Absent::default(),
+            failing_works: 0,
             dock,
         }
     }
@@ -136,22 +160,23 @@ impl<M: Model> Table<M> {
     /// # Panics
     ///
     /// When [`WORK_IN_FLIGHT_MAX`] are under way, or the last is not drawn.
-    pub fn launch(&mut self, model: &mut M, work: Work) {
+    pub fn launch(&mut self, model: &mut M, mut work: Work) {
         assert!(
             self.under_way.len() < WORK_IN_FLIGHT_MAX && !self.is_to_draw(),
             "work is launched on top of one that is drawn"
         );
         self.launches += 1;
+        self.lost = Lost::default();
         if work.epoch > self.epoch {
             self.drop_all();
             self.epoch = work.epoch;
         }
+        let mut left_out = Vec::new();
         let stage = if work.epoch == self.epoch {
+            let edits = std::mem::take(&mut work.edits);
             let launched = self.guarded(|table| {
-                for edit in work.edits {
-                    let edited = table.edit(model, edit);
-                    edited.map_err(|error| Failure::Reset(error.to_string()))?;
-                }
+                table.carry_out_edits(model, edits)?;
+                left_out = table.leave_absent_out(&mut work.spans);
                 table.fly(model, &work.spans)
             });
             match launched {
@@ -166,8 +191,15 @@ impl<M: Model> Table<M> {
             launch: self.launches,
             drawers: work.drawers,
             spans: work.spans,
+            left_out,
+            lost: std::mem::take(&mut self.lost),
             stage,
         });
+    }
+
+    /// What the edits of the work have cost that has landed last, unless it was asked for.
+    pub fn take_lost(&mut self) -> Lost {
+        std::mem::take(&mut self.lost)
     }
 
     /// Has the last work's tokens drawn, if that is to be done.
@@ -215,9 +247,10 @@ impl<M: Model> Table<M> {
     /// When no work is under way, or the oldest is not drawn.
     pub fn land(&mut self, model: &mut M) -> Result<Vec<Readout>, Failure> {
         let work = self.under_way.pop_front().expect("some work is under way");
+        self.lost = work.lost;
         let result = match work.stage {
             Stage::Launched(_) => panic!("work is drawn before it lands"),
-            Stage::Over(result) => return result,
+            Stage::Over(result) => return result.map(|told| with_left_out(told, &work.left_out)),
             Stage::Drawn(flight, failed) => self.guarded(|table| {
                 let mut readouts = model.land(flight).map_err(Failure::Step)?;
                 assert_eq!(
@@ -229,7 +262,7 @@ impl<M: Model> Table<M> {
                 for (span, why) in failed {
                     readouts[span] = Readout::Failed(why);
                 }
-                Ok(readouts)
+                Ok(with_left_out(readouts, &work.left_out))
             }),
         };
         if result.is_err() {
@@ -283,6 +316,87 @@ impl<M: Model> Table<M> {
         self.segments.clear();
         self.slots.clear();
         self.dock.clear();
+        self.lost = Lost::default();
+        self.absent = Absent::default();
+        self.failing_works = 0;
+    }
+
+    /// Carries out edits. One that fails costs what it touched; all is lost where the device
+    /// cannot be trusted any more.
+    fn carry_out_edits(&mut self, model: &mut M, edits: Vec<Edit>) -> Result<(), Failure> {
+        if edits.is_empty() {
+            return Ok(());
+        }
+        let mut failed = None;
+        for edit in edits {
+            let stakes = edit.stakes();
+            let edited = match self.lacks(&edit) {
+                true => Err(ModelError::Device("what it needs was lost".into())),
+                false => self.edit(model, edit),
+            };
+            match edited {
+                Ok(()) => {}
+                Err(error) if error.spares_the_rest() => {
+                    let reason = failed.get_or_insert_with(|| error.to_string());
+                    self.lose_stakes(stakes, reason);
+                }
+                Err(error) => return Err(Failure::Reset(error.to_string())),
+            }
+        }
+        let Some(reason) = failed else {
+            self.failing_works = 0;
+            return Ok(());
+        };
+        self.failing_works += 1;
+        match self.failing_works <= FAILING_WORKS_MAX {
+            true => Ok(()),
+            false => Err(Failure::Reset(format!(
+                "edits failed in {} works in a row: {reason}",
+                self.failing_works
+            ))),
+        }
+    }
+
+    /// Whether what an edit begins with was lost.
+    fn lacks(&self, edit: &Edit) -> bool {
+        let slot = edit.changed_slot();
+        slot.is_some_and(|slot| self.absent.slots.contains(&slot))
+            || edit
+                .read()
+                .any(|segment| self.absent.segments.contains(&segment))
+    }
+
+    /// An edit has failed: what it was to change or to make is not there.
+    fn lose_stakes(&mut self, stakes: Stakes, reason: &str) {
+        if self.lost.is_empty() {
+            reason.clone_into(&mut self.lost.reason);
+        }
+        for segment in stakes.used_up {
+            self.segments.remove(&segment);
+            self.absent.segments.remove(&segment);
+        }
+        if let Some(slot) = stakes.slot {
+            self.slots.remove(&slot);
+            match stakes.closes {
+                true => drop(self.absent.slots.remove(&slot)),
+                false if self.absent.slots.insert(slot) => self.lost.slots.push(slot),
+                false => {}
+            }
+        }
+        self.absent.segments.extend(&stakes.made);
+        self.lost.segments.extend(stakes.made);
+    }
+
+    /// Takes spans out of a step whose slots are absent. Says where they stood.
+    fn leave_absent_out(&self, spans: &mut Vec<PlannedSpan>) -> Vec<usize> {
+        if self.absent.slots.is_empty() {
+            return Vec::new();
+        }
+        let is_absent = |span: &PlannedSpan| self.absent.slots.contains(&span.slot);
+        let places = (0..).zip(&*spans).filter(|(_, span)| is_absent(span));
+        let left_out = places.map(|(place, _)| place).collect();
+        spans.retain(|span| !is_absent(span));
+        left_out
     }
 
     /// Launches a step; none where there are no spans. Its slots are taken out of the
@@ -343,6 +457,14 @@ impl<M: Model> DeviceSlot<M> {
             last: Last::Nothing,
         }
     }
+}
+
+/// Readouts with nothing where a span was left out.
+fn with_left_out(mut readouts: Vec<Readout>, left_out: &[usize]) -> Vec<Readout> {
+    for place in left_out {
+        readouts.insert(*place, Readout::Nothing);
+    }
+    readouts
 }
 
 /// What a span is fed: the scheduler's tokens, or what its slot's last span drew, which

@@ -175,6 +175,97 @@ fn an_edit_that_the_model_refuses_resets() {
     assert_eq!(table.held(), (0, 0));
 }
 
+/// The device refuses memory for one edit: what it was to change and to make is lost, and what
+/// would be made of that, and nothing else.
+#[test]
+fn an_edit_without_memory_costs_its_own_slot_and_segments() {
+    let third = SlotId(3);
+    let seal = |slot, segment| Edit::Seal {
+        slot,
+        tokens: 2,
+        segment: SegmentId(segment),
+    };
+    let split = Edit::Split {
+        segment: SegmentId(2),
+        at: 1,
+        upper: SegmentId(3),
+        lower: SegmentId(4),
+    };
+    let opens = |slot, path: &[u64]| Edit::Open {
+        slot,
+        path: path.iter().copied().map(SegmentId).collect(),
+        room: 0,
+    };
+    // Edits of which the first is refused; slots and segments that are lost.
+    let table_of: [(Vec<Edit>, &[SlotId], &[u64]); 5] = [
+        (vec![opens(third, &[1])], &[third], &[]),
+        (vec![seal(SLOT, 3)], &[SLOT], &[3]),
+        (vec![split.clone()], &[], &[3, 4]),
+        (vec![split, opens(third, &[1, 3])], &[third], &[3, 4]),
+        (vec![seal(SLOT, 3), seal(SLOT, 4)], &[SLOT], &[3, 4]),
+    ];
+    for (edits, slots, segments) in table_of {
+        let (config, mut oracle) = oracle();
+        let mut table = table(&mut oracle);
+        let before = table.held();
+        config.faults.refuse_memory(1);
+        let spans = vec![span(SLOT, &[9]), span(TWIN, &[9])];
+        let told = table.carry_out(&mut oracle, work(edits, spans));
+        let told = told.expect("all else is as it was");
+        let twin = truth(&config, &[1, 2, 3, 4], 4..4);
+        assert_eq!(told[1], twin, "others are served");
+        let lost = table.take_lost();
+        assert_eq!(lost.slots, slots);
+        assert_eq!(
+            lost.segments,
+            segments.iter().copied().map(SegmentId).collect::<Vec<_>>()
+        );
+        assert!(lost.reason.contains("the device failed"), "{}", lost.reason);
+        let own = match slots.contains(&SLOT) {
+            true => Readout::Nothing,
+            false => truth(&config, &[1, 2, 3, 4, 5, 6], 6..6),
+        };
+        assert_eq!(told[0], own);
+        // They are closed and dropped like others, and then nothing is left of them.
+        let mut gone: Vec<Edit> = slots
+            .iter()
+            .map(|slot| Edit::Close { slot: *slot })
+            .collect();
+        gone.extend(
+            lost.segments
+                .iter()
+                .map(|segment| Edit::Drop { segment: *segment }),
+        );
+        table
+            .carry_out(&mut oracle, work(gone, vec![]))
+            .expect("done");
+        assert!(table.absent.slots.is_empty() && table.absent.segments.is_empty());
+        assert!(table.take_lost().is_empty());
+        assert!(table.held().0 <= before.0 && table.held().1 <= before.1);
+    }
+}
+
+#[test]
+fn a_device_on_which_edits_fail_again_and_again_is_not_trusted() {
+    let (config, mut oracle) = oracle();
+    let mut table = table(&mut oracle);
+    config.faults.refuse_memory(u64::MAX);
+    for number in 0.. {
+        let slot = SlotId(10 + number);
+        match table.carry_out(&mut oracle, work(vec![open(slot)], vec![])) {
+            Ok(_) => assert_eq!(table.take_lost().slots, [slot]),
+            Err(Failure::Reset(reason)) => {
+                assert_eq!(number, 8);
+                assert!(reason.contains("9 works in a row"), "{reason}");
+                break;
+            }
+            Err(failure) => panic!("{failure:?}"),
+        }
+    }
+    assert_eq!(table.held(), (0, 0));
+    assert!(table.take_lost().is_empty());
+}
+
 /// Each token feeds the next step, whether that is launched before or after it landed.
 #[test]
 fn a_slot_is_fed_what_it_drew() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Edit;
 use crate::model::sampling::{DrawSpec, Sampling};
 use crate::model::{DeviceMemory, ModelError, Readout, Want};
-use crate::{SlotId, TokenId};
+use crate::{SegmentId, SlotId, TokenId};
 
 /// Work that may be under way at once: one step that the device runs, and one that
 /// waits on the device for it. The scheduler keeps to it.
@@ -68,6 +68,14 @@ pub enum Input {
     Drawn,
 }
 
+impl Lost {
+    /// Whether nothing was lost.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty() && self.segments.is_empty()
+    }
+}
+
 impl Input {
     /// How many tokens these are.
     #[must_use]
@@ -93,6 +101,21 @@ pub struct Outcome {
     pub gap: Duration,
     /// The device's own count of bytes.
     pub memory: DeviceMemory,
+    /// What its edits have cost that failed: all else is as it was.
+    pub lost: Lost,
+}
+
+/// What edits have cost that failed on a device that can be trusted still.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Slots that are gone, and their tails. They are closed as others are; until then they
+    /// have no part in a step, which answers [`Readout::Nothing`] for them.
+    pub slots: Vec<SlotId>,
+    /// Segments that are not there. They are dropped as others are; until then what is to be
+    /// made of them is not there either.
+    pub segments: Vec<SegmentId>,
+    /// What the device said of the first.
+    pub reason: String,
 }
 
 /// What a failed [`Work`] has cost.
@@ -105,7 +128,8 @@ pub enum Failure {
     /// slots are lost. Its edits were carried out, unless it is of an old
     /// [epoch](Work::epoch).
     Dropped,
-    /// An edit failed or the model panicked. The device has dropped every slot and
+    /// An edit made no sense, edits failed again and again, or the model panicked: the device
+    /// cannot be trusted. It has dropped every slot and
     /// every segment and goes on empty: what was launched on top of it, and what comes
     /// until the sender counts up [its epoch](Work::epoch), is [`Failure::Dropped`].
     Reset(String),

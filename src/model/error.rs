@@ -145,3 +145,12 @@ pub enum ModelError {
     #[error("the device failed: {0}")]
     Device(String),
 }
+
+impl ModelError {
+    /// Whether a device that said this of an edit can be trusted with all that the edit did not
+    /// touch: it had no memory, say. Else what is asked of it makes no sense to it, so that the
+    /// two do not agree on what it holds.
+    pub(crate) fn spares_the_rest(&self) -> bool {
+        matches!(self, Self::Device(_) | Self::Import(_))
+    }
+}

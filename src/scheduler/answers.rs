@@ -175,6 +175,11 @@ impl SchedulerCore {
                     self.not_grown(key);
                 }
             }
+            cache::Effect::Lost { sequence, slot } => {
+                if let Some(key) = key(self, sequence) {
+                    self.lost_path(key, slot, effects);
+                }
+            }
             cache::Effect::Resident { sequence, tokens } => {
                 if let Some(key) = key(self, sequence) {
                     self.entries[key].resident_tokens = Some(tokens);

@@ -9,15 +9,15 @@ use std::sync::Arc;
 use super::entry::{EntryKey, Over};
 use super::steps::Member;
 use super::{Effect, SchedulerCore};
-use crate::TokenId;
 use crate::cache;
-use crate::device::{Failure, Outcome};
+use crate::device::{Failure, Lost, Outcome};
 use crate::error::GenerateError;
 use crate::grammar::GrammarError;
 use crate::model::Readout;
 use crate::model::sampling::TokenLogprobs;
 use crate::planted::{self, Bug};
 use crate::request::FinishReason;
+use crate::{SlotId, TokenId};
 
 /// Sequences whose state is lost.
 pub(super) struct Loss<'a> {
@@ -61,6 +61,10 @@ impl SchedulerCore {
         // would be launched on top of that: nothing is, until it has landed.
         self.is_in_doubt |= outcome.result.is_err();
         self.is_in_doubt &= !self.flights.is_empty();
+        // Those whose slots are gone have no part in what follows.
+        if !outcome.lost.is_empty() {
+            self.lose_edited(outcome.lost, effects);
+        }
         match outcome.result {
             Ok(readouts) => {
                 self.cost.observe(flight.load, outcome.busy);
@@ -89,6 +93,34 @@ impl SchedulerCore {
         }
         self.had_work = self.entries.len() > self.paused;
         self.look(effects);
+    }
+
+    /// Edits have failed: those whose slots they changed begin again, and those whose path
+    /// leads through what is gone, when the cache says who they are.
+    fn lose_edited(&mut self, lost: Lost, effects: &mut Vec<Effect>) {
+        let slot = |key: &EntryKey| self.entries[*key].running().map(|running| running.slot);
+        let is_lost = |key: &&EntryKey| slot(key).is_some_and(|slot| lost.slots.contains(&slot));
+        let keys: Vec<EntryKey> = self.running.iter().filter(is_lost).copied().collect();
+        self.lose(&Loss::step(&keys, &keys, &lost.reason), effects);
+        if !lost.segments.is_empty() {
+            let segments = lost.segments;
+            self.ask(cache::Message::Lost { segments }, effects);
+        }
+    }
+
+    /// The cache has closed a slot of which part was lost.
+    pub(super) fn lost_path(&mut self, key: EntryKey, slot: SlotId, effects: &mut Vec<Effect>) {
+        let running = self.entries[key].running();
+        if running.is_some_and(|running| running.slot == slot) {
+            let loss = Loss {
+                lost: &[key],
+                blamed: &[],
+                reason: "",
+                alone_after: 1,
+                discards: true,
+            };
+            self.lose(&loss, effects);
+        }
     }
 
     /// Those members of a step that still have the slot that they had then.

@@ -60,6 +60,7 @@ pub(super) struct Metrics {
     pub(super) step_seconds: Histogram,
     pub(super) device_idle_seconds: Histogram,
     pub(super) device_alive: Gauge,
+    pub(super) edits_failed: Counter,
     /// By [`Fault::ALL`].
     rebuilds: [Counter; Fault::ALL.len()],
     pub(super) broken: Gauge,
@@ -140,6 +141,7 @@ impl Metrics {
             step_seconds: seconds("motet_step_seconds", "time that the device worked on a step"),
             device_idle_seconds: seconds("motet_device_idle_seconds", "time between two steps while there was work"),
             device_alive: level("motet_device_alive", Unit::Count, "1 while there is a device thread"),
+            edits_failed: count("motet_edits_failed_total", "works of which an edit failed, which cost the sequences that it touched"),
             rebuilds: counts("motet_rebuilds_total", "parts that failed and were made anew",
                 "reason", Fault::ALL.map(Fault::label)),
             broken: level("motet_broken", Unit::Count, "1 once too much has failed"),

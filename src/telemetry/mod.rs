@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::SequenceId;
 use crate::cache::{CacheStats, Miss};
-use crate::device::{Outcome, Work};
+use crate::device::{Failure, Outcome, Work};
 use crate::error::{GenerateError, SubmitError};
 use crate::model::DeviceMemory;
 use crate::pager::{Done, PagerStats};
@@ -325,6 +325,20 @@ impl Telemetry {
         sums.stats.device_busy += outcome.busy;
         sums.stats.device_memory = outcome.memory;
         sums.prefill.landed(outcome.busy);
+        drop(sums);
+        if let Err(Failure::Reset(reason)) = &outcome.result {
+            tracing::error!("the device is not trusted any more and begins empty: {reason}");
+        }
+        if !outcome.lost.is_empty() {
+            self.metrics.edits_failed.increment(1);
+            let (slots, segments) = (outcome.lost.slots.len(), outcome.lost.segments.len());
+            let reason = &outcome.lost.reason;
+            tracing::warn!(
+                slots,
+                segments,
+                "an edit failed; those it touched begin again: {reason}"
+            );
+        }
     }
 
     /// The device had nothing to do for so long, while there was work.

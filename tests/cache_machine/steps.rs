@@ -100,7 +100,22 @@ impl System {
             .iter()
             .filter_map(|(id, sequence)| Some((sequence.slot()?, *id)))
             .collect();
-        match self.table.carry_out(&mut self.model, work) {
+        let result = self.table.carry_out(&mut self.model, work);
+        let lost = self.table.take_lost();
+        if !lost.is_empty() {
+            // As an owner does that cares for nothing else.
+            check_injected(&lost.reason);
+            self.resets += 1;
+            let anew = Work {
+                epoch: self.resets,
+                ..Work::default()
+            };
+            let emptied = self.table.carry_out(&mut self.model, anew);
+            assert!(emptied.is_ok_and(|told| told.is_empty()));
+            self.reset();
+            return false;
+        }
+        match result {
             Ok(readouts) => {
                 for (span, readout) in spans.into_iter().zip(readouts) {
                     self.evaluated(of_slot[&span.slot], span, readout);

@@ -233,6 +233,7 @@ impl System {
                 }
                 Effect::NoRoom { sequence } => self.no_room(sequence),
                 Effect::Clears { .. } => unreachable!("this cache has no pager"),
+                Effect::Lost { .. } => unreachable!("what is lost is reset"),
                 Effect::Grown { .. } | Effect::NoGrowth { .. } | Effect::Resident { .. } => {
                     self.answers.push(effect);
                 }

@@ -321,6 +321,7 @@ impl House {
                 Effect::Grown { .. }
                 | Effect::NoGrowth { .. }
                 | Effect::Resident { .. }
+                | Effect::Lost { .. }
                 | Effect::Clears { .. } => {
                     panic!("nobody has asked: {effect:?}")
                 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use motet::cache::{self, Message};
 use motet::config::SchedulerConfig;
-use motet::device::{Failure, Outcome};
+use motet::device::{Failure, Lost, Outcome};
 use motet::error::GenerateError;
 use motet::model::oracle::OracleConfig;
 use motet::model::{DeviceMemory, LayerKind, Readout};
@@ -52,6 +52,7 @@ fn outcome(result: Result<Vec<Readout>, Failure>) -> Event {
         result,
         busy: Duration::ZERO,
         gap: Duration::ZERO,
+        lost: Lost::default(),
         memory: DeviceMemory::default(),
     })
 }

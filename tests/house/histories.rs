@@ -232,7 +232,9 @@ fn live(house: &mut House, rng: &mut ChaCha8Rng, faults: bool, losses: bool) {
                 house.oracle.faults.next_steps(1, fault);
             }
             4 if rng.random_bool(0.003) => house.abort(),
-            3 if faults && rng.random_bool(0.05) => house.oracle.faults.refuse_memory(1),
+            3 if faults && rng.random_bool(0.3) => {
+                house.oracle.faults.refuse_memory(rng.random_range(1..4));
+            }
             8 if faults && rng.random_bool(0.1) => house.oracle.faults.refuse_hand_overs(2),
             9 if faults && rng.random_bool(0.4) => {
                 if let Some(pages) = &mut house.pages {
@@ -284,6 +286,8 @@ pub(crate) struct Seen {
     pub(crate) forks: usize,
     pub(crate) shifts: usize,
     pub(crate) failures: usize,
+    /// Works of which an edit failed.
+    pub(crate) edits_failed: usize,
     pub(crate) preempted: usize,
     pub(crate) overlapped: usize,
     /// Devices, caches, schedulers and pagers that were lost.
@@ -306,6 +310,7 @@ impl Seen {
         self.forks += house.forks;
         self.shifts += house.shifts;
         self.failures += house.failures.len();
+        self.edits_failed += house.losses.edits;
         self.preempted += house.preempted;
         let losses = &house.losses;
         let lost = [

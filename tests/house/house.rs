@@ -374,11 +374,14 @@ impl House {
             let failure = result.as_ref().err().filter(|failure| failed(failure));
             self.failures
                 .extend(failure.map(|failure| format!("{failure:?}")));
+            let lost = self.table.take_lost();
+            self.losses.edits += usize::from(!lost.is_empty());
             self.feed(Event::Outcome(Outcome {
                 result,
                 busy: Duration::ZERO,
                 gap: Duration::ZERO,
                 memory: DeviceMemory::default(),
+                lost,
             }));
         } else {
             return can_launch;

@@ -19,6 +19,8 @@ pub(crate) struct Losses {
     pub(crate) caches: usize,
     pub(crate) schedulers: usize,
     pub(crate) pagers: usize,
+    /// Works of which an edit failed, and which cost that alone.
+    pub(crate) edits: usize,
     /// There is no device until it is found.
     pub(crate) device_away: bool,
     /// The cache panics at the next message.

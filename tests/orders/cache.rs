@@ -477,6 +477,7 @@ impl Caches {
             }
             Effect::Clears { number } => self.pages().clears.push_back(number),
             Effect::Resident { .. } => unreachable!("nobody looks"),
+            Effect::Lost { .. } => unreachable!("nothing is lost"),
         }
     }
 

@@ -187,6 +187,7 @@ impl<M: Model> VirtualDevice<M> {
             busy: now.saturating_sub(begun_at),
             gap: work.gap,
             memory: model.memory(),
+            lost: self.table.take_lost(),
         }
     }
 

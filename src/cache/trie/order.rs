@@ -135,15 +135,29 @@ impl Trie {
 
     /// Evicts everything below `root` that nobody holds.
     pub fn clear(&mut self, root: NodeKey) -> Vec<Evicted> {
-        // Parents before children; so children go first from the end.
-        let mut nodes = vec![root];
+        self.clear_all(&self.below(root)[1..])
+    }
+
+    /// Evicts a node and everything below it, but for what somebody holds.
+    pub(crate) fn clear_with(&mut self, node: NodeKey) -> Vec<Evicted> {
+        self.clear_all(&self.below(node))
+    }
+
+    /// A node and all below it, parents before their children.
+    pub(crate) fn below(&self, node: NodeKey) -> Vec<NodeKey> {
+        let mut nodes = vec![node];
         let mut next = 0;
         while let Some(&node) = nodes.get(next) {
             nodes.extend(self.nodes[node].children());
             next += 1;
         }
+        nodes
+    }
+
+    /// Evicts those of these nodes that nobody holds, the last first.
+    fn clear_all(&mut self, nodes: &[NodeKey]) -> Vec<Evicted> {
         let mut evicted = Vec::new();
-        for &node in nodes[1..].iter().rev() {
+        for &node in nodes.iter().rev() {
             if self.nodes[node].listed && self.nodes[node].word.try_evict() {
                 self.unlist(node);
                 evicted.push(self.take_out(node));
