@@ -1,6 +1,7 @@
 //! What clients may say of the cache and of a full context, and what a restart finds.
 
 mod common;
+#[allow(dead_code, reason = "other tests take more of it")]
 #[path = "../../../tests/common/scratch.rs"]
 mod scratch;
 
