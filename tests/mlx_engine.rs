@@ -6,6 +6,8 @@
 mod model;
 
 use model::model;
+use motet::model::FloatKind;
+use motet::model::mlx::MlxOptions;
 use motet::model::weights::ModelFiles;
 use motet::request::Completion;
 use motet::text::{Message, TextCodec};
@@ -97,6 +99,32 @@ async fn together_and_warm_give_the_reference_tokens() {
         }
     }
     engine.shutdown(Shutdown::Abort).await;
+}
+
+/// The budget is counted in the bytes of the type in which state is cached.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn state_in_bf16_takes_half_of_the_budget() {
+    let mut bytes = Vec::new();
+    for kind in [FloatKind::F32, FloatKind::Bf16] {
+        let options = MlxOptions {
+            cache_dtype: Some(kind),
+            ..MlxOptions::default()
+        };
+        let builder = Engine::open_with(model(), options).unwrap();
+        let engine = builder.start().await.unwrap();
+        for case in references() {
+            let request = Request::tokens(case.ids).output_tokens_max(1);
+            let stream = engine.submit(request).await.unwrap();
+            stream.collect().await.unwrap();
+        }
+        while engine.stats().running > 0 {
+            tokio::task::yield_now().await;
+        }
+        bytes.push(engine.stats().cache.sealed_bytes);
+        engine.shutdown(Shutdown::Abort).await;
+    }
+    assert!(bytes[0] > 0);
+    assert_eq!(bytes[0], 2 * bytes[1]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

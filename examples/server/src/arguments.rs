@@ -8,6 +8,8 @@ use anyhow::{Result, ensure};
 use clap::Parser;
 use motet::config::{CacheConfig, DiskConfig, EngineConfig, SchedulerConfig, TextConfig};
 use motet::grammar::GrammarLimits;
+#[cfg(feature = "mlx")]
+use motet::model::FloatKind;
 
 use crate::class::Class;
 use crate::keys::Keys;
@@ -37,6 +39,13 @@ pub struct Arguments {
     #[arg(long, conflicts_with = "oracle")]
     pub deterministic: bool,
 
+    /// What keys and values are cached in: bf16 and f16 take half of the bytes
+    ///
+    /// All is computed in f32 as before; only what is cached is rounded. bf16 does for any
+    /// model, f16 is finer and has less range. Without this, f32 on a CPU and bf16 on a GPU.
+    #[arg(long, value_name = "TYPE", value_enum, conflicts_with = "oracle")]
+    pub cache_dtype: Option<CacheDtype>,
+
     /// What clients call the model; its file's name, if not given
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
@@ -61,6 +70,17 @@ pub struct Arguments {
     /// What routers are told.
     #[command(flatten)]
     pub fleet: FleetSettings,
+}
+
+/// Types in which keys and values can be cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum CacheDtype {
+    /// Single precision
+    F32,
+    /// The upper half of a single
+    Bf16,
+    /// Half precision
+    F16,
 }
 
 /// Who may ask, and for how much.
@@ -345,6 +365,19 @@ pub struct FleetSettings {
     /// Tokens of a block, as the router wants it
     #[arg(long, value_name = "TOKENS", default_value_t = CacheConfig::default().block_tokens)]
     pub kv_events_block_size: usize,
+}
+
+#[cfg(feature = "mlx")]
+impl CacheDtype {
+    /// As the engine spells it.
+    #[must_use]
+    pub fn kind(self) -> FloatKind {
+        match self {
+            Self::F32 => FloatKind::F32,
+            Self::Bf16 => FloatKind::Bf16,
+            Self::F16 => FloatKind::F16,
+        }
+    }
 }
 
 impl Arguments {

@@ -14,8 +14,9 @@
 //! Segments leave as parcels of their arrays and come back as such, without a copy on
 //! the model's thread.
 //!
-//! On the CPU everything is in single precision. On a GPU plain weights and cached
-//! state are bfloat16, and quantised weights stay quantised.
+//! On the CPU everything is in single precision, but cached state is in what
+//! [`MlxOptions::cache_dtype`] says. On a GPU plain weights and cached state are bfloat16, and
+//! quantised weights stay quantised.
 
 mod attention;
 mod batch;
@@ -59,14 +60,14 @@ use self::ops::{KERNEL_GRAIN, Ops};
 use self::pool::Pool;
 use self::removal::Removal;
 use self::rotary::Rotary;
-use self::shape::Shape;
+use self::shape::{Cached, Shape};
 use self::tail::{Appends, OwnMemory};
 use self::weights::Weights;
 use super::sampling::Drawing;
 use super::weights::{LlamaConfig, ModelFiles};
 use super::{
-    DeviceMemory, Extent, LayerGroup, LayerKind, Model, ModelError, ModelSpec, Readout, Segment,
-    Span, Tail, Want, legal,
+    DeviceMemory, Extent, FloatKind, LayerGroup, LayerKind, Model, ModelError, ModelSpec, Readout,
+    Segment, Span, Tail, Want, legal,
 };
 
 /// A Llama-family model on one MLX device.
@@ -76,7 +77,6 @@ pub struct MlxModel {
     spec: ModelSpec,
     shape: Shape,
     network: Network,
-    dtype: Dtype,
     stream: Stream,
     /// Where cached state lies; none for memory of MLX's own.
     pool: Option<Pool>,
@@ -112,6 +112,16 @@ pub struct MlxOptions {
     /// tokens from the middle of a context, and state that the pager keeps in eight bits,
     /// change what is computed, and are not covered.
     pub deterministic: bool,
+    /// The type in which keys and values are cached: in tails, in segments, in host memory and on
+    /// the disk. `None` is what the device computes in: `f32` on the CPU, `bf16` on a GPU.
+    ///
+    /// With [`Bf16`](FloatKind::Bf16) and [`F16`](FloatKind::F16) a budget holds twice as many
+    /// tokens, and less memory is read in each step; all is computed in `f32` as before, so
+    /// that only the rounding of what is cached shows (docs/performance.md has figures).
+    /// `Bf16` has the range of `f32`, and 8 significant bits: the safe choice for any model. `F16`
+    /// has 11, and keeps what is beyond 65,504 as that: for models whose keys are known to be smaller. A
+    /// GPU takes `None` and `Bf16` only.
+    pub cache_dtype: Option<FloatKind>,
 }
 
 /// Kinds of devices.
@@ -131,6 +141,7 @@ impl Default for MlxOptions {
             spare_bytes_max: 128 << 20,
             kernels: true,
             deterministic: false,
+            cache_dtype: None,
         }
     }
 }
@@ -141,10 +152,11 @@ impl MlxModel {
     ///
     /// # Errors
     ///
-    /// [`ModelError::Device`] when the device is not there.
+    /// [`ModelError::Device`] when the device is not there, and [`ModelError::Option`] when
+    /// it does not do what an option asks for.
     pub fn outline(files: &ModelFiles, options: &MlxOptions) -> Result<ModelSpec, ModelError> {
-        let dtype = options.device()?.dtype();
-        Ok(spec(files, &Shape::of(files.config()), dtype, 0))
+        let cached = Cached::as_it_is(options.cached_on(options.device()?)?);
+        Ok(spec(files, &Shape::of(files.config(), cached), 0))
     }
 
     /// Puts the model in `files` on a device.
@@ -157,11 +169,13 @@ impl MlxModel {
     ///
     /// [`ModelError::Device`] when the device is not there or out of memory, or when MLX
     /// was set up for kernels of another version of this crate,
-    /// [`ModelError::NotDeterministic`] when it is to be and cannot, and what
+    /// [`ModelError::NotDeterministic`] when it is to be and cannot, [`ModelError::Option`] when
+    /// the device does not do what another option asks for, and what
     /// [`ModelFiles::tensor`] answers.
     pub fn load(files: &ModelFiles, options: MlxOptions) -> Result<Self, ModelError> {
         memory::set_cache_limit(options.cache_bytes_max)?;
         let device = options.device()?;
+        let kind = options.cached_on(device)?;
         let gpu = device == MlxDevice::Gpu;
         let dtype = device.dtype();
         let stream = Stream::new_with_device(&match device {
@@ -176,9 +190,11 @@ impl MlxModel {
         if let Some(stream) = &kernels {
             bridge::queue_more(stream);
         }
-        let adopts = kernels.is_some() && bridge::memory::can_adopt();
+        let mut shape = Shape::of(files.config(), Cached::as_it_is(kind));
+        shape.cached.in_words = kernels.is_some() && shape.kernel_heads().supported();
+        let takes_words = shape.cached.array_dtype() == Dtype::Float32;
+        let adopts = kernels.is_some() && takes_words && bridge::memory::can_adopt();
         let pool = adopts.then(|| Pool::new(options.spare_bytes_max));
-        let shape = Shape::of(files.config());
         if options.deterministic {
             can_be_deterministic(files.config(), &shape, device, kernels.is_some())?;
         }
@@ -187,9 +203,7 @@ impl MlxModel {
             false => Order::OfStep,
         };
         let means = match &kernels {
-            Some(stream) if shape.kernel_heads().supported() => {
-                Means::Kernel(stream.clone(), order)
-            }
+            Some(stream) if shape.cached.in_words => Means::Kernel(stream.clone(), order),
             _ if gpu => Means::Fused,
             _ => Means::Composed,
         };
@@ -208,13 +222,12 @@ impl MlxModel {
             let Network { attention, ops, .. } = &network;
             let has_kernels = ops.kernels.is_some();
             let (means, is_sure) = (&attention.means, options.deterministic);
-            Inputs::new(files.identity(), dtype, device, means, has_kernels, is_sure).identity()
+            Inputs::new(files.identity(), kind, device, means, has_kernels, is_sure).identity()
         };
         Ok(Self {
-            spec: spec(files, &shape, dtype, identity),
+            spec: spec(files, &shape, identity),
             shape,
             network,
-            dtype,
             stream,
             pool,
             in_air: Rc::new(()),
@@ -318,7 +331,7 @@ impl Model for MlxModel {
     }
 
     fn tail(&mut self, _path: &[Rc<MlxSegment>], room: usize) -> Result<MlxTail, ModelError> {
-        Ok(MlxTail::new(&self.shape, self.dtype, room))
+        Ok(MlxTail::new(&self.shape, room))
     }
 
     fn launch(&mut self, spans: &mut [Span<'_, Self>]) -> Result<MlxFlight, ModelError> {
@@ -408,6 +421,7 @@ impl Model for MlxModel {
         let kept_tokens: usize = tokens[..kept].iter().sum();
         let removal = Removal {
             rotary: &self.network.attention.rotary,
+            cached: self.shape.cached,
             unsealed: &path[kept..],
             removed: removed.start - kept_tokens..removed.end - kept_tokens,
         };
@@ -417,7 +431,6 @@ impl Model for MlxModel {
     fn packer(&self) -> MlxPacker {
         MlxPacker {
             shape: self.shape,
-            dtype: self.dtype,
             pool: self.pool.clone(),
         }
     }
@@ -455,6 +468,20 @@ impl MlxOptions {
             (device, best) => Ok(device.unwrap_or(best)),
         }
     }
+
+    /// What state is cached in on this device.
+    fn cached_on(&self, device: MlxDevice) -> Result<FloatKind, ModelError> {
+        match (self.cache_dtype, device) {
+            (kind, MlxDevice::Cpu) => Ok(kind.unwrap_or(FloatKind::F32)),
+            (None | Some(FloatKind::Bf16), MlxDevice::Gpu) => Ok(FloatKind::Bf16),
+            (Some(kind), MlxDevice::Gpu) => Err(ModelError::Option {
+                field: "cache_dtype",
+                found: format!("{kind} on a GPU"),
+                expected: "`None` or `Some(FloatKind::Bf16)` there; any kind with `device: \
+                           Some(MlxDevice::Cpu)`",
+            }),
+        }
+    }
 }
 
 impl MlxDevice {
@@ -478,13 +505,13 @@ impl std::fmt::Debug for MlxModel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("MlxModel")
             .field("spec", &self.spec)
-            .field("dtype", &self.dtype)
+            .field("cached", &self.shape.cached.kind)
             .field("stream", &self.stream)
             .finish_non_exhaustive()
     }
 }
 
-fn spec(files: &ModelFiles, shape: &Shape, dtype: Dtype, identity: u64) -> ModelSpec {
+fn spec(files: &ModelFiles, shape: &Shape, identity: u64) -> ModelSpec {
     let config = files.config();
     ModelSpec {
         name: config.name.clone(),
@@ -498,7 +525,7 @@ fn spec(files: &ModelFiles, shape: &Shape, dtype: Dtype, identity: u64) -> Model
                 Some(tokens) => LayerKind::Window { tokens },
             },
             layers: shape.layers,
-            bytes: shape.bytes_per_token(dtype),
+            bytes: shape.bytes_per_token(),
         }],
         tail_block_tokens: tail::BLOCK_TOKENS,
         can_shift: true,

@@ -33,6 +33,8 @@ pub(super) enum Sides {
     MlxLm,
     /// Ours in the deterministic mode ÷ ours as it is otherwise.
     Fast,
+    /// Ours with state cached in bf16 ÷ ours with state in f32.
+    F32,
 }
 
 impl Sides {
@@ -40,6 +42,7 @@ impl Sides {
         match self {
             Sides::MlxLm => workbench.against_mlx_lm(),
             Sides::Fast => workbench.against_fast(),
+            Sides::F32 => workbench.against_f32(),
         }
     }
 }
@@ -71,6 +74,40 @@ pub(super) fn decode(
     }
     let tokens = (sequences * steps) as f64;
     Ok(agreement.note(compared(&pairs, tokens, "tok/s")))
+}
+
+/// The mean negative log-likelihood of a recorded text with state cached in bf16 ÷ in f32.
+pub(super) fn cached_bf16_loss(workbench: &mut Workbench) -> Result<Measured> {
+    let (ours, theirs) = workbench.against_f32()?;
+    let bytes = |side: &Side| side.hello().number("cached_token_bytes");
+    let bytes = [bytes(ours)?, bytes(theirs)?];
+    let request = json!({ "do": "loss", "text": recorded_text()? });
+    let loss = |side: &mut Side| side.ask(&request)?.number("loss");
+    let [bf16, f32] = [loss(ours)?, loss(theirs)?];
+    let remark = format!(
+        "{bf16:.5} against {f32:.5}, {:+.3} %; {} against {} bytes a token",
+        100.0 * (bf16 / f32 - 1.0),
+        bytes[0],
+        bytes[1],
+    );
+    Ok(Measured::new(vec![(bf16 / f32 - 1.0).abs()]).remark(remark))
+}
+
+/// The prompts of the recorded generations and what follows each, as one text.
+fn recorded_text() -> Result<Vec<u64>> {
+    let json = include_str!("../../../tests/data/reference_generations.json");
+    let json: Value = serde_json::from_str(json)?;
+    let cases = json["models"][0]["cases"].as_array();
+    let tokens = |of: &Value| {
+        let tokens = of
+            .as_array()
+            .map(|all| all.iter().filter_map(Value::as_u64));
+        tokens.into_iter().flatten().collect::<Vec<u64>>()
+    };
+    let text = cases.into_iter().flatten();
+    Ok(text
+        .flat_map(|case| [tokens(&case["ids"]), tokens(&case["greedy"])].concat())
+        .collect())
 }
 
 /// Prefill tokens/s of a prompt of so many tokens, up to its first token, ÷ the other side's.
