@@ -101,6 +101,23 @@ async fn together_and_warm_give_the_reference_tokens() {
     engine.shutdown(Shutdown::Abort).await;
 }
 
+/// A budget that is not set follows from the machine's memory, and holds the worst case.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_budget_is_chosen_from_the_machines_memory() {
+    let engine = Engine::open(model()).unwrap().start().await.unwrap();
+    let budget = engine.device_budget();
+    let left = budget.chosen_from.expect("Linux tells");
+    let spec = engine.model();
+    let worst = spec.tail_bytes(spec.context_tokens_max) + budget.scratch_bytes;
+    assert_eq!(budget.proven_bytes, worst);
+    let most = (left / 2).max(worst);
+    assert!(
+        (most - (1 << 20)..=most).contains(&budget.bytes),
+        "{budget:?}"
+    );
+    engine.shutdown(Shutdown::Abort).await;
+}
+
 /// The budget is counted in the bytes of the type in which state is cached.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn state_in_bf16_takes_half_of_the_budget() {

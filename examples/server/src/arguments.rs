@@ -220,9 +220,12 @@ pub struct EngineSettings {
     #[arg(long, value_name = "N", default_value_t = SchedulerConfig::default().step_tokens_max)]
     pub step_tokens: usize,
 
-    /// Device memory for cached state, in MiB
-    #[arg(long, value_name = "MIB", default_value_t = CacheConfig::default().device_bytes_max >> 20)]
-    pub cache_mib: usize,
+    /// Device memory for cached state and a step's scratch, in MiB
+    ///
+    /// Chosen from what is free once the model is loaded, if not given: half of it on a CPU,
+    /// nine tenths on a GPU. What was chosen is logged at the start.
+    #[arg(long, value_name = "MIB")]
+    pub cache_mib: Option<usize>,
 
     /// Host memory for what the device has no room for, in MiB; 0 is none
     ///
@@ -391,7 +394,9 @@ impl Arguments {
         config.scheduler.queue_max = engine.queue_max;
         config.scheduler.step_tokens_max = engine.step_tokens.max(engine.sequences_max);
         config.scheduler.unread_timeout = self.conduct.unread_time();
-        config.cache.device_bytes_max = mib(engine.cache_mib);
+        if let Some(cache_mib) = engine.cache_mib {
+            config.cache.device_bytes_max = mib(cache_mib);
+        }
         config.cache.block_tokens = self.fleet.kv_events_block_size;
         let host_mib = match engine.disk {
             Some(_) => HOST_MIB_WITH_DISK,

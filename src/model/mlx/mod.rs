@@ -44,6 +44,7 @@ mod weights;
 use std::ops::Range;
 use std::rc::Rc;
 
+use mlx_rs::ops::zeros_dtype;
 use mlx_rs::{Device, DeviceType, Dtype, Stream, memory, transforms, with_stream};
 
 pub use flight::MlxFlight;
@@ -66,9 +67,13 @@ use self::weights::Weights;
 use super::sampling::Drawing;
 use super::weights::{LlamaConfig, ModelFiles};
 use super::{
-    DeviceMemory, Extent, FloatKind, LayerGroup, LayerKind, Model, ModelError, ModelSpec, Readout,
-    Segment, Span, Tail, Want, legal,
+    DeviceMemory, Extent, FloatKind, LayerGroup, LayerKind, MemoryLeft, Model, ModelError,
+    ModelSpec, Readout, Segment, Span, Tail, Want, legal,
 };
+use crate::machine;
+
+/// A GPU's memory is tried in pieces of so many bytes.
+const TRIED_PIECE_BYTES: usize = 64 << 20;
 
 /// A Llama-family model on one MLX device.
 ///
@@ -77,6 +82,7 @@ pub struct MlxModel {
     spec: ModelSpec,
     shape: Shape,
     network: Network,
+    device: MlxDevice,
     stream: Stream,
     /// Where cached state lies; none for memory of MLX's own.
     pool: Option<Pool>,
@@ -228,6 +234,7 @@ impl MlxModel {
             spec: spec(files, &shape, identity),
             shape,
             network,
+            device,
             stream,
             pool,
             in_air: Rc::new(()),
@@ -444,6 +451,28 @@ impl Model for MlxModel {
         Ok(parcel.into_segment(&self.shape))
     }
 
+    fn memory_left(&self) -> Option<MemoryLeft> {
+        if self.device == MlxDevice::Cpu {
+            let bytes = machine::free_bytes()?;
+            return Some(MemoryLeft {
+                bytes,
+                is_host: true,
+            });
+        }
+        let (limit, active) = (memory::memory_limit().ok()?, memory::active_memory().ok()?);
+        Some(MemoryLeft {
+            bytes: limit.saturating_sub(active),
+            is_host: false,
+        })
+    }
+
+    fn try_memory(&mut self, bytes: usize) -> Result<usize, ModelError> {
+        if self.device == MlxDevice::Cpu {
+            return Ok(machine::try_memory(bytes));
+        }
+        with_stream(&self.stream, || try_device_memory(bytes))
+    }
+
     fn memory(&self) -> DeviceMemory {
         let (active, peak) = (memory::active_memory(), memory::peak_memory());
         let (active, peak) = (active.unwrap_or(0), peak.unwrap_or(0));
@@ -453,6 +482,25 @@ impl Model for MlxModel {
             peak_bytes: peak.max(adopted.map_or(0, |pool| pool.peak_bytes_beside(active))),
         }
     }
+}
+
+/// Takes memory of MLX's own, in pieces that are written to, until the device refuses one.
+fn try_device_memory(bytes: usize) -> Result<usize, ModelError> {
+    let (mut taken, mut pieces) = (0, Vec::new());
+    while taken < bytes {
+        let size = TRIED_PIECE_BYTES.min(bytes - taken);
+        let piece = zeros_dtype(&[size as i32], Dtype::Uint8);
+        let written = piece.and_then(|piece| transforms::eval([&piece]).map(|()| piece));
+        let Ok(piece) = written else {
+            break;
+        };
+        taken += size;
+        pieces.push(piece);
+    }
+    drop(pieces);
+    memory::clear_cache()?;
+    memory::reset_peak_memory()?;
+    Ok(taken)
 }
 
 impl MlxOptions {
