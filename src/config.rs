@@ -179,7 +179,9 @@ pub struct CacheConfig {
     /// pinned is not there for live sequences.
     pub pinned_bytes_max: Option<usize>,
     /// Sequences as long as the model's whole context that must fit at once. The
-    /// engine does not start on a budget that is too small for them.
+    /// engine does not start on a budget, or a device, that is too small for them: it takes
+    /// and writes to as much once, at about 4 GB in a second on a CPU. 0 asks for none, where no
+    /// request is that long.
     pub full_sequences_min: usize,
     /// Tokens of a block, as which those who follow it are told what is cached: see
     /// [`Engine::follow_blocks`](crate::Engine::follow_blocks). What reads them says which

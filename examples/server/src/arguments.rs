@@ -451,6 +451,12 @@ mod tests {
         );
         assert_eq!(oracle.engine_config().text, TextConfig::default());
         assert!(parse("server --oracle --model x").is_err());
+        assert_eq!(config.cache.device_bytes_max, 0, "to be chosen");
+        let set = parse("server --model x --cache-mib 5 --cache-dtype bf16").expect("whole");
+        assert_eq!(set.engine_config().cache.device_bytes_max, 5 << 20);
+        assert_eq!(set.cache_dtype, Some(CacheDtype::Bf16));
+        assert!(parse("server --model x --cache-dtype int8").is_err());
+        assert!(parse("server --oracle --cache-dtype bf16").is_err());
         let disk = parse("server --oracle --disk x").expect("enough");
         let config = disk.engine_config();
         assert_eq!(config.validate(), Ok(()));
