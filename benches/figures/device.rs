@@ -83,6 +83,16 @@ pub(crate) enum Mode {
     Cached(FloatKind),
 }
 
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Mode::Fast => f.write_str("as it is by default"),
+            Mode::Deterministic => f.write_str("that is deterministic"),
+            Mode::Cached(kind) => write!(f, "with state cached in {kind}"),
+        }
+    }
+}
+
 /// Answers requests with this model on MLX.
 #[cfg(feature = "mlx")]
 pub(crate) fn serve(path: &Path, mode: Mode) -> Result<()> {
@@ -111,8 +121,8 @@ pub(crate) fn serve(path: &Path, mode: Mode) -> Result<()> {
 }
 
 #[cfg(not(feature = "mlx"))]
-pub(crate) fn serve(_path: &Path, _mode: Mode) -> Result<()> {
-    Err("built without MLX: build with `--features mlx`".into())
+pub(crate) fn serve(_path: &Path, mode: Mode) -> Result<()> {
+    Err(format!("built without MLX, for a model {mode}: build with `--features mlx`").into())
 }
 
 /// Prints what two steps under way are worth with this model on MLX.
