@@ -154,6 +154,12 @@ pub struct CacheConfig {
     /// Device bytes for cached state (sealed segments and the tails of live sequences)
     /// and a step's scratch. Weights come on top. A request that could never fit is
     /// refused.
+    ///
+    /// 0, as it is unless set, has it chosen when the model is loaded: half of the memory that
+    /// is free on a CPU, less `pager.host_bytes_max`, where the machine and the process's control
+    /// groups both count; nine tenths of what a GPU has left; 2 GiB where the device cannot tell.
+    /// The engine logs what it chose, and [tells](crate::Engine::device_budget). Set it where
+    /// other programs will want the machine's memory, or all of it is the engine's.
     pub device_bytes_max: usize,
     /// A new sequence waits for another's prefill only if that spares it at least
     /// this many tokens.
@@ -173,7 +179,9 @@ pub struct CacheConfig {
     /// pinned is not there for live sequences.
     pub pinned_bytes_max: Option<usize>,
     /// Sequences as long as the model's whole context that must fit at once. The
-    /// engine does not start on a budget that is too small for them.
+    /// engine does not start on a budget, or a device, that is too small for them: it takes
+    /// and writes to as much once, at about 4 GB in a second on a CPU. 0 asks for none, where no
+    /// request is that long.
     pub full_sequences_min: usize,
     /// Tokens of a block, as which those who follow it are told what is cached: see
     /// [`Engine::follow_blocks`](crate::Engine::follow_blocks). What reads them says which
@@ -288,7 +296,7 @@ impl Default for RecoveryConfig {
 impl Default for CacheConfig {
     fn default() -> Self {
         Self {
-            device_bytes_max: 2 << 30,
+            device_bytes_max: 0,
             share_tokens_min: 16,
             eviction: EvictionPolicy::default(),
             slot_choice: SlotChoice::default(),
@@ -316,6 +324,9 @@ impl Default for PagerConfig {
 }
 
 impl CacheConfig {
+    /// What `device_bytes_max` is where it is not set and the device cannot tell what it has.
+    pub const DEVICE_BYTES: usize = 2 << 30;
+
     /// Device bytes that pins may hold.
     #[must_use]
     pub fn pinned_bytes_max(&self) -> usize {
@@ -357,14 +368,17 @@ impl EngineConfig {
             "scheduler.user_requests_max",
             self.scheduler.user_requests_max.unwrap_or(usize::MAX),
         )?;
-        bytes("cache.device_bytes_max", self.cache.device_bytes_max)?;
+        let is_set = self.cache.device_bytes_max > 0;
+        if is_set {
+            bytes("cache.device_bytes_max", self.cache.device_bytes_max)?;
+        }
         positive("cache.block_tokens", self.cache.block_tokens)?;
         positive(
             "cache.restore_interval_tokens",
             self.cache.restore_interval_tokens,
         )?;
         let pinned_bytes_max = self.cache.pinned_bytes_max();
-        if pinned_bytes_max > self.cache.device_bytes_max {
+        if is_set && pinned_bytes_max > self.cache.device_bytes_max {
             return Err(ConfigError {
                 field: "cache.pinned_bytes_max",
                 found: pinned_bytes_max.to_string(),
@@ -537,9 +551,25 @@ impl EngineConfig {
             .saturating_mul(self.scheduler.step_tokens_max)
     }
 
+    /// What must fit on the device at once, whatever else gives way.
+    #[must_use]
+    pub fn worst_case(&self, spec: &ModelSpec) -> WorstCase {
+        let context_tokens = self.context_tokens_max(spec);
+        let tail = spec.tail_bytes(context_tokens);
+        let full_sequences = self.cache.full_sequences_min;
+        WorstCase {
+            full_sequences,
+            context_tokens,
+            // One byte at least is left for the cache.
+            tail_bytes: tail.saturating_mul(full_sequences).max(1),
+            scratch_bytes: self.scratch_bytes(spec),
+        }
+    }
+
     /// Checks the context limit against the model's, and the budget against the worst
     /// case: so many sequences of the whole context at once, and the largest step's
-    /// scratch. So there is always one that can go on, whoever else must give way.
+    /// scratch. So there is always one that can go on, whoever else must give way. A budget
+    /// that is to be chosen is judged when the model is loaded.
     ///
     /// # Errors
     ///
@@ -557,12 +587,10 @@ impl EngineConfig {
                 .into(),
             });
         }
-        let tail = spec.tail_bytes(context);
-        let tails = tail.saturating_mul(self.cache.full_sequences_min);
-        let scratch = self.scratch_bytes(spec);
-        // One byte at least is left for the cache.
-        let needed = tails.max(1).saturating_add(scratch);
-        match needed <= self.cache.device_bytes_max {
+        let worst = self.worst_case(spec);
+        let (needed, scratch) = (worst.bytes(), worst.scratch_bytes);
+        let budget = self.cache.device_bytes_max;
+        match budget == 0 || needed <= budget {
             true => Ok(()),
             false => Err(ConfigError {
                 field: "cache.device_bytes_max",
@@ -577,6 +605,37 @@ impl EngineConfig {
                 .into(),
             }),
         }
+    }
+}
+
+/// What must fit on the device at once: see [`EngineConfig::worst_case`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorstCase {
+    /// Sequences of the whole context: `cache.full_sequences_min`.
+    pub full_sequences: usize,
+    /// Tokens of each.
+    pub context_tokens: usize,
+    /// Bytes of all their cached state.
+    pub tail_bytes: usize,
+    /// Bytes that the largest step needs beside it.
+    pub scratch_bytes: usize,
+}
+
+impl WorstCase {
+    /// All bytes together.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.tail_bytes.saturating_add(self.scratch_bytes)
+    }
+}
+
+impl std::fmt::Display for WorstCase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} for {} sequences of {} tokens, and {} for the largest step's scratch",
+            self.tail_bytes, self.full_sequences, self.context_tokens, self.scratch_bytes
+        )
     }
 }
 

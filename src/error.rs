@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::SequenceId;
 use crate::cache::CacheError;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, WorstCase};
 use crate::grammar::GrammarBound;
 use crate::model::ModelError;
 use crate::pager::tiers::TierError;
@@ -34,6 +34,22 @@ pub enum StartError {
     /// The model could not be loaded.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// The device has not the memory that the worst case needs, whatever the budget says.
+    #[error(
+        "the device has {available_bytes} bytes left and {needed_bytes} are needed: {worst}; \
+         lower `cache.full_sequences_min`, `context_tokens_max` or `scheduler.step_tokens_max`, \
+         or give the device more memory (the device: {why})"
+    )]
+    DeviceMemory {
+        /// Bytes that the worst case needs.
+        needed_bytes: usize,
+        /// Bytes that there were; 0 where the device failed and did not tell.
+        available_bytes: usize,
+        /// What they are needed for.
+        worst: WorstCase,
+        /// How it is known.
+        why: String,
+    },
     /// The pager's folder cannot be used.
     #[error("the pager cannot use its folder: {0}")]
     Disk(#[from] TierError),

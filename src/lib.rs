@@ -61,6 +61,8 @@ mod engine;
 pub mod error;
 pub mod grammar;
 mod ids;
+#[cfg(any(test, feature = "mlx"))]
+mod machine;
 pub mod model;
 mod open;
 pub mod pager;
@@ -78,7 +80,9 @@ mod telemetry;
 pub mod text;
 pub mod watch;
 
-pub use engine::{BlockBatch, BlockEvents, Engine, EngineBuilder, Health, HealthState, Shutdown};
+pub use engine::{
+    BlockBatch, BlockEvents, DeviceBudget, Engine, EngineBuilder, Health, HealthState, Shutdown,
+};
 pub use ids::{CopyId, PinId, SegmentId, SequenceId, SlotId, TokenId, UserId};
 pub use open::text_of;
 pub use request::Request;

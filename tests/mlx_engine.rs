@@ -6,9 +6,9 @@
 mod model;
 
 use model::model;
-use motet::model::ModelSpec;
 use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions};
 use motet::model::weights::ModelFiles;
+use motet::model::{FloatKind, ModelSpec};
 use motet::request::Completion;
 use motet::text::{Message, TextCodec};
 use motet::{Engine, Request, Shutdown, TokenId, text_of};
@@ -125,6 +125,49 @@ async fn together_and_warm_give_the_reference_tokens() {
         }
     }
     engine.shutdown(Shutdown::Abort).await;
+}
+
+/// A budget that is not set follows from the machine's memory, and holds the worst case.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_budget_is_chosen_from_the_machines_memory() {
+    let engine = Engine::open(model()).unwrap().start().await.unwrap();
+    let budget = engine.device_budget();
+    let left = budget.chosen_from.expect("Linux tells");
+    let spec = engine.model();
+    let worst = spec.tail_bytes(spec.context_tokens_max) + budget.scratch_bytes;
+    assert_eq!(budget.proven_bytes, worst);
+    let most = (left / 2).max(worst);
+    assert!(
+        (most - (1 << 20)..=most).contains(&budget.bytes),
+        "{budget:?}"
+    );
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+/// The budget is counted in the bytes of the type in which state is cached.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn state_in_bf16_takes_half_of_the_budget() {
+    let mut bytes = Vec::new();
+    for kind in [FloatKind::F32, FloatKind::Bf16] {
+        let options = MlxOptions {
+            cache_dtype: Some(kind),
+            ..MlxOptions::default()
+        };
+        let builder = Engine::open_with(model(), options).unwrap();
+        let engine = builder.start().await.unwrap();
+        for case in references() {
+            let request = Request::tokens(case.ids).output_tokens_max(1);
+            let stream = engine.submit(request).await.unwrap();
+            stream.collect().await.unwrap();
+        }
+        while engine.stats().running > 0 {
+            tokio::task::yield_now().await;
+        }
+        bytes.push(engine.stats().cache.sealed_bytes);
+        engine.shutdown(Shutdown::Abort).await;
+    }
+    assert!(bytes[0] > 0);
+    assert_eq!(bytes[0], 2 * bytes[1]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,7 +11,7 @@ use common::{bytes, engine, small, until};
 use motet::config::{DiskConfig, EngineConfig, InterToken};
 use motet::error::{StartError, SubmitError};
 use motet::model::oracle::{Oracle, OracleConfig};
-use motet::model::{Model, ModelError};
+use motet::model::{Model, ModelError, ModelSpec};
 use motet::text::Chat;
 use motet::{Engine, HealthState, Request, Shutdown};
 
@@ -130,6 +130,110 @@ fn settings_that_cannot_be_meant_are_refused_by_name() {
         assert_eq!(found, field);
         assert!(told.contains("expected"), "{told}");
     }
+}
+
+/// An oracle whose steps need memory of their own.
+fn with_scratch() -> OracleConfig {
+    OracleConfig {
+        scratch_bytes_per_token: 48,
+        ..oracle()
+    }
+}
+
+/// What that oracle says of itself.
+fn spec_with_scratch() -> ModelSpec {
+    let oracle = Oracle::new(with_scratch()).expect("a valid oracle");
+    oracle.spec().clone()
+}
+
+/// Settings that leave the budget to be chosen.
+fn unset() -> EngineConfig {
+    let mut config = small();
+    config.cache.device_bytes_max = 0;
+    config.cache.full_sequences_min = 2;
+    config
+}
+
+async fn start_on(device_bytes: usize, config: EngineConfig) -> Result<Engine, StartError> {
+    let oracle = OracleConfig {
+        device_bytes: Some(device_bytes),
+        ..with_scratch()
+    };
+    let build = move || Oracle::new(oracle.clone()).map_err(|e| ModelError::Device(e.to_string()));
+    Engine::builder(build).config(config).start().await
+}
+
+/// Scratch and full sequences both count, to the byte, whether the budget is set or not.
+#[tokio::test]
+async fn a_device_that_is_too_small_is_told_at_the_start() {
+    let spec = spec_with_scratch();
+    let mut set = unset();
+    set.cache.device_bytes_max = 1 << 30;
+    for config in [unset(), set] {
+        let scratch = config.scratch_bytes(&spec);
+        let needed = 2 * spec.tail_bytes(512) + scratch;
+        assert!(scratch > 0);
+        let error = start_on(needed - 1, config.clone()).await.err();
+        match error.expect("a byte is missing") {
+            StartError::DeviceMemory {
+                needed_bytes,
+                available_bytes,
+                worst,
+                ..
+            } => {
+                assert_eq!((needed_bytes, available_bytes), (needed, needed - 1));
+                assert_eq!(worst.scratch_bytes, scratch);
+            }
+            other => panic!("{other}"),
+        }
+        let engine = start_on(needed, config).await.expect("it just fits");
+        let budget = engine.device_budget();
+        assert_eq!(
+            (budget.proven_bytes, budget.scratch_bytes),
+            (needed, scratch)
+        );
+        engine.shutdown(Shutdown::Abort).await;
+    }
+}
+
+/// The scratch of the largest step is part of a budget that is set.
+#[tokio::test]
+async fn a_budget_without_room_for_scratch_is_refused() {
+    let spec = spec_with_scratch();
+    let mut config = small();
+    config.cache.full_sequences_min = 1;
+    let needed = spec.tail_bytes(512) + config.scratch_bytes(&spec);
+    assert!(config.scratch_bytes(&spec) > 0);
+    config.cache.device_bytes_max = needed - 1;
+    let unloaded = || -> Result<Oracle, ModelError> { panic!("nothing is to be loaded") };
+    let builder = Engine::builder(unloaded).outline(spec.clone());
+    let error = builder.config(config.clone()).start().await.err();
+    let told = error.expect("a byte is missing").to_string();
+    assert!(told.contains(&format!("at least {needed} bytes")), "{told}");
+    config.cache.device_bytes_max = needed;
+    let engine = engine(&with_scratch(), config).await;
+    let of_cache = engine.config().cache.device_bytes_max;
+    assert_eq!(of_cache, spec.tail_bytes(512));
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn a_budget_that_is_not_set_is_chosen_from_what_the_device_has() {
+    let check = async |device_bytes: Option<usize>, bytes: usize| {
+        let oracle = OracleConfig {
+            device_bytes,
+            ..with_scratch()
+        };
+        let engine = engine(&oracle, unset()).await;
+        let budget = engine.device_budget();
+        assert_eq!((budget.bytes, budget.chosen_from), (bytes, device_bytes));
+        let of_cache = engine.config().cache.device_bytes_max;
+        assert_eq!(of_cache, bytes - budget.scratch_bytes);
+        engine.shutdown(Shutdown::Abort).await;
+    };
+    check(Some(10 << 30), 9 << 30).await;
+    check(Some(20 << 20), 18 << 20).await;
+    check(None, 2 << 30).await;
 }
 
 #[tokio::test]

@@ -45,6 +45,28 @@ pub(crate) fn prefill<M: Model>(model: &mut M, prompt: &[TokenId]) -> Result<(f6
     Ok((seconds, token(&readouts[0])?))
 }
 
+/// The mean negative log-likelihood of each token of a text after those before it, evaluated in
+/// chunks.
+pub(crate) fn loss<M: Model>(model: &mut M, text: &[TokenId]) -> Result<f64> {
+    let (_, before) = text.split_last().ok_or("no tokens to expect")?;
+    let mut slot = Slot::open(model, Vec::new())?;
+    let (mut sum, mut next) = (0.0, text[1..].iter());
+    for chunk in before.chunks(CHUNK_TOKENS / 4) {
+        let mut span = slot.span(chunk, false);
+        span.want = Want::Logits;
+        let Some(Readout::Logits(logits)) = model.step(&mut [span])?.pop() else {
+            return Err("expected logits".into());
+        };
+        let rows = logits.chunks_exact(logits.len() / chunk.len());
+        for (row, next) in rows.zip(&mut next) {
+            let expected = f64::from(row[*next as usize]);
+            let all: f64 = row.iter().map(|x| (f64::from(*x) - expected).exp()).sum();
+            sum += all.ln();
+        }
+    }
+    Ok(sum / before.len() as f64)
+}
+
 impl<M: Model> Batch<M> {
     /// Prefills all prompts and draws each sequence's first token.
     pub(crate) fn open(

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use motet::model::Model;
 use motet::model::oracle::{self, OracleConfig};
+use motet::model::{FloatKind, Model};
 
 use crate::Result;
 
@@ -72,9 +72,30 @@ pub(crate) fn oracle() -> Result<oracle::Oracle> {
     Ok(oracle::Oracle::new(config)?)
 }
 
+/// How a model is run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Mode {
+    /// As it is by default.
+    Fast,
+    /// With every sum in its sequence's order.
+    Deterministic,
+    /// With state cached in this type.
+    Cached(FloatKind),
+}
+
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Mode::Fast => f.write_str("as it is by default"),
+            Mode::Deterministic => f.write_str("that is deterministic"),
+            Mode::Cached(kind) => write!(f, "with state cached in {kind}"),
+        }
+    }
+}
+
 /// Answers requests with this model on MLX.
 #[cfg(feature = "mlx")]
-pub(crate) fn serve(path: &Path, deterministic: bool) -> Result<()> {
+pub(crate) fn serve(path: &Path, mode: Mode) -> Result<()> {
     use motet::model::mlx::{MlxModel, MlxOptions};
     use motet::model::weights::ModelFiles;
 
@@ -84,7 +105,11 @@ pub(crate) fn serve(path: &Path, deterministic: bool) -> Result<()> {
         .map(|name| Ok(files.tensor(name)?.elements()))
         .sum::<Result<usize>>()?;
     let options = MlxOptions {
-        deterministic,
+        deterministic: matches!(mode, Mode::Deterministic),
+        cache_dtype: match mode {
+            Mode::Fast | Mode::Deterministic => None,
+            Mode::Cached(kind) => Some(kind),
+        },
         ..MlxOptions::default()
     };
     let model = MlxModel::load(&files, options)?;
@@ -96,8 +121,8 @@ pub(crate) fn serve(path: &Path, deterministic: bool) -> Result<()> {
 }
 
 #[cfg(not(feature = "mlx"))]
-pub(crate) fn serve(_path: &Path, _deterministic: bool) -> Result<()> {
-    Err("built without MLX: build with `--features mlx`".into())
+pub(crate) fn serve(_path: &Path, mode: Mode) -> Result<()> {
+    Err(format!("built without MLX, for a model {mode}: build with `--features mlx`").into())
 }
 
 /// Prints what two steps under way are worth with this model on MLX.

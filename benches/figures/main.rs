@@ -31,12 +31,17 @@ mod system_prompt;
 use std::error::Error;
 use std::path::Path;
 
+use motet::model::FloatKind;
+
+use device::Mode;
+
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const USAGE: &str = "\
 Motet's side of `cargo xtask bench`; run that instead, or
     figures --serve [MODEL]           answer requests, on the oracle or on this model
     figures --serve-deterministic MODEL  the same, with every sum in its sequence's order
+    figures --serve-cached KIND MODEL the same, with state cached in bf16 or f16
     figures --overlap MODEL           compare one and two steps under way
     figures --profile MODEL [--quick] show where a step's time goes
     figures --export-hf MODEL FOLDER  write the model as f32 safetensors for mlx-lm";
@@ -46,8 +51,14 @@ fn main() -> Result<()> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
         ["--serve"] => protocol::serve(device::oracle()?, &device::Oracle),
-        ["--serve", model] => device::serve(Path::new(model), false),
-        ["--serve-deterministic", model] => device::serve(Path::new(model), true),
+        ["--serve", model] => device::serve(Path::new(model), Mode::Fast),
+        ["--serve-deterministic", model] => device::serve(Path::new(model), Mode::Deterministic),
+        ["--serve-cached", "bf16", model] => {
+            device::serve(Path::new(model), Mode::Cached(FloatKind::Bf16))
+        }
+        ["--serve-cached", "f16", model] => {
+            device::serve(Path::new(model), Mode::Cached(FloatKind::F16))
+        }
         ["--overlap", model] => device::overlap(Path::new(model)),
         ["--profile", model] => device::profile(Path::new(model), false),
         ["--profile", model, "--quick"] => device::profile(Path::new(model), true),

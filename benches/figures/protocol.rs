@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::Result;
-use crate::decoder::{Batch, Prefix, prefill};
+use crate::decoder::{Batch, Prefix, loss, prefill};
 use crate::device::{Allocated, Device};
 use crate::memory::Memory;
 use crate::system_prompt::{self, Load};
@@ -42,6 +42,8 @@ enum Request {
     DecodeRun { batch: String, steps: usize },
     /// Frees a batch.
     DecodeClose { batch: String },
+    /// The mean negative log-likelihood of a text's tokens.
+    Loss { text: Vec<TokenId> },
     /// How much of a shared system prompt an engine evaluates.
     SystemPrompt(Load),
 }
@@ -123,6 +125,7 @@ impl<M: Model, D: Device<M>> Host<'_, M, D> {
                 self.batches.remove(&batch);
                 Ok(json!({}))
             }
+            Request::Loss { text } => Ok(json!({ "loss": loss(&mut self.model, &text)? })),
             Request::SystemPrompt(load) => Ok(json!({ "evaluated": system_prompt::run(load)? })),
         }
     }

@@ -205,7 +205,10 @@ struct Pinned {
 impl CacheCore {
     /// An empty cache for a model of this shape.
     #[must_use]
-    pub fn new(spec: ModelSpec, config: CacheConfig) -> Self {
+    pub fn new(spec: ModelSpec, mut config: CacheConfig) -> Self {
+        if config.device_bytes_max == 0 {
+            config.device_bytes_max = CacheConfig::DEVICE_BYTES;
+        }
         Self {
             trie: Trie::new(config.eviction.policy()),
             spec,

@@ -35,6 +35,7 @@ pub use dock::{Arrived, Dock, ExportQueue, Leaving, NextExport, Quay, dock};
 pub use edit::Edit;
 pub use loader::{Loader, Loading};
 pub use table::Table;
+pub(crate) use table::panic_text;
 pub use work::{DrawerStart, Failure, Input, Lost, Outcome, PlannedSpan, WORK_IN_FLIGHT_MAX, Work};
 
 use crate::model::{Model, ModelError, ModelSpec, Parcel};

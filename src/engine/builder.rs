@@ -12,6 +12,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::Instant;
 
 use super::blocking::{Blocking, TurnLimits};
+use super::budget::{DeviceBudget, Settled};
 use super::draws::Grammars;
 use super::pages::PagerParts;
 use super::{Engine, Later};
@@ -65,6 +66,7 @@ struct Prepared {
     device: Device,
     loader: Loader,
     spec: ModelSpec,
+    budget: DeviceBudget,
     pager: Option<PagerParts>,
 }
 
@@ -77,8 +79,15 @@ async fn prepare<M: Model>(
         fuse,
         simulation,
     } = conditions;
-    let started = Device::start(build, fuse, simulation.clone()).await?;
-    config.validate_for(&started.spec)?;
+    // The first model that is loaded is the one that is asked; those after it are the same.
+    let settled = Settled::default();
+    let build = {
+        let (settled, config) = (settled.clone(), config.clone());
+        move || settled.settle(build()?, &config)
+    };
+    let started = Device::start(build, fuse, simulation.clone()).await;
+    let budget = settled.budget()?;
+    let started = started?;
     let pager = PagerParts::new::<M>(
         &started.spec,
         &config.pager,
@@ -92,6 +101,8 @@ async fn prepare<M: Model>(
         device: started.device,
         loader: started.loader,
         spec: started.spec,
+        // A model that is ready was judged.
+        budget: budget.expect("the model was judged when it was loaded"),
         pager,
     })
 }
@@ -185,14 +196,20 @@ impl EngineBuilder {
             device,
             loader,
             mut spec,
+            budget,
             pager,
         } = (self.prepare)(conditions).await?;
         spec.context_tokens_max = self.config.context_tokens_max(&spec);
         let mut config = self.config;
         // What a step needs beside its cached state is not there for the cache.
-        config.cache.device_bytes_max -= config.scratch_bytes(&spec);
+        config.cache.device_bytes_max = budget.bytes - budget.scratch_bytes;
         let pinned = config.cache.pinned_bytes_max();
         config.cache.pinned_bytes_max = Some(pinned.min(config.cache.device_bytes_max));
+        tracing::info!(
+            bytes = budget.bytes,
+            proven_bytes = budget.proven_bytes,
+            "device memory: {budget}"
+        );
         let telemetry = Arc::new(Telemetry::new());
         let heartbeat = Heartbeat::new();
         let doorbell = Arc::new(Notify::new());
@@ -283,6 +300,7 @@ impl EngineBuilder {
             blocking: Blocking::new(config.text.threads, text_turns(&config.text)),
             grammars: Arc::new(Grammars::new(config.grammar.clone())),
             spec,
+            budget,
             config,
             sequences_made: AtomicUsize::new(0),
             pins_made: AtomicUsize::new(0),

@@ -16,6 +16,7 @@
 
 mod admit;
 mod blocking;
+mod budget;
 mod builder;
 mod draws;
 mod follow;
@@ -54,6 +55,7 @@ use crate::watch::Watching;
 use blocking::Blocking;
 use draws::Grammars;
 
+pub use budget::DeviceBudget;
 pub use builder::EngineBuilder;
 pub use follow::{BlockBatch, BlockEvents};
 pub use health::{Health, HealthState};
@@ -83,6 +85,7 @@ pub struct Engine {
     blocking: Blocking,
     grammars: Arc<Grammars>,
     spec: ModelSpec,
+    budget: DeviceBudget,
     config: EngineConfig,
     sequences_made: AtomicUsize,
     pins_made: AtomicUsize,
@@ -185,6 +188,12 @@ impl Engine {
     #[must_use]
     pub fn config(&self) -> &EngineConfig {
         &self.config
+    }
+
+    /// The device memory that it runs with: as it was set, or as it was chosen at the start.
+    #[must_use]
+    pub fn device_budget(&self) -> DeviceBudget {
+        self.budget
     }
 
     /// The tokenizer and chat template, if the engine has them.

@@ -141,6 +141,16 @@ pub enum ModelError {
         /// What it takes.
         expected: &'static str,
     },
+    /// An option of the backend cannot be met by the model or its device.
+    #[error("option `{field}` is {found}; expected {expected}")]
+    Option {
+        /// The option, as the backend spells it.
+        field: &'static str,
+        /// What it was set to, and where.
+        found: String,
+        /// What would work.
+        expected: &'static str,
+    },
     /// The device failed: out of memory, a kernel error, an injected fault.
     #[error("the device failed: {0}")]
     Device(String),

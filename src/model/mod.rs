@@ -268,6 +268,25 @@ pub trait Model: 'static {
 
     /// Device bytes in use now and at most so far, as the device itself counts.
     fn memory(&self) -> DeviceMemory;
+
+    /// Bytes that are left for cached state and a step's scratch, now that the model is loaded:
+    /// a budget that is not set is chosen from them. `None`, as it is unless overridden,
+    /// where the device cannot tell.
+    fn memory_left(&self) -> Option<MemoryLeft> {
+        None
+    }
+
+    /// Takes so many bytes of the memory that cached state and scratch lie in, writes to all
+    /// of it, since a system may promise memory that it does not have, and gives it back.
+    /// Returns how many bytes there were. An engine asks once, when it starts, for what the
+    /// worst case needs. Without an override all is taken to be there.
+    ///
+    /// # Errors
+    ///
+    /// [`ModelError::Device`] when the device fails in another way than by having less.
+    fn try_memory(&mut self, bytes: usize) -> Result<usize, ModelError> {
+        Ok(bytes)
+    }
 }
 
 /// What the device thread wants to know of a segment.
@@ -289,6 +308,16 @@ pub trait Tail: 'static {
     fn tokens(&self) -> usize;
     /// Device bytes it holds, room to grow included.
     fn bytes(&self) -> usize;
+}
+
+/// Bytes that a device has left, by its own account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryLeft {
+    /// Bytes that nothing uses.
+    pub bytes: usize,
+    /// Whether this is the host's own memory, which other programs and the pager's copies
+    /// live in too.
+    pub is_host: bool,
 }
 
 /// Device bytes, as the device counts them.

@@ -67,7 +67,7 @@ pub struct Floats {
     pub channels: usize,
 }
 
-/// Types of packed numbers.
+/// Types in which numbers are cached and packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FloatKind {
     /// IEEE 754 single precision.
@@ -76,6 +76,16 @@ pub enum FloatKind {
     F16,
     /// The upper half of a single.
     Bf16,
+}
+
+impl std::fmt::Display for FloatKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            FloatKind::F32 => "f32",
+            FloatKind::F16 => "f16",
+            FloatKind::Bf16 => "bf16",
+        })
+    }
 }
 
 impl FloatKind {

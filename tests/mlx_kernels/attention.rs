@@ -6,6 +6,7 @@ use mlx_rs::fast::{self, ScaledDotProductAttentionMask};
 use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::IndexOp;
 use mlx_rs::{Array, ops};
+use motet::model::FloatKind;
 use motet::model::mlx::bridge::Buffer;
 use motet::model::mlx::kernels::{
     self, AttendPlan, Attention, Heads, Order, PartRange, Rotary, SpanRange, TailRange,
@@ -31,6 +32,7 @@ fn attention() -> Attention {
             inverse_frequencies: (0..HEADS.dim / 2).map(frequency).collect(),
             magnitude: 1.0,
         },
+        cached: FloatKind::F32,
     }
 }
 

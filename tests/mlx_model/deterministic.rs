@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions, MlxSegment};
 use motet::model::weights::ModelFiles;
-use motet::model::{Model, ModelError, Packer, Segment, Tail, Want};
+use motet::model::{FloatKind, Model, ModelError, Packer, Segment, Tail, Want};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -177,6 +177,24 @@ fn logits_are_the_same_to_the_last_bit_in_any_schedule() {
     };
     let (different, _) = run(&mut load(&tiny, fast).expect("a model"), 700, 0);
     assert!(different > 0, "schedules do not matter anyway");
+}
+
+/// Each number that is cached is rounded by itself.
+#[test]
+fn state_in_halves_changes_nothing_of_that() {
+    let _serial = one_at_a_time();
+    let tiny = Tiny::new(WHOLE, 70);
+    for kind in [FloatKind::Bf16, FloatKind::F16] {
+        let options = MlxOptions {
+            cache_dtype: Some(kind),
+            ..options()
+        };
+        let mut model = load(&tiny, options).expect("a model");
+        for seed in 0..6 {
+            let (different, rows) = run(&mut model, 700, seed);
+            assert_eq!(different, 0, "of {rows} rows, seed {seed}, {kind}");
+        }
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use motet::TokenId;
 use motet::model::mlx::{MlxModel, MlxOptions, MlxSegment};
 use motet::model::weights::ModelFiles;
-use motet::model::{Model, Packer, Segment, Want};
+use motet::model::{Extent, FloatKind, Model, Packer, Segment, Want};
 use serde_json::Value;
 
 use crate::harness::{
@@ -82,6 +82,7 @@ fn smollm2() {
     state_that_was_moved_is_the_same(&mut model, &cases[4].ids);
     a_shift_is_hardly_noticed(&mut model, &cases);
     eight_bits_are_hardly_noticed(&mut model, &cases);
+    halves_are_hardly_noticed(&mut model, &cases);
 }
 
 #[test]
@@ -111,6 +112,49 @@ fn smollm2_deterministic() {
         };
         assert_eq!(bits(alone), bits(&rows(together, case.ids.len())));
     }
+}
+
+/// State cached in 16 bits: half of the bytes, and the same text expected to within 0.2 %.
+fn halves_are_hardly_noticed(model: &mut MlxModel, cases: &[Case]) {
+    let bytes = |model: &MlxModel| model.spec().segment_bytes(Extent::whole(1));
+    let whole = mean_loss(model, cases);
+    for kind in [FloatKind::Bf16, FloatKind::F16] {
+        let mut halves = load(MlxOptions {
+            cache_dtype: Some(kind),
+            ..MlxOptions::default()
+        });
+        assert_eq!(2 * bytes(&halves), bytes(model), "{kind}");
+        let found = mean_loss(&mut halves, cases);
+        let change = found / whole - 1.0;
+        println!(
+            "{} bytes a token cached in {kind}: mean negative log-likelihood {found:.5}, {whole:.5} \
+             in f32 ({:+.3} %)",
+            bytes(&halves),
+            100.0 * change
+        );
+        assert!(change.abs() < 0.002, "{kind}: {found}, not {whole}");
+        assert!(change != 0.0, "nothing was kept in {kind}");
+    }
+}
+
+/// The mean negative log-likelihood of the cases' texts as one, most of which is evaluated in
+/// chunks over segments and the rest token by token.
+fn mean_loss(model: &mut MlxModel, cases: &[Case]) -> f64 {
+    let text = |case: &Case| [&case.ids[..], &case.greedy].concat();
+    let ids: Vec<TokenId> = cases.iter().flat_map(text).collect();
+    let mut slot = Slot::new(model, &[]);
+    let mut logits = Vec::new();
+    let (before, after) = ids[..ids.len() - 1].split_at(ids.len() - 64);
+    for chunk in before.chunks(100) {
+        logits.append(&mut slot.logits(model, chunk));
+        slot.seal(model, chunk.len());
+    }
+    for token in after {
+        logits.append(&mut slot.logits(model, &[*token]));
+    }
+    let pairs = logits.iter().zip(&ids[1..]);
+    let sum: f64 = pairs.map(|(row, next)| negative_log(row, *next)).sum();
+    sum / logits.len() as f64
 }
 
 fn logits_are_the_reference(model: &mut MlxModel, case: &Case) {

@@ -7,23 +7,25 @@ use std::rc::Rc;
 use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions, MlxParcel, MlxSegment};
 use motet::model::weights::ModelFiles;
 use motet::model::{
-    Extent, Feed, Model, ModelError, Packer, Segment, Span, Tail, Want, conformance,
+    Extent, Feed, FloatKind, Model, ModelError, Packer, Segment, Span, Tail, Want, conformance,
 };
 
 use crate::harness::{Slot, assert_close, one_at_a_time};
 use crate::naive::{NaiveSlot, Scaling, Shape, Tiny};
-use crate::tiny::{PLAIN, TOLERANCE, WINDOWED, both, expected, load, tokens};
+use crate::tiny::{
+    PLAIN, TOLERANCE, WINDOWED, both, expected, load, load_cached, of_every_kind, tokens,
+};
 
 #[test]
 fn the_backend_conforms() {
     let _serial = one_at_a_time();
-    let near = |found: &[f32], truth: &[f32]| {
-        let mut pairs = found.iter().zip(truth);
-        pairs.all(|(found, truth)| (found - truth).abs() <= TOLERANCE)
-    };
     for shape in [PLAIN, WINDOWED] {
         let tiny = Tiny::new(shape, 30);
-        for mut model in both(&tiny) {
+        for (mut model, tolerance) in of_every_kind(&tiny) {
+            let near = |found: &[f32], truth: &[f32]| {
+                let mut pairs = found.iter().zip(truth);
+                pairs.all(|(found, truth)| (found - truth).abs() <= tolerance)
+            };
             let prompts = [tokens(30, 13), tokens(31, 6), tokens(32, 22)];
             conformance::check(&mut model, &prompts, near);
         }
@@ -52,14 +54,14 @@ fn check_cut(shape: Shape, at: usize, cut: impl Fn(&mut MlxModel, Slot) -> Slot)
     let tiny = Tiny::new(shape, 5);
     let tokens = tokens(5, 60);
     let all = expected(&tiny, &tokens);
-    for mut model in both(&tiny) {
+    for (mut model, tolerance) in of_every_kind(&tiny) {
         let mut slot = Slot::new(&mut model, &[]);
         slot.step(&mut model, &tokens[..at], Want::Nothing);
         let mut slot = cut(&mut model, slot);
         let from = slot.tokens();
         let mut found = slot.logits(&mut model, &tokens[from..from + 10]);
         found.append(&mut slot.logits(&mut model, &tokens[from + 10..]));
-        assert_close(&found, &all[from..], TOLERANCE, "after the cut");
+        assert_close(&found, &all[from..], tolerance, "after the cut");
     }
 }
 
@@ -170,10 +172,10 @@ fn removed_tokens_are_as_if_turned_by_hand() {
     for (seed, scaling) in [(20, Scaling::None), (21, Scaling::Llama3)] {
         let tiny = Tiny::new(Shape { scaling, ..PLAIN }, seed);
         let tokens = tokens(seed as usize, 60);
-        for mut model in both(&tiny) {
+        for (mut model, tolerance) in of_every_kind(&tiny) {
             for removed in [0..1, 4..20, 13..39, 0..39, 20..40, 0..40] {
                 for sealed in [&[][..], &[13, 7], &[4, 30, 6]] {
-                    check_removal(&tiny, &mut model, &tokens, &removed, sealed);
+                    check_removal(&tiny, &mut model, tolerance, &tokens, &removed, sealed);
                 }
             }
         }
@@ -183,6 +185,7 @@ fn removed_tokens_are_as_if_turned_by_hand() {
 fn check_removal(
     tiny: &Tiny,
     model: &mut MlxModel,
+    tolerance: f32,
     tokens: &[u32],
     removed: &Range<usize>,
     sealed: &[usize],
@@ -211,7 +214,7 @@ fn check_removal(
             .map(|token| naive.evaluate(*token))
             .map(|row| row.iter().map(|x| *x as f32).collect())
             .collect();
-        assert_close(&slot.logits(model, after), &expected, TOLERANCE, &what);
+        assert_close(&slot.logits(model, after), &expected, tolerance, &what);
     }
 }
 
@@ -288,6 +291,79 @@ fn packed_state_comes_back() {
     }
 }
 
+/// Half of the bytes, wherever they are counted, and no number that was cached has more bits.
+#[test]
+fn halves_take_half_of_the_bytes() {
+    let _serial = one_at_a_time();
+    let tiny = Tiny::new(PLAIN, 8);
+    for kernels in [true, false] {
+        let [whole, bf16, f16] = [FloatKind::F32, FloatKind::Bf16, FloatKind::F16]
+            .map(|kind| counted_bytes(&mut load_cached(&tiny, kernels, kind), kind));
+        let half = whole.map(|bytes| bytes / 2);
+        assert_eq!((bf16, f16), (half, half), "{kernels}");
+    }
+}
+
+/// Bytes of the spec, of a tail, of a segment, packed, and of the model's own memory.
+fn counted_bytes(model: &mut MlxModel, kind: FloatKind) -> [usize; 6] {
+    let extent = Extent::whole(640);
+    let outline = model.spec().clone();
+    let before = model.memory().active_bytes;
+    let mut slot = Slot::new(model, &[]);
+    slot.step(model, &tokens(8, 640), Want::Nothing);
+    let tail = slot.tail.bytes();
+    slot.seal(model, 640);
+    let held = model.memory().active_bytes - before;
+    let packer = model.packer();
+    assert_eq!(packer.floats(extent).expect("numbers").kind, kind);
+    let bytes = packed(model, &slot.path[0]);
+    [
+        outline.segment_bytes(extent),
+        outline.tail_bytes(640),
+        tail,
+        slot.path[0].bytes(),
+        bytes.len(),
+        // A pool's blocks are whole pages, and lines between its arrays.
+        held.next_multiple_of(1 << 16) & !((1 << 17) - 1),
+    ]
+}
+
+/// What is packed is what attention read: rounded once, in the kind that the packer tells.
+#[test]
+fn what_is_cached_in_halves_is_packed_in_halves() {
+    let _serial = one_at_a_time();
+    let tiny = Tiny::new(PLAIN, 8);
+    for kernels in [true, false] {
+        let mut state = |kind| {
+            let mut model = load_cached(&tiny, kernels, kind);
+            let mut slot = Slot::new(&mut model, &[]);
+            slot.step(&mut model, &tokens(8, 40), Want::Nothing);
+            slot.seal(&mut model, 40);
+            packed(&mut model, &slot.path[0])
+        };
+        let [whole, bf16, f16] = [FloatKind::F32, FloatKind::Bf16, FloatKind::F16].map(&mut state);
+        let numbers = |bytes: &[u8], size: usize| -> Vec<[u8; 4]> {
+            let wide = |number: &[u8]| {
+                let mut wide = [0; 4];
+                wide[..size].copy_from_slice(number);
+                wide
+            };
+            bytes.chunks_exact(size).map(wide).collect()
+        };
+        let whole = numbers(&whole, 4).into_iter().map(f32::from_le_bytes);
+        let of_bf16 = |[a, b, ..]: [u8; 4]| half::bf16::from_le_bytes([a, b]).to_f32();
+        let of_f16 = |[a, b, ..]: [u8; 4]| half::f16::from_le_bytes([a, b]).to_f32();
+        let halves = numbers(&bf16, 2).into_iter().map(of_bf16);
+        let halves = halves.zip(numbers(&f16, 2).into_iter().map(of_f16));
+        // The first layer's keys and values do not follow from what was cached before.
+        let first_layer = 2 * PLAIN.kv_heads * 40 * PLAIN.head_dim;
+        for (whole, (bf16, f16)) in whole.zip(halves).take(first_layer) {
+            assert_eq!(bf16, half::bf16::from_f32(whole).to_f32(), "{whole}");
+            assert_eq!(f16, half::f16::from_f32(whole).to_f32(), "{whole}");
+        }
+    }
+}
+
 #[test]
 fn packed_numbers_are_planes_of_heads() {
     let _serial = one_at_a_time();
@@ -356,7 +432,17 @@ fn the_means_that_options_choose_are_in_the_identity() {
     assert_ne!(plain, composed);
     assert_ne!(plain, deterministic);
     assert_ne!(composed, deterministic);
+    let halves = [FloatKind::Bf16, FloatKind::F16].map(|kind| {
+        let model = load_cached(&tiny, true, kind);
+        model.spec().identity
+    });
+    assert!(!halves.contains(&plain));
+    assert_ne!(halves[0], halves[1]);
     // What changes no bit is not in it.
+    assert_eq!(
+        identity(|options| options.cache_dtype = Some(FloatKind::F32)),
+        plain
+    );
     assert_eq!(identity(|options| options.cache_bytes_max = 1 << 20), plain);
     assert_eq!(identity(|options| options.spare_bytes_max = 0), plain);
 }

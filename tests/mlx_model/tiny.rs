@@ -3,12 +3,15 @@
 use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions};
 use motet::model::sampling::{Draw, Drawing, Sampling};
 use motet::model::weights::ModelFiles;
-use motet::model::{Extent, Feed, Model, ModelError, Readout, Span, Tail, Want};
+use motet::model::{Extent, Feed, FloatKind, Model, ModelError, Readout, Span, Tail, Want};
 
 use crate::harness::{Slot, argmax, assert_close, greedy, one_at_a_time, rows, step, token};
 use crate::naive::{Scaling, Shape, Tiny, VOCAB};
 
 pub(crate) const TOLERANCE: f32 = 1e-4;
+/// Where what is cached is rounded to 8 significant bits, and to 11.
+pub(crate) const BF16_TOLERANCE: f32 = 0.03;
+pub(crate) const F16_TOLERANCE: f32 = 0.004;
 
 pub(crate) const PLAIN: Shape = Shape {
     layers: 2,
@@ -36,11 +39,31 @@ pub(crate) fn both(tiny: &Tiny) -> [MlxModel; 2] {
     [true, false].map(|kernels| load(tiny, kernels))
 }
 
+/// Those of [`both`], with state cached in each kind of numbers, and how far their logits may be
+/// from the naive ones.
+pub(crate) fn of_every_kind(tiny: &Tiny) -> Vec<(MlxModel, f32)> {
+    let kinds = [
+        (FloatKind::F32, TOLERANCE),
+        (FloatKind::Bf16, BF16_TOLERANCE),
+        (FloatKind::F16, F16_TOLERANCE),
+    ];
+    let load = |kernels| {
+        let load = move |(kind, tolerance)| (load_cached(tiny, kernels, kind), tolerance);
+        kinds.into_iter().map(load)
+    };
+    [true, false].into_iter().flat_map(load).collect()
+}
+
 pub(crate) fn load(tiny: &Tiny, kernels: bool) -> MlxModel {
+    load_cached(tiny, kernels, FloatKind::F32)
+}
+
+pub(crate) fn load_cached(tiny: &Tiny, kernels: bool, kind: FloatKind) -> MlxModel {
     let files = ModelFiles::open(tiny.folder()).expect("a whole model");
     let options = MlxOptions {
         device: Some(MlxDevice::Cpu),
         kernels,
+        cache_dtype: Some(kind),
         ..MlxOptions::default()
     };
     MlxModel::load(&files, options).expect("a model")
@@ -234,13 +257,13 @@ fn a_mixed_batch_over_shared_and_private_segments() {
     };
     for shape in [PLAIN, wide, unsupported] {
         let tiny = Tiny::new(shape, 3);
-        for mut model in both(&tiny) {
-            mixed_batch(&tiny, &mut model);
+        for (mut model, tolerance) in of_every_kind(&tiny) {
+            mixed_batch(&tiny, &mut model, tolerance);
         }
     }
 }
 
-fn mixed_batch(tiny: &Tiny, model: &mut MlxModel) {
+fn mixed_batch(tiny: &Tiny, model: &mut MlxModel, tolerance: f32) {
     let prefix = tokens(3, 90);
     let mut first = Slot::new(model, &[]);
     first.step(model, &prefix, Want::Nothing);
@@ -280,7 +303,7 @@ fn mixed_batch(tiny: &Tiny, model: &mut MlxModel) {
             let all = expected(tiny, history);
             let found = rows(readout, fed.len());
             let what = format!("round {round}, {} tokens", history.len());
-            assert_close(&found, &all[history.len() - fed.len()..], TOLERANCE, &what);
+            assert_close(&found, &all[history.len() - fed.len()..], tolerance, &what);
         }
     }
 }

@@ -225,7 +225,7 @@ pub(crate) struct EngineSettings {
 
     /// Device memory for cached state, for example 512MiB or 2GiB
     #[arg(long = "cache-bytes", value_name = "SIZE")]
-    #[arg(default_value_t = ByteSize(CacheConfig::default().device_bytes_max))]
+    #[arg(default_value_t = ByteSize(CacheConfig::DEVICE_BYTES))]
     pub(crate) cache_bytes_max: ByteSize,
 
     /// Host memory for what the device has no room for; without it nothing is kept there

@@ -8,6 +8,8 @@ use anyhow::{Result, ensure};
 use clap::Parser;
 use motet::config::{CacheConfig, DiskConfig, EngineConfig, SchedulerConfig, TextConfig};
 use motet::grammar::GrammarLimits;
+#[cfg(feature = "mlx")]
+use motet::model::FloatKind;
 
 use crate::class::Class;
 use crate::keys::Keys;
@@ -37,6 +39,13 @@ pub struct Arguments {
     #[arg(long, conflicts_with = "oracle")]
     pub deterministic: bool,
 
+    /// What keys and values are cached in: bf16 and f16 take half of the bytes
+    ///
+    /// All is computed in f32 as before; only what is cached is rounded. bf16 does for any
+    /// model, f16 is finer and has less range. Without this, f32 on a CPU and bf16 on a GPU.
+    #[arg(long, value_name = "TYPE", value_enum, conflicts_with = "oracle")]
+    pub cache_dtype: Option<CacheDtype>,
+
     /// What clients call the model; its file's name, if not given
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
@@ -61,6 +70,17 @@ pub struct Arguments {
     /// What routers are told.
     #[command(flatten)]
     pub fleet: FleetSettings,
+}
+
+/// Types in which keys and values can be cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum CacheDtype {
+    /// Single precision
+    F32,
+    /// The upper half of a single
+    Bf16,
+    /// Half precision
+    F16,
 }
 
 /// Who may ask, and for how much.
@@ -200,9 +220,12 @@ pub struct EngineSettings {
     #[arg(long, value_name = "N", default_value_t = SchedulerConfig::default().step_tokens_max)]
     pub step_tokens: usize,
 
-    /// Device memory for cached state, in MiB
-    #[arg(long, value_name = "MIB", default_value_t = CacheConfig::default().device_bytes_max >> 20)]
-    pub cache_mib: usize,
+    /// Device memory for cached state and a step's scratch, in MiB
+    ///
+    /// Chosen from what is free once the model is loaded, if not given: half of it on a CPU,
+    /// nine tenths on a GPU. What was chosen is logged at the start.
+    #[arg(long, value_name = "MIB")]
+    pub cache_mib: Option<usize>,
 
     /// Host memory for what the device has no room for, in MiB; 0 is none
     ///
@@ -347,6 +370,19 @@ pub struct FleetSettings {
     pub kv_events_block_size: usize,
 }
 
+#[cfg(feature = "mlx")]
+impl CacheDtype {
+    /// As the engine spells it.
+    #[must_use]
+    pub fn kind(self) -> FloatKind {
+        match self {
+            Self::F32 => FloatKind::F32,
+            Self::Bf16 => FloatKind::Bf16,
+            Self::F16 => FloatKind::F16,
+        }
+    }
+}
+
 impl Arguments {
     /// The engine's settings.
     #[must_use]
@@ -358,7 +394,9 @@ impl Arguments {
         config.scheduler.queue_max = engine.queue_max;
         config.scheduler.step_tokens_max = engine.step_tokens.max(engine.sequences_max);
         config.scheduler.unread_timeout = self.conduct.unread_time();
-        config.cache.device_bytes_max = mib(engine.cache_mib);
+        if let Some(cache_mib) = engine.cache_mib {
+            config.cache.device_bytes_max = mib(cache_mib);
+        }
         config.cache.block_tokens = self.fleet.kv_events_block_size;
         let host_mib = match engine.disk {
             Some(_) => HOST_MIB_WITH_DISK,
@@ -413,6 +451,12 @@ mod tests {
         );
         assert_eq!(oracle.engine_config().text, TextConfig::default());
         assert!(parse("server --oracle --model x").is_err());
+        assert_eq!(config.cache.device_bytes_max, 0, "to be chosen");
+        let set = parse("server --model x --cache-mib 5 --cache-dtype bf16").expect("whole");
+        assert_eq!(set.engine_config().cache.device_bytes_max, 5 << 20);
+        assert_eq!(set.cache_dtype, Some(CacheDtype::Bf16));
+        assert!(parse("server --model x --cache-dtype int8").is_err());
+        assert!(parse("server --oracle --cache-dtype bf16").is_err());
         let disk = parse("server --oracle --disk x").expect("enough");
         let config = disk.engine_config();
         assert_eq!(config.validate(), Ok(()));

@@ -34,6 +34,7 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
     tell_what_is_open(&arguments.conduct);
     let metrics = recorder::install()?;
     let engine = start::engine(arguments).await?;
+    let device_memory = engine.device_budget();
     let app = App::new(
         engine,
         arguments.model_name(),
@@ -57,7 +58,12 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
     let listener =
         listener.with_context(|| format!("cannot listen at {}:{}", address.0, address.1))?;
     let address = listener.local_addr().context("the socket has no address")?;
-    tracing::info!(%address, model = arguments.model_name(), "serving");
+    tracing::info!(
+        %address,
+        model = arguments.model_name(),
+        device_memory = %device_memory,
+        "serving"
+    );
     serve(app, listener, told_to_end()).await
 }
 

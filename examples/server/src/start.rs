@@ -12,6 +12,8 @@ use motet::model::oracle::{Oracle, OracleConfig};
 use motet::text::{ChatTemplate, GgufVocabulary, TextCodec, Tokenizer};
 
 use crate::arguments::Arguments;
+#[cfg(feature = "mlx")]
+use crate::arguments::CacheDtype;
 
 /// The oracle's last token, which ends its output.
 const ORACLE_END: u32 = 256;
@@ -28,16 +30,18 @@ const ORACLE_TEMPLATE: &str = "{% for tool in tools or [] %}{{ tool | tojson }}{
 pub async fn engine(arguments: &Arguments) -> Result<Engine> {
     let config = arguments.engine_config();
     match &arguments.model {
-        Some(path) => model(path, arguments.deterministic, config).await,
+        Some(path) => model(path, arguments, config).await,
         None => oracle(config).await,
     }
 }
 
 #[cfg(feature = "mlx")]
-async fn model(path: &Path, deterministic: bool, config: EngineConfig) -> Result<Engine> {
+async fn model(path: &Path, arguments: &Arguments, config: EngineConfig) -> Result<Engine> {
+    let deterministic = arguments.deterministic;
     let options = MlxOptions {
         device: deterministic.then_some(MlxDevice::Cpu),
         deterministic,
+        cache_dtype: arguments.cache_dtype.map(CacheDtype::kind),
         ..MlxOptions::default()
     };
     let started = async {
@@ -49,7 +53,7 @@ async fn model(path: &Path, deterministic: bool, config: EngineConfig) -> Result
 }
 
 #[cfg(not(feature = "mlx"))]
-async fn model(_: &Path, _: bool, _: EngineConfig) -> Result<Engine> {
+async fn model(_: &Path, _: &Arguments, _: EngineConfig) -> Result<Engine> {
     anyhow::bail!(
         "this server was built without MLX and cannot run a model.\n\
          Set MLX up and build with it:\n  \

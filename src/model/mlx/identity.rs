@@ -3,12 +3,12 @@
 
 use std::fmt::Write;
 
-use mlx_rs::Dtype;
 use sha2::{Digest, Sha256};
 
 use super::MlxDevice;
 use super::attention::Means;
 use super::kernels::{self, InstructionSet, Order};
+use crate::model::FloatKind;
 
 /// Goes up when the order of packed numbers changes.
 const LAYOUT: u32 = 1;
@@ -27,7 +27,7 @@ pub(super) struct Inputs {
     /// The answer of [`ModelFiles::identity`](crate::model::weights::ModelFiles::identity).
     pub(super) files: u64,
     /// The type of cached numbers.
-    pub(super) dtype: Dtype,
+    pub(super) cached: FloatKind,
     pub(super) device: MlxDevice,
     /// How attention is computed.
     pub(super) attention: &'static str,
@@ -60,7 +60,7 @@ impl Inputs {
     /// Those of a model with these files, on this machine.
     pub(super) fn new(
         files: u64,
-        dtype: Dtype,
+        cached: FloatKind,
         device: MlxDevice,
         means: &Means,
         kernels: bool,
@@ -69,7 +69,7 @@ impl Inputs {
         let is_cpu = device == MlxDevice::Cpu;
         Self {
             files,
-            dtype,
+            cached,
             device,
             attention: match means {
                 Means::Kernel(_, Order::OfStep) => "kernel, in the order of the step",
@@ -154,7 +154,7 @@ mod tests {
     fn inputs() -> Inputs {
         Inputs {
             files: 7,
-            dtype: Dtype::Float32,
+            cached: FloatKind::F32,
             device: MlxDevice::Cpu,
             attention: "composed",
             kernels: true,
@@ -182,7 +182,7 @@ mod tests {
         };
         check("weights", |inputs| inputs.files = 8);
         check("the type of numbers", |inputs| {
-            inputs.dtype = Dtype::Bfloat16
+            inputs.cached = FloatKind::Bf16
         });
         check("the device", |inputs| inputs.device = MlxDevice::Gpu);
         check("attention", |inputs| inputs.attention = "fused");
@@ -215,7 +215,7 @@ mod tests {
         // All of them: a field more does not compile until it is looked at here.
         let Inputs {
             files: _,
-            dtype: _,
+            cached: _,
             device: _,
             attention: _,
             kernels: _,

@@ -1,7 +1,8 @@
 //! Keys and values of all layers in one block of the pool's.
 //!
 //! Each array has a place in the block: a cache line, the end of which MLX uses, and then
-//! its numbers, `[kv_heads, tokens, head_dim]`. Where there is room for more tokens than
+//! its numbers, `[kv_heads, tokens, head_dim]`: MLX is told of words of `f32`, whatever is kept
+//! in them. Where there is room for more tokens than
 //! are held, the system gives memory for those only as they are written.
 
 use std::io;
@@ -10,7 +11,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Stream, transforms};
+use mlx_rs::{Array, Dtype, Stream, transforms};
 
 use super::bridge::{self, Buffer, Kernel, View, ViewMut, memory};
 use super::pool::{Block, Pages, Pool};
@@ -33,7 +34,8 @@ pub(super) struct KvBlock {
 struct Layout {
     arrays: usize,
     heads: usize,
-    head_dim: usize,
+    /// Words of one head's state of one token.
+    width: usize,
     /// Tokens that there is room for.
     tokens: usize,
 }
@@ -43,14 +45,14 @@ impl Layout {
         Self {
             arrays: 2 * shape.layers,
             heads: shape.kv_heads as usize,
-            head_dim: shape.head_dim as usize,
+            width: shape.cached_width() as usize,
             tokens,
         }
     }
 
     /// Bytes of one head's state of one token.
     fn row_bytes(self) -> usize {
-        self.head_dim * size_of::<f32>()
+        self.width * size_of::<f32>()
     }
 
     fn array_bytes(self) -> usize {
@@ -93,6 +95,8 @@ impl KvBlock {
         tokens: usize,
         pages: Pages,
     ) -> Result<Self, Exception> {
+        let words = shape.cached.array_dtype() == Dtype::Float32;
+        assert!(words, "MLX is handed arrays of words only");
         let layout = Layout::new(shape, tokens);
         let no_memory = |error: io::Error| Exception::custom(format!("no memory: {error}"));
         let mut block = pool.take(layout.bytes(), pages).map_err(no_memory)?;
@@ -115,7 +119,7 @@ impl KvBlock {
     /// When the bridge to MLX is not there.
     pub(super) fn states(&self) -> Result<Vec<State>, Exception> {
         let layout = self.layout;
-        let dims = [layout.heads, layout.tokens, layout.head_dim].map(|size| size as i32);
+        let dims = [layout.heads, layout.tokens, layout.width].map(|size| size as i32);
         let array = |index: usize| {
             // SAFETY: the place is inside the block, which each array's owner keeps; it
             // holds a line and then as many numbers as the shape has. What else uses the

@@ -14,8 +14,9 @@
 //! Segments leave as parcels of their arrays and come back as such, without a copy on
 //! the model's thread.
 //!
-//! On the CPU everything is in single precision. On a GPU plain weights and cached
-//! state are bfloat16, and quantised weights stay quantised.
+//! On the CPU everything is in single precision, but cached state is in what
+//! [`MlxOptions::cache_dtype`] says. On a GPU plain weights and cached state are bfloat16, and
+//! quantised weights stay quantised.
 
 mod attention;
 mod batch;
@@ -27,6 +28,7 @@ mod identity;
 pub mod kernels;
 mod kv_block;
 mod ops;
+mod options;
 mod parcel;
 mod pool;
 pub mod profile;
@@ -43,9 +45,11 @@ mod weights;
 use std::ops::Range;
 use std::rc::Rc;
 
-use mlx_rs::{Device, DeviceType, Dtype, Stream, memory, transforms, with_stream};
+use mlx_rs::ops::zeros_dtype;
+use mlx_rs::{Device, Dtype, Stream, memory, transforms, with_stream};
 
 pub use flight::MlxFlight;
+pub use options::{MlxDevice, MlxOptions};
 pub use parcel::{MlxPacker, MlxParcel};
 pub use segment::MlxSegment;
 pub use tail::MlxTail;
@@ -59,15 +63,19 @@ use self::ops::{KERNEL_GRAIN, Ops};
 use self::pool::Pool;
 use self::removal::Removal;
 use self::rotary::Rotary;
-use self::shape::Shape;
+use self::shape::{Cached, Shape};
 use self::tail::{Appends, OwnMemory};
 use self::weights::Weights;
 use super::sampling::Drawing;
 use super::weights::{LlamaConfig, ModelFiles};
 use super::{
-    DeviceMemory, Extent, LayerGroup, LayerKind, Model, ModelError, ModelSpec, Readout, Segment,
-    Span, Tail, Want, legal,
+    DeviceMemory, Extent, LayerGroup, LayerKind, MemoryLeft, Model, ModelError, ModelSpec, Readout,
+    Segment, Span, Tail, Want, legal,
 };
+use crate::machine;
+
+/// A GPU's memory is tried in pieces of so many bytes.
+const TRIED_PIECE_BYTES: usize = 64 << 20;
 
 /// A Llama-family model on one MLX device.
 ///
@@ -76,63 +84,12 @@ pub struct MlxModel {
     spec: ModelSpec,
     shape: Shape,
     network: Network,
-    dtype: Dtype,
+    device: MlxDevice,
     stream: Stream,
     /// Where cached state lies; none for memory of MLX's own.
     pool: Option<Pool>,
     /// Held by each flight too.
     in_air: Rc<()>,
-}
-
-/// How to run a model.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MlxOptions {
-    /// Where; `None` takes the GPU if MLX was built for one, else the CPU.
-    pub device: Option<MlxDevice>,
-    /// Most bytes of freed memory that MLX keeps for its next arrays, in this
-    /// whole process. It needs about what one step's activations take, which the
-    /// next step asks for again; beyond that it would sit on the memory of freed
-    /// segments, which the byte budgets count as free.
-    pub cache_bytes_max: usize,
-    /// Most bytes of memory that this model keeps when segments and tails are freed, for
-    /// the next ones; beside the byte budgets, too. It needs about what begins or comes in
-    /// at a time, which would otherwise wait for the system to clear fresh memory. Without
-    /// `kernels` it is MLX that keeps it, as above.
-    pub spare_bytes_max: usize,
-    /// Whether to use this crate's own CPU kernels where they are to be had, rather
-    /// than compose the same of MLX's operations.
-    pub kernels: bool,
-    /// Whether a sequence's logits are the same to the last bit whatever else is in a
-    /// step: alone or batched, in whatever chunks its prompt was evaluated, forked, or
-    /// gone on with from the cache. Every sum is in an order that follows from the
-    /// sequence alone. It takes `kernels` on the CPU, a model whose
-    /// widths are multiples of 16, and some time (docs/performance.md has figures).
-    ///
-    /// Bits are those of one machine: other instructions sum in another order. Removing
-    /// tokens from the middle of a context, and state that the pager keeps in eight bits,
-    /// change what is computed, and are not covered.
-    pub deterministic: bool,
-}
-
-/// Kinds of devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MlxDevice {
-    /// The processor, in single precision.
-    Cpu,
-    /// Metal or CUDA, whichever MLX was built for.
-    Gpu,
-}
-
-impl Default for MlxOptions {
-    fn default() -> Self {
-        Self {
-            device: None,
-            cache_bytes_max: 256 << 20,
-            spare_bytes_max: 128 << 20,
-            kernels: true,
-            deterministic: false,
-        }
-    }
 }
 
 impl MlxModel {
@@ -141,10 +98,11 @@ impl MlxModel {
     ///
     /// # Errors
     ///
-    /// [`ModelError::Device`] when the device is not there.
+    /// [`ModelError::Device`] when the device is not there, and [`ModelError::Option`] when
+    /// it does not do what an option asks for.
     pub fn outline(files: &ModelFiles, options: &MlxOptions) -> Result<ModelSpec, ModelError> {
-        let dtype = options.device()?.dtype();
-        Ok(spec(files, &Shape::of(files.config()), dtype, 0))
+        let cached = Cached::as_it_is(options.cached_on(options.device()?)?);
+        Ok(spec(files, &Shape::of(files.config(), cached), 0))
     }
 
     /// Puts the model in `files` on a device.
@@ -157,11 +115,13 @@ impl MlxModel {
     ///
     /// [`ModelError::Device`] when the device is not there or out of memory, or when MLX
     /// was set up for another version of this crate or of mlx-sys,
-    /// [`ModelError::NotDeterministic`] when it is to be and cannot, and what
+    /// [`ModelError::NotDeterministic`] when it is to be and cannot, [`ModelError::Option`] when
+    /// the device does not do what another option asks for, and what
     /// [`ModelFiles::tensor`] answers.
     pub fn load(files: &ModelFiles, options: MlxOptions) -> Result<Self, ModelError> {
         memory::set_cache_limit(options.cache_bytes_max)?;
         let device = options.device()?;
+        let kind = options.cached_on(device)?;
         let gpu = device == MlxDevice::Gpu;
         let dtype = device.dtype();
         let stream = Stream::new_with_device(&match device {
@@ -176,9 +136,11 @@ impl MlxModel {
         if let Some(stream) = &kernels {
             bridge::queue_more(stream);
         }
-        let adopts = kernels.is_some() && bridge::memory::can_adopt();
+        let mut shape = Shape::of(files.config(), Cached::as_it_is(kind));
+        shape.cached.in_words = kernels.is_some() && shape.kernel_heads().supported();
+        let takes_words = shape.cached.array_dtype() == Dtype::Float32;
+        let adopts = kernels.is_some() && takes_words && bridge::memory::can_adopt();
         let pool = adopts.then(|| Pool::new(options.spare_bytes_max));
-        let shape = Shape::of(files.config());
         if options.deterministic {
             can_be_deterministic(files.config(), &shape, device, kernels.is_some())?;
         }
@@ -187,9 +149,7 @@ impl MlxModel {
             false => Order::OfStep,
         };
         let means = match &kernels {
-            Some(stream) if shape.kernel_heads().supported() => {
-                Means::Kernel(stream.clone(), order)
-            }
+            Some(stream) if shape.cached.in_words => Means::Kernel(stream.clone(), order),
             _ if gpu => Means::Fused,
             _ => Means::Composed,
         };
@@ -208,13 +168,13 @@ impl MlxModel {
             let Network { attention, ops, .. } = &network;
             let has_kernels = ops.kernels.is_some();
             let (means, is_sure) = (&attention.means, options.deterministic);
-            Inputs::new(files.identity(), dtype, device, means, has_kernels, is_sure).identity()
+            Inputs::new(files.identity(), kind, device, means, has_kernels, is_sure).identity()
         };
         Ok(Self {
-            spec: spec(files, &shape, dtype, identity),
+            spec: spec(files, &shape, identity),
             shape,
             network,
-            dtype,
+            device,
             stream,
             pool,
             in_air: Rc::new(()),
@@ -318,7 +278,7 @@ impl Model for MlxModel {
     }
 
     fn tail(&mut self, _path: &[Rc<MlxSegment>], room: usize) -> Result<MlxTail, ModelError> {
-        Ok(MlxTail::new(&self.shape, self.dtype, room))
+        Ok(MlxTail::new(&self.shape, room))
     }
 
     fn launch(&mut self, spans: &mut [Span<'_, Self>]) -> Result<MlxFlight, ModelError> {
@@ -408,6 +368,7 @@ impl Model for MlxModel {
         let kept_tokens: usize = tokens[..kept].iter().sum();
         let removal = Removal {
             rotary: &self.network.attention.rotary,
+            cached: self.shape.cached,
             unsealed: &path[kept..],
             removed: removed.start - kept_tokens..removed.end - kept_tokens,
         };
@@ -417,7 +378,6 @@ impl Model for MlxModel {
     fn packer(&self) -> MlxPacker {
         MlxPacker {
             shape: self.shape,
-            dtype: self.dtype,
             pool: self.pool.clone(),
         }
     }
@@ -431,6 +391,28 @@ impl Model for MlxModel {
         Ok(parcel.into_segment(&self.shape))
     }
 
+    fn memory_left(&self) -> Option<MemoryLeft> {
+        if self.device == MlxDevice::Cpu {
+            let bytes = machine::free_bytes()?;
+            return Some(MemoryLeft {
+                bytes,
+                is_host: true,
+            });
+        }
+        let (limit, active) = (memory::memory_limit().ok()?, memory::active_memory().ok()?);
+        Some(MemoryLeft {
+            bytes: limit.saturating_sub(active),
+            is_host: false,
+        })
+    }
+
+    fn try_memory(&mut self, bytes: usize) -> Result<usize, ModelError> {
+        if self.device == MlxDevice::Cpu {
+            return Ok(machine::try_memory(bytes));
+        }
+        with_stream(&self.stream, || try_device_memory(bytes))
+    }
+
     fn memory(&self) -> DeviceMemory {
         let (active, peak) = (memory::active_memory(), memory::peak_memory());
         let (active, peak) = (active.unwrap_or(0), peak.unwrap_or(0));
@@ -442,49 +424,36 @@ impl Model for MlxModel {
     }
 }
 
-impl MlxOptions {
-    /// The device that is asked for, or the best.
-    fn device(&self) -> Result<MlxDevice, ModelError> {
-        let best = MlxDevice::best()?;
-        match (self.device, best) {
-            (Some(MlxDevice::Gpu), MlxDevice::Cpu) => Err(ModelError::Device(
-                "`device` is a GPU, and MLX here is built for the CPU or finds no GPU; expected \
-                 `MlxDevice::Cpu` or none, or MLX built for Metal or CUDA on a machine that has it"
-                    .into(),
-            )),
-            (device, best) => Ok(device.unwrap_or(best)),
-        }
+/// Takes memory of MLX's own, in pieces that are written to, until the device refuses one.
+fn try_device_memory(bytes: usize) -> Result<usize, ModelError> {
+    let (mut taken, mut pieces) = (0, Vec::new());
+    while taken < bytes {
+        let size = TRIED_PIECE_BYTES.min(bytes - taken);
+        let piece = zeros_dtype(&[size as i32], Dtype::Uint8);
+        let written = piece.and_then(|piece| transforms::eval([&piece]).map(|()| piece));
+        let Ok(piece) = written else {
+            break;
+        };
+        taken += size;
+        pieces.push(piece);
     }
-}
-
-impl MlxDevice {
-    /// A GPU, if MLX was built for one and finds it.
-    fn best() -> Result<Self, ModelError> {
-        Ok(match Device::try_default()?.get_type()? {
-            DeviceType::Cpu => MlxDevice::Cpu,
-            DeviceType::Gpu => MlxDevice::Gpu,
-        })
-    }
-
-    fn dtype(self) -> Dtype {
-        match self {
-            Self::Cpu => Dtype::Float32,
-            Self::Gpu => Dtype::Bfloat16,
-        }
-    }
+    drop(pieces);
+    memory::clear_cache()?;
+    memory::reset_peak_memory()?;
+    Ok(taken)
 }
 
 impl std::fmt::Debug for MlxModel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("MlxModel")
             .field("spec", &self.spec)
-            .field("dtype", &self.dtype)
+            .field("cached", &self.shape.cached.kind)
             .field("stream", &self.stream)
             .finish_non_exhaustive()
     }
 }
 
-fn spec(files: &ModelFiles, shape: &Shape, dtype: Dtype, identity: u64) -> ModelSpec {
+fn spec(files: &ModelFiles, shape: &Shape, identity: u64) -> ModelSpec {
     let config = files.config();
     ModelSpec {
         name: config.name.clone(),
@@ -498,7 +467,7 @@ fn spec(files: &ModelFiles, shape: &Shape, dtype: Dtype, identity: u64) -> Model
                 Some(tokens) => LayerKind::Window { tokens },
             },
             layers: shape.layers,
-            bytes: shape.bytes_per_token(dtype),
+            bytes: shape.bytes_per_token(),
         }],
         tail_block_tokens: tail::BLOCK_TOKENS,
         can_shift: true,

@@ -7,7 +7,7 @@
 //! place.
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Stream, fast, ops};
+use mlx_rs::{Array, Dtype, Stream, fast, ops};
 
 use super::kernels;
 use super::profile::{self, Op};
@@ -92,6 +92,9 @@ pub(super) struct Ops {
 /// The kernels take rows of so many numbers, or of a multiple.
 pub(super) const KERNEL_GRAIN: usize = 16;
 
+/// The largest finite number of half precision.
+const F16_MAX: f32 = 65_504.0;
+
 impl Ops {
     /// `x` times the transpose of `matrix` (`[out, in]`), plus `bias`.
     /// `transposed` is that transpose, a view.
@@ -156,6 +159,15 @@ impl Ops {
             ops::sigmoid(&gate)?.multiply(&gate)?.multiply(&up)
         })
     }
+}
+
+/// The nearest numbers of this type. What is beyond the range of half precision becomes its
+/// largest number, as this crate's kernels have it.
+pub(super) fn narrowed(array: &Array, dtype: Dtype) -> Result<Array, Exception> {
+    if dtype == Dtype::Float16 && array.dtype() != dtype {
+        return ops::clip(array, (-F16_MAX, F16_MAX))?.as_dtype(dtype);
+    }
+    array.as_dtype(dtype)
 }
 
 /// Softmax over the last axis, in at least single precision.

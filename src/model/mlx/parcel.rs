@@ -1,7 +1,7 @@
 //! Segments on their way between the device and the host.
 //!
-//! Packed, a segment is its arrays' numbers, one layer after another: keys, then values,
-//! each `[kv_heads, kept, head_dim]`. Another order is another `LAYOUT` of a model's identity.
+//! Packed, a segment is its cached numbers, one layer after another: keys, then values,
+//! each `[kv_heads, kept, head_dim]`, in the type in which they are cached. Another order is another `LAYOUT` of a model's identity.
 //!
 //! An array may be read by one thread while another steps with it: neither changes it.
 //! What the device's thread does change are MLX's notes on how far an array's
@@ -17,7 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype, transforms};
+use mlx_rs::{Array, transforms};
 
 use super::bridge::{self, memory};
 use super::kv_block::KvBlock;
@@ -25,7 +25,7 @@ use super::pool::{Pages, Pool};
 use super::segment::MlxSegment;
 use super::shape::Shape;
 use super::state::State;
-use crate::model::{Extent, FloatKind, Floats, ModelError, Packer, Segment, legal};
+use crate::model::{Extent, Floats, ModelError, Packer, Segment, legal};
 
 /// How often it is looked whether a parcel is computed.
 const WATCH: Duration = Duration::from_micros(50);
@@ -34,7 +34,6 @@ const WATCH: Duration = Duration::from_micros(50);
 #[derive(Clone, Debug)]
 pub struct MlxPacker {
     pub(super) shape: Shape,
-    pub(super) dtype: Dtype,
     /// Where what comes in is to lie; none for memory of MLX's own.
     pub(super) pool: Option<Pool>,
 }
@@ -50,7 +49,7 @@ pub struct MlxParcel {
 
 impl MlxPacker {
     fn array_shape(&self, kept: usize) -> [i32; 3] {
-        [self.shape.kv_heads, kept as i32, self.shape.head_dim]
+        [self.shape.kv_heads, kept as i32, self.shape.cached_width()]
     }
 
     /// The arrays in `bytes`, over one block of the pool's.
@@ -64,7 +63,8 @@ impl MlxPacker {
     fn copied(&self, bytes: &[u8], kept: usize) -> Vec<State> {
         let shape = self.array_shape(kept);
         let array_bytes = bytes.len() / (2 * self.shape.layers);
-        let copied = |bytes: &[u8]| memory::copied(bytes, &shape, self.dtype);
+        let dtype = self.shape.cached.array_dtype();
+        let copied = |bytes: &[u8]| memory::copied(bytes, &shape, dtype);
         let layers = bytes.chunks_exact(2 * array_bytes);
         let state = |bytes: &[u8]| State {
             keys: copied(&bytes[..array_bytes]),
@@ -79,7 +79,7 @@ impl Packer for MlxPacker {
 
     fn packed_bytes(&self, extent: Extent) -> usize {
         let kept = self.shape.kept(extent);
-        kept.saturating_mul(self.shape.bytes_per_token(self.dtype))
+        kept.saturating_mul(self.shape.bytes_per_token())
     }
 
     fn is_computed(&self, parcel: &MlxParcel) -> bool {
@@ -121,15 +121,9 @@ impl Packer for MlxPacker {
     }
 
     fn floats(&self, extent: Extent) -> Option<Floats> {
-        let kind = match self.dtype {
-            Dtype::Float32 => FloatKind::F32,
-            Dtype::Float16 => FloatKind::F16,
-            Dtype::Bfloat16 => FloatKind::Bf16,
-            _ => return None,
-        };
         let rows = self.shape.kept(extent);
         (rows > 0).then_some(Floats {
-            kind,
+            kind: self.shape.cached.kind,
             rows,
             channels: self.shape.head_dim as usize,
         })

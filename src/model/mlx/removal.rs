@@ -4,10 +4,12 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use mlx_rs::transforms;
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, transforms};
 
 use super::rotary::Rotary;
 use super::segment::MlxSegment;
+use super::shape::Cached;
 use super::state::State;
 use super::tail::{self, MlxTail};
 use crate::model::{ModelError, Segment, Tail};
@@ -16,6 +18,7 @@ use crate::model::{ModelError, Segment, Tail};
 #[derive(Debug)]
 pub(super) struct Removal<'a> {
     pub(super) rotary: &'a Rotary,
+    pub(super) cached: Cached,
     /// The segments that the tail takes over.
     pub(super) unsealed: &'a [Rc<MlxSegment>],
     /// Offsets from the start of the first of them.
@@ -50,6 +53,16 @@ impl Removal<'_> {
         Ok(())
     }
 
+    fn turned_back(&self, keys: &Array) -> Result<Array, Exception> {
+        let tokens = self.removed.len();
+        if !self.cached.in_words {
+            return self.rotary.turned_back(keys, tokens);
+        }
+        let keys = keys.view_dtype(self.cached.dtype())?;
+        let turned = self.rotary.turned_back(&keys, tokens)?;
+        turned.view_dtype(self.cached.array_dtype())
+    }
+
     /// One layer's buffers, evaluated. `own` is what the tail holds of it.
     fn layer(
         &self,
@@ -75,7 +88,7 @@ impl Removal<'_> {
         }
         for state in &mut after {
             if !self.removed.is_empty() {
-                state.keys = self.rotary.turned_back(&state.keys, self.removed.len())?;
+                state.keys = self.turned_back(&state.keys)?;
             }
         }
         let parts: Vec<&State> = before.iter().chain(&after).collect();

@@ -73,8 +73,8 @@ impl Rotary {
             &back,
             &self.tokens_per_radian,
         )?
-        .reshape(&dims)?
-        .as_dtype(keys.dtype())
+        .reshape(&dims)
+        .and_then(|turned| ops::narrowed(&turned, keys.dtype()))
     }
 
     pub(super) fn for_kernel(&self) -> kernels::Rotary {

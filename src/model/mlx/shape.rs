@@ -3,8 +3,8 @@
 use mlx_rs::Dtype;
 
 use super::kernels;
-use crate::model::Extent;
 use crate::model::weights::LlamaConfig;
+use crate::model::{Extent, FloatKind};
 
 /// Sizes of everything in a layer. Signed 32-bit where they go into shapes of
 /// arrays; the files' sizes are bounded well below that.
@@ -18,10 +18,49 @@ pub(super) struct Shape {
     pub(super) norm_eps: f32,
     /// Tokens that a token sees, itself included; `None` is all.
     pub(super) window: Option<usize>,
+    pub(super) cached: Cached,
+}
+
+/// How keys and values are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cached {
+    pub(super) kind: FloatKind,
+    /// Whether each number of an array is an `f32` that holds the bits of as many cached
+    /// numbers as go into it: this crate's kernels are handed arrays of `f32` only. Nothing
+    /// but those kernels may compute with such an array; others move its bits.
+    pub(super) in_words: bool,
+}
+
+impl Cached {
+    /// In arrays of that kind.
+    pub(super) fn as_it_is(kind: FloatKind) -> Self {
+        Self {
+            kind,
+            in_words: false,
+        }
+    }
+
+    /// MLX's name of the kind.
+    pub(super) fn dtype(self) -> Dtype {
+        match self.kind {
+            FloatKind::F32 => Dtype::Float32,
+            FloatKind::F16 => Dtype::Float16,
+            FloatKind::Bf16 => Dtype::Bfloat16,
+        }
+    }
+
+    /// The type of the arrays that keep the numbers.
+    pub(super) fn array_dtype(self) -> Dtype {
+        if self.in_words {
+            Dtype::Float32
+        } else {
+            self.dtype()
+        }
+    }
 }
 
 impl Shape {
-    pub(super) fn of(config: &LlamaConfig) -> Self {
+    pub(super) fn of(config: &LlamaConfig, cached: Cached) -> Self {
         Self {
             layers: config.layers,
             heads: config.heads as i32,
@@ -30,6 +69,7 @@ impl Shape {
             vocab: config.vocab_size,
             norm_eps: config.rms_norm_eps,
             window: config.sliding_window,
+            cached,
         }
     }
 
@@ -81,12 +121,16 @@ impl Shape {
     }
 
     /// Bytes that all layers cache for one token.
-    pub(super) fn bytes_per_token(&self, dtype: Dtype) -> usize {
-        let item_bytes = match dtype {
-            Dtype::Float32 => 4,
-            _ => 2,
-        };
-        self.layers * self.cached_per_token() * item_bytes
+    pub(super) fn bytes_per_token(&self) -> usize {
+        self.layers * self.cached_per_token() * self.cached.kind.bytes()
+    }
+
+    /// Numbers of a cached array for one head of one token.
+    pub(super) fn cached_width(&self) -> i32 {
+        match self.cached.in_words {
+            true => self.head_dim * self.cached.kind.bytes() as i32 / size_of::<f32>() as i32,
+            false => self.head_dim,
+        }
     }
 
     /// Tokens whose state a segment of this extent keeps: its last ones.

@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype, Stream, ops::zeros_dtype, transforms};
+use mlx_rs::{Array, Stream, ops::zeros_dtype, transforms};
 
 use super::batch::Batch;
 use super::bridge::Buffer;
@@ -78,7 +78,7 @@ struct Append {
 }
 
 impl MlxTail {
-    pub(super) fn new(shape: &Shape, dtype: Dtype, room: usize) -> Self {
+    pub(super) fn new(shape: &Shape, room: usize) -> Self {
         Self {
             layers: Vec::new(),
             block: None,
@@ -87,7 +87,7 @@ impl MlxTail {
             capacity: 0,
             // What is beyond a window goes when the buffers are full.
             room: shape.window.map_or(room, |_| 0),
-            bytes_per_token: shape.bytes_per_token(dtype),
+            bytes_per_token: shape.bytes_per_token(),
         }
     }
 
@@ -307,16 +307,18 @@ impl Appends {
     }
 
     /// The next layer's buffers, with room for what is to be written.
-    fn next_buffers(&mut self, dtype: Dtype) -> Result<Vec<State>, Exception> {
+    fn next_buffers(&mut self) -> Result<Vec<State>, Exception> {
         let shape = self.shape;
         let spans = self.spans.iter_mut();
-        spans.map(|span| span.next_buffer(&shape, dtype)).collect()
+        spans.map(|span| span.next_buffer(&shape)).collect()
     }
 
     /// Writes `new`, the next layer's state of all rows, to the tails. Returns
     /// their buffers.
     pub(super) fn write(&mut self, batch: &Batch, new: &State) -> Result<&[State], Exception> {
-        let buffers = self.next_buffers(new.keys.dtype())?;
+        let dtype = self.shape.cached.dtype();
+        let new = new.map(|array| ops::narrowed(array, dtype))?;
+        let buffers = self.next_buffers()?;
         let spans = buffers.iter().zip(&batch.spans);
         let written: Vec<State> = spans
             .map(|(buffer, span)| {
@@ -339,10 +341,9 @@ impl Appends {
     /// returns what else it makes.
     pub(super) fn write_in_place(
         &mut self,
-        dtype: Dtype,
         kernel: impl FnOnce(&[(Buffer, Buffer)]) -> Result<Array, Exception>,
     ) -> Result<Array, Exception> {
-        let buffers = self.next_buffers(dtype)?.into_iter().map(|state| {
+        let buffers = self.next_buffers()?.into_iter().map(|state| {
             // SAFETY: a tail's buffers were made for it alone. What else uses them is
             // evaluated on the model's one stream; views of them are of rows that were
             // written before, and which are written again only when they are cut off.
@@ -379,10 +380,11 @@ impl Appends {
 }
 
 impl Append {
-    fn next_buffer(&mut self, shape: &Shape, dtype: Dtype) -> Result<State, Exception> {
+    fn next_buffer(&mut self, shape: &Shape) -> Result<State, Exception> {
         let (first, stay, capacity) = (self.first, self.stay, self.capacity);
         let Some(state) = self.layers.next() else {
-            let empty = [shape.kv_heads, capacity as i32, shape.head_dim];
+            let empty = [shape.kv_heads, capacity as i32, shape.cached_width()];
+            let dtype = shape.cached.array_dtype();
             return Ok(State {
                 keys: zeros_dtype(&empty, dtype)?,
                 values: zeros_dtype(&empty, dtype)?,

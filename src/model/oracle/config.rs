@@ -29,6 +29,11 @@ pub struct OracleConfig {
     /// recurrent layer. Eight is what it really holds; more makes small budgets
     /// bite sooner.
     pub layer_bytes: usize,
+    /// Bytes of memory that the pretended device has left when the model is loaded; `None`
+    /// has any number, and does not tell.
+    pub device_bytes: Option<usize>,
+    /// Bytes that it claims a step needs beside cached state, for each of its tokens.
+    pub scratch_bytes_per_token: usize,
     /// Tails report room for whole blocks of this many tokens; at least 1.
     pub tail_block_tokens: usize,
     /// Whether it claims that full attention's state can be moved to other positions.
@@ -163,7 +168,7 @@ impl OracleConfig {
             layer_groups,
             tail_block_tokens: self.tail_block_tokens,
             can_shift: self.can_shift,
-            scratch_bytes_per_token: 0,
+            scratch_bytes_per_token: self.scratch_bytes_per_token,
             overlap_tokens_max: usize::MAX,
         }
     }
@@ -203,6 +208,8 @@ impl Default for OracleConfig {
             end_tokens: vec![0],
             end_one_in: 0,
             layer_bytes: 8,
+            device_bytes: None,
+            scratch_bytes_per_token: 0,
             tail_block_tokens: 16,
             can_shift: true,
             cost: StepCost::default(),

@@ -60,8 +60,8 @@ pub use transfer::{OraclePacker, OracleParcel};
 
 use super::sampling::Drawing;
 use super::{
-    DeviceMemory, Extent, Feed, Model, ModelError, ModelSpec, Readout, Segment, Span, Tail, Want,
-    legal,
+    DeviceMemory, Extent, Feed, MemoryLeft, Model, ModelError, ModelSpec, Readout, Segment, Span,
+    Tail, Want, legal,
 };
 use crate::TokenId;
 use flight::{Answer, Ready};
@@ -336,6 +336,18 @@ impl Model for Oracle {
         // It was another device's, if that one was lost meanwhile.
         parcel.sealed.counts_in(&self.config.counters);
         Ok(OracleSegment::of(parcel.sealed))
+    }
+
+    fn memory_left(&self) -> Option<MemoryLeft> {
+        let bytes = self.config.device_bytes?;
+        Some(MemoryLeft {
+            bytes,
+            is_host: false,
+        })
+    }
+
+    fn try_memory(&mut self, bytes: usize) -> Result<usize, ModelError> {
+        Ok(bytes.min(self.config.device_bytes.unwrap_or(usize::MAX)))
     }
 
     fn memory(&self) -> DeviceMemory {

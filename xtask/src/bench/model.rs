@@ -33,6 +33,8 @@ pub(super) enum Sides {
     MlxLm,
     /// Ours in the deterministic mode ÷ ours as it is otherwise.
     Fast,
+    /// Ours with state cached in bf16 ÷ ours with state in f32.
+    F32,
 }
 
 impl Sides {
@@ -40,6 +42,7 @@ impl Sides {
         match self {
             Sides::MlxLm => workbench.against_mlx_lm(),
             Sides::Fast => workbench.against_fast(),
+            Sides::F32 => workbench.against_f32(),
         }
     }
 }
@@ -70,7 +73,42 @@ pub(super) fn decode(
         close(side, "decode")?;
     }
     let tokens = (sequences * steps) as f64;
+    agreement.is_rounded = matches!(sides, Sides::F32);
     Ok(agreement.note(compared(&pairs, tokens, "tok/s")))
+}
+
+/// The mean negative log-likelihood of a recorded text with state cached in bf16 ÷ in f32.
+pub(super) fn cached_bf16_loss(workbench: &mut Workbench) -> Result<Measured> {
+    let (ours, theirs) = workbench.against_f32()?;
+    let bytes = |side: &Side| side.hello().number("cached_token_bytes");
+    let bytes = [bytes(ours)?, bytes(theirs)?];
+    let request = json!({ "do": "loss", "text": recorded_text()? });
+    let loss = |side: &mut Side| side.ask(&request)?.number("loss");
+    let [bf16, f32] = [loss(ours)?, loss(theirs)?];
+    let remark = format!(
+        "{bf16:.5} against {f32:.5}, {:+.3} %; {} against {} bytes a token",
+        100.0 * (bf16 / f32 - 1.0),
+        bytes[0],
+        bytes[1],
+    );
+    Ok(Measured::new(vec![100.0 * (bf16 / f32 - 1.0).abs()]).remark(remark))
+}
+
+/// The prompts of the recorded generations and what follows each, as one text.
+fn recorded_text() -> Result<Vec<u64>> {
+    let json = include_str!("../../../tests/data/reference_generations.json");
+    let json: Value = serde_json::from_str(json)?;
+    let cases = json["models"][0]["cases"].as_array();
+    let tokens = |of: &Value| {
+        let tokens = of
+            .as_array()
+            .map(|all| all.iter().filter_map(Value::as_u64));
+        tokens.into_iter().flatten().collect::<Vec<u64>>()
+    };
+    let text = cases.into_iter().flatten();
+    Ok(text
+        .flat_map(|case| [tokens(&case["ids"]), tokens(&case["greedy"])].concat())
+        .collect())
 }
 
 /// Prefill tokens/s of a prompt of so many tokens, up to its first token, ÷ the other side's.
@@ -86,6 +124,7 @@ pub(super) fn prefill(workbench: &mut Workbench, sides: Sides, tokens: usize) ->
         agreement.hear(turn, &answer)?;
         answer.number("seconds")
     })?;
+    agreement.is_rounded = matches!(sides, Sides::F32);
     Ok(agreement.note(compared(&pairs, tokens as f64, "tok/s")))
 }
 
@@ -237,6 +276,8 @@ impl Tails {
 struct Agreement {
     first: Vec<Vec<u64>>,
     second: Vec<Vec<u64>>,
+    /// Whether one side rounds what it caches, and may draw other tokens for that.
+    is_rounded: bool,
 }
 
 impl Agreement {
@@ -262,8 +303,9 @@ impl Agreement {
             Some(step) => {
                 let (ours, theirs) = (&self.first[step], &self.second[step]);
                 let differing = ours.iter().zip(theirs).filter(|(a, b)| a != b).count();
+                let warning = if self.is_rounded { "" } else { "WARNING: " };
                 measured.remark(format!(
-                    "WARNING: greedy tokens differ from step {} of {steps} on, there in {differing} of {} sequences",
+                    "{warning}greedy tokens differ from step {} of {steps} on, there in {differing} of {} sequences",
                     step + 1,
                     ours.len()
                 ))
@@ -323,6 +365,7 @@ mod tests {
         let mut agreement = Agreement {
             first: vec![vec![1, 2], vec![3, 4]],
             second: vec![vec![1, 2], vec![3, 4]],
+            is_rounded: false,
         };
         let remarks = |agreement: &Agreement| agreement.note(Measured::default()).remarks;
         assert_eq!(remarks(&agreement), ["greedy tokens of 2 steps agree"]);
@@ -330,5 +373,8 @@ mod tests {
         let remarks = remarks(&agreement);
         assert!(remarks[0].starts_with("WARNING: greedy tokens differ from step 2 of 2 on"));
         assert!(remarks[0].ends_with("in 1 of 2 sequences"));
+        agreement.is_rounded = true;
+        let remarks = agreement.note(Measured::default()).remarks;
+        assert!(remarks[0].starts_with("greedy tokens differ from step 2 of 2 on"));
     }
 }

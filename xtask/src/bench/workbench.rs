@@ -33,6 +33,7 @@ pub(super) struct Workbench {
     mlx: Mlx,
     ours: Option<Side>,
     deterministic: Option<Side>,
+    cached_bf16: Option<Side>,
     mlx_lm: Option<Side>,
     cache_core: Option<Side>,
     scheduler: Option<Side>,
@@ -89,6 +90,7 @@ impl Workbench {
             mlx,
             ours: None,
             deterministic: None,
+            cached_bf16: None,
             mlx_lm: None,
             cache_core: None,
             scheduler: None,
@@ -167,6 +169,23 @@ impl Workbench {
         let ours = self.ours.as_mut().expect("it was just started");
         let deterministic = self.deterministic.as_mut();
         Ok((deterministic.expect("it was just started"), ours))
+    }
+
+    /// Our side with state cached in bf16, and as it is otherwise.
+    pub(super) fn against_f32(&mut self) -> Result<(&mut Side, &mut Side)> {
+        self.ours()?;
+        if self.cached_bf16.is_none() {
+            let Mlx::Ready(ready) = &self.mlx else {
+                return Err(Unavailable("no MLX".to_owned()).into());
+            };
+            let mut command = Command::new(programs::figures(self.build())?);
+            command.args(["--serve-cached", "bf16"]).arg(&ready.model);
+            let log = report::folder()?.join("cached-bf16.log");
+            self.cached_bf16 = Some(Side::start("the side cached in bf16", &mut command, &log)?);
+        }
+        let ours = self.ours.as_mut().expect("it was just started");
+        let cached = self.cached_bf16.as_mut();
+        Ok((cached.expect("it was just started"), ours))
     }
 
     /// The cache's core, with kvbm-logical beside it.

@@ -45,7 +45,8 @@ pub(super) fn attend(
     let mut parts: Vec<Parts> = pieces.all.iter().map(|_| Parts::default()).collect();
     for (segment, readers) in shared(batch, pieces) {
         let stacked = stack(shape, queries, &queries_of, pieces, readers)?;
-        let keys = segment.layer(layer).keys.swap_axes(1, 2)?;
+        let keys = &segment.layer(layer).keys;
+        let keys = keys.as_dtype(queries.dtype())?.swap_axes(1, 2)?;
         let scores = stacked.matmul(&keys)?;
         for (reader, rows) in stacked_rows(pieces, readers) {
             let scores = query_rows(shape, &scores, &rows)?;
@@ -53,7 +54,8 @@ pub(super) fn attend(
         }
     }
     for ((piece, queries), parts) in pieces.all.iter().zip(&queries_of).zip(&mut parts) {
-        let keys = key_rows(&tails[piece.span].keys, &piece.keys)?.swap_axes(1, 2)?;
+        let keys = key_rows(&tails[piece.span].keys, &piece.keys)?;
+        let keys = keys.as_dtype(queries.dtype())?.swap_axes(1, 2)?;
         parts.push(masked(queries.matmul(&keys)?, piece.mask.as_ref())?);
     }
     let mut shares = parts
@@ -66,13 +68,15 @@ pub(super) fn attend(
             .iter()
             .map(|reader| shares[reader.piece].next())
             .collect::<Result<Vec<_>, _>>()?;
-        let values = concatenate(stacked, 1)?.matmul(&segment.layer(layer).values)?;
+        let values = segment.layer(layer).values.as_dtype(queries.dtype())?;
+        let values = concatenate(stacked, 1)?.matmul(&values)?;
         for (reader, rows) in stacked_rows(pieces, readers) {
             add(&mut sums[reader.piece], query_rows(shape, &values, &rows)?)?;
         }
     }
     for ((piece, shares), sum) in pieces.all.iter().zip(&mut shares).zip(&mut sums) {
         let values = key_rows(&tails[piece.span].values, &piece.keys)?;
+        let values = values.as_dtype(queries.dtype())?;
         add(sum, shares.next()?.matmul(&values)?)?;
     }
     concatenate(sums.into_iter().flatten().collect(), 1)

@@ -86,19 +86,19 @@ impl Attention {
         packed: &Array,
         tails: &mut Appends,
     ) -> Result<Array, Exception> {
-        let state = || self.cached(batch, packed.item_size());
+        let state = || self.cached(batch);
         profile::op_beside(Op::Attention, &[packed], state, || {
             self.attend_by_means(batch, plan, layer, packed, tails)
         })
     }
 
     /// The cached state that the rows of one layer see.
-    fn cached(&self, batch: &Batch, item_bytes: usize) -> Cost {
+    fn cached(&self, batch: &Batch) -> Cost {
         let segments = batch.segments.iter().map(|segment| segment.kept());
         let tails = batch.spans.iter().map(|span| span.held);
         let tokens: usize = segments.chain(tails).sum();
         Cost {
-            read_bytes: tokens * self.shape.cached_per_token() * item_bytes,
+            read_bytes: tokens * self.shape.cached_per_token() * self.shape.cached.kind.bytes(),
             flops: 0,
         }
     }
@@ -141,6 +141,7 @@ impl Attention {
             scale: self.shape.scale(),
             window: self.shape.window,
             rotary: self.rotary.for_kernel(),
+            cached: self.shape.cached.kind,
         }
     }
 
@@ -200,9 +201,7 @@ fn attend_by_kernel(
         .map(|segment| segment.layer(layer))
         .map(|state| (&state.keys, &state.values))
         .collect();
-    tails.write_in_place(packed.dtype(), |buffers| {
-        kernels::attend(plan, packed, &segments, buffers, stream)
-    })
+    tails.write_in_place(|buffers| kernels::attend(plan, packed, &segments, buffers, stream))
 }
 
 fn span_range(span: &SpanRows) -> SpanRange {

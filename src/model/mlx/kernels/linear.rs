@@ -124,7 +124,7 @@ impl Part<'_> {
             for row in rows.clone().step_by(M) {
                 let input = &self.input[row * width..(row + M) * width];
                 let ahead = next.next().unwrap_or(&[]);
-                let products = along::<S, R, M>(simd, weight, input, width, ahead);
+                let products = along::<S, _, R, M>(simd, weight, input, width, ahead);
                 self.put::<R, M>(row, column, &products);
             }
             column += R;

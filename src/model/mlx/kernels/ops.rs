@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use half::{bf16, f16};
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Stream};
 
@@ -11,6 +12,8 @@ use super::linear::linear as project;
 use super::norm::{self, Norm};
 use super::pool::Pool;
 use super::silu;
+use super::simd::Number;
+use crate::model::FloatKind;
 
 /// `silu(gate) * up`, where the last axis of `gate_up` holds `gate | up`
 /// (`[..., 2 * width]` to `[..., width]`), as one operation.
@@ -124,6 +127,10 @@ pub fn add_rms_norm(
 /// * `tails`: keys and values of each span's tail, in the order of the spans, each
 ///   `[kv heads, capacity, head dim]` with room for the span's rows.
 ///
+/// Arrays are of `f32`. Where the plan's [`cached`](attend::Attention::cached) is another kind, each `f32` of
+/// `segments` and `tails` holds the bits of two numbers side by side, so that a head is
+/// half as wide.
+///
 /// Returns `[rows, query heads * head dim]`. The tails are written even if nobody
 /// reads the result, but only if it is evaluated.
 ///
@@ -157,18 +164,19 @@ pub fn attend(
         .iter()
         .map(|(keys, values)| (keys.array(), values.array()))
         .zip(plan.tail_tokens());
+    let width = dim * plan.attention().cached.bytes() / size_of::<f32>();
     for ((keys, values), tokens) in caches.chain(tail_caches) {
         let roomy = |shape: &[i32]| {
             same(
                 shape,
-                &[kv, shape.get(1).map_or(0, |room| *room as usize), dim],
+                &[kv, shape.get(1).map_or(0, |room| *room as usize), width],
             ) && shape[1] as usize >= tokens
         };
         if !roomy(keys.shape()) || values.shape() != keys.shape() {
             return refuse(
                 "a cache of keys or values",
                 keys.shape(),
-                &[kv, tokens, dim],
+                &[kv, tokens, width],
             );
         }
     }
@@ -196,27 +204,43 @@ struct Attend {
 
 impl Kernel for Attend {
     fn run(&self, inputs: &[View<'_>], in_place: &mut [ViewMut<'_>], outputs: &mut [ViewMut<'_>]) {
+        match self.plan.attention().cached {
+            FloatKind::F32 => self.over::<f32>(inputs, in_place, outputs),
+            FloatKind::Bf16 => self.over::<bf16>(inputs, in_place, outputs),
+            FloatKind::F16 => self.over::<f16>(inputs, in_place, outputs),
+        }
+    }
+}
+
+impl Attend {
+    /// Attends over keys and values of this type.
+    fn over<N: Number>(
+        &self,
+        inputs: &[View<'_>],
+        in_place: &mut [ViewMut<'_>],
+        outputs: &mut [ViewMut<'_>],
+    ) {
         let [packed, segments @ ..] = inputs else {
             unreachable!("made with the packed projection")
         };
-        let segments: Vec<Cache<'_>> = segments
+        let segments: Vec<Cache<'_, N>> = segments
             .chunks_exact(2)
             .map(|pair| Cache {
-                keys: &pair[0].data,
-                values: &pair[1].data,
+                keys: bytemuck::cast_slice(&pair[0].data),
+                values: bytemuck::cast_slice(&pair[1].data),
                 capacity: pair[0].shape[1],
             })
             .collect();
-        let mut tails: Vec<CacheMut<'_>> = in_place
+        let mut tails: Vec<CacheMut<'_, N>> = in_place
             .chunks_exact_mut(2)
             .map(|pair| {
                 let [keys, values] = pair else {
                     unreachable!("chunks of two")
                 };
                 CacheMut {
-                    keys: keys.data,
-                    values: values.data,
                     capacity: keys.shape[1],
+                    keys: bytemuck::cast_slice_mut(keys.data),
+                    values: bytemuck::cast_slice_mut(values.data),
                 }
             })
             .collect();

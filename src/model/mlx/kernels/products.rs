@@ -1,9 +1,11 @@
 //! Dot products of rows with rows: the inner loops of attention and projections.
 
-use super::simd::Simd;
+use super::simd::{Number, Simd};
 
 /// Numbers in a cache line.
-const LINE: usize = 16;
+pub(super) const fn line<N>() -> usize {
+    64 / size_of::<N>()
+}
 
 /// Most sums that [`along`] keeps in registers.
 pub(super) const SUMS_MAX: usize = 16;
@@ -26,20 +28,20 @@ pub(super) const fn sums<S: Simd>() -> usize {
 /// When there are fewer rows, `dim` is not a multiple of 16, or `R * M` is not
 /// [`sums`].
 #[inline(always)]
-pub(super) fn along<S: Simd, const R: usize, const M: usize>(
+pub(super) fn along<S: Simd, N: Number, const R: usize, const M: usize>(
     simd: S,
-    rows: &[f32],
+    rows: &[N],
     others: &[f32],
     dim: usize,
-    ahead: &[f32],
+    ahead: &[N],
 ) -> [f32; SUMS_MAX] {
     assert!(R * M == sums::<S>() && dim.is_multiple_of(16));
     assert!(rows.len() >= R * dim && others.len() >= M * dim);
     let mut sums = [simd.splat(0.0); SUMS_MAX];
     for at in (0..dim).step_by(S::LANES) {
-        if at.is_multiple_of(LINE) {
+        if at.is_multiple_of(line::<N>()) {
             for row in 0..ahead.len() / dim {
-                simd.prefetch(ahead.as_ptr().wrapping_add(row * dim + at));
+                simd.prefetch(ahead.as_ptr().wrapping_add(row * dim + at).cast());
             }
         }
         let mut numbers = [simd.splat(0.0); M];
@@ -49,7 +51,7 @@ pub(super) fn along<S: Simd, const R: usize, const M: usize>(
         }
         for r in 0..R {
             // SAFETY: `at + LANES <= dim`, and there are `R` rows of `dim`.
-            let row = unsafe { simd.load(rows.as_ptr().add(r * dim + at)) };
+            let row = unsafe { N::load(simd, rows.as_ptr().add(r * dim + at)) };
             for m in 0..M {
                 sums[r * M + m] = simd.mul_add(row, numbers[m], sums[r * M + m]);
             }
@@ -65,9 +67,9 @@ pub(super) fn along<S: Simd, const R: usize, const M: usize>(
 /// When there are more than [`SUMS_MAX`], `other` is not one row, or `dim` is not a multiple
 /// of 16.
 #[inline(always)]
-pub(super) fn along_fewer<S: Simd>(
+pub(super) fn along_fewer<S: Simd, N: Number>(
     simd: S,
-    rows: &[f32],
+    rows: &[N],
     other: &[f32],
     dim: usize,
 ) -> [f32; SUMS_MAX] {
@@ -75,7 +77,9 @@ pub(super) fn along_fewer<S: Simd>(
     let mut sums = [simd.splat(0.0); SUMS_MAX];
     for (row, sum) in rows.chunks_exact(dim).zip(&mut sums) {
         for (row, other) in row.chunks_exact(S::LANES).zip(other.chunks_exact(S::LANES)) {
-            *sum = simd.mul_add(simd.load_part(row), simd.load_part(other), *sum);
+            // SAFETY: a whole vector of it.
+            let row = unsafe { N::load(simd, row.as_ptr()) };
+            *sum = simd.mul_add(row, simd.load_part(other), *sum);
         }
     }
     summed(simd, &sums)

@@ -1,10 +1,10 @@
 //! Attention of a few queries: keys are read row by row, as they lie in memory.
 
-use super::super::products::{along, along_fewer, sums};
-use super::super::simd::Simd;
+use super::super::products::{along, along_fewer, line, sums};
+use super::super::simd::{Number, Simd};
 use super::group::BLOCK;
 use super::item::{Piece, Work};
-use super::scratch::{LINE, Scratch};
+use super::scratch::Scratch;
 use super::softmax::{HIDDEN, LOWEST, Layout, weigh};
 
 /// Most queries that this is the faster kernel for. Each costs its own pass over
@@ -17,7 +17,7 @@ pub(super) const fn most<S: Simd>() -> usize {
 /// Computes an item. What a query gets does not depend on the other queries, nor on
 /// how its blocks are cut into pieces, as long as all values are finite.
 #[inline(always)]
-pub(super) fn run<S: Simd>(simd: S, work: &Work<'_>, memory: &mut Scratch) {
+pub(super) fn run<S: Simd, N: Number>(simd: S, work: &Work<'_, N>, memory: &mut Scratch) {
     let dim = work.dim();
     let queries = work.item.queries.clone();
     let count = queries.len();
@@ -74,12 +74,12 @@ pub(super) fn run<S: Simd>(simd: S, work: &Work<'_>, memory: &mut Scratch) {
 /// The scores of each query, `BLOCK` apart, from where the piece lies in its block.
 /// Fetches the `next` piece meanwhile.
 #[inline(always)]
-fn score<S: Simd>(
+fn score<S: Simd, N: Number>(
     simd: S,
     queries: &[f32],
     dim: usize,
-    piece: &Piece<'_>,
-    next: Option<&Piece<'_>>,
+    piece: &Piece<'_, N>,
+    next: Option<&Piece<'_, N>>,
     scores: &mut [f32],
 ) {
     let tile = sums::<S>();
@@ -114,9 +114,9 @@ fn score<S: Simd>(
         let each = ones.chunks_exact(dim);
         for (query, scores) in each.zip(of_ones.chunks_exact_mut(BLOCK)) {
             let products = if tile == 16 {
-                along::<S, 16, 1>(simd, keys, query, dim, ahead)
+                along::<S, N, 16, 1>(simd, keys, query, dim, ahead)
             } else {
-                along::<S, 8, 1>(simd, keys, query, dim, ahead)
+                along::<S, N, 8, 1>(simd, keys, query, dim, ahead)
             };
             (ahead, after) = (after, &[]);
             scores[start + first..start + first + tile].copy_from_slice(&products[..tile]);
@@ -138,12 +138,12 @@ fn score<S: Simd>(
 /// The scores of four queries with a tile of keys, `BLOCK` apart: what each query would get
 /// alone, with fewer reads.
 #[inline(always)]
-fn score_four<S: Simd>(
+fn score_four<S: Simd, N: Number>(
     simd: S,
     queries: &[f32],
-    keys: &[f32],
+    keys: &[N],
     dim: usize,
-    ahead: &[f32],
+    ahead: &[N],
     scores: &mut [f32],
 ) {
     let rows = sums::<S>() / 4;
@@ -151,9 +151,9 @@ fn score_four<S: Simd>(
     for (index, keys) in keys.chunks_exact(rows * dim).enumerate() {
         let ahead = ahead.next().unwrap_or_default();
         let products = if rows == 4 {
-            along::<S, 4, 4>(simd, keys, queries, dim, ahead)
+            along::<S, N, 4, 4>(simd, keys, queries, dim, ahead)
         } else {
-            along::<S, 2, 4>(simd, keys, queries, dim, ahead)
+            along::<S, N, 2, 4>(simd, keys, queries, dim, ahead)
         };
         for (row, products) in products[..4 * rows].chunks_exact(4).enumerate() {
             for (query, product) in products.iter().enumerate() {
@@ -165,15 +165,21 @@ fn score_four<S: Simd>(
 
 /// Asks for numbers that will be needed.
 #[inline(always)]
-fn fetch<S: Simd>(simd: S, numbers: &[f32]) {
-    for line in numbers.chunks(LINE) {
-        simd.prefetch(line.as_ptr());
+fn fetch<S: Simd, N: Number>(simd: S, numbers: &[N]) {
+    for line in numbers.chunks(line::<N>()) {
+        simd.prefetch(line.as_ptr().cast());
     }
 }
 
 /// Hides from each query what it does not see of the block at a position.
 #[inline(always)]
-fn hide<S: Simd>(simd: S, work: &Work<'_>, block: usize, end: usize, scores: &mut [f32]) {
+fn hide<S: Simd, N: Number>(
+    simd: S,
+    work: &Work<'_, N>,
+    block: usize,
+    end: usize,
+    scores: &mut [f32],
+) {
     let hidden = simd.splat(HIDDEN);
     let queries = work.item.queries.clone();
     for (query, scores) in queries.zip(scores.chunks_exact_mut(BLOCK)) {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::super::pool::Pool;
-use super::super::simd::{Job, Simd, dispatch_on};
+use super::super::simd::{Job, Number, Simd, dispatch_on};
 use super::super::split::Split;
 use super::group::{BLOCK, Group, Source};
 use super::plan::{AttendPlan, Item, Order};
@@ -15,19 +15,19 @@ const ALONE_BELOW: usize = 8 << 10;
 
 /// All keys and values of a step.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Caches<'a> {
-    pub(super) segments: &'a [Cache<'a>],
+pub(super) struct Caches<'a, N> {
+    pub(super) segments: &'a [Cache<'a, N>],
     /// One for each span, the step's rows included.
-    pub(super) tails: &'a [Cache<'a>],
+    pub(super) tails: &'a [Cache<'a, N>],
 }
 
 /// Computes all items of `plan`: into `output` where nothing is to be merged, into
 /// `partials` elsewhere. `queries` are rotated and scaled.
-pub(super) fn run(
+pub(super) fn run<N: Number>(
     pool: &Pool,
     plan: &AttendPlan,
     queries: &[f32],
-    caches: Caches<'_>,
+    caches: Caches<'_, N>,
     partials: &mut [f32],
     output: &mut [f32],
 ) {
@@ -53,12 +53,12 @@ pub(super) fn run(
     }
 }
 
-struct Compute<'a> {
-    work: Work<'a>,
+struct Compute<'a, N> {
+    work: Work<'a, N>,
     memory: &'a mut Scratch,
 }
 
-impl Job for Compute<'_> {
+impl<N: Number> Job for Compute<'_, N> {
     type Output = ();
 
     #[inline(always)]
@@ -74,21 +74,21 @@ impl Job for Compute<'_> {
 
 /// An item and all that it reads and writes.
 #[derive(Clone, Copy)]
-pub(super) struct Work<'a> {
+pub(super) struct Work<'a, N> {
     plan: &'a AttendPlan,
     group: &'a Group,
     pub(super) item: &'a Item,
     queries: &'a [f32],
-    caches: Caches<'a>,
+    caches: Caches<'a, N>,
     partials: &'a Split<'a, f32>,
     output: &'a Split<'a, f32>,
 }
 
 /// Neighbouring keys with their values, `dim` numbers each: a block, or a part of one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece<'a> {
-    pub(super) keys: &'a [f32],
-    pub(super) values: &'a [f32],
+pub(super) struct Piece<'a, N> {
+    pub(super) keys: &'a [N],
+    pub(super) values: &'a [N],
     /// Position of the first.
     pub(super) position: usize,
     pub(super) tokens: usize,
@@ -96,7 +96,7 @@ pub(super) struct Piece<'a> {
     pub(super) block: usize,
 }
 
-impl Piece<'_> {
+impl<N: Number> Piece<'_, N> {
     /// Where in its block it ends.
     #[inline(always)]
     pub(super) fn end(&self) -> usize {
@@ -123,6 +123,22 @@ impl Piece<'_> {
             block: self.block,
         }
     }
+
+    /// The same in `f32`: where they are, or in `scratch`.
+    #[inline(always)]
+    pub(super) fn widened<'a, S: Simd>(
+        &'a self,
+        simd: S,
+        [keys, values]: [&'a mut [f32]; 2],
+    ) -> Piece<'a, f32> {
+        Piece {
+            keys: N::widened(simd, self.keys, keys),
+            values: N::widened(simd, self.values, values),
+            position: self.position,
+            tokens: self.tokens,
+            block: self.block,
+        }
+    }
 }
 
 /// The positions that some queries see.
@@ -137,12 +153,12 @@ pub(super) struct Sight {
 impl Sight {
     /// Whether some query does not see some of the piece.
     #[inline(always)]
-    pub(super) fn is_partial(&self, piece: &Piece<'_>) -> bool {
+    pub(super) fn is_partial<N>(&self, piece: &Piece<'_, N>) -> bool {
         piece.position < self.all.start || piece.position + piece.tokens > self.all.end
     }
 }
 
-impl<'a> Work<'a> {
+impl<'a, N: Number> Work<'a, N> {
     #[inline(always)]
     pub(super) fn dim(&self) -> usize {
         self.plan.attention.heads.dim
@@ -196,7 +212,7 @@ impl<'a> Work<'a> {
 
     /// The item's keys and values, piece by piece. Blocks have at most [`BLOCK`] tokens.
     #[inline(always)]
-    pub(super) fn pieces(&self) -> Pieces<'a> {
+    pub(super) fn pieces(&self) -> Pieces<'a, N> {
         Pieces {
             work: *self,
             left: self.group.chunks[self.item.chunk].clone(),
@@ -238,8 +254,8 @@ impl<'a> Work<'a> {
 
 /// See [`Work::pieces`].
 #[derive(Clone)]
-pub(super) struct Pieces<'a> {
-    work: Work<'a>,
+pub(super) struct Pieces<'a, N> {
+    work: Work<'a, N>,
     /// Keys still to come, counted through all parts of the group.
     left: Range<usize>,
     part: usize,
@@ -247,11 +263,11 @@ pub(super) struct Pieces<'a> {
     part_from: usize,
 }
 
-impl<'a> Iterator for Pieces<'a> {
-    type Item = Piece<'a>;
+impl<'a, N: Number> Iterator for Pieces<'a, N> {
+    type Item = Piece<'a, N>;
 
     #[inline(always)]
-    fn next(&mut self) -> Option<Piece<'a>> {
+    fn next(&mut self) -> Option<Piece<'a, N>> {
         if self.left.is_empty() {
             return None;
         }

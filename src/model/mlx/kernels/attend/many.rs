@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::super::products::across;
-use super::super::simd::Simd;
+use super::super::simd::{Number, Simd};
 use super::group::BLOCK;
 use super::item::{Piece, Sight, Work};
 use super::scratch::Scratch;
@@ -11,11 +11,13 @@ use super::softmax::{HIDDEN, LOWEST, Layout, weigh};
 
 /// Computes an item, in tiles of two vectors of queries.
 #[inline(always)]
-pub(super) fn run<S: Simd>(simd: S, work: &Work<'_>, memory: &mut Scratch) {
+pub(super) fn run<S: Simd, N: Number>(simd: S, work: &Work<'_, N>, memory: &mut Scratch) {
     let dim = work.dim();
     let width = 2 * S::LANES;
     let tiles = work.item.queries.len().div_ceil(width);
     let lanes = tiles * width;
+    // What is kept in fewer bits is read by every tile, and made wide once.
+    let wide = if N::IS_F32 { 0 } else { BLOCK * dim };
     let [
         queries,
         values,
@@ -25,6 +27,8 @@ pub(super) fn run<S: Simd>(simd: S, work: &Work<'_>, memory: &mut Scratch) {
         total,
         scores,
         factors,
+        wide_keys,
+        wide_values,
     ] = memory.take([
         lanes * dim,
         lanes * dim,
@@ -34,6 +38,8 @@ pub(super) fn run<S: Simd>(simd: S, work: &Work<'_>, memory: &mut Scratch) {
         lanes,
         BLOCK * width,
         width,
+        wide,
+        wide,
     ]);
     values.fill(0.0);
     largest.fill(LOWEST);
@@ -49,6 +55,7 @@ pub(super) fn run<S: Simd>(simd: S, work: &Work<'_>, memory: &mut Scratch) {
         lay_out(work, tile_queries(tile), width, queries, first, last);
     }
     for block in work.pieces() {
+        let block = block.widened(simd, [&mut *wide_keys, &mut *wide_values]);
         for tile in 0..tiles {
             let lanes = tile * width..(tile + 1) * width;
             let numbers = tile * width * dim..(tile + 1) * width * dim;
@@ -80,8 +87,8 @@ pub(super) fn run<S: Simd>(simd: S, work: &Work<'_>, memory: &mut Scratch) {
 /// Lays a tile's queries out as `[dim, width]`, and what each lane sees. Lanes
 /// without a query see everything, so that their numbers stay finite.
 #[inline(always)]
-fn lay_out(
-    work: &Work<'_>,
+fn lay_out<N: Number>(
+    work: &Work<'_, N>,
     range: Range<usize>,
     width: usize,
     queries: &mut [f32],
@@ -125,7 +132,7 @@ impl Tile<'_> {
     fn attend<S: Simd, const NQ: usize>(
         &mut self,
         simd: S,
-        block: &Piece<'_>,
+        block: &Piece<'_, f32>,
         scores: &mut [f32],
         factors: &mut [f32],
     ) {
@@ -156,7 +163,7 @@ impl Tile<'_> {
 
     /// Scores as `[tokens, width]`.
     #[inline(always)]
-    fn score<S: Simd, const NQ: usize>(&self, simd: S, block: &Piece<'_>, scores: &mut [f32]) {
+    fn score<S: Simd, const NQ: usize>(&self, simd: S, block: &Piece<'_, f32>, scores: &mut [f32]) {
         let dim = self.dim;
         across::<S, NQ>(
             simd,
@@ -169,7 +176,7 @@ impl Tile<'_> {
 
     /// Hides from each lane what it does not see.
     #[inline(always)]
-    fn hide<S: Simd, const NQ: usize>(&self, simd: S, block: &Piece<'_>, scores: &mut [f32]) {
+    fn hide<S: Simd, const NQ: usize>(&self, simd: S, block: &Piece<'_, f32>, scores: &mut [f32]) {
         let hidden = simd.splat(HIDDEN);
         let width = 2 * S::LANES;
         for (key, scores) in scores

@@ -39,21 +39,22 @@ pub use plan::{AttendPlan, Order};
 pub use shape::{Attention, Heads, PartRange, Rotary, SpanRange, TailRange};
 
 use super::pool::Pool;
+use super::simd::Number;
 
 /// Keys and values of one segment, each `[kv heads, capacity, head dim]`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cache<'a> {
-    pub(crate) keys: &'a [f32],
-    pub(crate) values: &'a [f32],
+pub(crate) struct Cache<'a, N> {
+    pub(crate) keys: &'a [N],
+    pub(crate) values: &'a [N],
     /// Tokens that there is room for.
     pub(crate) capacity: usize,
 }
 
 /// Keys and values of one tail, each `[kv heads, capacity, head dim]`.
 #[derive(Debug)]
-pub(crate) struct CacheMut<'a> {
-    pub(crate) keys: &'a mut [f32],
-    pub(crate) values: &'a mut [f32],
+pub(crate) struct CacheMut<'a, N> {
+    pub(crate) keys: &'a mut [N],
+    pub(crate) values: &'a mut [N],
     /// Tokens that there is room for.
     pub(crate) capacity: usize,
 }
@@ -68,19 +69,19 @@ pub(crate) struct CacheMut<'a> {
 /// # Panics
 ///
 /// When a length does not fit the plan.
-pub(crate) fn attend(
+pub(crate) fn attend<N: Number>(
     pool: &Pool,
     plan: &AttendPlan,
     packed: &[f32],
-    segments: &[Cache<'_>],
-    tails: &mut [CacheMut<'_>],
+    segments: &[Cache<'_, N>],
+    tails: &mut [CacheMut<'_, N>],
     output: &mut [f32],
 ) {
     plan.check(packed, segments, tails, output);
     scratch::for_step(|memory| {
         let [queries, partials] = memory.take([plan.query_numbers(), plan.partial_numbers()]);
         rotate::rotate(pool, plan, packed, queries, tails);
-        let tails: Vec<Cache<'_>> = tails.iter().map(CacheMut::read).collect();
+        let tails: Vec<Cache<'_, N>> = tails.iter().map(CacheMut::read).collect();
         let caches = item::Caches {
             segments,
             tails: &tails,
@@ -90,8 +91,8 @@ pub(crate) fn attend(
     });
 }
 
-impl CacheMut<'_> {
-    fn read(&self) -> Cache<'_> {
+impl<N> CacheMut<'_, N> {
+    fn read(&self) -> Cache<'_, N> {
         Cache {
             keys: self.keys,
             values: self.values,

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::super::simd::InstructionSet;
+use super::super::simd::{InstructionSet, Number};
 use super::group::{BLOCK, Group, gather, gather_chunks};
 use super::shape::{Attention, Heads, PartRange, SpanRange, angles};
 use super::{Cache, CacheMut};
@@ -179,11 +179,11 @@ impl AttendPlan {
     }
 
     /// Panics unless the lengths fit; see [`attend`](super::attend).
-    pub(super) fn check(
+    pub(super) fn check<N: Number>(
         &self,
         packed: &[f32],
-        segments: &[Cache<'_>],
-        tails: &[CacheMut<'_>],
+        segments: &[Cache<'_, N>],
+        tails: &[CacheMut<'_, N>],
         output: &[f32],
     ) {
         let Heads { kv, dim, .. } = self.attention.heads;

@@ -1,7 +1,7 @@
 //! Rotary embedding of a step's queries and keys, and the append to the tails.
 
 use super::super::pool::Pool;
-use super::super::simd::{Job, Simd, dispatch_on};
+use super::super::simd::{Job, LANES_MAX, Number, Simd, dispatch_on};
 use super::CacheMut;
 use super::plan::AttendPlan;
 use super::shape::Heads;
@@ -15,15 +15,15 @@ const ALONE_BELOW: usize = 32 << 10;
 /// Rotates and scales the queries of `packed` into `queries`
 /// (`[rows, query heads, dim]`), rotates its keys into the tails and copies its
 /// values there.
-pub(super) fn rotate(
+pub(super) fn rotate<N: Number>(
     pool: &Pool,
     plan: &AttendPlan,
     packed: &[f32],
     queries: &mut [f32],
-    tails: &mut [CacheMut<'_>],
+    tails: &mut [CacheMut<'_, N>],
 ) {
     let mut jobs = jobs(plan, queries, tails);
-    let job = |_: usize, [jobs]: [&mut [Rows<'_>]; 1]| {
+    let job = |_: usize, [jobs]: [&mut [Rows<'_, N>]; 1]| {
         for rows in jobs {
             dispatch_on(plan.set, Rotate { plan, packed, rows });
         }
@@ -36,7 +36,7 @@ pub(super) fn rotate(
 }
 
 /// Some rows of a span, and where they go.
-enum Rows<'a> {
+enum Rows<'a, N> {
     Queries {
         first_row: usize,
         to: &'a mut [f32],
@@ -44,19 +44,19 @@ enum Rows<'a> {
     Keys {
         first_row: usize,
         kv_head: usize,
-        keys: &'a mut [f32],
-        values: &'a mut [f32],
+        keys: &'a mut [N],
+        values: &'a mut [N],
     },
 }
 
-fn jobs<'a>(
+fn jobs<'a, N: Number>(
     plan: &AttendPlan,
     queries: &'a mut [f32],
-    tails: &'a mut [CacheMut<'_>],
-) -> Vec<Rows<'a>> {
+    tails: &'a mut [CacheMut<'_, N>],
+) -> Vec<Rows<'a, N>> {
     let Heads { query, dim, .. } = plan.attention.heads;
     let blocks = queries.chunks_mut(ROWS * query * dim).enumerate();
-    let mut jobs: Vec<Rows<'a>> = blocks
+    let mut jobs: Vec<Rows<'a, N>> = blocks
         .map(|(block, to)| Rows::Queries {
             first_row: block * ROWS,
             to,
@@ -84,13 +84,13 @@ fn jobs<'a>(
     jobs
 }
 
-struct Rotate<'a, 'b> {
+struct Rotate<'a, 'b, N> {
     plan: &'a AttendPlan,
     packed: &'a [f32],
-    rows: &'a mut Rows<'b>,
+    rows: &'a mut Rows<'b, N>,
 }
 
-impl Job for Rotate<'_, '_> {
+impl<N: Number> Job for Rotate<'_, '_, N> {
     type Output = ();
 
     #[inline(always)]
@@ -123,7 +123,7 @@ impl Job for Rotate<'_, '_> {
                     let row = *first_row + row;
                     let from = &row_of(row)[(query + *kv_head) * dim..];
                     rotate_head(simd, angles(row), 1.0, &from[..dim], key);
-                    value.copy_from_slice(&from[kv * dim..][..dim]);
+                    keep(simd, &from[kv * dim..][..dim], value);
                 }
             }
         }
@@ -131,12 +131,12 @@ impl Job for Rotate<'_, '_> {
 }
 
 #[inline(always)]
-fn rotate_head<S: Simd>(
+fn rotate_head<S: Simd, N: Number>(
     simd: S,
     (cosines, sines): (&[f32], &[f32]),
     scale: f32,
     from: &[f32],
-    to: &mut [f32],
+    to: &mut [N],
 ) {
     let pairs = cosines.len();
     let scale = simd.splat(scale);
@@ -158,11 +158,32 @@ fn rotate_head<S: Simd>(
         );
         let (cos, sin) = (simd.load_part(cos), simd.load_part(sin));
         let minus_sin = simd.sub(simd.splat(0.0), sin);
-        simd.store_part(to_x, simd.mul_add(x, cos, simd.mul(y, minus_sin)));
-        simd.store_part(to_y, simd.mul_add(y, cos, simd.mul(x, sin)));
+        store_part(simd, to_x, simd.mul_add(x, cos, simd.mul(y, minus_sin)));
+        store_part(simd, to_y, simd.mul_add(y, cos, simd.mul(x, sin)));
     }
     let rest = from_rest.chunks(S::LANES).zip(to_rest.chunks_mut(S::LANES));
     for (x, to) in rest {
-        simd.store_part(to, simd.mul(simd.load_part(x), scale));
+        store_part(simd, to, simd.mul(simd.load_part(x), scale));
     }
+}
+
+/// Keeps numbers as they are.
+#[inline(always)]
+fn keep<S: Simd, N: Number>(simd: S, from: &[f32], to: &mut [N]) {
+    for (x, to) in from.chunks(S::LANES).zip(to.chunks_mut(S::LANES)) {
+        store_part(simd, to, simd.load_part(x));
+    }
+}
+
+/// Stores as many lanes as `to` has room for.
+#[inline(always)]
+fn store_part<S: Simd, N: Number>(simd: S, to: &mut [N], v: S::Vector) {
+    if to.len() >= S::LANES {
+        // SAFETY: the length was just checked.
+        return unsafe { N::store(simd, to.as_mut_ptr(), v) };
+    }
+    let mut whole = [N::zeroed(); LANES_MAX];
+    // SAFETY: `whole` holds LANES_MAX numbers.
+    unsafe { N::store(simd, whole.as_mut_ptr(), v) };
+    to.copy_from_slice(&whole[..to.len()]);
 }

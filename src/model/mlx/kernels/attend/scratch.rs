@@ -9,7 +9,7 @@ pub(super) struct Scratch {
 }
 
 /// Numbers in a cache line.
-pub(super) const LINE: usize = 16;
+const LINE: usize = 16;
 
 impl Scratch {
     /// Slices of arbitrary numbers, each from the start of a cache line.

@@ -1,5 +1,7 @@
 //! The shapes of attention: of a layer kind, and of one step.
 
+use crate::model::FloatKind;
+
 /// Attention of one layer kind.
 #[derive(Clone, Debug)]
 pub struct Attention {
@@ -11,6 +13,8 @@ pub struct Attention {
     pub window: Option<usize>,
     /// Rotary embedding of queries and keys.
     pub rotary: Rotary,
+    /// What cached keys and values are kept in. All is computed in `f32`.
+    pub cached: FloatKind,
 }
 
 /// Attention heads.

@@ -1,6 +1,6 @@
 //! The running softmax of both inner kernels, and the product with the values.
 
-use super::super::simd::Simd;
+use super::super::simd::{Number, Simd};
 
 /// Stands for "no score yet": lower than every score, and yet a number, so that
 /// differences from it are numbers.
@@ -22,11 +22,11 @@ pub(super) struct Layout {
 /// `rows` are `keys` rows of `dim` numbers, `values` has `dim` for each of
 /// `factors`.
 #[inline(always)]
-pub(super) fn weigh<S: Simd>(
+pub(super) fn weigh<S: Simd, N: Number>(
     simd: S,
     weights: &[f32],
     layout: Layout,
-    rows: &[f32],
+    rows: &[N],
     dim: usize,
     factors: &[f32],
     values: &mut [f32],
@@ -77,17 +77,17 @@ pub(super) fn weigh<S: Simd>(
 }
 
 /// Some queries and some columns of the product.
-struct Tile {
+struct Tile<N> {
     weights: *const f32,
     layout: Layout,
-    rows: *const f32,
+    rows: *const N,
     keys: usize,
     dim: usize,
     factors: *const f32,
     values: *mut f32,
 }
 
-impl Tile {
+impl<N: Number> Tile<N> {
     /// `MR` queries, `NV` vectors of columns. Returns `NV`.
     ///
     /// # Safety
@@ -109,7 +109,7 @@ impl Tile {
             for _ in 0..self.keys {
                 let mut numbers = [simd.splat(0.0); NV];
                 for (vector, numbers) in numbers.iter_mut().enumerate() {
-                    *numbers = simd.load(row.add(vector * S::LANES));
+                    *numbers = N::load(simd, row.add(vector * S::LANES));
                 }
                 for (query, sums) in sums.iter_mut().enumerate() {
                     let weight = simd.splat(*weight.add(query * self.layout.query));

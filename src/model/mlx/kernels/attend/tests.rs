@@ -4,32 +4,83 @@ mod odd_shapes;
 
 use std::ops::Range;
 
+use half::{bf16, f16};
 use proptest::prelude::*;
 
-use super::super::simd::InstructionSet;
+use super::super::simd::{InstructionSet, Number};
 use super::*;
+use crate::model::FloatKind;
 
 const ORDERS: [Order; 2] = [Order::OfStep, Order::OfSequence];
 
+/// A type in which keys and values are kept.
+trait Kept: Number + PartialEq {
+    const KIND: FloatKind;
+    /// What rounding may change of a number, as a part of it.
+    const ROUNDING: f32;
+    fn of(x: f32) -> Self;
+    fn wide(self) -> f32;
+}
+
+impl Kept for f32 {
+    const KIND: FloatKind = FloatKind::F32;
+    const ROUNDING: f32 = 0.0;
+
+    fn of(x: f32) -> f32 {
+        x
+    }
+
+    fn wide(self) -> f32 {
+        self
+    }
+}
+
+impl Kept for bf16 {
+    const KIND: FloatKind = FloatKind::Bf16;
+    const ROUNDING: f32 = 1.0 / 256.0;
+
+    fn of(x: f32) -> bf16 {
+        bf16::from_f32(x)
+    }
+
+    fn wide(self) -> f32 {
+        self.to_f32()
+    }
+}
+
+impl Kept for f16 {
+    const KIND: FloatKind = FloatKind::F16;
+    const ROUNDING: f32 = 1.0 / 2_048.0;
+
+    fn of(x: f32) -> f16 {
+        f16::from_f32(x.clamp(-65_504.0, 65_504.0))
+    }
+
+    fn wide(self) -> f32 {
+        self.to_f32()
+    }
+}
+
 /// Keys and values of some tokens, `[kv heads, capacity, dim]` each.
-#[derive(Clone)]
-struct Buffer {
-    keys: Vec<f32>,
-    values: Vec<f32>,
+#[derive(Clone, PartialEq)]
+struct Buffer<N> {
+    keys: Vec<N>,
+    values: Vec<N>,
     capacity: usize,
 }
 
-impl Buffer {
-    fn new(heads: Heads, capacity: usize, seed: u64) -> Buffer {
+impl<N: Kept> Buffer<N> {
+    fn new(heads: Heads, capacity: usize, seed: u64) -> Buffer<N> {
         let count = heads.kv * capacity * heads.dim;
+        let kept = |seed| numbers(count, seed).into_iter().map(N::of).collect();
         Buffer {
-            keys: numbers(count, seed),
-            values: numbers(count, seed + 1),
+            keys: kept(seed),
+            values: kept(seed + 1),
             capacity,
         }
     }
 
-    fn read(&self) -> Cache<'_> {
+    fn read(&self) -> Cache<'_, N> {
         Cache {
             keys: &self.keys,
             values: &self.values,
@@ -37,7 +88,7 @@ impl Buffer {
         }
     }
 
-    fn write(&mut self) -> CacheMut<'_> {
+    fn write(&mut self) -> CacheMut<'_, N> {
         CacheMut {
             keys: &mut self.keys,
             values: &mut self.values,
@@ -45,11 +96,21 @@ impl Buffer {
         }
     }
 
-    fn row(&self, of: &[f32], heads: Heads, kv_head: usize, token: usize) -> Vec<f64> {
+    /// The same numbers in another type.
+    fn kept_as<M: Kept>(&self) -> Buffer<M> {
+        let kept = |of: &[N]| of.iter().map(|x| M::of(x.wide())).collect();
+        Buffer {
+            keys: kept(&self.keys),
+            values: kept(&self.values),
+            capacity: self.capacity,
+        }
+    }
+
+    fn row(&self, of: &[N], heads: Heads, kv_head: usize, token: usize) -> Vec<f64> {
         let from = (kv_head * self.capacity + token) * heads.dim;
         of[from..from + heads.dim]
             .iter()
-            .map(|x| f64::from(*x))
+            .map(|x| f64::from(x.wide()))
             .collect()
     }
 }
@@ -67,17 +128,22 @@ fn numbers(count: usize, seed: u64) -> Vec<f32> {
 }
 
 /// A step with everything that it needs.
-struct Case {
+struct Case<N> {
     attention: Attention,
     spans: Vec<SpanRange>,
     packed: Vec<f32>,
-    segments: Vec<Buffer>,
-    tails: Vec<Buffer>,
+    segments: Vec<Buffer<N>>,
+    tails: Vec<Buffer<N>>,
 }
 
-impl Case {
+impl<N: Kept> Case<N> {
     /// Spans whose paths are made of segments of `lengths`.
-    fn new(attention: Attention, lengths: &[usize], spans: &[(&[usize], usize, usize)]) -> Case {
+    fn new(
+        mut attention: Attention,
+        lengths: &[usize],
+        spans: &[(&[usize], usize, usize)],
+    ) -> Case<N> {
+        attention.cached = N::KIND;
         let heads = attention.heads;
         let spans: Vec<SpanRange> = spans
             .iter()
@@ -119,13 +185,13 @@ impl Case {
     }
 
     /// Output and tails, as `attend` computes them.
-    fn run(&self, order: Order, set: InstructionSet, threads: usize) -> (Vec<f32>, Vec<Buffer>) {
+    fn run(&self, order: Order, set: InstructionSet, threads: usize) -> (Vec<f32>, Vec<Buffer<N>>) {
         let attention = self.attention.clone();
         let plan = AttendPlan::for_machine(attention, &self.spans, order, set, threads);
         let mut tails = self.tails.clone();
         let mut output = vec![f32::NAN; plan.query_numbers()];
-        let mut views: Vec<CacheMut<'_>> = tails.iter_mut().map(Buffer::write).collect();
-        let segments: Vec<Cache<'_>> = self.segments[..plan.segments()]
+        let mut views: Vec<CacheMut<'_, N>> = tails.iter_mut().map(Buffer::write).collect();
+        let segments: Vec<Cache<'_, N>> = self.segments[..plan.segments()]
             .iter()
             .map(Buffer::read)
             .collect();
@@ -153,16 +219,15 @@ impl Case {
         to
     }
 
-    /// The same from the definition, and one output row after another.
-    fn reference(&self) -> (Vec<f64>, Vec<Buffer>) {
+    /// The tails with the step's keys and values, from the definition and not rounded.
+    fn appended(&self) -> Vec<Buffer<f32>> {
         let heads = self.attention.heads;
-        let mut tails = self.tails.clone();
-        let mut output = Vec::new();
+        let mut tails: Vec<Buffer<f32>> = self.tails.iter().map(Buffer::kept_as).collect();
         let mut rows = self.packed.chunks_exact(heads.packed());
         for (span, tail) in self.spans.iter().zip(&mut tails) {
             for index in 0..span.rows {
                 let row = rows.next().unwrap();
-                let (queries, rest) = row.split_at(heads.query * heads.dim);
+                let rest = &row[heads.query * heads.dim..];
                 let token = span.tail.tokens + index;
                 let position = span.tail.start + token;
                 for kv_head in 0..heads.kv {
@@ -173,20 +238,41 @@ impl Case {
                     tail.keys[at..at + heads.dim].copy_from_slice(&key);
                     tail.values[at..at + heads.dim].copy_from_slice(value);
                 }
+            }
+        }
+        tails
+    }
+
+    /// The output from the definition, one row after another, where tails are these.
+    fn attended(&self, tails: &[Buffer<N>]) -> Vec<f64> {
+        let heads = self.attention.heads;
+        let [segments, tails] = [&self.segments[..], tails].map(|all| {
+            all.iter()
+                .map(Buffer::kept_as)
+                .collect::<Vec<Buffer<f32>>>()
+        });
+        let mut output = Vec::new();
+        let mut rows = self.packed.chunks_exact(heads.packed());
+        for (span, tail) in self.spans.iter().zip(&tails) {
+            for index in 0..span.rows {
+                let queries = &rows.next().unwrap()[..heads.query * heads.dim];
+                let position = span.tail.start + span.tail.tokens + index;
                 for (head, query) in queries.chunks_exact(heads.dim).enumerate() {
                     let query = self.rotated(query, position);
                     let kv_head = head / heads.per_kv();
-                    output.extend(self.attend_one(span, tail, kv_head, position, &query));
+                    output
+                        .extend(self.attend_one(&segments, span, tail, kv_head, position, &query));
                 }
             }
         }
-        (output, tails)
+        output
     }
 
     fn attend_one(
         &self,
+        segments: &[Buffer<f32>],
         span: &SpanRange,
-        tail: &Buffer,
+        tail: &Buffer<f32>,
         kv_head: usize,
         position: usize,
         query: &[f64],
@@ -195,7 +281,7 @@ impl Case {
         let parts = span
             .path
             .iter()
-            .map(|part| (&self.segments[part.segment], part.start, part.tokens));
+            .map(|part| (&segments[part.segment], part.start, part.tokens));
         let own = (tail, span.tail.start, position + 1 - span.tail.start);
         let mut seen = Vec::new();
         for (buffer, start, tokens) in parts.chain([own]) {
@@ -220,29 +306,50 @@ impl Case {
     }
 
     fn check(&self) {
-        let (expected, expected_tails) = self.reference();
+        let appended = self.appended();
+        // What is kept follows from the instruction set at most.
+        let mut known: Option<(Vec<Buffer<N>>, Vec<f64>)> = None;
         for &set in InstructionSet::available() {
             for (order, threads) in ORDERS
                 .into_iter()
                 .flat_map(|order| [1, 2, 5].map(|n| (order, n)))
             {
                 let (output, tails) = self.run(order, set, threads);
-                for (index, (y, expected)) in output.iter().zip(&expected).enumerate() {
+                let is_known = |known: &(Vec<Buffer<N>>, Vec<f64>)| known.0 == tails;
+                if !known.as_ref().is_some_and(is_known) {
+                    // Of what was kept: a number between two may be rounded to either.
+                    known = Some((tails.clone(), self.attended(&tails)));
+                }
+                let (_, expected) = known.as_ref().expect("just made");
+                for (index, (y, expected)) in output.iter().zip(expected).enumerate() {
                     let error = (f64::from(*y) - expected).abs();
                     assert!(
                         error < 1e-5,
-                        "{set:?}, {order:?}, {threads} threads, {index}: {y}, not {expected}"
+                        "{:?}, {set:?}, {order:?}, {threads} threads, {index}: {y}, not {expected}",
+                        N::KIND
                     );
                 }
-                for (tail, expected) in tails.iter().zip(&expected_tails) {
-                    assert_eq!(tail.values, expected.values);
+                for (tail, expected) in tails.iter().zip(&appended) {
+                    let rounded = expected.kept_as::<N>();
+                    assert_eq!(
+                        tail.kept_as::<f32>().values,
+                        rounded.kept_as::<f32>().values
+                    );
                     for (key, expected) in tail.keys.iter().zip(&expected.keys) {
-                        assert!((key - expected).abs() < 1e-6 * (1.0 + expected.abs()));
+                        let error = (key.wide() - expected).abs();
+                        assert!(error < 1e-6 + (1e-6 + N::ROUNDING) * expected.abs());
                     }
                 }
             }
         }
     }
+}
+
+/// Whatever keys and values are kept in, each output is what it ought to be.
+fn check(attention: Attention, lengths: &[usize], spans: &[(&[usize], usize, usize)]) {
+    Case::<f32>::new(attention.clone(), lengths, spans).check();
+    Case::<bf16>::new(attention.clone(), lengths, spans).check();
+    Case::<f16>::new(attention, lengths, spans).check();
 }
 
 fn attention(query: usize, kv: usize, dim: usize, window: Option<usize>) -> Attention {
@@ -255,12 +362,13 @@ fn attention(query: usize, kv: usize, dim: usize, window: Option<usize>) -> Atte
             inverse_frequencies,
             magnitude: 1.0,
         },
+        cached: FloatKind::F32,
     }
 }
 
 #[test]
 fn one_token_sees_itself() {
-    Case::new(attention(1, 1, 16, None), &[], &[(&[], 0, 1)]).check();
+    check(attention(1, 1, 16, None), &[], &[(&[], 0, 1)]);
 }
 
 #[test]
@@ -268,7 +376,7 @@ fn every_head_size_and_ratio() {
     for dim in [48, 64, 80, 96, 128] {
         for (query, kv) in [(1, 1), (3, 1), (9, 3), (8, 2)] {
             let spans: &[(&[usize], usize, usize)] = &[(&[0], 5, 1), (&[0, 1], 0, 7)];
-            Case::new(attention(query, kv, dim, None), &[30, 21], spans).check();
+            check(attention(query, kv, dim, None), &[30, 21], spans);
         }
     }
 }
@@ -285,7 +393,7 @@ fn shared_prefixes_and_private_ends() {
         (&[0], 1, 1),
         (&[], 9, 1),
     ];
-    Case::new(attention(6, 2, 32, None), &[130, 70, 64, 5], spans).check();
+    check(attention(6, 2, 32, None), &[130, 70, 64, 5], spans);
 }
 
 #[test]
@@ -300,7 +408,7 @@ fn windows_hide_what_is_too_old() {
             (&[3], 1, 2),
             (&[], 70, 2),
         ];
-        Case::new(attention(4, 2, 16, Some(window)), &[100, 50, 9, 200], spans).check();
+        check(attention(4, 2, 16, Some(window)), &[100, 50, 9, 200], spans);
     }
 }
 
@@ -311,41 +419,71 @@ fn a_part_of_a_head_may_go_unrotated() {
         inverse_frequencies: vec![0.3, 0.2, 0.1],
         magnitude: 1.25,
     };
-    Case::new(attention.clone(), &[20], &[(&[0], 3, 5)]).check();
+    check(attention.clone(), &[20], &[(&[0], 3, 5)]);
     attention.rotary.inverse_frequencies.clear();
-    Case::new(attention, &[20], &[(&[0], 3, 5)]).check();
+    check(attention, &[20], &[(&[0], 3, 5)]);
 }
 
 #[test]
 fn large_scores_do_not_overflow() {
-    let mut case = Case::new(
-        attention(4, 1, 16, None),
-        &[40],
-        &[(&[0], 3, 20), (&[0], 0, 1)],
-    );
-    case.packed.iter_mut().for_each(|x| *x *= 300.0);
-    for order in ORDERS {
-        let (output, _) = case.run(order, InstructionSet::best(), 2);
-        assert!(output.iter().all(|x| x.is_finite() && x.abs() <= 900.0));
-    }
-}
-
-#[test]
-fn what_is_not_a_number_shows() {
-    for rows in [1, 40] {
-        let mut case = Case::new(attention(2, 1, 16, None), &[40], &[(&[0], 3, rows)]);
-        case.segments[0].keys[5] = f32::NAN;
+    fn check<N: Kept>() {
+        let mut case = Case::<N>::new(
+            attention(4, 1, 16, None),
+            &[40],
+            &[(&[0], 3, 20), (&[0], 0, 1)],
+        );
+        case.packed.iter_mut().for_each(|x| *x *= 300.0);
         for order in ORDERS {
             let (output, _) = case.run(order, InstructionSet::best(), 2);
-            assert!(output.iter().all(|x| x.is_nan()), "{rows} rows, {order:?}");
+            assert!(output.iter().all(|x| x.is_finite() && x.abs() <= 904.0));
+        }
+    }
+
+    check::<f32>();
+    check::<bf16>();
+    check::<f16>();
+}
+
+/// Keys and values beyond the range of half precision are kept as its largest numbers.
+#[test]
+fn what_is_too_large_for_a_half_stays_finite() {
+    for &set in InstructionSet::available() {
+        for rows in [1, 40] {
+            let mut case = Case::<f16>::new(attention(2, 1, 16, None), &[40], &[(&[0], 3, rows)]);
+            case.packed.iter_mut().for_each(|x| *x *= 1e6);
+            for order in ORDERS {
+                let (output, tails) = case.run(order, set, 2);
+                assert!(output.iter().all(|x| x.is_finite()), "{set:?}, {order:?}");
+                let largest = tails[0].values.iter().map(|x| x.wide().abs());
+                assert_eq!(largest.fold(0.0, f32::max), 65_504.0);
+            }
         }
     }
 }
 
 #[test]
+fn what_is_not_a_number_shows() {
+    fn check<N: Kept>() {
+        for rows in [1, 40] {
+            let mut case = Case::<N>::new(attention(2, 1, 16, None), &[40], &[(&[0], 3, rows)]);
+            case.segments[0].keys[5] = N::of(f32::NAN);
+            for order in ORDERS {
+                let (output, _) = case.run(order, InstructionSet::best(), 2);
+                let all = output.iter().all(|x| x.is_nan());
+                assert!(all, "{:?}, {rows} rows, {order:?}", N::KIND);
+            }
+        }
+    }
+
+    check::<f32>();
+    check::<bf16>();
+    check::<f16>();
+}
+
+#[test]
 #[should_panic(expected = "left == right")]
 fn lengths_are_checked() {
-    let mut case = Case::new(attention(2, 1, 16, None), &[40], &[(&[0], 3, 2)]);
+    let mut case = Case::<f32>::new(attention(2, 1, 16, None), &[40], &[(&[0], 3, 2)]);
     case.packed.pop();
     case.run(Order::OfStep, InstructionSet::best(), 1);
 }
@@ -364,21 +502,21 @@ proptest! {
         let paths: [&[usize]; 5] = [&[], &[0], &[0, 1], &[0, 1, 2], &[3]];
         let spans: Vec<_> =
             spans.iter().map(|&(path, tokens, rows)| (paths[path], tokens, rows)).collect();
-        Case::new(attention(query, kv, dim, window), &lengths, &spans).check();
+        check(attention(query, kv, dim, window), &lengths, &spans);
     }
 }
 
 /// A sequence, evaluated all at once and in the [order of a sequence](Order::OfSequence).
-struct Whole {
-    case: Case,
+struct Whole<N> {
+    case: Case<N>,
     set: InstructionSet,
     output: Vec<f32>,
     /// Its keys and values.
-    tail: Buffer,
+    tail: Buffer<N>,
 }
 
-impl Whole {
-    fn new(attention: Attention, tokens: usize, set: InstructionSet) -> Whole {
+impl<N: Kept> Whole<N> {
+    fn new(attention: Attention, tokens: usize, set: InstructionSet) -> Whole<N> {
         let case = Case::new(attention, &[], &[(&[], 0, tokens)]);
         let (output, mut tails) = case.run(Order::OfSequence, set, 1);
         let tail = tails.remove(0);
@@ -395,7 +533,7 @@ impl Whole {
     }
 
     /// Some of its keys and values, in a buffer with room for more.
-    fn part(&self, tokens: Range<usize>, room: usize) -> Buffer {
+    fn part(&self, tokens: Range<usize>, room: usize) -> Buffer<N> {
         let Heads { kv, dim, .. } = self.heads();
         let mut part = Buffer::new(self.heads(), tokens.len() + room, 1);
         for kv_head in 0..kv {
@@ -488,8 +626,10 @@ proptest! {
         let mut cuts: Vec<usize> = cuts.into_iter().map(place).filter(|cut| *cut > 0).collect();
         cuts.dedup();
         for &set in InstructionSet::available() {
-            let whole = Whole::new(attention(query, kv, dim, window), tokens, set);
-            whole.check(&cuts, &ranges, threads);
+            let attention = attention(query, kv, dim, window);
+            Whole::<f32>::new(attention.clone(), tokens, set).check(&cuts, &ranges, threads);
+            Whole::<bf16>::new(attention.clone(), tokens, set).check(&cuts, &ranges, threads);
+            Whole::<f16>::new(attention, tokens, set).check(&cuts, &ranges, threads);
         }
     }
 }
@@ -502,13 +642,18 @@ fn spans_that_see_different_beginnings_keep_their_order() {
         (1_000, [700, 1_100]),
         (1_100, [400, 1_030]),
     ] {
-        let attention = attention(3, 1, 16, Some(window));
-        let whole = Whole::new(attention, 1_700, InstructionSet::best());
-        let ranges = [1_650..1_651, 1_300..1_303, 1_110..1_111, 1_120..1_140];
-        whole.check(&cuts, &ranges, 2);
-        let [a, b, c, d] = ranges;
-        whole.check(&cuts, &[c, b, a, d], 1);
+        check_beginnings::<f32>(window, &cuts);
+        check_beginnings::<bf16>(window, &cuts);
     }
+}
+
+fn check_beginnings<N: Kept>(window: usize, cuts: &[usize]) {
+    let attention = attention(3, 1, 16, Some(window));
+    let whole = Whole::<N>::new(attention, 1_700, InstructionSet::best());
+    let ranges = [1_650..1_651, 1_300..1_303, 1_110..1_111, 1_120..1_140];
+    whole.check(cuts, &ranges, 2);
+    let [a, b, c, d] = ranges;
+    whole.check(cuts, &[c, b, a, d], 1);
 }
 
 /// Two that have begun alike: what they share goes through the kernel once, but for the
@@ -516,7 +661,7 @@ fn spans_that_see_different_beginnings_keep_their_order() {
 #[test]
 fn whole_chunks_that_rows_share_are_one_group() {
     let spans: &[(&[usize], usize, usize)] = &[(&[0, 1], 5, 1), (&[0, 1], 9, 2)];
-    let case = Case::new(attention(3, 1, 16, None), &[700, 500], spans);
+    let case = Case::<f32>::new(attention(3, 1, 16, None), &[700, 500], spans);
     let set = InstructionSet::best();
     let plan = AttendPlan::for_machine(case.attention, &case.spans, Order::OfSequence, set, 2);
     let groups = plan.groups.iter();

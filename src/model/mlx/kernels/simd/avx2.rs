@@ -1,4 +1,4 @@
-//! [`Simd`] on AVX2 with FMA.
+//! [`Simd`] on AVX2 with FMA and F16C.
 
 use std::arch::x86_64::*;
 
@@ -8,13 +8,13 @@ use super::{Job, Simd};
 ///
 /// # Safety
 ///
-/// The machine has AVX2 and FMA.
-#[target_feature(enable = "avx2,fma")]
+/// The machine has AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn run<J: Job>(job: J) -> J::Output {
     job.run(Avx2(()))
 }
 
-/// The proof that the machine has AVX2 and FMA.
+/// The proof that the machine has AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
 pub(super) struct Avx2(());
 
@@ -51,6 +51,29 @@ impl Simd for Avx2 {
     unsafe fn store(self, to: *mut f32, v: __m256) {
         // SAFETY: the caller's promise.
         unsafe { _mm256_storeu_ps(to, v) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(self, from: *const u16) -> __m256 {
+        // SAFETY: the caller's promise.
+        let halves = unsafe { _mm_loadu_si128(from.cast()) };
+        intrinsic!(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(
+            _mm256_cvtepu16_epi32(halves)
+        )))
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const u16) -> __m256 {
+        // SAFETY: the caller's promise.
+        let halves = unsafe { _mm_loadu_si128(from.cast()) };
+        intrinsic!(_mm256_cvtph_ps(halves))
+    }
+
+    #[inline(always)]
+    unsafe fn store_f16(self, to: *mut u16, v: __m256) {
+        let halves = intrinsic!(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v));
+        // SAFETY: the caller's promise.
+        unsafe { _mm_storeu_si128(to.cast(), halves) }
     }
 
     #[inline(always)]
@@ -122,7 +145,7 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn prefetch(self, at: *const f32) {
+    fn prefetch(self, at: *const u8) {
         // SAFETY: a prefetch never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }

@@ -56,6 +56,29 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn load_bf16(self, from: *const u16) -> __m512 {
+        // SAFETY: the caller's promise.
+        let halves = unsafe { _mm256_loadu_si256(from.cast()) };
+        intrinsic!(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(
+            _mm512_cvtepu16_epi32(halves)
+        )))
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const u16) -> __m512 {
+        // SAFETY: the caller's promise.
+        let halves = unsafe { _mm256_loadu_si256(from.cast()) };
+        intrinsic!(_mm512_cvtph_ps(halves))
+    }
+
+    #[inline(always)]
+    unsafe fn store_f16(self, to: *mut u16, v: __m512) {
+        let halves = intrinsic!(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v));
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_storeu_si256(to.cast(), halves) }
+    }
+
+    #[inline(always)]
     fn add(self, a: __m512, b: __m512) -> __m512 {
         intrinsic!(_mm512_add_ps(a, b))
     }
@@ -117,7 +140,7 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn prefetch(self, at: *const f32) {
+    fn prefetch(self, at: *const u8) {
         // SAFETY: a prefetch never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }

@@ -12,10 +12,13 @@ mod avx2;
 mod avx512;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod number;
 mod portable;
 
 use std::f32::consts::{LN_2, LOG2_E};
 use std::sync::OnceLock;
+
+pub(crate) use number::Number;
 
 /// Vectors of `f32` of one instruction set.
 ///
@@ -76,10 +79,51 @@ pub(crate) trait Simd: Copy {
     /// When there are not so many.
     fn sum_each(self, vectors: &[Self::Vector]) -> Self::Vector;
 
+    /// Numbers whose upper halves these are.
+    ///
+    /// # Safety
+    /// `from` is readable for `LANES` halves.
+    #[inline(always)]
+    unsafe fn load_bf16(self, from: *const u16) -> Self::Vector {
+        // SAFETY: the caller's promise.
+        unsafe { load_each(self, from, number::from_bf16) }
+    }
+
+    /// Stores the upper halves of the nearest such numbers, ties to even.
+    ///
+    /// # Safety
+    /// `to` is writable for `LANES` halves.
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: *mut u16, v: Self::Vector) {
+        // SAFETY: the caller's promise.
+        unsafe { store_each(self, to, v, number::to_bf16) }
+    }
+
+    /// IEEE 754 halves.
+    ///
+    /// # Safety
+    /// `from` is readable for `LANES` halves.
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const u16) -> Self::Vector {
+        // SAFETY: the caller's promise.
+        unsafe { load_each(self, from, number::from_f16) }
+    }
+
+    /// Stores the nearest IEEE 754 halves, ties to even.
+    ///
+    /// # Safety
+    /// `to` is writable for `LANES` halves.
+    #[inline(always)]
+    unsafe fn store_f16(self, to: *mut u16, v: Self::Vector) {
+        let half = |x| half::f16::from_f32_const(x).to_bits();
+        // SAFETY: the caller's promise.
+        unsafe { store_each(self, to, v, half) }
+    }
+
     /// Asks for the cache line at `at`, which need not exist, in the second level of
     /// cache. There it may: requests for the first level are few and block loads.
     #[inline(always)]
-    fn prefetch(self, at: *const f32) {
+    fn prefetch(self, at: *const u8) {
         let _ = at;
     }
 
@@ -132,6 +176,38 @@ pub(crate) trait Simd: Copy {
     }
 }
 
+/// One half after another, as the compiler sees fit.
+///
+/// # Safety
+///
+/// `from` is readable for `LANES` halves.
+#[inline(always)]
+unsafe fn load_each<S: Simd>(simd: S, from: *const u16, read: impl Fn(u16) -> f32) -> S::Vector {
+    let mut whole = [0.0; LANES_MAX];
+    for (lane, number) in whole[..S::LANES].iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        *number = read(unsafe { *from.add(lane) });
+    }
+    // SAFETY: `whole` holds LANES_MAX numbers.
+    unsafe { simd.load(whole.as_ptr()) }
+}
+
+/// One number after another, as the compiler sees fit.
+///
+/// # Safety
+///
+/// `to` is writable for `LANES` halves.
+#[inline(always)]
+unsafe fn store_each<S: Simd>(simd: S, to: *mut u16, v: S::Vector, keep: impl Fn(f32) -> u16) {
+    let mut whole = [0.0; LANES_MAX];
+    // SAFETY: `whole` holds LANES_MAX numbers.
+    unsafe { simd.store(whole.as_mut_ptr(), v) };
+    for (lane, number) in whole[..S::LANES].iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { *to.add(lane) = keep(*number) };
+    }
+}
+
 /// Most lanes of any implementation.
 pub(crate) const LANES_MAX: usize = 16;
 
@@ -180,7 +256,7 @@ pub(crate) trait Job {
 pub enum InstructionSet {
     /// x86-64 with AVX-512F: 16 lanes.
     Avx512,
-    /// x86-64 with AVX2 and FMA: 8 lanes.
+    /// x86-64 with AVX2, FMA and F16C: 8 lanes.
     Avx2,
     /// AArch64: 4 lanes.
     Neon,
@@ -200,7 +276,10 @@ impl InstructionSet {
                 if is_x86_feature_detected!("avx512f") {
                     found.push(InstructionSet::Avx512);
                 }
-                if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                let has_all = is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c");
+                if has_all {
                     found.push(InstructionSet::Avx2);
                 }
             }
@@ -249,7 +328,7 @@ pub(crate) fn dispatch_on<J: Job>(set: InstructionSet, job: J) -> J::Output {
         // SAFETY: the machine has AVX-512F.
         InstructionSet::Avx512 => unsafe { avx512::run(job) },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the machine has AVX2 and FMA.
+        // SAFETY: the machine has AVX2, FMA and F16C.
         InstructionSet::Avx2 => unsafe { avx2::run(job) },
         #[cfg(target_arch = "aarch64")]
         // SAFETY: every AArch64 machine that Rust's standard library supports has NEON.

@@ -27,7 +27,7 @@ fn tails_are_empty_and_spans_a_token_long() {
             // On shared segments, on one's own, and on nothing.
             let spans: &[(&[usize], usize, usize)] =
                 &[(&[0, 1], 0, 1), (&[0], 0, 1), (&[2], 0, 1), (&[], 0, 1)];
-            Case::new(attention(query, kv, dim, window), &[40, 1, 7], spans).check();
+            check(attention(query, kv, dim, window), &[40, 1, 7], spans);
         }
     }
 }
@@ -37,7 +37,7 @@ fn windows_are_shorter_than_a_chunk() {
     for (query, kv, dim) in ODD_HEADS {
         for window in [1, 3, 17] {
             let spans: &[(&[usize], usize, usize)] = &[(&[0], 2, 75), (&[], 0, 90), (&[0], 0, 1)];
-            Case::new(attention(query, kv, dim, Some(window)), &[33], spans).check();
+            check(attention(query, kv, dim, Some(window)), &[33], spans);
         }
     }
 }
@@ -45,10 +45,16 @@ fn windows_are_shorter_than_a_chunk() {
 /// Positions as at the end of a long context, of which a window or a shift has left little.
 #[test]
 fn a_context_is_at_its_end() {
+    check_at_the_end::<f32>();
+    check_at_the_end::<bf16>();
+    check_at_the_end::<f16>();
+}
+
+fn check_at_the_end<N: Kept>() {
     for (query, kv, dim) in ODD_HEADS {
         for (before, window) in [(4_060, None), (131_035, Some(29))] {
             let attention = attention(query, kv, dim, window);
-            let mut case = Case::new(attention, &[30], &[(&[0], 4, 2), (&[0], 0, 1)]);
+            let mut case = Case::<N>::new(attention, &[30], &[(&[0], 4, 2), (&[0], 0, 1)]);
             for span in &mut case.spans {
                 for part in &mut span.path {
                     part.start += before;

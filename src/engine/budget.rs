@@ -1,0 +1,217 @@
+//! The device's memory at the start: how much of it is the engine's, and whether the worst
+//! case fits.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::config::{CacheConfig, EngineConfig, WorstCase};
+use crate::device::panic_text;
+use crate::error::StartError;
+use crate::model::{MemoryLeft, Model, ModelError};
+
+/// Chosen budgets are whole multiples of this.
+const GRAIN_BYTES: usize = 1 << 20;
+
+/// The device memory that an engine runs with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceBudget {
+    /// Bytes for cached state and a step's scratch: `cache.device_bytes_max`, set or chosen.
+    pub bytes: usize,
+    /// Of these, bytes for the scratch of the largest step.
+    pub scratch_bytes: usize,
+    /// Bytes that were taken and written to at the start, to show that they are there: the
+    /// scratch and `cache.full_sequences_min` sequences of the whole context.
+    pub proven_bytes: usize,
+    /// Bytes that the device had left when the budget was chosen from them. `None` where
+    /// `cache.device_bytes_max` was set, or the device cannot tell.
+    pub chosen_from: Option<usize>,
+}
+
+/// What was settled when the model was first loaded. Clones share it.
+#[derive(Clone, Default)]
+pub(super) struct Settled(Arc<Mutex<Option<Result<DeviceBudget, StartError>>>>);
+
+impl Settled {
+    /// The model, unless the settings cannot work with it. Only the first is asked: those
+    /// that are loaded after it are the same.
+    pub(super) fn settle<M: Model>(
+        &self,
+        mut model: M,
+        config: &EngineConfig,
+    ) -> Result<M, ModelError> {
+        let mut settled = self.lock();
+        match settled.get_or_insert_with(|| settle(&mut model, config)) {
+            Ok(_) => Ok(model),
+            Err(error) => Err(ModelError::Device(error.to_string())),
+        }
+    }
+
+    /// The budget; none where no model was loaded.
+    pub(super) fn budget(&self) -> Result<Option<DeviceBudget>, StartError> {
+        let mut settled = self.lock();
+        let budget = settled.take().transpose()?;
+        *settled = budget.map(Ok);
+        Ok(budget)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Result<DeviceBudget, StartError>>> {
+        // What a model panics with is caught, and leaves nothing half done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Judges the settings by the model that was loaded, chooses the budget where it is to be
+/// chosen, and has the model show that the worst case fits.
+fn settle<M: Model>(model: &mut M, config: &EngineConfig) -> Result<DeviceBudget, StartError> {
+    config.validate_for(model.spec())?;
+    let worst = config.worst_case(model.spec());
+    let left = model.memory_left();
+    prove(worst, left, |bytes| model.try_memory(bytes))?;
+    let set = config.cache.device_bytes_max;
+    let (bytes, chosen_from) = match (set, left) {
+        (0, Some(left)) => {
+            let part = chosen_part(left, config.pager.host_bytes_max);
+            (part.max(worst.bytes()), Some(left.bytes))
+        }
+        (0, None) => (CacheConfig::DEVICE_BYTES.max(worst.bytes()), None),
+        (set, _) => (set, None),
+    };
+    Ok(DeviceBudget {
+        bytes,
+        scratch_bytes: worst.scratch_bytes,
+        proven_bytes: worst.bytes(),
+        chosen_from,
+    })
+}
+
+/// Half of what the host has left beside the pager's copies, since other programs live there
+/// too; nine tenths of what a device of its own has left.
+fn chosen_part(left: MemoryLeft, host_bytes_max: usize) -> usize {
+    let part = match left.is_host {
+        true => left.bytes.saturating_sub(host_bytes_max) / 2,
+        false => left.bytes / 10 * 9,
+    };
+    part / GRAIN_BYTES * GRAIN_BYTES
+}
+
+/// Fails unless the device has the memory of the worst case, in its own words where it
+/// fails altogether.
+fn prove(
+    worst: WorstCase,
+    left: Option<MemoryLeft>,
+    try_memory: impl FnOnce(usize) -> Result<usize, ModelError>,
+) -> Result<(), StartError> {
+    let needed = worst.bytes();
+    let short = |available_bytes, why: String| StartError::DeviceMemory {
+        needed_bytes: needed,
+        available_bytes,
+        worst,
+        why,
+    };
+    if let Some(left) = left.filter(|left| left.bytes < needed) {
+        return Err(short(left.bytes, "it says so itself".into()));
+    }
+    let told = left.map_or(0, |left| left.bytes);
+    match catch_unwind(AssertUnwindSafe(|| try_memory(needed))) {
+        Ok(Ok(found)) if found >= needed => Ok(()),
+        Ok(Ok(found)) => Err(short(found, "it gave no more".into())),
+        Ok(Err(error)) => Err(short(told, error.to_string())),
+        Err(panic) => Err(short(told, panic_text(&*panic).into())),
+    }
+}
+
+impl fmt::Display for DeviceBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = |bytes: usize| bytes as f64 / f64::from(1 << 20);
+        write!(
+            f,
+            "{:.0} MiB, of which {:.0} MiB are a step's scratch",
+            mib(self.bytes),
+            mib(self.scratch_bytes)
+        )?;
+        match self.chosen_from {
+            Some(left) => write!(f, "; chosen from {:.0} MiB that are free", mib(left)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORST: WorstCase = WorstCase {
+        full_sequences: 2,
+        context_tokens: 10,
+        tail_bytes: 900,
+        scratch_bytes: 100,
+    };
+
+    fn proven(
+        left: Option<usize>,
+        try_memory: impl FnOnce(usize) -> Result<usize, ModelError>,
+    ) -> Result<(), (usize, usize, String)> {
+        let left = left.map(|bytes| MemoryLeft {
+            bytes,
+            is_host: true,
+        });
+        prove(WORST, left, try_memory).map_err(|error| {
+            let told = error.to_string();
+            match error {
+                StartError::DeviceMemory {
+                    needed_bytes,
+                    available_bytes,
+                    ..
+                } => (needed_bytes, available_bytes, told),
+                other => panic!("{other}"),
+            }
+        })
+    }
+
+    #[test]
+    fn a_device_that_has_the_memory_is_taken() {
+        for left in [None, Some(1000)] {
+            let mut asked = 0;
+            let try_memory = |bytes| {
+                asked = bytes;
+                Ok(bytes)
+            };
+            assert_eq!(proven(left, try_memory), Ok(()));
+            assert_eq!(asked, 1000);
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_too_small_is_told_with_both_numbers() {
+        let check = |result: Result<(), (usize, usize, String)>, available, why: &str| {
+            let (needed, found, told) = result.expect_err("it is too small");
+            assert_eq!((needed, found), (1000, available));
+            let numbers = [1000, available, 100, 900].map(|number| number.to_string());
+            assert!(numbers.iter().all(|number| told.contains(number)), "{told}");
+            assert!(told.contains(why), "{told}");
+        };
+        let untried = |_| panic!("there is no need to try");
+        check(proven(Some(999), untried), 999, "says so itself");
+        check(proven(None, |_| Ok(640)), 640, "no more");
+        let throws = |_| Err(ModelError::Device("bad_alloc".into()));
+        check(proven(Some(2000), throws), 2000, "bad_alloc");
+        check(proven(None, throws), 0, "bad_alloc");
+        check(proven(None, |_| panic!("no pages")), 0, "no pages");
+    }
+
+    #[test]
+    fn a_budget_is_a_part_of_what_is_left() {
+        let check = |bytes, is_host, host_bytes_max, expected| {
+            let left = MemoryLeft { bytes, is_host };
+            assert_eq!(chosen_part(left, host_bytes_max), expected);
+        };
+        let gib = 1 << 30;
+        check(8 * gib, true, 0, 4 * gib);
+        check(8 * gib, true, 2 * gib, 3 * gib);
+        check(gib, true, 2 * gib, 0);
+        check(10 * gib, false, 2 * gib, 9 * gib);
+        check(3 * GRAIN_BYTES, true, 0, GRAIN_BYTES);
+    }
+}
