@@ -207,6 +207,12 @@ pub struct PagerConfig {
     /// The part of the device's bytes that is to be free, or held in a copy as well, so
     /// that it can be had at once; 0 to 1. More copies more than will ever be asked for.
     pub clean_part: f64,
+    /// A live sequence is copied to host memory, as it goes, each time that it has so many
+    /// tokens more than are in copies, or an eighth more where that is more: when the device is
+    /// lost it goes on from there, and computes no more than that. 0 copies nothing that is
+    /// alive. Each copy takes 1 KiB of `label_bytes_max` and the device's time to copy it
+    /// once, so fewer tokens than 32 cost more than they save.
+    pub backup_tokens: usize,
     /// For so long at most what is cached and not on disk is written when the engine is shut
     /// down or [flushed](crate::Engine::flush). Choose it as `cache.device_bytes_max` divided
     /// by what the disk writes in a second.
@@ -309,6 +315,7 @@ impl Default for PagerConfig {
             disk: None,
             precision: Precision::Full,
             clean_part: 0.5,
+            backup_tokens: 64,
             flush_time: Duration::from_secs(5),
             disk_patience: Duration::from_secs(2),
         }

@@ -16,6 +16,7 @@
 //! | `keep.rs` | pins, clearing, merging |
 //! | `room.rs` | the byte budget: reservations and eviction |
 //! | `page.rs`, `fetch.rs` | what leaves the device in good time, what comes back for a newcomer |
+//! | `backup.rs` | what is copied of those that live, in case that the device is lost |
 //! | [`trie`] | the compressed prefix trie |
 //! | [`eviction`] | who goes first when room is needed |
 //! | [`shift`] | how much a full context gives up |
@@ -36,6 +37,7 @@
 //! the order of the [policy](eviction). If that is not enough, the newcomer waits for a
 //! sequence to end, and the slot stays as it was.
 
+mod backup;
 mod begin;
 mod beside;
 mod check;
@@ -161,6 +163,8 @@ struct Slot {
     /// Tokens whose state is exactly that of its tokens; less than all it holds once
     /// it was shifted. What comes after is never published.
     exact_tokens: usize,
+    /// Tokens that are in copies, or on their way there.
+    backed_up: usize,
 }
 
 /// Where a slot is to be sealed for its own sake.
@@ -228,6 +232,7 @@ impl CacheCore {
         self.expire_pins(now);
         let done = self.carry_out(now, message, &mut effects);
         self.offer_cold();
+        self.offer_backups();
         match done {
             Ok(()) => Ok(effects),
             Err(error) => {
@@ -262,6 +267,11 @@ impl CacheCore {
                 generated,
                 at,
             } => self.share(sequence, computed, &generated, at, effects)?,
+            Message::BackUp {
+                sequence,
+                computed,
+                generated,
+            } => self.back_up(sequence, computed, &generated),
             Message::Remove {
                 sequence,
                 computed,

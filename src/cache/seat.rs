@@ -96,6 +96,7 @@ impl CacheCore {
             is_retired: false,
             own_bytes: 0,
             exact_tokens: usize::MAX,
+            backed_up: path_tokens,
         };
         self.slots.insert(sequence, slot);
     }

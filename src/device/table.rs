@@ -12,8 +12,8 @@ use super::turn::{Progress, Turn, turn};
 use super::work::{DrawerStart, Failure, Input, PlannedSpan, WORK_IN_FLIGHT_MAX, Work};
 use crate::grammar::GrammarError;
 use crate::model::sampling::Drawer;
-use crate::model::{Feed, Model, Parcel, Readout, Span, Want};
-use crate::{SegmentId, SlotId, TokenId};
+use crate::model::{Feed, Model, ModelError, Parcel, Readout, Span, Want};
+use crate::{CopyId, SegmentId, SlotId, TokenId};
 
 /// The device without its thread, so that simulations can drive it.
 ///
@@ -29,6 +29,16 @@ pub struct Table<M: Model> {
     epoch: u64,
     /// Where segments leave and arrive.
     pub(super) dock: Dock<Parcel<M>>,
+    /// Copies of tails that steps under way may still make worthless.
+    parting: Vec<Parting<M>>,
+}
+
+/// A copy of a tail, which is handed over when what was launched before it has landed.
+struct Parting<M: Model> {
+    /// The last launch before it.
+    after: u64,
+    copy: CopyId,
+    parcel: Parcel<M>,
 }
 
 pub(super) struct DeviceSlot<M: Model> {
@@ -83,6 +93,7 @@ impl<M: Model> Table<M> {
             launches: 0,
             epoch: 0,
             dock,
+            parting: Vec::new(),
         }
     }
 
@@ -215,6 +226,17 @@ impl<M: Model> Table<M> {
     /// When no work is under way, or the oldest is not drawn.
     pub fn land(&mut self, model: &mut M) -> Result<Vec<Readout>, Failure> {
         let work = self.under_way.pop_front().expect("some work is under way");
+        let launch = work.launch;
+        let result = self.land_work(model, work);
+        let is_well = result.is_ok();
+        let parted = self.guarded(|table| {
+            let parted = table.part(launch, is_well);
+            parted.map_err(|error| Failure::Reset(error.to_string()))
+        });
+        parted.and(result)
+    }
+
+    fn land_work(&mut self, model: &mut M, work: UnderWay<M>) -> Result<Vec<Readout>, Failure> {
         let result = match work.stage {
             Stage::Launched(_) => panic!("work is drawn before it lands"),
             Stage::Over(result) => return result,
@@ -279,9 +301,42 @@ impl<M: Model> Table<M> {
         result
     }
 
+    /// Hands a copy of a slot's tail over, when the steps under way have landed: one that fails
+    /// makes the tail worthless, and the copy with it.
+    pub(super) fn part_with(
+        &mut self,
+        copy: CopyId,
+        parcel: Result<Parcel<M>, ModelError>,
+    ) -> Result<(), ModelError> {
+        match (parcel, self.under_way.back()) {
+            (Ok(parcel), Some(before)) => {
+                self.parting.push(Parting {
+                    after: before.launch,
+                    copy,
+                    parcel,
+                });
+                Ok(())
+            }
+            (parcel, _) => self.dock.leave(copy, parcel),
+        }
+    }
+
+    /// This launch has landed, well or not.
+    fn part(&mut self, launch: u64, is_well: bool) -> Result<(), ModelError> {
+        let due = |parting: &mut Parting<M>| parting.after <= launch || !is_well;
+        let due: Vec<Parting<M>> = self.parting.extract_if(.., due).collect();
+        for Parting { copy, parcel, .. } in due {
+            let failed = || ModelError::Device("the step before it has failed".into());
+            let parcel = is_well.then_some(parcel).ok_or_else(failed);
+            self.dock.leave(copy, parcel)?;
+        }
+        Ok(())
+    }
+
     fn drop_all(&mut self) {
         self.segments.clear();
         self.slots.clear();
+        self.parting.clear();
         self.dock.clear();
     }
 

@@ -121,7 +121,9 @@ pub(super) struct Running {
     pub(super) place: usize,
     /// Tokens of which the slot holds the state, as far as steps have landed.
     pub(super) computed: usize,
-    /// Tokens that steps under way add to that.
+    /// Of these, tokens that were in copies or on the way there when that was last asked for.
+    pub(super) backed_up: usize,
+    /// Tokens that steps under way add to what is computed.
     pub(super) launched: usize,
     /// Tokens that steps under way draw.
     pub(super) drawing: usize,
@@ -266,6 +268,7 @@ impl Entry {
             slot,
             place,
             computed: cached_tokens,
+            backed_up: cached_tokens,
             launched: 0,
             drawing: 0,
             flights: 0,

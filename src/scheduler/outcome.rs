@@ -136,6 +136,7 @@ impl SchedulerCore {
             Readout::Nothing | Readout::Logits(_) => {}
         }
         self.settle(key, effects);
+        self.back_up_if_due(key, effects);
     }
 
     /// Does what had to wait until the sequence is in no step.

@@ -427,6 +427,22 @@ impl Model for MlxModel {
         Ok(parcel)
     }
 
+    fn copy_out(
+        &mut self,
+        tail: &mut MlxTail,
+        tokens: Range<usize>,
+    ) -> Result<Option<MlxParcel>, ModelError> {
+        legal::retire(tail.tokens(), &tokens)?;
+        let extent = Extent::whole(tokens.len());
+        let Some(memory) = self.own_memory().filter(|_| self.shape.window.is_none()) else {
+            // In MLX's memory a tail that somebody else reads is copied as a whole in each step.
+            return Ok(None);
+        };
+        let copied = with_stream(&self.stream, || tail.copy_out(&self.shape, tokens, memory));
+        let copied = copied?.map(|(layers, computed)| MlxParcel::apart(extent, layers, computed));
+        Ok(copied)
+    }
+
     fn take_in(&mut self, parcel: MlxParcel) -> Result<MlxSegment, ModelError> {
         Ok(parcel.into_segment(&self.shape))
     }
