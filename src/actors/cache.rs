@@ -473,6 +473,7 @@ mod tests {
                 simulation: None,
                 breaker: Breaker::new(recovery.clone()),
                 fuse: Fuse::default(),
+                keeps_books: true,
             });
             let mut lost = 0;
             while let Some(answer) = answers.recv().await {

@@ -217,3 +217,200 @@ impl CacheCore {
         self.spec.segment_bytes(Extent::whole(backup.len()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cache::{Begin, Message};
+    use crate::config::{CacheConfig, PagerConfig};
+    use crate::model::oracle::OracleConfig;
+    use crate::model::{LayerKind, ModelSpec};
+    use crate::pager::Told;
+
+    const LIVE: SequenceId = SequenceId(1);
+
+    fn spec() -> ModelSpec {
+        let oracle = OracleConfig {
+            tail_block_tokens: 4,
+            ..OracleConfig::with_layers(&[LayerKind::Full])
+        };
+        oracle.spec()
+    }
+
+    /// A cache with room for so many tokens, and in it a sequence that began with 8 and may
+    /// have 24.
+    fn cache(tokens: usize) -> CacheCore {
+        let config = CacheConfig {
+            device_bytes_max: spec().tail_bytes(tokens),
+            ..CacheConfig::default()
+        };
+        let pager = PagerConfig {
+            clean_part: 0.0,
+            ..PagerConfig::default()
+        };
+        let mut core = CacheCore::new(spec(), config).with_pager(&pager, false);
+        tell(&mut core, Message::Begin(Begin::new(LIVE, [1; 8], 16)));
+        assert!(core.take_outbox().is_empty());
+        core
+    }
+
+    fn tell(core: &mut CacheCore, message: Message) -> Vec<Effect> {
+        let effects = core.handle(Duration::ZERO, message);
+        core.check_integrity();
+        effects.expect("the message makes sense")
+    }
+
+    fn back_up(core: &mut CacheCore, computed: usize) {
+        let message = Message::BackUp {
+            sequence: LIVE,
+            computed,
+            generated: vec![2; computed.saturating_sub(7)],
+        };
+        assert_eq!(tell(core, message), [], "nobody waits for it");
+    }
+
+    /// The segment that the pager is offered, and which tokens of the sequence it would be.
+    fn offered(core: &mut CacheCore) -> Option<(SegmentId, Range<usize>)> {
+        let outbox = core.take_outbox();
+        let [pager::Message::Offer(offer)] = &outbox[..] else {
+            assert!(outbox.is_empty(), "{outbox:?}");
+            return None;
+        };
+        let end = offer.tokens.len();
+        assert!(offer.tokens.iter().take(8).all(|token| *token == 1));
+        assert!(offer.tokens.iter().skip(8).all(|token| *token == 2));
+        Some((offer.lease.segment(), end - offer.extent.tokens..end))
+    }
+
+    fn take(core: &mut CacheCore, segment: SegmentId) -> Vec<Effect> {
+        let copy = CopyId(9);
+        tell(core, Message::Paged(Told::Take { segment, copy }))
+    }
+
+    fn copy_out(effects: &[Effect]) -> Range<usize> {
+        match effects {
+            [Effect::Edit(Edit::CopyOut { tokens, .. })] => tokens.clone(),
+            other => panic!("a tail is copied: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn each_token_is_copied_once() {
+        let mut core = cache(96);
+        back_up(&mut core, 10);
+        let (segment, tokens) = offered(&mut core).expect("there is room");
+        assert_eq!(tokens, 0..10);
+        let free = core.free_bytes();
+        assert_eq!(copy_out(&take(&mut core, segment)), 0..10);
+        let bytes = spec().segment_bytes(Extent::whole(10));
+        assert_eq!(free - core.free_bytes(), bytes, "the copy counts");
+        // What comes meanwhile waits for nothing.
+        back_up(&mut core, 14);
+        let (next, tokens) = offered(&mut core).expect("there is room");
+        assert_eq!(tokens, 10..14);
+        let kept = |segment| {
+            Message::Paged(Told::Kept {
+                segment,
+                copy: CopyId(9),
+            })
+        };
+        tell(&mut core, kept(segment));
+        assert_eq!(core.free_bytes(), free, "it is in host memory");
+        // What is refused is tried again with what has come since.
+        tell(&mut core, Message::Paged(Told::Refused { segment: next }));
+        back_up(&mut core, 20);
+        let (_, tokens) = offered(&mut core).expect("there is room");
+        assert_eq!(tokens, 10..20);
+    }
+
+    #[test]
+    fn nothing_is_evicted_for_a_copy() {
+        // The slot takes 24 of 32 tokens.
+        let mut core = cache(32);
+        back_up(&mut core, 7);
+        assert!(offered(&mut core).is_some());
+        let mut core = cache(32);
+        back_up(&mut core, 12);
+        assert_eq!(offered(&mut core), None);
+        assert_eq!(core.stats().evicted_segments, 0);
+        // Room that was there is gone when the pager answers.
+        let mut core = cache(32);
+        back_up(&mut core, 7);
+        let (segment, _) = offered(&mut core).expect("there is room");
+        let other = Begin::new(SequenceId(2), [5; 3], 1);
+        tell(&mut core, Message::Begin(other));
+        assert_eq!(take(&mut core, segment), []);
+        let withdraws = [pager::Message::Withdraw { copy: CopyId(9) }];
+        assert_eq!(format!("{:?}", core.take_outbox()), format!("{withdraws:?}"));
+    }
+
+    #[test]
+    fn what_the_slot_has_given_up_is_not_copied() {
+        let gone: [fn() -> Message; 3] = [
+            || Message::Discard { sequence: LIVE },
+            || Message::Close {
+                sequence: LIVE,
+                computed: 10,
+                generated: vec![2; 2],
+            },
+            || Message::Remove {
+                sequence: LIVE,
+                computed: 10,
+                generated: vec![2; 2],
+                removed: 9..10,
+            },
+        ];
+        for message in gone {
+            let mut core = cache(96);
+            back_up(&mut core, 10);
+            let (segment, _) = offered(&mut core).expect("there is room");
+            tell(&mut core, message());
+            core.take_outbox();
+            assert_eq!(take(&mut core, segment), [], "{:?}", message());
+            let outbox = core.take_outbox();
+            let [pager::Message::Withdraw { .. }] = outbox[..] else {
+                panic!("the pager waits for an answer: {outbox:?}");
+            };
+        }
+        // Others come in the place of what was removed.
+        let mut core = cache(96);
+        back_up(&mut core, 10);
+        let (segment, _) = offered(&mut core).expect("there is room");
+        let removed = Message::Remove {
+            sequence: LIVE,
+            computed: 10,
+            generated: vec![2; 2],
+            removed: 8..10,
+        };
+        tell(&mut core, removed);
+        take(&mut core, segment);
+        core.take_outbox();
+        back_up(&mut core, 12);
+        let (segment, tokens) = offered(&mut core).expect("there is room");
+        assert_eq!(tokens, 0..12);
+        assert_eq!(copy_out(&take(&mut core, segment)), 0..12);
+    }
+
+    #[test]
+    fn what_is_shared_and_in_no_copy_is_offered_as_it_is() {
+        let mut core = cache(96);
+        let share = Message::Share {
+            sequence: LIVE,
+            computed: 9,
+            generated: vec![2; 2],
+            at: 8,
+        };
+        tell(&mut core, share);
+        back_up(&mut core, 12);
+        let outbox = core.take_outbox();
+        let [pager::Message::Offer(shared), pager::Message::Offer(own)] = &outbox[..] else {
+            panic!("two are offered: {outbox:?}");
+        };
+        assert_eq!((shared.tokens.len(), shared.extent.tokens), (8, 8));
+        assert_eq!((own.tokens.len(), own.extent.tokens), (12, 4));
+        assert_eq!(copy_out(&take(&mut core, own.lease.segment())), 0..4);
+    }
+}

@@ -266,6 +266,8 @@ pub trait Model: 'static {
     ///
     /// # Errors
     ///
+    /// [`ModelError::Cut`] unless `tokens` is a range within the tail's and not empty.
+    ///
     /// [`ModelError::Device`] when the device fails. The tail is as it was.
     fn copy_out(
         &mut self,

@@ -81,6 +81,8 @@ pub(super) struct Entry {
     pub(super) failures: u32,
     /// The last step that it was part of failed: it must prove itself alone.
     pub(super) suspect: bool,
+    /// Its caller has had tokens, and has waited since what the device held of it was lost.
+    pub(super) resumes: bool,
     /// It is over, and its caller knows: what becomes of its slot once its steps have
     /// landed.
     pub(super) over: Option<Over>,
@@ -201,6 +203,7 @@ impl Entry {
             mask_gate: MaskGate::Open,
             failures: 0,
             suspect: false,
+            resumes: false,
             over: None,
         }
     }
@@ -459,6 +462,7 @@ impl Entry {
             cached: at,
             stop_after: Some(stop_after),
             suspect: self.suspect,
+            resumes: self.resumes,
             class: self.class,
             service,
             waited_steps: running.waited_steps,

@@ -175,6 +175,7 @@ impl SchedulerCore {
     ) {
         let entry = &mut self.entries[key];
         entry.suspect = false;
+        entry.resumes = false;
         entry.failures = 0;
         entry.generated.push(token);
         if entry.over.is_some() {
@@ -216,6 +217,7 @@ impl SchedulerCore {
                 entry.failures += 1;
                 entry.suspect |= entry.failures >= loss.alone_after;
             }
+            entry.resumes = !entry.generated.is_empty();
             entry.restart();
             if planted::errs(Bug::TokenAgain)
                 && entry.over.is_none()

@@ -62,6 +62,14 @@ impl KeptWeights {
         self.shelf().is_none()
     }
 
+    /// Lets a test find the weights changed.
+    #[doc(hidden)]
+    pub fn spoil(&self) {
+        if let Some(kept) = &mut *self.shelf() {
+            kept.digest ^= 1;
+        }
+    }
+
     /// The weights that are kept, if they are of this form and can be believed. Others are
     /// dropped.
     pub(super) fn take_over(&self, form: Form) -> Option<Weights> {
