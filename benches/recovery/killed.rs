@@ -7,17 +7,23 @@ use motet::config::EngineConfig;
 use motet::model::oracle::Oracle;
 use motet::model::{ModelError, ModelSpec};
 use motet::recovery::Fuses;
-use motet::{Engine, TokenId};
+use motet::{Engine, Request, TokenId};
 use rand_chacha::ChaCha8Rng;
 
 use crate::arrivals::prompt;
-use crate::engine::slow_oracle;
+use crate::engine::{Clerk, all_have, slow_oracle};
 use crate::{Result, house};
 
 /// More kills than there will be.
 const KILLS_MAX: usize = 1 << 20;
 /// A device that is not killed after so long is an error.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Tokens that a caller may leave unread.
+const UNREAD_TOKENS: usize = 24;
+/// Tokens that all decode side by side before it counts.
+const WARM_TOKENS: usize = 8;
+/// Tokens that each has had by then, if it is not ahead of others.
+pub(crate) const DECODED_TOKENS: usize = UNREAD_TOKENS + WARM_TOKENS;
 
 /// How a model is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +88,25 @@ impl Killable {
     }
 }
 
+/// Has all of these decode side by side: none goes on before each has had `UNREAD_TOKENS`, for
+/// nobody reads until then. So prompts are not computed beside those who decode.
+pub(crate) async fn side_by_side(engine: &Engine, requests: Vec<Request>) -> Result<Vec<Clerk>> {
+    let mut streams = Vec::with_capacity(requests.len());
+    for request in requests {
+        streams.push(engine.submit(request).await?);
+    }
+    let begun = Instant::now();
+    while engine.stats().paused < streams.len() {
+        if begun.elapsed() > PATIENCE {
+            return Err(format!("not all decode: {:?}", engine.stats()).into());
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let clerks: Vec<Clerk> = streams.into_iter().map(Clerk::new).collect();
+    all_have(&clerks, UNREAD_TOKENS + WARM_TOKENS).await?;
+    Ok(clerks)
+}
+
 /// Settings with room for twice as many of these sequences as there are, and for their
 /// copies in host memory if that is wanted.
 pub(crate) fn config(
@@ -91,7 +116,9 @@ pub(crate) fn config(
     is_paged: bool,
 ) -> EngineConfig {
     let bytes = 2 * streams * spec.tail_bytes(tokens);
-    house::config(spec, bytes, if is_paged { 2 * bytes } else { 0 })
+    let mut config = house::config(spec, bytes, if is_paged { 2 * bytes } else { 0 });
+    config.scheduler.unread_tokens_max = UNREAD_TOKENS;
+    config
 }
 
 /// Prompts that have nothing in common.

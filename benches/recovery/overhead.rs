@@ -12,13 +12,10 @@ use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
 use crate::Result;
-use crate::engine::{all_have, request, runtime, submit_all};
+use crate::engine::{all_have, request, runtime};
 use crate::house::{rest, spec};
-use crate::killed::{Killable, Mode, config, prompts};
+use crate::killed::{DECODED_TOKENS, Killable, Mode, config, prompts, side_by_side};
 use crate::report::{Report, median};
-
-/// Tokens that all decode before it counts.
-const WARM_TOKENS: usize = 8;
 
 /// How much to measure.
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -34,7 +31,7 @@ pub(crate) struct Measure {
 pub(crate) fn run(measure: Measure, model: Option<&Path>) -> Result<Report> {
     let spec = spec(model)?;
     runtime(2)?.block_on(async {
-        let tokens = measure.prompt_tokens + WARM_TOKENS + measure.tokens;
+        let tokens = measure.prompt_tokens + DECODED_TOKENS + measure.tokens;
         let mut on = config(&spec, measure.streams, tokens, true);
         // Nothing moves but for what is alive.
         on.pager.clean_part = 0.0;
@@ -95,16 +92,16 @@ impl Measure {
         rest(engine, false).await?;
         let mut numbers = ChaCha8Rng::seed_from_u64(100 + seed);
         let prompts = prompts(&mut numbers, self.streams, self.prompt_tokens);
-        let output_tokens = WARM_TOKENS + self.tokens;
+        let output_tokens = DECODED_TOKENS + self.tokens;
         let requests = prompts.into_iter().map(|prompt| request(prompt, output_tokens));
-        let clerks = submit_all(engine, requests.collect()).await?;
+        let clerks = side_by_side(engine, requests.collect()).await?;
         all_have(&clerks, output_tokens).await?;
         let times: Vec<_> = clerks.iter().map(|clerk| clerk.times()).collect();
         for clerk in clerks {
             clerk.end().await?;
         }
         // From when the last has begun until the first is over, all decode.
-        let from = times.iter().map(|times| times[WARM_TOKENS - 1]).max();
+        let from = times.iter().map(|times| times[DECODED_TOKENS - 1]).max();
         let until = times.iter().map(|times| times[output_tokens - 1]).min();
         let (from, until) = from.zip(until).ok_or("no streams")?;
         let within = times.iter().flatten().filter(|at| **at > from && **at <= until);

@@ -16,9 +16,9 @@ use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
 use crate::Result;
-use crate::engine::{Clerk, all_have, request, runtime, submit_all};
+use crate::engine::{Clerk, request, runtime, submit_all};
 use crate::house::{rest, spec};
-use crate::killed::{Killable, Load, Mode, config, prompts};
+use crate::killed::{DECODED_TOKENS, Killable, Load, Mode, config, prompts, side_by_side};
 use crate::report::{Report, median};
 
 /// Tokens that each stream gets after a kill before the round is over.
@@ -34,8 +34,6 @@ pub(crate) struct Measure {
     rounds: u64,
     streams: usize,
     prompt_tokens: usize,
-    /// Tokens that each stream has when the device is killed.
-    decoded_tokens: usize,
 }
 
 /// What one kill cost, in seconds.
@@ -77,7 +75,7 @@ pub(crate) fn run(measure: Measure, model: Option<&Path>) -> Result<Report> {
 
 impl Measure {
     fn tokens_max(self) -> usize {
-        self.prompt_tokens + 4 * self.decoded_tokens + 64
+        self.prompt_tokens + 8 * DECODED_TOKENS
     }
 
     async fn take_turns(self, loaded: &Killable, paged: &Killable, load: &Load) -> Result<Report> {
@@ -104,7 +102,7 @@ impl Measure {
         if copies == 0.0 {
             return Err("nothing was brought from host memory".into());
         }
-        let contexts = self.streams * (self.prompt_tokens + self.decoded_tokens);
+        let contexts = self.streams * (self.prompt_tokens + DECODED_TOKENS);
         report.remark("loaded", Pause::summary(&without));
         report.remark(
             "loaded",
@@ -124,7 +122,7 @@ impl Measure {
     async fn compute(self, killable: &Killable, seed: u64) -> Result<f64> {
         rest(&killable.engine, false).await?;
         let mut numbers = ChaCha8Rng::seed_from_u64(1_000_000 + seed);
-        let tokens = self.prompt_tokens + self.decoded_tokens;
+        let tokens = self.prompt_tokens + DECODED_TOKENS;
         let prompts = prompts(&mut numbers, self.streams, tokens);
         let begun = Instant::now();
         let requests = prompts.into_iter().map(|prompt| request(prompt, 1));
@@ -141,14 +139,14 @@ impl Measure {
         let prompts = prompts(&mut numbers, self.streams, self.prompt_tokens);
         let output_tokens = self.tokens_max() - self.prompt_tokens;
         let requests = prompts.into_iter().map(|prompt| request(prompt, output_tokens));
-        let clerks = submit_all(engine, requests.collect()).await?;
-        all_have(&clerks, self.decoded_tokens).await?;
+        let clerks = side_by_side(engine, requests.collect()).await?;
         let before = engine.stats();
         let had: Vec<usize> = clerks.iter().map(|clerk| clerk.times().len()).collect();
         let killed_at = killable.kill().await?;
         let mut marks = Marks::default();
         while !clerks.iter().zip(&had).all(|(clerk, had)| came(clerk, *had, killed_at) >= AFTER_TOKENS) {
-            if killed_at.elapsed() > PATIENCE {
+            // One that is over goes on no more.
+            if killed_at.elapsed() > PATIENCE || engine.stats().finished > before.finished {
                 return Err(format!("a stream does not go on: {:?}", engine.stats()).into());
             }
             let stats = engine.stats();

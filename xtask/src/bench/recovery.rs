@@ -13,7 +13,6 @@ pub(super) fn pause(workbench: &mut Workbench, figure: &str) -> Result<Measured>
         "rounds": workbench.pick(7, 1),
         "streams": workbench.pick(16, 4),
         "prompt_tokens": workbench.pick(256, 96),
-        "decoded_tokens": workbench.pick(32, 8),
     });
     ask(workbench, &request, figure)
 }
