@@ -49,7 +49,7 @@ pub(crate) fn run(measure: Measure, model: Option<&Path>) -> Result<Report> {
 impl Measure {
     async fn take_turns(self, on: &Engine, off: &Engine) -> Result<Report> {
         let mut report = Report::default();
-        let (mut with, mut without) = (Vec::new(), Vec::new());
+        let (mut with, mut without, mut processor) = (Vec::new(), Vec::new(), Vec::new());
         self.turn(on, 0).await?;
         self.turn(off, 0).await?;
         let packed = on.stats().pager.packed;
@@ -65,9 +65,11 @@ impl Measure {
                 0 => (first, second),
                 _ => (second, first),
             };
-            report.sample("overhead", own / other);
-            with.push(own);
-            without.push(other);
+            report.sample("overhead", own.0 / other.0);
+            report.sample("overhead_processor", other.1 / own.1);
+            with.push(own.0);
+            without.push(other.0);
+            processor.push((own.1, other.1));
         }
         let copies = on.stats().pager.packed - packed;
         if copies == 0 || off.stats().pager.packed > 0 {
@@ -84,12 +86,20 @@ impl Measure {
                     / (self.rounds as usize * self.streams * self.tokens) as f64,
             ),
         );
+        let of = |side: fn(&(f64, f64)) -> f64| {
+            median(&processor.iter().map(side).collect::<Vec<f64>>())
+        };
+        report.remark(
+            "overhead_processor",
+            format!("{:.2} against {:.2} s a turn", of(|both| both.0), of(|both| both.1)),
+        );
         Ok(report)
     }
 
-    /// Tokens a second while all decode.
-    async fn turn(self, engine: &Engine, seed: u64) -> Result<f64> {
+    /// Tokens a second while all decode, and processor seconds of the whole turn.
+    async fn turn(self, engine: &Engine, seed: u64) -> Result<(f64, f64)> {
         rest(engine, false).await?;
+        let before = processor_seconds();
         let mut numbers = ChaCha8Rng::seed_from_u64(100 + seed);
         let prompts = prompts(&mut numbers, self.streams, self.prompt_tokens);
         let output_tokens = DECODED_TOKENS + self.tokens;
@@ -109,6 +119,18 @@ impl Measure {
         if tokens < self.streams * self.tokens / 4 {
             return Err("the streams did not decode side by side".into());
         }
-        Ok(tokens as f64 / (until - from).as_secs_f64())
+        let rate = tokens as f64 / (until - from).as_secs_f64();
+        Ok((rate, processor_seconds() - before))
     }
+}
+
+/// What all threads of this process have worked so far, as Linux counts it; elsewhere not known.
+fn processor_seconds() -> f64 {
+    /// Linux counts in hundredths of a second, whatever the machine.
+    const TICKS: f64 = 100.0;
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name of the program, in parentheses, may hold anything.
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    let ticks = after_name.split_whitespace().skip(11).take(2);
+    ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / TICKS
 }

@@ -6,6 +6,9 @@
 //! were a segment: the pager is offered one that stands in no trie. The sequence goes on
 //! meanwhile. Its tail stays as it is, in one piece, which is fastest to decode on.
 //!
+//! When a sequence is over its copies are given up: what it leaves in the trie leaves the device
+//! in good time, like all else.
+//!
 //! A copy that is made on the device takes room there until it is in host memory. It is made
 //! only where there is room, and evicts nothing.
 
@@ -174,12 +177,35 @@ impl CacheCore {
         paging.backups.under_way.insert(segment, handed_over);
     }
 
-    /// It is in host memory, or will not be.
-    pub(super) fn backup_ended(&mut self, segment: SegmentId, is_kept: bool) {
+    /// It is in host memory, in this copy, or will not be.
+    pub(super) fn backup_ended(&mut self, segment: SegmentId, kept: Option<CopyId>) {
         let paging = self.paging.as_mut().expect("there is a pager");
         let backup = paging.backups.under_way.remove(&segment);
-        if let (Some(backup), false) = (backup, is_kept) {
-            self.not_backed_up(&backup);
+        let backup = backup.expect("it is under way");
+        // What another copy holds as well was not made for this.
+        let was_made = backup.bytes > 0;
+        let slot = self.slots.get_mut(&backup.sequence);
+        let slot = slot.filter(|slot| slot.id == backup.slot);
+        match (kept, slot) {
+            (None, _) => self.not_backed_up(&backup),
+            (Some(copy), Some(slot)) if was_made => slot.backups.push(copy),
+            (Some(copy), None) if was_made => self.give_up_backups(vec![copy]),
+            (Some(_), _) => {}
+        }
+    }
+
+    /// The sequence that these are of is over. What it leaves in the trie is copied when it is
+    /// cold, like all else; what serves a node already stays.
+    pub(super) fn give_up_backups(&mut self, mut copies: Vec<CopyId>) {
+        let Some(paging) = &self.paging else {
+            return;
+        };
+        copies.retain(|copy| {
+            let nodes = paging.nodes_of.get(copy);
+            !nodes.is_some_and(|nodes| nodes.iter().any(|node| self.trie.contains(*node)))
+        });
+        if !copies.is_empty() {
+            self.tell_pager(pager::Message::GiveUp { copies });
         }
     }
 
@@ -324,6 +350,48 @@ mod tests {
         back_up(&mut core, 20);
         let (_, tokens) = offered(&mut core).expect("there is room");
         assert_eq!(tokens, 10..20);
+    }
+
+    #[test]
+    fn copies_of_a_sequence_that_is_over_are_given_up() {
+        let copy = CopyId(9);
+        let close = || Message::Close {
+            sequence: LIVE,
+            computed: 10,
+            generated: vec![2; 2],
+        };
+        let mut core = cache(96);
+        back_up(&mut core, 10);
+        let (segment, _) = offered(&mut core).expect("there is room");
+        take(&mut core, segment);
+        tell(&mut core, Message::Paged(Told::Kept { segment, copy }));
+        tell(&mut core, close());
+        let outbox = core.take_outbox();
+        let [pager::Message::GiveUp { copies }] = &outbox[..] else {
+            panic!("its copy is given up: {outbox:?}");
+        };
+        assert_eq!(copies[..], [copy]);
+        // It was over before the copy was there; and another copy had served all along.
+        for (is_made, given_up) in [(true, 1), (false, 0)] {
+            let mut core = cache(96);
+            back_up(&mut core, 10);
+            let (segment, _) = offered(&mut core).expect("there is room");
+            if is_made {
+                take(&mut core, segment);
+            }
+            tell(&mut core, close());
+            tell(&mut core, Message::Paged(Told::Kept { segment, copy }));
+            assert_eq!(core.take_outbox().len(), given_up);
+        }
+        // A device that is lost takes no sequence with it: it comes back for its copies.
+        let mut core = cache(96);
+        back_up(&mut core, 10);
+        let (segment, _) = offered(&mut core).expect("there is room");
+        take(&mut core, segment);
+        tell(&mut core, Message::Paged(Told::Kept { segment, copy }));
+        tell(&mut core, Message::Reset);
+        let outbox = core.take_outbox();
+        assert!(matches!(outbox[..], [pager::Message::Reset]), "{outbox:?}");
     }
 
     #[test]

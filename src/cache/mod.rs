@@ -68,7 +68,7 @@ use crate::config::CacheConfig;
 use crate::device::Edit;
 use crate::model::ModelSpec;
 use crate::planted::{self, Bug};
-use crate::{PinId, SegmentId, SequenceId, SlotId, TokenId};
+use crate::{CopyId, PinId, SegmentId, SequenceId, SlotId, TokenId};
 use eviction::{Class, Ticket};
 use live::LivePrompts;
 use page::{Paging, Patience};
@@ -165,6 +165,8 @@ struct Slot {
     exact_tokens: usize,
     /// Tokens that are in copies, or on their way there.
     backed_up: usize,
+    /// Copies that were made of its tail.
+    backups: Vec<CopyId>,
 }
 
 /// Where a slot is to be sealed for its own sake.
@@ -332,6 +334,7 @@ impl CacheCore {
             if !planted::errs(Bug::LostRelease) {
                 self.trie.leave(slot.ticket, slot.end);
             }
+            self.give_up_backups(slot.backups);
             if !slot.is_retired {
                 effects.push(Effect::Edit(Edit::Close { slot: slot.id }));
             }

@@ -285,7 +285,7 @@ impl CacheCore {
     ) {
         let paging = self.paging.as_mut().expect("there is a pager");
         if paging.backups.is_under_way(segment) {
-            self.backup_ended(segment, kept.is_ok());
+            self.backup_ended(segment, kept.ok());
             return self.room_may_be_there(effects);
         }
         let offered = paging.offered.remove(&segment);

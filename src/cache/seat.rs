@@ -97,6 +97,7 @@ impl CacheCore {
             own_bytes: 0,
             exact_tokens: usize::MAX,
             backed_up: path_tokens,
+            backups: Vec::new(),
         };
         self.slots.insert(sequence, slot);
     }

@@ -30,7 +30,7 @@ pub(super) fn tokens(workbench: &mut Workbench) -> Result<Measured> {
 }
 
 /// Throughput with everything that a recovery needs ÷ without.
-pub(super) fn overhead(workbench: &mut Workbench) -> Result<Measured> {
+pub(super) fn overhead(workbench: &mut Workbench, figure: &str) -> Result<Measured> {
     let request = json!({
         "do": "overhead",
         "rounds": workbench.rounds(),
@@ -38,7 +38,7 @@ pub(super) fn overhead(workbench: &mut Workbench) -> Result<Measured> {
         "prompt_tokens": workbench.pick(128, 80),
         "tokens": workbench.pick(160, 24),
     });
-    ask(workbench, &request, "overhead")
+    ask(workbench, &request, figure)
 }
 
 fn ask(workbench: &mut Workbench, request: &Value, figure: &str) -> Result<Measured> {
