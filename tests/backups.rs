@@ -47,15 +47,25 @@ fn config(spec: &ModelSpec, backup_tokens: usize) -> EngineConfig {
 }
 
 fn prompt(user: u32) -> Vec<TokenId> {
-    (0..PROMPT_TOKENS as u32).map(|at| 1 + user * 100 + at).collect()
+    (0..PROMPT_TOKENS as u32)
+        .map(|at| 1 + user * 100 + at)
+        .collect()
 }
 
 /// What each user is told.
 async fn read(streams: Vec<TokenStream>) -> Vec<Vec<TokenId>> {
-    let readers = streams.into_iter().map(|stream| tokio::spawn(stream.collect()));
+    let readers = streams
+        .into_iter()
+        .map(|stream| tokio::spawn(stream.collect()));
     let mut all = Vec::new();
     for reader in readers.collect::<Vec<_>>() {
-        all.push(reader.await.expect("a reader").expect("nobody fails").tokens);
+        all.push(
+            reader
+                .await
+                .expect("a reader")
+                .expect("nobody fails")
+                .tokens,
+        );
     }
     all
 }
@@ -77,7 +87,10 @@ async fn run(backup_tokens: usize, dies: bool) -> (Vec<Vec<TokenId>>, usize) {
         let stream = engine.submit(request(prompt(user), OUTPUT_TOKENS)).await;
         streams.push(stream.expect("there is room"));
     }
-    until("all stand still", || engine.stats().paused == USERS as usize).await;
+    until("all stand still", || {
+        engine.stats().paused == USERS as usize
+    })
+    .await;
     if backup_tokens > 0 {
         // What is due last is due at this many tokens at the latest.
         let least = PROMPT_TOKENS + UNREAD_TOKENS - 1 - 2 * BACKUP_TOKENS;
@@ -123,5 +136,8 @@ async fn what_is_in_copies_is_not_computed_again() {
     let with_copies = again(BACKUP_TOKENS).await;
     assert!(with_copies <= unfinished, "{with_copies} tokens");
     let without = again(0).await;
-    assert!(without >= USERS as usize * PROMPT_TOKENS, "{without} tokens");
+    assert!(
+        without >= USERS as usize * PROMPT_TOKENS,
+        "{without} tokens"
+    );
 }

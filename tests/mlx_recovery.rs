@@ -123,7 +123,10 @@ async fn check(kills: u64, output_tokens: usize) {
     assert!(killed.brought == 0 && copied.brought > 0);
     let again = |run: &Run| run.evaluated - undisturbed.evaluated;
     let (copied, killed) = (again(&copied), again(&killed));
-    assert!(copied * 2 < killed, "{copied} tokens again, {killed} without copies");
+    assert!(
+        copied * 2 < killed,
+        "{copied} tokens again, {killed} without copies"
+    );
 }
 
 fn check_tokens(killed: &Run, undisturbed: &Run, output_tokens: usize) {

@@ -91,7 +91,11 @@ impl Measure {
         };
         report.remark(
             "overhead_processor",
-            format!("{:.2} against {:.2} s a turn", of(|both| both.0), of(|both| both.1)),
+            format!(
+                "{:.2} against {:.2} s a turn",
+                of(|both| both.0),
+                of(|both| both.1)
+            ),
         );
         Ok(report)
     }
@@ -103,7 +107,9 @@ impl Measure {
         let mut numbers = ChaCha8Rng::seed_from_u64(100 + seed);
         let prompts = prompts(&mut numbers, self.streams, self.prompt_tokens);
         let output_tokens = DECODED_TOKENS + self.tokens;
-        let requests = prompts.into_iter().map(|prompt| request(prompt, output_tokens));
+        let requests = prompts
+            .into_iter()
+            .map(|prompt| request(prompt, output_tokens));
         let clerks = side_by_side(engine, requests.collect()).await?;
         all_have(&clerks, output_tokens).await?;
         let times: Vec<_> = clerks.iter().map(|clerk| clerk.times()).collect();
@@ -114,7 +120,10 @@ impl Measure {
         let from = times.iter().map(|times| times[DECODED_TOKENS - 1]).max();
         let until = times.iter().map(|times| times[output_tokens - 1]).min();
         let (from, until) = from.zip(until).ok_or("no streams")?;
-        let within = times.iter().flatten().filter(|at| **at > from && **at <= until);
+        let within = times
+            .iter()
+            .flatten()
+            .filter(|at| **at > from && **at <= until);
         let tokens = within.count();
         if tokens < self.streams * self.tokens / 4 {
             return Err("the streams did not decode side by side".into());
@@ -132,5 +141,8 @@ fn processor_seconds() -> f64 {
     // The name of the program, in parentheses, may hold anything.
     let after_name = stat.rsplit(')').next().unwrap_or_default();
     let ticks = after_name.split_whitespace().skip(11).take(2);
-    ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / TICKS
+    ticks
+        .filter_map(|ticks| ticks.parse::<f64>().ok())
+        .sum::<f64>()
+        / TICKS
 }

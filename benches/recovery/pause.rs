@@ -113,7 +113,10 @@ impl Measure {
             ),
         );
         report.remark("paged", Pause::summary(&with));
-        report.remark("again", format!("of about {contexts} tokens of {} streams", self.streams));
+        report.remark(
+            "again",
+            format!("of about {contexts} tokens of {} streams", self.streams),
+        );
         Ok(report)
     }
 
@@ -138,13 +141,19 @@ impl Measure {
         let mut numbers = ChaCha8Rng::seed_from_u64(seed);
         let prompts = prompts(&mut numbers, self.streams, self.prompt_tokens);
         let output_tokens = self.tokens_max() - self.prompt_tokens;
-        let requests = prompts.into_iter().map(|prompt| request(prompt, output_tokens));
+        let requests = prompts
+            .into_iter()
+            .map(|prompt| request(prompt, output_tokens));
         let clerks = side_by_side(engine, requests.collect()).await?;
         let before = engine.stats();
         let had: Vec<usize> = clerks.iter().map(|clerk| clerk.times().len()).collect();
         let killed_at = killable.kill().await?;
         let mut marks = Marks::default();
-        while !clerks.iter().zip(&had).all(|(clerk, had)| came(clerk, *had, killed_at) >= AFTER_TOKENS) {
+        while !clerks
+            .iter()
+            .zip(&had)
+            .all(|(clerk, had)| came(clerk, *had, killed_at) >= AFTER_TOKENS)
+        {
             // One that is over goes on no more.
             if killed_at.elapsed() > PATIENCE || engine.stats().finished > before.finished {
                 return Err(format!("a stream does not go on: {:?}", engine.stats()).into());
@@ -161,7 +170,11 @@ impl Measure {
                 marks.restored = Some(now);
             }
             marks.unpacked = stats.pager.unpacked;
-            if clerks.iter().zip(&had).any(|(clerk, had)| came(clerk, *had, killed_at) > 0) {
+            if clerks
+                .iter()
+                .zip(&had)
+                .any(|(clerk, had)| came(clerk, *had, killed_at) > 0)
+            {
                 marks.first.get_or_insert(now);
             }
             tokio::time::sleep(WATCH).await;
@@ -172,7 +185,10 @@ impl Measure {
             next.map_or(0.0, |at| (at - killed_at).as_secs_f64())
         });
         let last = firsts.fold(0.0, f64::max);
-        let gaps = clerks.iter().zip(&had).map(|(clerk, had)| longest(&clerk.times(), *had));
+        let gaps = clerks
+            .iter()
+            .zip(&had)
+            .map(|(clerk, had)| longest(&clerk.times(), *had));
         let gap = gaps.fold(0.0, f64::max);
         for clerk in clerks {
             clerk.leave().await;
@@ -215,9 +231,7 @@ impl Marks {
 
 impl Pause {
     fn summary(pauses: &[Self]) -> String {
-        let of = |part: fn(&Self) -> f64| {
-            median(&pauses.iter().map(part).collect::<Vec<f64>>())
-        };
+        let of = |part: fn(&Self) -> f64| median(&pauses.iter().map(part).collect::<Vec<f64>>());
         let longest = pauses.iter().map(|pause| pause.gap).fold(0.0, f64::max);
         format!(
             "{:.3} s (at most {longest:.3}): noticed after {:.4}, model there after {:.3} more, {} \
@@ -238,11 +252,16 @@ impl Pause {
 /// Tokens that came since then, of a stream that had so many before.
 fn came(clerk: &Clerk, had: usize, since: Instant) -> usize {
     let times = clerk.times();
-    times[had.min(times.len())..].iter().filter(|at| **at > since).count()
+    times[had.min(times.len())..]
+        .iter()
+        .filter(|at| **at > since)
+        .count()
 }
 
 /// The longest time between two tokens, from the last of those that it had on.
 fn longest(times: &[Instant], had: usize) -> f64 {
     let pairs = times[had.saturating_sub(1)..].windows(2);
-    pairs.map(|pair| (pair[1] - pair[0]).as_secs_f64()).fold(0.0, f64::max)
+    pairs
+        .map(|pair| (pair[1] - pair[0]).as_secs_f64())
+        .fold(0.0, f64::max)
 }

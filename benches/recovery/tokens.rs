@@ -55,13 +55,19 @@ pub(crate) fn run(measure: Measure, model: Option<&Path>) -> Result<Report> {
                 undisturbed = Some(all);
                 continue;
             };
-            let wrong = all.iter().zip(undisturbed).filter(|(own, other)| own != other);
+            let wrong = all
+                .iter()
+                .zip(undisturbed)
+                .filter(|(own, other)| own != other);
             let wrong = wrong.count();
             report.sample("wrong", wrong as f64);
             let with = if is_paged { "with" } else { "without" };
             report.remark(
                 "wrong",
-                format!("{wrong} of {} streams after {kills} kills, {with} host memory", all.len()),
+                format!(
+                    "{wrong} of {} streams after {kills} kills, {with} host memory",
+                    all.len()
+                ),
             );
         }
         Ok(report)

@@ -71,12 +71,7 @@ impl Backup {
 
 impl CacheCore {
     /// A live sequence has computed so much: what is in no copy of it is to be.
-    pub(super) fn back_up(
-        &mut self,
-        sequence: SequenceId,
-        computed: usize,
-        generated: &[TokenId],
-    ) {
+    pub(super) fn back_up(&mut self, sequence: SequenceId, computed: usize, generated: &[TokenId]) {
         let (Some(slot), Some(paging)) = (self.slots.get_mut(&sequence), &mut self.paging) else {
             return;
         };
@@ -412,7 +407,10 @@ mod tests {
         tell(&mut core, Message::Begin(other));
         assert_eq!(take(&mut core, segment), []);
         let withdraws = [pager::Message::Withdraw { copy: CopyId(9) }];
-        assert_eq!(format!("{:?}", core.take_outbox()), format!("{withdraws:?}"));
+        assert_eq!(
+            format!("{:?}", core.take_outbox()),
+            format!("{withdraws:?}")
+        );
     }
 
     #[test]

@@ -217,7 +217,9 @@ impl PagerCore {
             } => self.foretell(salt, &tokens, resident),
             Message::Clear { salt } => self.clear(salt),
             Message::GiveUp { copies } => {
-                let there = copies.into_iter().filter(|copy| self.copies.get(*copy).is_some());
+                let there = copies
+                    .into_iter()
+                    .filter(|copy| self.copies.get(*copy).is_some());
                 self.doomed.extend(there.collect::<Vec<_>>());
             }
             Message::Withdraw { copy } => self.withdraw(copy, &mut effects),

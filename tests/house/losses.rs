@@ -3,8 +3,8 @@
 
 use motet::cache::CacheError;
 use motet::device::{Arrived, Dock, Table};
-use motet::model::oracle::Oracle;
 use motet::model::Parcel;
+use motet::model::oracle::Oracle;
 use motet::scheduler::{Event, History, Leftover};
 use motet::{SequenceId, TokenId};
 

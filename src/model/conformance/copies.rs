@@ -93,7 +93,10 @@ impl<M: Model> Checker<'_, M> {
             let sealed = self.model.hand_over(&slot.path[0]);
             let sealed = self.done(sealed);
             let sealed = self.packed(&sealed, slot.path[0].extent());
-            self.expect(bytes == sealed, "a tail's copy is what its segment would be");
+            self.expect(
+                bytes == sealed,
+                "a tail's copy is what its segment would be",
+            );
             let whole = self.taken_in(Extent::whole(at), &bytes);
             self.resume(prompt, &[whole]);
             let bytes = self.packed(&rest, Extent::whole(at - 1));
