@@ -215,6 +215,13 @@ pub struct PagerConfig {
     /// The part of the device's bytes that is to be free, or held in a copy as well, so
     /// that it can be had at once; 0 to 1. More copies more than will ever be asked for.
     pub clean_part: f64,
+    /// A live sequence is copied to host memory, as it goes, each time that it has so many
+    /// tokens more than are in copies, or an eighth more where that is more: when the device is
+    /// lost it goes on from there, and computes no more than that. 0 copies nothing that is
+    /// alive; else from 4 to 2^24. Choose fewer for shorter pauses after a lost device, and more
+    /// where `label_bytes_max` is short: each copy takes 1 KiB of it, and is copied on the
+    /// device once.
+    pub backup_tokens: usize,
     /// For so long at most what is cached and not on disk is written when the engine is shut
     /// down or [flushed](crate::Engine::flush). Choose it as `cache.device_bytes_max` divided
     /// by what the disk writes in a second.
@@ -317,6 +324,7 @@ impl Default for PagerConfig {
             disk: None,
             precision: Precision::Full,
             clean_part: 0.5,
+            backup_tokens: 64,
             flush_time: Duration::from_secs(5),
             disk_patience: Duration::from_secs(2),
         }
@@ -484,6 +492,10 @@ impl RecoveryConfig {
     }
 }
 
+/// Below, what is known of a copy takes more than the tokens that it saves are worth; above, no
+/// sequence is ever as long.
+const BACKUP_TOKENS: std::ops::RangeInclusive<usize> = 4..=1 << 24;
+
 impl PagerConfig {
     /// The part of `host_bytes_max` that is for what is known of copies.
     #[must_use]
@@ -497,6 +509,18 @@ impl PagerConfig {
                 field: "pager.clean_part",
                 found: self.clean_part.to_string(),
                 expected: "a part of the device's bytes, 0 to 1".into(),
+            });
+        }
+        if self.backup_tokens > 0 && !BACKUP_TOKENS.contains(&self.backup_tokens) {
+            return Err(ConfigError {
+                field: "pager.backup_tokens",
+                found: self.backup_tokens.to_string(),
+                expected: format!(
+                    "0, so that nothing that lives is copied, or from {} to {} tokens",
+                    BACKUP_TOKENS.start(),
+                    BACKUP_TOKENS.end()
+                )
+                .into(),
             });
         }
         if self.host_bytes_max > 0 {
@@ -680,6 +704,31 @@ fn positive(field: &'static str, value: usize) -> Result<(), ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn copies_of_a_few_tokens_or_of_none_that_can_be_are_refused() {
+        for (backup_tokens, is_valid) in [
+            (0, true),
+            (1, false),
+            (3, false),
+            (4, true),
+            (64, true),
+            (1 << 24, true),
+            ((1 << 24) + 1, false),
+            (usize::MAX, false),
+        ] {
+            let config = PagerConfig {
+                backup_tokens,
+                ..PagerConfig::default()
+            };
+            let judged = config.validate();
+            assert_eq!(judged.is_ok(), is_valid, "{backup_tokens}");
+            if let Err(error) = judged {
+                assert_eq!(error.field, "pager.backup_tokens");
+                assert_eq!(error.found, backup_tokens.to_string());
+            }
+        }
+    }
 
     #[test]
     fn defaults_are_valid_and_zeroes_are_named() {

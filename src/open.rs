@@ -7,7 +7,7 @@ use crate::TokenId;
 use crate::error::StartError;
 use crate::model::ModelError;
 #[cfg(feature = "mlx")]
-use crate::model::mlx::{MlxModel, MlxOptions};
+use crate::model::mlx::{KeptWeights, MlxModel, MlxOptions};
 use crate::model::weights::{GgufMetadata, ModelFiles, TokenizerSource};
 use crate::text::{GgufVocabulary, TextCodec};
 
@@ -80,7 +80,8 @@ fn open_at(path: &Path, options: MlxOptions) -> Result<crate::EngineBuilder, Sta
     let files = ModelFiles::open(path)?;
     let text = text_of(&files)?;
     let outline = MlxModel::outline(&files, &options)?;
-    let load = move || MlxModel::load(&files, options.clone());
+    let kept = KeptWeights::default();
+    let load = move || MlxModel::load_keeping(&files, options.clone(), &kept);
     Ok(crate::Engine::builder(load).outline(outline).text(text))
 }
 

@@ -16,12 +16,16 @@ use motet::text::Message;
 use motet::{Engine, Request, Shutdown, TokenId, TokenStream};
 
 const USERS: usize = 16;
+/// Tokens after which a live sequence is copied, where there is host memory.
+const BACKUP_TOKENS: usize = 8;
 /// What a reader has counted that has everything.
 const ALL: usize = usize::MAX;
 
-async fn engine(fuses: &Fuses, kills: u64) -> Engine {
+async fn engine(fuses: &Fuses, kills: u64, host_bytes_max: usize) -> Engine {
     let mut config = EngineConfig::default();
     config.recovery.rebuilds_max = kills as usize;
+    config.pager.host_bytes_max = host_bytes_max;
+    config.pager.backup_tokens = BACKUP_TOKENS;
     let builder = Engine::open(model()).expect("a model").config(config);
     let started = builder.fuses(fuses.clone()).start().await;
     started.expect("the engine starts")
@@ -44,9 +48,9 @@ async fn read(mut stream: TokenStream, count: Arc<AtomicUsize>) -> (Vec<TokenId>
 
 /// All users at once. The device thread is killed so often: each time that everybody has
 /// had a token since the last.
-async fn run(kills: u64, output_tokens: usize) -> (Vec<Vec<TokenId>>, Duration) {
+async fn run(kills: u64, output_tokens: usize, host_bytes_max: usize) -> Run {
     let fuses = Fuses::default();
-    let engine = engine(&fuses, kills).await;
+    let engine = engine(&fuses, kills, host_bytes_max).await;
     let system = Message::system("You are the guide of a botanical garden. Answer in a few words.");
     let (mut readers, mut counts) = (Vec::new(), Vec::new());
     for user in 0..USERS {
@@ -85,19 +89,49 @@ async fn run(kills: u64, output_tokens: usize) -> (Vec<Vec<TokenId>>, Duration) 
         outputs.push(tokens);
         longest = longest.max(pause);
     }
+    let stats = engine.stats();
+    println!(
+        "{kills} kills, {host_bytes_max} host bytes: the longest pause {longest:?}, {} tokens \
+         evaluated, {} copies brought",
+        stats.evaluated_tokens, stats.pager.unpacked
+    );
     engine.shutdown(Shutdown::Finish).await;
-    (outputs, longest)
+    Run {
+        outputs,
+        evaluated: stats.evaluated_tokens,
+        brought: stats.pager.unpacked,
+    }
 }
 
+/// What came of all users.
+struct Run {
+    outputs: Vec<Vec<TokenId>>,
+    /// Tokens that were evaluated.
+    evaluated: u64,
+    /// Copies that came back from host memory.
+    brought: u64,
+}
+
+/// Without host memory all is computed again after each kill; with it, only what was not copied
+/// yet.
 async fn check(kills: u64, output_tokens: usize) {
-    let (undisturbed, usual) = run(0, output_tokens).await;
-    let begun = Instant::now();
-    let (killed, longest) = run(kills, output_tokens).await;
-    println!(
-        "{kills} kills in {:?}; the longest pause {longest:?}, {usual:?} undisturbed",
-        begun.elapsed()
+    let undisturbed = run(0, output_tokens, 0).await;
+    let killed = run(kills, output_tokens, 0).await;
+    check_tokens(&killed, &undisturbed, output_tokens);
+    let copied = run(kills, output_tokens, 1 << 30).await;
+    check_tokens(&copied, &undisturbed, output_tokens);
+    assert!(killed.brought == 0 && copied.brought > 0);
+    let again = |run: &Run| run.evaluated - undisturbed.evaluated;
+    let (copied, killed) = (again(&copied), again(&killed));
+    assert!(
+        copied * 2 < killed,
+        "{copied} tokens again, {killed} without copies"
     );
-    for (user, (killed, undisturbed)) in killed.iter().zip(&undisturbed).enumerate() {
+}
+
+fn check_tokens(killed: &Run, undisturbed: &Run, output_tokens: usize) {
+    let pairs = killed.outputs.iter().zip(&undisturbed.outputs);
+    for (user, (killed, undisturbed)) in pairs.enumerate() {
         assert_eq!(killed.len(), output_tokens, "user {user}");
         assert_eq!(killed, undisturbed, "user {user}");
     }

@@ -50,6 +50,8 @@ fn cramped(oracle: &OracleConfig) -> EngineConfig {
     config.cache.device_bytes_max = spec.tail_bytes(256) * 3 + config.scratch_bytes(&spec);
     config.pager.host_bytes_max = spec.tail_bytes(256) * 64 + (64 << 10);
     config.pager.label_bytes_max = Some(64 << 10);
+    // Also of those that live.
+    config.pager.backup_tokens = 16;
     config
 }
 

@@ -71,6 +71,7 @@ pub(crate) struct CacheActor {
     /// Counts panics beside messages to the core, which the scheduler may not hear of.
     breaker: Breaker,
     fuse: Fuse,
+    keeps_books: bool,
     born: Instant,
 }
 
@@ -82,6 +83,8 @@ pub(crate) struct CacheArgs {
     pub(crate) simulation: Option<Simulation>,
     pub(crate) breaker: Breaker,
     pub(crate) fuse: Fuse,
+    /// Without it a panic ends the actor, which only a measurement wants.
+    pub(crate) keeps_books: bool,
 }
 
 /// From now on there is a pager.
@@ -135,6 +138,7 @@ impl Actor for CacheActor {
             simulation: args.simulation,
             breaker: args.breaker,
             fuse: args.fuse,
+            keeps_books: args.keeps_books,
             unsent: VecDeque::new(),
             pager: None,
             untold: VecDeque::new(),
@@ -206,18 +210,12 @@ impl kameo::message::Message<Message> for CacheActor {
         if let Some(simulation) = &self.simulation {
             simulation.fate.message("cache", &message);
         }
-        let handled = catch_unwind(AssertUnwindSafe(|| {
+        let (result, stats) = if self.keeps_books {
+            self.handle_guarded(message, concerns)
+        } else {
             let result = self.core.handle(self.born.elapsed(), message);
-            if self.simulation.is_some() {
-                self.core.check_integrity();
-            }
-            self.fuse.burn(concerns);
             (result, self.core.stats())
-        }));
-        let (result, stats) = handled.unwrap_or_else(|_| {
-            let lost = self.begin_anew();
-            (Err(lost), self.core.stats())
-        });
+        };
         self.tell_followers();
         let is_lost = matches!(result, Err(CacheError::Lost));
         let says = result.as_ref().is_ok_and(|effects| !effects.is_empty());
@@ -324,6 +322,26 @@ impl kameo::message::Message<Survey> for CacheActor {
 }
 
 impl CacheActor {
+    /// Feeds the core. A panic costs the core.
+    fn handle_guarded(
+        &mut self,
+        message: Message,
+        concerns: Option<SequenceId>,
+    ) -> (Result<Vec<Effect>, CacheError>, CacheStats) {
+        let handled = catch_unwind(AssertUnwindSafe(|| {
+            let result = self.core.handle(self.born.elapsed(), message);
+            if self.simulation.is_some() {
+                self.core.check_integrity();
+            }
+            self.fuse.burn(concerns);
+            (result, self.core.stats())
+        }));
+        handled.unwrap_or_else(|_| {
+            let lost = self.begin_anew();
+            (Err(lost), self.core.stats())
+        })
+    }
+
     /// Tells those who follow what is cached how that has changed.
     fn tell_followers(&mut self) {
         if self.followers.is_empty() {
@@ -455,6 +473,7 @@ mod tests {
                 simulation: None,
                 breaker: Breaker::new(recovery.clone()),
                 fuse: Fuse::default(),
+                keeps_books: true,
             });
             let mut lost = 0;
             while let Some(answer) = answers.recv().await {

@@ -58,6 +58,18 @@ pub enum Message {
         /// How many of its tokens.
         at: usize,
     },
+    /// A live sequence has computed so much that it is to be copied to host memory, as far as
+    /// it is in no copy. It goes on meanwhile. One that is not live is over already, which is
+    /// no error; and without a pager nothing happens.
+    BackUp {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Tokens of which its slot holds the state, whatever it has computed since.
+        computed: usize,
+        /// Tokens after those that the cache knows: those of [`Begin::tokens`], or what
+        /// a truncation has left of them and what followed.
+        generated: Vec<TokenId>,
+    },
     /// Tokens are taken out of a slot, and those that follow move up: a truncation
     /// where none follow, else a shift.
     Remove {
@@ -278,6 +290,7 @@ impl Message {
             Self::Grow { sequence, .. }
             | Self::Reached { sequence, .. }
             | Self::Share { sequence, .. }
+            | Self::BackUp { sequence, .. }
             | Self::Remove { sequence, .. }
             | Self::Close { sequence, .. }
             | Self::Discard { sequence } => Some(*sequence),

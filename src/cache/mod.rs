@@ -18,6 +18,7 @@
 //! | `miss.rs` | why less of a prompt was reused than might have been |
 //! | `room.rs` | the byte budget: reservations and eviction |
 //! | `page.rs`, `fetch.rs` | what leaves the device in good time, what comes back for a newcomer |
+//! | `backup.rs` | what is copied of those that live, in case that the device is lost |
 //! | [`trie`] | the compressed prefix trie |
 //! | [`eviction`] | who goes first when room is needed |
 //! | [`shift`] | how much a full context gives up |
@@ -38,6 +39,7 @@
 //! the order of the [policy](eviction). If that is not enough, the newcomer waits for a
 //! sequence to end, and the slot stays as it was.
 
+mod backup;
 mod begin;
 mod beside;
 mod check;
@@ -70,7 +72,7 @@ use crate::config::CacheConfig;
 use crate::device::Edit;
 use crate::model::ModelSpec;
 use crate::planted::{self, Bug};
-use crate::{PinId, SegmentId, SequenceId, SlotId, TokenId};
+use crate::{CopyId, PinId, SegmentId, SequenceId, SlotId, TokenId};
 use eviction::{Class, Ticket};
 use live::LivePrompts;
 use miss::Evictions;
@@ -173,6 +175,10 @@ struct Slot {
     /// Tokens whose state is exactly that of its tokens; less than all it holds once
     /// it was shifted. What comes after is never published.
     exact_tokens: usize,
+    /// Tokens that are in copies, or on their way there.
+    backed_up: usize,
+    /// Copies that were made of its tail.
+    backups: Vec<CopyId>,
 }
 
 /// Where a slot is to be sealed for its own sake.
@@ -246,6 +252,7 @@ impl CacheCore {
         self.expire_pins(now);
         let done = self.carry_out(now, message, &mut effects);
         self.offer_cold();
+        self.offer_backups();
         match done {
             Ok(()) => Ok(effects),
             Err(error) => {
@@ -283,6 +290,11 @@ impl CacheCore {
                 generated,
                 at,
             } => self.share(sequence, computed, &generated, at, effects)?,
+            Message::BackUp {
+                sequence,
+                computed,
+                generated,
+            } => self.back_up(sequence, computed, &generated),
             Message::Remove {
                 sequence,
                 computed,
@@ -352,6 +364,7 @@ impl CacheCore {
             if !planted::errs(Bug::LostRelease) {
                 self.trie.leave(slot.ticket, slot.end);
             }
+            self.give_up_backups(slot.backups);
             if !slot.is_retired {
                 effects.push(Effect::Edit(Edit::Close { slot: slot.id }));
             }

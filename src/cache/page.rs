@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use super::backup::Backups;
 use super::fetch::Fetching;
 use super::trie::{Keeping, NodeKey};
 use super::{Begin, CacheCore, Effect, Flush, Look, Salt};
@@ -39,6 +40,8 @@ pub(super) struct Paging {
     pub(super) outbox: Vec<pager::Message>,
     /// Nodes that are to be offered as soon as may be, first the first.
     to_flush: VecDeque<NodeKey>,
+    /// Copies of those that live.
+    pub(super) backups: Backups,
     /// Segments that it was offered and has not answered for.
     offered: BTreeMap<SegmentId, Offered>,
     /// Nodes whose state is in a copy.
@@ -100,7 +103,8 @@ impl Paging {
     fn transit_bytes(&self) -> usize {
         let ebbing: usize = self.ebbing.iter().map(|(_, bytes)| bytes).sum();
         let gone = self.offered.values().filter(|one| one.node.is_none());
-        self.arriving_bytes + ebbing + gone.map(|one| one.bytes).sum::<usize>()
+        let gone: usize = gone.map(|one| one.bytes).sum();
+        self.arriving_bytes + ebbing + gone + self.backups.bytes()
     }
 }
 
@@ -139,6 +143,9 @@ impl CacheCore {
         match told {
             Told::Reset => unreachable!("the pager answers for each reset once"),
             Told::Gone => self.lose_pager(effects),
+            Told::Take { segment, copy } if paging.backups.is_under_way(segment) => {
+                self.hand_over_backup(segment, copy, effects);
+            }
             Told::Take { segment, copy } => {
                 let offered = paging.offered.get(&segment);
                 if offered.is_some_and(|one| one.node.is_some()) {
@@ -239,7 +246,17 @@ impl CacheCore {
         }
     }
 
-    fn offer(&mut self, key: NodeKey) {
+    /// Whether no more is to be offered now.
+    pub(super) fn offers_wait(&self) -> bool {
+        let full = |paging: &Paging| paging.offered.len() >= OFFERS_MAX;
+        let waited_for =
+            |paging: &Paging| !paging.cramped.is_empty() || !paging.postponed.is_empty();
+        // Those who wait for room want no more to be leased.
+        let waits = |paging: &Paging| full(paging) || waited_for(paging);
+        self.paging.as_ref().is_none_or(waits)
+    }
+
+    pub(super) fn offer(&mut self, key: NodeKey) {
         let salt = self.trie.salt_above(key);
         if salt.is_private() {
             // It is of no use to anybody later.
@@ -279,6 +296,10 @@ impl CacheCore {
         effects: &mut Vec<Effect>,
     ) {
         let paging = self.paging.as_mut().expect("there is a pager");
+        if paging.backups.is_under_way(segment) {
+            self.backup_ended(segment, kept.ok());
+            return self.room_may_be_there(effects);
+        }
         let offered = paging.offered.remove(&segment);
         // Its lease may have ended before this was heard, and it may have been made part of
         // another.
@@ -382,7 +403,8 @@ impl CacheCore {
     pub(super) fn something_leaves(&self) -> bool {
         let leaves = |paging: &Paging| {
             let mut ebbing = paging.ebbing.iter();
-            !paging.offered.is_empty() || ebbing.any(|(_, bytes)| *bytes > 0)
+            let copied = paging.backups.bytes() > 0;
+            copied || !paging.offered.is_empty() || ebbing.any(|(_, bytes)| *bytes > 0)
         };
         self.paging.as_ref().is_some_and(leaves)
     }
@@ -409,7 +431,7 @@ impl CacheCore {
     }
 
     /// Something has left: those for whom there was no room try again.
-    fn room_may_be_there(&mut self, effects: &mut Vec<Effect>) {
+    pub(super) fn room_may_be_there(&mut self, effects: &mut Vec<Effect>) {
         let paging = self.paging.as_mut().expect("there is a pager");
         let postponed = std::mem::take(&mut paging.postponed);
         for (sequence, tokens_max) in std::mem::take(&mut paging.cramped) {

@@ -121,6 +121,8 @@ impl CacheCore {
             is_retired: false,
             own_bytes: 0,
             exact_tokens: usize::MAX,
+            backed_up: path_tokens,
+            backups: Vec::new(),
         };
         self.slots.insert(sequence, slot);
     }

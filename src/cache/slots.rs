@@ -49,6 +49,7 @@ impl CacheCore {
         if !self.make_room(more, effects) {
             return Err(CacheError::NoRoom { bytes: more });
         }
+        self.void_backups(sequence, removed.start);
         self.forget_tokens(sequence, generated, &removed, shifts);
         let start = removed.start;
         effects.push(Effect::Edit(Edit::Remove {

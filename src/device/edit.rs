@@ -106,6 +106,15 @@ pub enum Edit {
         /// The name under which it is handed over.
         copy: CopyId,
     },
+    /// A copy of some of a slot's tail is handed over at the dock. The tail stays.
+    CopyOut {
+        /// The slot.
+        slot: SlotId,
+        /// The tokens, as offsets in its tail; all were computed by steps that have landed.
+        tokens: Range<usize>,
+        /// The name under which it is handed over.
+        copy: CopyId,
+    },
     /// What waits at the dock is taken in.
     Import {
         /// The name under which it waits.
@@ -165,6 +174,7 @@ impl Edit {
             | Self::Remove { .. }
             | Self::Close { .. }
             | Self::Drop { .. }
+            | Self::CopyOut { .. }
             | Self::Export { .. } => {}
         }
         stakes
@@ -183,6 +193,7 @@ impl Edit {
             | Self::Replace { .. }
             | Self::Close { .. }
             | Self::Drop { .. }
+            | Self::CopyOut { .. }
             | Self::Export { .. }
             | Self::Import { .. } => None,
         }
@@ -200,6 +211,7 @@ impl Edit {
             | Self::Retire { .. }
             | Self::Close { .. }
             | Self::Drop { .. }
+            | Self::CopyOut { .. }
             | Self::Export { .. }
             | Self::Import { .. } => (&[], [None, None]),
         };
@@ -292,6 +304,16 @@ impl<M: Model> Table<M> {
                 let held = self.segments.get(&segment).ok_or_else(gone);
                 let parcel = held.and_then(|held| model.hand_over(held));
                 self.dock.leave(copy, parcel)?;
+            }
+            Edit::CopyOut { slot, tokens, copy } => {
+                let parcel = match self.slots.get_mut(&slot) {
+                    Some(slot) => model.copy_out(&mut slot.tail, tokens),
+                    // It was lost with a step.
+                    None => Err(ModelError::Device(format!("{slot} is gone"))),
+                };
+                let none = || ModelError::Device("no copy of a tail can be made".into());
+                let parcel = parcel.and_then(|parcel| parcel.ok_or_else(none));
+                self.part_with(copy, parcel)?;
             }
             Edit::Import {
                 copy,

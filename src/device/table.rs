@@ -14,7 +14,7 @@ use super::work::{DrawerStart, Failure, Input, Lost, PlannedSpan, WORK_IN_FLIGHT
 use crate::grammar::GrammarError;
 use crate::model::sampling::Drawer;
 use crate::model::{Feed, Model, ModelError, Parcel, Readout, Span, Want};
-use crate::{SegmentId, SlotId, TokenId};
+use crate::{CopyId, SegmentId, SlotId, TokenId};
 
 /// Works in a row of which an edit may fail: then the device is not trusted any more.
 const FAILING_WORKS_MAX: u32 = 8;
@@ -39,6 +39,16 @@ pub struct Table<M: Model> {
     failing_works: u32,
     /// Where segments leave and arrive.
     pub(super) dock: Dock<Parcel<M>>,
+    /// Copies of tails that steps under way may still make worthless.
+    parting: Vec<Parting<M>>,
+}
+
+/// A copy of a tail, which is handed over when what was launched before it has landed.
+struct Parting<M: Model> {
+    /// The last launch before it.
+    after: u64,
+    copy: CopyId,
+    parcel: Parcel<M>,
 }
 
 /// What is not there, although whoever sends work believes so or did until lately.
@@ -107,6 +117,7 @@ impl<M: Model> Table<M> {
             absent: Absent::default(),
             failing_works: 0,
             dock,
+            parting: Vec::new(),
         }
     }
 
@@ -247,6 +258,17 @@ impl<M: Model> Table<M> {
     /// When no work is under way, or the oldest is not drawn.
     pub fn land(&mut self, model: &mut M) -> Result<Vec<Readout>, Failure> {
         let work = self.under_way.pop_front().expect("some work is under way");
+        let launch = work.launch;
+        let result = self.land_work(model, work);
+        let is_well = result.is_ok();
+        let parted = self.guarded(|table| {
+            let parted = table.part(launch, is_well);
+            parted.map_err(|error| Failure::Reset(error.to_string()))
+        });
+        parted.and(result)
+    }
+
+    fn land_work(&mut self, model: &mut M, work: UnderWay<M>) -> Result<Vec<Readout>, Failure> {
         self.lost = work.lost;
         let result = match work.stage {
             Stage::Launched(_) => panic!("work is drawn before it lands"),
@@ -312,9 +334,42 @@ impl<M: Model> Table<M> {
         result
     }
 
+    /// Hands a copy of a slot's tail over, when the steps under way have landed: one that fails
+    /// makes the tail worthless, and the copy with it.
+    pub(super) fn part_with(
+        &mut self,
+        copy: CopyId,
+        parcel: Result<Parcel<M>, ModelError>,
+    ) -> Result<(), ModelError> {
+        match (parcel, self.under_way.back()) {
+            (Ok(parcel), Some(before)) => {
+                self.parting.push(Parting {
+                    after: before.launch,
+                    copy,
+                    parcel,
+                });
+                Ok(())
+            }
+            (parcel, _) => self.dock.leave(copy, parcel),
+        }
+    }
+
+    /// This launch has landed, well or not.
+    fn part(&mut self, launch: u64, is_well: bool) -> Result<(), ModelError> {
+        let due = |parting: &mut Parting<M>| parting.after <= launch || !is_well;
+        let due: Vec<Parting<M>> = self.parting.extract_if(.., due).collect();
+        for Parting { copy, parcel, .. } in due {
+            let failed = || ModelError::Device("the step before it has failed".into());
+            let parcel = is_well.then_some(parcel).ok_or_else(failed);
+            self.dock.leave(copy, parcel)?;
+        }
+        Ok(())
+    }
+
     fn drop_all(&mut self) {
         self.segments.clear();
         self.slots.clear();
+        self.parting.clear();
         self.dock.clear();
         self.lost = Lost::default();
         self.absent = Absent::default();

@@ -9,7 +9,7 @@ use crate::model::oracle::{Oracle, OracleConfig, Soloist, StepFault};
 use crate::model::sampling::{Draw, DrawSpec, Sampling};
 use crate::model::{Readout, Segment, Want};
 use crate::recovery::Fuse;
-use crate::{SegmentId, SlotId, TokenId};
+use crate::{CopyId, SegmentId, SlotId, TokenId};
 
 const SLOT: SlotId = SlotId(1);
 const TWIN: SlotId = SlotId(2);
@@ -336,6 +336,47 @@ fn what_was_launched_on_a_failed_step_is_dropped() {
         assert!(results[2].is_ok(), "others go on: {results:?}");
         // The third, and the one that the dropped work opened.
         assert_eq!(table.held(), (0, 2));
+    }
+}
+
+/// A copy of a slot's tail is asked for while a step with that slot is under way, which lands
+/// as `fault` says. What is handed over before the step has landed, and after.
+fn copied_beside(fault: Option<StepFault>) -> (usize, NextExport<Parcel<Oracle>>) {
+    let (config, mut oracle) = oracle();
+    let (prototype, quay) = dock();
+    let mut table = Table::with_dock(prototype.successor());
+    let begins = work(vec![open(SLOT)], vec![drawing(SLOT, &[3, 1, 4])]);
+    table.carry_out(&mut oracle, begins).expect("done");
+    if let Some(fault) = fault {
+        config.faults.next_steps(1, fault);
+    }
+    table.launch(&mut oracle, work(vec![], vec![drawing(SLOT, &[])]));
+    table.draw(&mut oracle);
+    let copy_out = Edit::CopyOut {
+        slot: SLOT,
+        tokens: 0..3,
+        copy: CopyId(1),
+    };
+    table.launch(&mut oracle, work(vec![copy_out], vec![]));
+    let early = quay.leaving.len();
+    let landed = table.land(&mut oracle);
+    assert_eq!(landed.is_err(), fault.is_some());
+    let next = quay.leaving.next(Duration::MAX, |_| true);
+    assert!(table.land(&mut oracle).is_ok());
+    assert!(quay.leaving.is_empty(), "it is handed over once");
+    (early, next)
+}
+
+#[test]
+fn a_tails_copy_is_handed_over_when_the_steps_before_it_have_landed() {
+    for fault in [None, Some(StepFault::FailLanding)] {
+        let (early, next) = copied_beside(fault);
+        assert_eq!(early, 0, "the step may still fail");
+        let NextExport::Ready(Leaving { copy, parcel }) = next else {
+            panic!("the pager waits for an answer: {next:?}");
+        };
+        assert_eq!(copy, CopyId(1));
+        assert_eq!(parcel.is_err(), fault.is_some(), "{fault:?}");
     }
 }
 

@@ -45,6 +45,7 @@ pub struct EngineBuilder {
     config: EngineConfig,
     simulation: Option<Simulation>,
     fuses: Fuses,
+    keeps_books: bool,
 }
 
 /// The part of a start that depends on the model's type. All else is compiled once, here,
@@ -121,6 +122,7 @@ impl EngineBuilder {
             config: EngineConfig::default(),
             simulation: None,
             fuses: Fuses::default(),
+            keeps_books: true,
         }
     }
 
@@ -159,6 +161,15 @@ impl EngineBuilder {
     #[must_use]
     pub fn fuses(mut self, fuses: Fuses) -> Self {
         self.fuses = fuses;
+        self
+    }
+
+    /// Leaves out what an actor keeps for the case that its core panics: then it ends. For
+    /// measuring what that costs.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn without_book_keeping(mut self) -> Self {
+        self.keeps_books = false;
         self
     }
 
@@ -226,6 +237,7 @@ impl EngineBuilder {
                 simulation: self.simulation.clone(),
                 breaker: Breaker::new(config.recovery.clone()),
                 fuse: self.fuses.cache,
+                keeps_books: self.keeps_books,
             },
             // Never full: what is asked, those who look, and kameo's own signals.
             mailbox::bounded(ASKED_MAX + UPKEEP_MAX + PAGED_MAX + 16),
@@ -251,6 +263,11 @@ impl EngineBuilder {
                 breaker: Breaker::new(config.recovery.clone()),
                 breakdown: breakdown.clone(),
                 fuse: self.fuses.scheduler,
+                keeps_books: self.keeps_books,
+                backup_tokens: match pager {
+                    Some(_) => config.pager.backup_tokens,
+                    None => 0,
+                },
                 cache,
                 answers,
                 telemetry: Arc::clone(&telemetry),

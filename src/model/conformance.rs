@@ -67,6 +67,7 @@ pub fn check<M: Model>(
     checker.run("removal of a middle", Checker::shifted);
     checker.run("copied out and in", Checker::copied);
     checker.run("copies outlive what they are of", Checker::copied_late);
+    checker.run("copies of a tail that goes on", Checker::copied_out);
     checker.run("what is no copy is refused", Checker::no_copies);
     checker.run("spans share segments, or have their own", Checker::shared);
     checker.run("illegal cuts change nothing", Checker::illegal_cuts);

@@ -256,6 +256,31 @@ pub trait Model: 'static {
     where
         Self: Sized;
 
+    /// A copy of what `tail` holds of `tokens`, as offsets in it, which were computed by steps
+    /// that have landed. The tail stays as it is, and steps may go on with it: what they append
+    /// later is not in the copy. Waits for nothing, as above.
+    ///
+    /// With it live sequences are copied to host memory, so that a lost device costs little.
+    /// None where the model cannot make such a copy, as it is unless implemented: then what
+    /// lives is computed again. It is asked for only where all layers keep everything.
+    ///
+    /// # Errors
+    ///
+    /// [`ModelError::Cut`] unless `tokens` is a range within the tail's and not empty.
+    ///
+    /// [`ModelError::Device`] when the device fails. The tail is as it was.
+    fn copy_out(
+        &mut self,
+        tail: &mut Self::Tail,
+        tokens: Range<usize>,
+    ) -> Result<Option<Parcel<Self>>, ModelError>
+    where
+        Self: Sized,
+    {
+        let _ = (tail, tokens);
+        Ok(None)
+    }
+
     /// The segment in a parcel that a packer of this model has unpacked: handles, no
     /// bytes, as above.
     ///

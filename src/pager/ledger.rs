@@ -116,6 +116,13 @@ impl Ledger {
                     standing.is_doomed |= of_salt;
                 }
             }
+            Message::GiveUp { copies } => {
+                for copy in copies {
+                    if let Some(standing) = self.copies.get_mut(copy) {
+                        standing.is_doomed = true;
+                    }
+                }
+            }
             Message::Reset => self.reset_due = true,
             Message::Done(done) => self.done(done),
             Message::Fetch { .. } | Message::Foretell { .. } | Message::Tick => {}

@@ -56,6 +56,12 @@ pub enum Message {
         /// Of this salt only, if any.
         salt: Option<SaltDigest>,
     },
+    /// These copies are given up, unless somebody is waiting for them: the live sequences that
+    /// they are of are over. Not answered, but for [`Told::Lost`].
+    GiveUp {
+        /// The copies; those that are not there are gone already.
+        copies: Vec<CopyId>,
+    },
     /// The device has lost everything: what was to be handed over by it will not come.
     Reset,
     /// A copy thread has done a job.

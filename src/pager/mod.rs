@@ -216,6 +216,12 @@ impl PagerCore {
                 resident,
             } => self.foretell(salt, &tokens, resident),
             Message::Clear { salt } => self.clear(salt),
+            Message::GiveUp { copies } => {
+                let there = copies
+                    .into_iter()
+                    .filter(|copy| self.copies.get(*copy).is_some());
+                self.doomed.extend(there.collect::<Vec<_>>());
+            }
             Message::Withdraw { copy } => self.withdraw(copy, &mut effects),
             Message::Spare { sequence, copies } => {
                 effects.extend(copies.into_iter().map(Effect::Discard));

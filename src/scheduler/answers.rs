@@ -88,6 +88,7 @@ impl SchedulerCore {
             cache::Message::Begin(_)
             | cache::Message::Grow { .. }
             | cache::Message::Look { .. }
+            | cache::Message::BackUp { .. }
             | cache::Message::Cleared { .. } => {}
             cache::Message::Reached { sequence, .. }
             | cache::Message::Share { sequence, .. }

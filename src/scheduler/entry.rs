@@ -84,6 +84,8 @@ pub(super) struct Entry {
     pub(super) failures: u32,
     /// The last step that it was part of failed: it must prove itself alone.
     pub(super) suspect: bool,
+    /// Its caller has had tokens, and has waited since what the device held of it was lost.
+    pub(super) resumes: bool,
     /// It is over, and its caller knows: what becomes of its slot once its steps have
     /// landed.
     pub(super) over: Option<Over>,
@@ -124,7 +126,9 @@ pub(super) struct Running {
     pub(super) place: usize,
     /// Tokens of which the slot holds the state, as far as steps have landed.
     pub(super) computed: usize,
-    /// Tokens that steps under way add to that.
+    /// Of these, tokens that were in copies or on the way there when that was last asked for.
+    pub(super) backed_up: usize,
+    /// Tokens that steps under way add to what is computed.
     pub(super) launched: usize,
     /// Tokens that steps under way draw.
     pub(super) drawing: usize,
@@ -204,6 +208,7 @@ impl Entry {
             mask_gate: MaskGate::Open,
             failures: 0,
             suspect: false,
+            resumes: false,
             over: None,
         }
     }
@@ -272,6 +277,7 @@ impl Entry {
             slot,
             place,
             computed: cached_tokens,
+            backed_up: cached_tokens,
             launched: 0,
             drawing: 0,
             flights: 0,
@@ -468,6 +474,7 @@ impl Entry {
             cached: at,
             stop_after: Some(stop_after),
             suspect: self.suspect,
+            resumes: self.resumes,
             class: self.class,
             service,
             waited_steps: running.waited_steps,

@@ -30,6 +30,7 @@
 //! | `inspect.rs` | who is inside, for those who watch |
 
 mod answers;
+mod backup;
 mod context;
 pub mod cost;
 mod entry;
@@ -324,6 +325,8 @@ pub struct SchedulerCore {
     clears_device: bool,
     preempted: u64,
     device_idle: Duration,
+    /// Tokens after which a live sequence is to be copied; 0 is never.
+    backup_tokens: usize,
 }
 
 /// A caller's flush, which is to include what these sequences have computed.
@@ -389,6 +392,7 @@ impl SchedulerCore {
             clears_device: false,
             preempted: 0,
             device_idle: Duration::ZERO,
+            backup_tokens: 0,
         }
     }
 

@@ -173,6 +173,7 @@ impl SchedulerCore {
             Readout::Nothing | Readout::Logits(_) => {}
         }
         self.settle(key, effects);
+        self.back_up_if_due(key, effects);
     }
 
     /// Does what had to wait until the sequence is in no step.
@@ -211,6 +212,7 @@ impl SchedulerCore {
     ) {
         let entry = &mut self.entries[key];
         entry.suspect = false;
+        entry.resumes = false;
         entry.failures = 0;
         entry.generated.push(token);
         if entry.over.is_some() {
@@ -252,6 +254,7 @@ impl SchedulerCore {
                 entry.failures += 1;
                 entry.suspect |= entry.failures >= loss.alone_after;
             }
+            entry.resumes = !entry.generated.is_empty();
             entry.restart();
             if planted::errs(Bug::TokenAgain)
                 && entry.over.is_none()

@@ -28,6 +28,9 @@ pub struct Candidate {
     pub stop_after: Option<usize>,
     /// Whether it was part of a step that failed, and must prove itself alone.
     pub suspect: bool,
+    /// Whether its caller has had tokens of it, and waits for the next while what the device
+    /// has lost is computed again.
+    pub resumes: bool,
     /// Its class.
     pub class: Priority,
     /// What its user has had; those with less go first.
@@ -72,9 +75,11 @@ pub struct Share {
 /// * Of the prompts that have waited `prefill_wait_steps_max` steps, the one that has
 ///   waited longest gets a small chunk. So every prompt makes progress within as many
 ///   steps, and one more for each other prompt that waits as long.
-/// * Then prompts take the rest: higher classes first, within a class the user who has
-///   had least, then in order of arrival. The last one may be cut. A step is no longer
-///   than its decoding candidates can bear; those of a lower class have no say.
+/// * Then prompts take the rest: higher classes first, within a class those that resume, then
+///   the user who has had least, then in order of arrival. The last one may be cut. A step is no
+///   longer than its decoding candidates can bear; those of a lower class have no say. Where a
+///   prompt resumes, its caller waits for the next token too: those of its own class have no
+///   say either.
 #[must_use]
 pub fn plan(candidates: &[Candidate], budget: &Budget) -> Vec<Share> {
     let suspects = (0..candidates.len()).filter(|index| candidates[*index].suspect);
@@ -108,6 +113,7 @@ pub fn plan(candidates: &[Candidate], budget: &Budget) -> Vec<Share> {
         let (x, y) = (&candidates[*a], &candidates[*b]);
         let by_class = y.class.cmp(&x.class);
         by_class
+            .then(y.resumes.cmp(&x.resumes))
             .then(x.service.total_cmp(&y.service))
             .then(x.arrival.cmp(&y.arrival))
     });
@@ -142,6 +148,8 @@ struct Step<'a> {
     load: StepLoad,
     /// The end of the step in seconds, for prompts of each class; none is unbounded.
     bounds: [Option<f64>; Priority::COUNT],
+    /// The highest class of those who decode.
+    decoding: Option<Priority>,
 }
 
 impl<'a> Step<'a> {
@@ -153,6 +161,7 @@ impl<'a> Step<'a> {
             tokens_left: budget.tokens,
             load: StepLoad::default(),
             bounds: [None; Priority::COUNT],
+            decoding: None,
         }
     }
 
@@ -195,7 +204,8 @@ impl<'a> Step<'a> {
             .shares
             .iter()
             .map(|share| self.candidates[share.candidate].class);
-        if let Some(highest) = decoding.max() {
+        self.decoding = decoding.max();
+        if let Some(highest) = self.decoding {
             self.bounds[..=highest as usize].fill(Some(bound));
         }
     }
@@ -228,7 +238,9 @@ impl<'a> Step<'a> {
             self.tokens_left += aside;
         }
         let wanted = most(candidate).min(self.tokens_left);
-        let fitting = match (self.budget.cost, self.bounds[candidate.class as usize]) {
+        let yields = !candidate.resumes || self.decoding > Some(candidate.class);
+        let bound = self.bounds[candidate.class as usize].filter(|_| yields);
+        let fitting = match (self.budget.cost, bound) {
             (Some(cost), Some(bound)) => {
                 let trusted = self.budget.trusted_tokens.saturating_sub(self.load.tokens);
                 let within = cost.tokens_within(bound - cost.of(self.load), candidate.cached);

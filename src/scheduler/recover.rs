@@ -116,6 +116,7 @@ impl SchedulerCore {
         let mut entry = Entry::new(submission, self.spec.context_tokens_max, self.now);
         entry.generated = generated;
         entry.started = started;
+        entry.resumes = !entry.generated.is_empty();
         entry.restart();
         if started {
             // What it had was paid for.

@@ -154,7 +154,7 @@ impl Shadow {
                 assert!(closed.is_some(), "a slot is closed once");
             }
             Edit::Drop { segment } => drop(self.take(*segment)),
-            Edit::Export { .. } | Edit::Import { .. } => {
+            Edit::Export { .. } | Edit::CopyOut { .. } | Edit::Import { .. } => {
                 unreachable!("this cache has no pager")
             }
         }

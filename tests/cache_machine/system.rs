@@ -407,6 +407,7 @@ fn name_of(edit: &Edit) -> &'static str {
         Edit::Close { .. } => "edit: close",
         Edit::Drop { .. } => "edit: drop",
         Edit::Export { .. } => "edit: export",
+        Edit::CopyOut { .. } => "edit: copy out",
         Edit::Import { .. } => "edit: import",
     }
 }

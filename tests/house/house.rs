@@ -67,6 +67,8 @@ pub(crate) struct House {
     pub(crate) shifts: usize,
     pub(crate) preempted: usize,
     pub(crate) scheduler_config: SchedulerConfig,
+    /// Tokens after which a live sequence is copied; 0 is never.
+    pub(crate) backup_tokens: usize,
     /// Where devices, one after another, hand over and take in.
     pub(crate) dock: Option<Dock<Parcel<Oracle>>>,
     pub(crate) losses: Losses,
@@ -131,6 +133,7 @@ impl House {
             shifts: 0,
             preempted: 0,
             scheduler_config,
+            backup_tokens: 0,
             dock: None,
             losses: Losses::default(),
         }
@@ -142,8 +145,17 @@ impl House {
         self.table = Self::empty_table(Some(&dock));
         self.dock = Some(dock);
         self.cache = self.cache.with_pager(config, pages.found);
+        self.backup_tokens = config.backup_tokens;
+        self.scheduler = self.fresh_scheduler();
         self.pages = Some(pages);
         self
+    }
+
+    /// A scheduler that knows of nothing.
+    pub(crate) fn fresh_scheduler(&self) -> SchedulerCore {
+        let config = self.scheduler_config.clone();
+        let core = SchedulerCore::new(self.model.spec().clone(), config);
+        core.with_backups(self.backup_tokens)
     }
 
     /// Ways on which things may be under way.

@@ -3,9 +3,9 @@
 
 use motet::cache::CacheError;
 use motet::device::{Arrived, Dock, Table};
+use motet::model::Parcel;
 use motet::model::oracle::Oracle;
-use motet::model::{Model, Parcel};
-use motet::scheduler::{Event, History, Leftover, SchedulerCore};
+use motet::scheduler::{Event, History, Leftover};
 use motet::{SequenceId, TokenId};
 
 use std::collections::BTreeSet;
@@ -95,8 +95,7 @@ impl House {
             under_way: self.work.len() + self.table.under_way(),
             device_away: self.losses.device_away,
         };
-        let spec = self.model.spec().clone();
-        self.scheduler = SchedulerCore::new(spec, self.scheduler_config.clone());
+        self.scheduler = self.fresh_scheduler();
         // Who asked asks again.
         self.tickets.clear();
         self.feed(Event::TakeOver(left));

@@ -54,10 +54,13 @@ pub(crate) fn any_tiers(rng: &mut impl Rng, folder: &Path) -> PagerConfig {
     let pages = |rng: &mut dyn FnMut(usize) -> usize| [1, 3, 6, 1_000][rng(4)] * 4096;
     let mut below = |most: usize| rng.random_range(0..most);
     let clean = below(3);
+    let host_bytes_max = pages(&mut below);
     PagerConfig {
+        // Those that live are copied as they go, or not.
+        backup_tokens: [5, 0, 17][clean],
         // Of what is known of a few copies, or mostly of all.
         label_bytes_max: Some(if clean == 0 { 8 << 10 } else { 1 << 22 }),
-        host_bytes_max: pages(&mut below),
+        host_bytes_max,
         disk: (below(3) > 0).then(|| DiskConfig {
             folder: folder.to_owned(),
             bytes_max: pages(&mut below),

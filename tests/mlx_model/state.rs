@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions, MlxParcel, MlxSegment};
+use motet::model::mlx::{KeptWeights, MlxDevice, MlxModel, MlxOptions, MlxParcel, MlxSegment};
 use motet::model::weights::ModelFiles;
 use motet::model::{
     Extent, Feed, FloatKind, Model, ModelError, Packer, Segment, Span, Tail, Want, conformance,
@@ -554,4 +554,49 @@ fn cuts_outside_are_refused() {
             refused(model.split(segment, at).map(drop), "split at an end");
         }
     }
+}
+
+/// The next device thread takes over the weights of the one before it, unless they may be
+/// spoiled. Bytes are counted: what is read anew takes as much again.
+#[test]
+fn weights_are_taken_over_and_not_read_again() {
+    let _serial = one_at_a_time();
+    let tiny = Tiny::new(PLAIN, 8);
+    let files = ModelFiles::open(tiny.folder()).expect("a whole model");
+    let options = MlxOptions {
+        device: Some(MlxDevice::Cpu),
+        ..MlxOptions::default()
+    };
+    let kept = KeptWeights::default();
+    let load = |watch: &MlxModel| {
+        let before = watch.memory().active_bytes;
+        let model = MlxModel::load_keeping(&files, options.clone(), &kept).expect("a model");
+        (model, watch.memory().active_bytes - before)
+    };
+    let prompt = tokens(8, 20);
+    let logits = |model: &mut MlxModel| {
+        let mut slot = Slot::new(model, &[]);
+        slot.step(model, &prompt, Want::Logits)
+    };
+    let mut alone = MlxModel::load(&files, options.clone()).expect("a model");
+    let truth = logits(&mut alone);
+    let (mut first, whole) = load(&alone);
+    assert!(!kept.is_empty());
+    assert_eq!(logits(&mut first), truth);
+    let (mut second, taken_over) = load(&alone);
+    assert!(taken_over * 4 < whole, "{taken_over} of {whole} bytes");
+    // The thread that the first was on is gone by then.
+    drop(first);
+    assert_eq!(logits(&mut second), truth);
+    let (third, taken_over) = load(&alone);
+    assert!(taken_over * 4 < whole, "{taken_over} of {whole} bytes");
+    // It has not come as far as to a step: that may have been the weights' fault.
+    drop(third);
+    let (mut fourth, read) = load(&alone);
+    assert!(read * 2 > whole, "{read} of {whole} bytes");
+    assert_eq!(logits(&mut fourth), truth);
+    kept.spoil();
+    let (mut fifth, read) = load(&alone);
+    assert!(read * 2 > whole, "{read} of {whole} bytes");
+    assert_eq!(logits(&mut fifth), truth);
 }

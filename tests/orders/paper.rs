@@ -187,6 +187,17 @@ impl Paper {
                 let written = self.segments[segment].clone();
                 self.leaving.insert(*copy, written);
             }
+            Edit::CopyOut { slot, tokens, copy } => {
+                let (salt, whole) = of(*slot);
+                let (path, end) = self.read(*slot, &salt, &whole);
+                assert!(path + tokens.end <= end, "what is copied was computed");
+                let written = Written {
+                    salt,
+                    tokens: whole[..path + tokens.end].to_vec(),
+                    start: path + tokens.start,
+                };
+                self.leaving.insert(*copy, written);
+            }
             Edit::Import {
                 copy,
                 range,

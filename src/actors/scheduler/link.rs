@@ -57,11 +57,13 @@ impl Link {
         }
     }
 
-    /// Brings a token to the sequence.
-    pub(super) fn token(&mut self, token: TokenId, news: News, doorbell: &Notify) {
+    /// Brings a token to the sequence. Where it `keeps` no books it cannot begin anew.
+    pub(super) fn token(&mut self, token: TokenId, news: News, doorbell: &Notify, keeps: bool) {
         self.credits.sent();
-        self.told.push(token);
-        self.suspected = 0;
+        if keeps {
+            self.told.push(token);
+            self.suspected = 0;
+        }
         self.tell(news, doorbell);
     }
 

@@ -111,6 +111,10 @@ pub(crate) struct Scheduler {
     breaker: Breaker,
     breakdown: Breakdown,
     fuse: Fuse,
+    /// Whether what a core that takes this one's place needs is kept.
+    keeps_books: bool,
+    /// Tokens after which a live sequence is to be copied; 0 is never.
+    backup_tokens: usize,
     telemetry: Arc<Telemetry>,
     heartbeat: Heartbeat,
     simulation: Option<Simulation>,
@@ -127,6 +131,11 @@ pub(crate) struct SchedulerArgs {
     /// Told when the engine is broken.
     pub(crate) breakdown: Breakdown,
     pub(crate) fuse: Fuse,
+    /// Without it a panic ends the actor, which only a measurement wants.
+    pub(crate) keeps_books: bool,
+    /// See [`PagerConfig::backup_tokens`](crate::config::PagerConfig::backup_tokens); 0 where
+    /// there is no pager.
+    pub(crate) backup_tokens: usize,
     pub(crate) cache: ActorRef<CacheActor>,
     pub(crate) answers: mpsc::Receiver<Answer>,
     pub(crate) telemetry: Arc<Telemetry>,
@@ -153,7 +162,8 @@ impl Actor for Scheduler {
 
     async fn on_start(args: Self::Args, _actor_ref: ActorRef<Self>) -> Result<Self, Self::Error> {
         Ok(Self {
-            core: SchedulerCore::new(args.spec.clone(), args.config.clone()),
+            core: SchedulerCore::new(args.spec.clone(), args.config.clone())
+                .with_backups(args.backup_tokens),
             spec: args.spec,
             config: args.config,
             device: DeviceEnd::new(args.device, args.loader),
@@ -176,6 +186,8 @@ impl Actor for Scheduler {
             breaker: args.breaker,
             breakdown: args.breakdown,
             fuse: args.fuse,
+            keeps_books: args.keeps_books,
+            backup_tokens: args.backup_tokens,
             telemetry: args.telemetry,
             heartbeat: args.heartbeat,
             simulation: args.simulation,
@@ -235,7 +247,9 @@ impl Scheduler {
             self.core.check_integrity();
             simulation.fate.scheduler_effects(&effects);
         }
-        self.fuse.burn(self.at);
+        if self.keeps_books {
+            self.fuse.burn(self.at);
+        }
         // Before anyone is told of an end, so that the sums include it.
         self.telemetry.scheduler(self.core.stats());
         let (mut unwanted, mut full, mut awaits_mask) = (Vec::new(), Vec::new(), Vec::new());
@@ -336,7 +350,8 @@ impl Scheduler {
         let Some(link) = self.links.get_mut(&sequence) else {
             return false;
         };
-        link.token(token, News::Token(token, logprobs), &self.doorbell);
+        let news = News::Token(token, logprobs);
+        link.token(token, news, &self.doorbell, self.keeps_books);
         link.credits.pause_if_full() && !self.paused.contains(&sequence)
     }
 

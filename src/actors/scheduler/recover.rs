@@ -45,6 +45,9 @@ impl Scheduler {
         if self.breakdown.reason().is_some() {
             return self.turn_away();
         }
+        if !self.keeps_books {
+            return self.advance(event);
+        }
         let fed = catch_unwind(AssertUnwindSafe(|| self.advance(event)));
         if fed.is_err() {
             self.rebuild();
@@ -195,6 +198,10 @@ impl Scheduler {
         Blame::Found(sequence, error)
     }
 
+    fn fresh_core(&self) -> SchedulerCore {
+        SchedulerCore::new(self.spec.clone(), self.config.clone()).with_backups(self.backup_tokens)
+    }
+
     /// A fresh core is told of all sequences, as their callers know them.
     fn start_over(&mut self) {
         let left = Leftover {
@@ -203,7 +210,7 @@ impl Scheduler {
             under_way: self.under_way,
             device_away: !self.device.is_here(),
         };
-        self.core = SchedulerCore::new(self.spec.clone(), self.config.clone());
+        self.core = self.fresh_core();
         self.unasked.clear();
         for asking in std::mem::take(&mut self.upkeep).into_values() {
             // Who asked may have gone; who has not asks again.
@@ -254,7 +261,7 @@ impl Scheduler {
         self.device.leave();
         self.under_way = 0;
         self.steps.forget();
-        self.core = SchedulerCore::new(self.spec.clone(), self.config.clone());
+        self.core = self.fresh_core();
         self.telemetry.scheduler(self.core.stats());
         self.unasked.clear();
         // Whoever asked hears that nobody will answer.

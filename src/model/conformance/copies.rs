@@ -68,6 +68,44 @@ impl<M: Model> Checker<'_, M> {
         self.resume(0, &[copy]);
     }
 
+    /// Parts of a tail are copied while a step goes on with it, and the tail is sealed before
+    /// anybody has looked at them. A model that cannot do so says so.
+    pub(super) fn copied_out(&mut self) {
+        if !self.model.spec().resumes_anywhere() {
+            return;
+        }
+        for prompt in 0..self.given {
+            let at = self.prompts[prompt].len() - 2;
+            let mut slot = self.cold(prompt);
+            self.advance(&mut slot, at);
+            let flight = self.launched_alone(&mut slot, at);
+            let parts = [0..at, 1..at].map(|part| {
+                let copied = self.model.copy_out(&mut slot.tail, part);
+                self.done(copied)
+            });
+            let landed = self.model.land(flight);
+            self.done(landed);
+            self.seal(&mut slot, at);
+            let [Some(whole), Some(rest)] = parts else {
+                return;
+            };
+            let bytes = self.packed(&whole, Extent::whole(at));
+            let sealed = self.model.hand_over(&slot.path[0]);
+            let sealed = self.done(sealed);
+            let sealed = self.packed(&sealed, slot.path[0].extent());
+            self.expect(
+                bytes == sealed,
+                "a tail's copy is what its segment would be",
+            );
+            let whole = self.taken_in(Extent::whole(at), &bytes);
+            self.resume(prompt, &[whole]);
+            let bytes = self.packed(&rest, Extent::whole(at - 1));
+            let rest = self.taken_in(Extent::whole(at - 1), &bytes);
+            let first = self.segment(prompt, 1);
+            self.resume(prompt, &[first, rest]);
+        }
+    }
+
     /// Bytes that are too few or too many, and extents that are none.
     pub(super) fn no_copies(&mut self) {
         let segment = self.segment(0, self.prompts[0].len() - 1);

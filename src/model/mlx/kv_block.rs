@@ -213,7 +213,7 @@ impl KvBlock {
 }
 
 /// Copies tokens `rows` of each layer to the start of the buffers of `to`, when what was
-/// evaluated before on this stream has run.
+/// evaluated before on this stream has run. What it returns is computed then.
 ///
 /// # Errors
 ///
@@ -227,7 +227,7 @@ pub(super) unsafe fn move_rows(
     rows: Range<usize>,
     to: &[State],
     stream: &Stream,
-) -> Result<(), Exception> {
+) -> Result<Array, Exception> {
     let inputs: Vec<&Array> = layers.iter().flat_map(State::arrays).collect();
     let targets = to.iter().flat_map(State::arrays);
     // SAFETY: the caller's promise.
@@ -235,8 +235,9 @@ pub(super) unsafe fn move_rows(
         .map(|array| unsafe { Buffer::new(array.clone()) })
         .collect();
     let targets: Vec<&Buffer> = targets.iter().collect();
-    let moved = bridge::apply_in_place(MoveRows(rows), &inputs, &targets, &[&[1]], stream)?;
-    transforms::async_eval(&moved)
+    let mut moved = bridge::apply_in_place(MoveRows(rows), &inputs, &targets, &[&[1]], stream)?;
+    transforms::async_eval(&moved)?;
+    Ok(moved.pop().expect("it makes one array"))
 }
 
 struct MoveRows(Range<usize>);

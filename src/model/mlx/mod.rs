@@ -25,6 +25,7 @@ mod error;
 mod flight;
 mod forward;
 mod identity;
+mod kept;
 pub mod kernels;
 mod kv_block;
 mod ops;
@@ -49,6 +50,7 @@ use mlx_rs::ops::zeros_dtype;
 use mlx_rs::{Device, Dtype, Stream, memory, transforms, with_stream};
 
 pub use flight::MlxFlight;
+pub use kept::KeptWeights;
 pub use options::{MlxDevice, MlxOptions};
 pub use parcel::{MlxPacker, MlxParcel};
 pub use segment::MlxSegment;
@@ -90,6 +92,8 @@ pub struct MlxModel {
     pool: Option<Pool>,
     /// Held by each flight too.
     in_air: Rc<()>,
+    /// Its weights are kept there, and a step has not landed with them yet.
+    unproven: Option<KeptWeights>,
 }
 
 impl MlxModel {
@@ -119,6 +123,34 @@ impl MlxModel {
     /// the device does not do what another option asks for, and what
     /// [`ModelFiles::tensor`] answers.
     pub fn load(files: &ModelFiles, options: MlxOptions) -> Result<Self, ModelError> {
+        Self::load_with(files, options, None)
+    }
+
+    /// The same for a model that may be loaded again, as an engine does when its device thread
+    /// has died: on the CPU weights are kept in `kept`, and the next call with it takes them
+    /// over, which reads them once instead of converting them. What killed the thread may have
+    /// spoiled them: they are read from their files again where their bytes have changed, or
+    /// where no step has landed since the last call.
+    ///
+    /// [`Engine::open`](crate::Engine::open) does so. `kept` is one model's: others are of no
+    /// use to it, and it is emptied then.
+    ///
+    /// # Errors
+    ///
+    /// As for [`load`](Self::load).
+    pub fn load_keeping(
+        files: &ModelFiles,
+        options: MlxOptions,
+        kept: &KeptWeights,
+    ) -> Result<Self, ModelError> {
+        Self::load_with(files, options, Some(kept))
+    }
+
+    fn load_with(
+        files: &ModelFiles,
+        options: MlxOptions,
+        kept: Option<&KeptWeights>,
+    ) -> Result<Self, ModelError> {
         memory::set_cache_limit(options.cache_bytes_max)?;
         let device = options.device()?;
         let kind = options.cached_on(device)?;
@@ -153,8 +185,10 @@ impl MlxModel {
             _ if gpu => Means::Fused,
             _ => Means::Composed,
         };
+        // A GPU's memory is not the host's to look through.
+        let kept = kept.filter(|_| !gpu);
         let network = Network {
-            weights: with_stream(&stream, || Weights::load(files, dtype, gpu))?,
+            weights: with_stream(&stream, || weights(files, dtype, gpu, kept))?,
             attention: Attention {
                 shape,
                 rotary: Rotary::new(files.config()),
@@ -178,6 +212,7 @@ impl MlxModel {
             stream,
             pool,
             in_air: Rc::new(()),
+            unproven: kept.cloned(),
         })
     }
 
@@ -229,6 +264,29 @@ impl MlxModel {
         }
         Ok(flight)
     }
+}
+
+/// The weights that are kept, or those in the files, which are kept from now on.
+fn weights(
+    files: &ModelFiles,
+    dtype: Dtype,
+    keeps_quantised: bool,
+    kept: Option<&KeptWeights>,
+) -> Result<Weights, ModelError> {
+    let Some(kept) = kept else {
+        return Weights::load(files, dtype, keeps_quantised);
+    };
+    let form = kept::Form {
+        files: files.identity(),
+        dtype,
+        keeps_quantised,
+    };
+    if let Some(weights) = kept.take_over(form) {
+        return Ok(weights);
+    }
+    let weights = Weights::load(files, dtype, keeps_quantised)?;
+    kept.keep(&weights, form);
+    Ok(weights)
 }
 
 /// Whether all that sums up is this crate's: MLX sums in an order that follows from the
@@ -300,7 +358,11 @@ impl Model for MlxModel {
 
     fn land(&mut self, flight: MlxFlight) -> Result<Vec<Readout>, ModelError> {
         let landed = with_stream(&self.stream, || flight.land(&self.stream));
-        landed.inspect_err(|_| bridge::drain(&self.stream))
+        let landed = landed.inspect_err(|_| bridge::drain(&self.stream))?;
+        if let Some(kept) = self.unproven.take() {
+            kept.prove();
+        }
+        Ok(landed)
     }
 
     fn seal(&mut self, tail: &mut MlxTail, tokens: usize) -> Result<MlxSegment, ModelError> {
@@ -385,6 +447,22 @@ impl Model for MlxModel {
     fn hand_over(&mut self, segment: &MlxSegment) -> Result<MlxParcel, ModelError> {
         let parcel = with_stream(&self.stream, || MlxParcel::of(segment))?;
         Ok(parcel)
+    }
+
+    fn copy_out(
+        &mut self,
+        tail: &mut MlxTail,
+        tokens: Range<usize>,
+    ) -> Result<Option<MlxParcel>, ModelError> {
+        legal::retire(tail.tokens(), &tokens)?;
+        let extent = Extent::whole(tokens.len());
+        let Some(memory) = self.own_memory().filter(|_| self.shape.window.is_none()) else {
+            // In MLX's memory a tail that somebody else reads is copied as a whole in each step.
+            return Ok(None);
+        };
+        let copied = with_stream(&self.stream, || tail.copy_out(&self.shape, tokens, memory));
+        let copied = copied?.map(|(layers, computed)| MlxParcel::apart(extent, layers, computed));
+        Ok(copied)
     }
 
     fn take_in(&mut self, parcel: MlxParcel) -> Result<MlxSegment, ModelError> {

@@ -151,6 +151,15 @@ impl MlxParcel {
         })
     }
 
+    /// These arrays, which nobody else has; they are computed before `computed` is.
+    pub(super) fn apart(extent: Extent, layers: Vec<State>, computed: Array) -> Self {
+        Self {
+            extent,
+            layers,
+            computed: Some(computed),
+        }
+    }
+
     /// The segment of these arrays.
     pub(super) fn into_segment(self, shape: &Shape) -> MlxSegment {
         MlxSegment::new(shape, self.extent, self.layers)

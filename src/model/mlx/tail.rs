@@ -11,12 +11,14 @@
 //! every step.
 
 use std::ops::Range;
+use std::thread;
+use std::time::Duration;
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Stream, ops::zeros_dtype, transforms};
 
 use super::batch::Batch;
-use super::bridge::Buffer;
+use super::bridge::{self, Buffer};
 use super::kv_block::{self, KvBlock};
 use super::ops;
 use super::pool::{Pages, Pool};
@@ -28,6 +30,9 @@ use crate::model::{Extent, Tail, tail_capacity};
 /// what their tails do not use is lost to the cache; a block more costs one copy.
 pub(super) const BLOCK_TOKENS: usize = 32;
 
+/// How often it is looked whether a copy has been made.
+const WATCH: Duration = Duration::from_micros(50);
+
 /// The growing end of a slot.
 pub struct MlxTail {
     /// Keys and values of each layer, with room to grow. None before the first
@@ -35,6 +40,8 @@ pub struct MlxTail {
     layers: Vec<State>,
     /// What they lie in; none where that is memory of MLX's own.
     block: Option<KvBlock>,
+    /// Computed when the last copy of some of it has been made.
+    copying: Option<Array>,
     /// Tokens since the path's end.
     tokens: usize,
     /// Tokens whose state the buffers hold, from their start: the last ones.
@@ -82,6 +89,7 @@ impl MlxTail {
         Self {
             layers: Vec::new(),
             block: None,
+            copying: None,
             tokens: 0,
             held: 0,
             capacity: 0,
@@ -98,6 +106,7 @@ impl MlxTail {
             capacity: layers.first().map_or(0, State::capacity),
             layers,
             block: None,
+            copying: None,
             tokens,
             held,
             room: self.room,
@@ -125,6 +134,7 @@ impl MlxTail {
         if kept == 0 {
             return Ok(Vec::new());
         }
+        self.await_copy();
         if let Some(mut block) = self.block.take() {
             self.layers.clear();
             // SAFETY: no step with this tail is under way, and its arrays are gone.
@@ -154,6 +164,7 @@ impl MlxTail {
         left: usize,
         pool: &Pool,
     ) -> Result<Vec<State>, Exception> {
+        self.await_copy();
         let Some(block) = &mut self.block else {
             return self.seal_by_graph(kept, left);
         };
@@ -209,6 +220,7 @@ impl MlxTail {
             return Ok(false);
         }
         if capacity < self.capacity {
+            self.await_copy();
             let Some(block) = &mut self.block else {
                 return Ok(false);
             };
@@ -220,6 +232,37 @@ impl MlxTail {
         }
         (self.tokens, self.held) = (tokens, tokens);
         Ok(true)
+    }
+
+    /// A copy of the state of some of its tokens, and what is computed when it has been made:
+    /// when what was launched before has run. None in MLX's memory. Steps go on beside it, for
+    /// they append.
+    pub(super) fn copy_out(
+        &mut self,
+        shape: &Shape,
+        tokens: Range<usize>,
+        memory: OwnMemory<'_>,
+    ) -> Result<Option<(Vec<State>, Array)>, Exception> {
+        let all_held = self.held == self.tokens && tokens.end <= self.held;
+        if self.block.is_none() || !all_held {
+            return Ok(None);
+        }
+        let block = KvBlock::new(memory.pool, shape, tokens.len(), Pages::Large)?;
+        let layers = block.states()?;
+        // SAFETY: nobody uses the new block's arrays before this has run, and nobody writes to
+        // them after that.
+        let moved = unsafe { kv_block::move_rows(&self.layers, tokens, &layers, memory.stream)? };
+        self.copying = Some(moved.clone());
+        Ok(Some((layers, moved)))
+    }
+
+    /// Waits until the last copy of it has been made: its memory is about to be moved by hand.
+    fn await_copy(&mut self) {
+        if let Some(moved) = self.copying.take() {
+            while !bridge::is_available(&moved) {
+                thread::sleep(WATCH);
+            }
+        }
     }
 
     /// Layers that there are buffers of: none before the first token.

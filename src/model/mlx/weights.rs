@@ -16,7 +16,7 @@ use crate::model::ModelError;
 use crate::model::weights::ModelFiles;
 
 /// Everything that a forward pass multiplies with.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Weights {
     pub(super) embedding: Matrix,
     pub(super) layers: Vec<Layer>,
@@ -28,7 +28,7 @@ pub(super) struct Weights {
 }
 
 /// One transformer block.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Layer {
     pub(super) attention_norm: Option<Array>,
     /// To `[queries | keys | values]`.
@@ -41,7 +41,7 @@ pub(super) struct Layer {
 }
 
 /// A matrix `[out, in]` and a bias.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Matrix {
     /// What its product is.
     product: Op,
@@ -49,7 +49,7 @@ pub(super) struct Matrix {
     bias: Option<Array>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Form {
     Plain {
         /// `[out, in]`.
@@ -106,6 +106,20 @@ impl Weights {
             Some(layer) => layer.attention_norm.as_ref(),
             None => Some(&self.norm),
         }
+    }
+
+    /// All arrays, but for those that are views of others.
+    pub(super) fn arrays(&self) -> Vec<&Array> {
+        let matrices = [&self.embedding].into_iter().chain(&self.head);
+        let mut all: Vec<&Array> = matrices.flat_map(Matrix::own_arrays).collect();
+        for layer in &self.layers {
+            all.extend(layer.attention_norm.iter().chain(&layer.mlp_norm));
+            for matrix in [&layer.packed, &layer.output, &layer.gate_up, &layer.down] {
+                all.extend(matrix.own_arrays());
+            }
+        }
+        all.push(&self.norm);
+        all
     }
 
     /// The matrix that turns a row into logits.
@@ -304,6 +318,16 @@ impl Matrix {
             Form::Plain { matrix, .. } => matrix.nbytes(),
             Form::Quantised { .. } => self.arrays().iter().map(|array| array.nbytes()).sum(),
         }
+    }
+
+    /// Its arrays, but for those that are views of others.
+    fn own_arrays(&self) -> Vec<&Array> {
+        let mut own = match &self.form {
+            Form::Plain { matrix, .. } => vec![matrix],
+            Form::Quantised { .. } => self.arrays(),
+        };
+        own.extend(&self.bias);
+        own
     }
 
     fn arrays(&self) -> Vec<&Array> {

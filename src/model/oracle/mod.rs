@@ -65,7 +65,7 @@ use super::{
 };
 use crate::TokenId;
 use flight::{Answer, Ready};
-use state::{RangeState, cached_tokens, entries_read};
+use state::{RangeState, Sealed, cached_tokens, entries_read};
 use vocabulary::Vocabulary;
 
 /// A deterministic model whose tokens tell whether its cached state was mixed up.
@@ -329,6 +329,32 @@ impl Model for Oracle {
             sealed: Arc::clone(segment.sealed()),
             hang: self.config.faults.hangs_export(),
         })
+    }
+
+    fn copy_out(
+        &mut self,
+        tail: &mut OracleTail,
+        tokens: Range<usize>,
+    ) -> Result<Option<OracleParcel>, ModelError> {
+        legal::retire(tail.tokens(), &tokens)?;
+        if !self.spec.resumes_anywhere() {
+            return Ok(None);
+        }
+        if self.config.faults.refuses_hand_over() {
+            return Err(ModelError::Device("not handed over (injected)".to_owned()));
+        }
+        let kinds = &self.config.layers;
+        let mut rest = tail.range.clone();
+        if tokens.start > 0 {
+            rest.take_front(tokens.start, kinds);
+        }
+        let mut copied = rest.take_front(tokens.len(), kinds);
+        copied.beyond = 0;
+        let sealed = Sealed::new(copied, &self.spec, &self.config.counters);
+        Ok(Some(OracleParcel {
+            sealed: Arc::new(sealed),
+            hang: self.config.faults.hangs_export(),
+        }))
     }
 
     fn take_in(&mut self, parcel: OracleParcel) -> Result<OracleSegment, ModelError> {

@@ -13,6 +13,7 @@ const DECODE: Candidate = Candidate {
     cached: 100,
     stop_after: None,
     suspect: false,
+    resumes: false,
     class: Priority::Normal,
     service: 0.0,
     waited_steps: 0,
@@ -143,6 +144,36 @@ fn chunks_are_no_longer_than_those_who_decode_can_bear() {
     check_with(&[DECODE, prompt(9)], &worth, &[(0, 1), (1, 9)]);
 }
 
+/// Its caller waits between two tokens as well, and has for longer.
+#[test]
+fn what_a_lost_device_held_is_computed_before_other_prompts_and_without_a_bound() {
+    let cost = StepCost {
+        base: 10e-3,
+        per_token: 1e-3,
+        per_attended: 0.0,
+    };
+    let budget = Budget {
+        tokens: 256,
+        inter_token: InterToken::Relative(3.0),
+        cost: Some(cost),
+        ..BUDGET
+    };
+    let resumes = Candidate {
+        resumes: true,
+        ..prompt(99)
+    };
+    check_with(&[DECODE, prompt(99)], &budget, &[(0, 1), (1, 33)]);
+    check_with(&[DECODE, resumes], &budget, &[(0, 1), (1, 99)]);
+    // It takes all the time that there was for others.
+    check_with(&[DECODE, prompt(99), resumes], &budget, &[(0, 1), (2, 99)]);
+    // Those who decode in a higher class have not lost anything to wait for.
+    let urgent = Candidate {
+        class: Priority::Urgent,
+        ..DECODE
+    };
+    check_with(&[urgent, resumes], &budget, &[(0, 1), (1, 33)]);
+}
+
 #[test]
 fn where_tokens_do_not_suffice_decodes_take_turns() {
     let mut candidates = vec![DECODE; 10];
@@ -206,6 +237,7 @@ impl Run {
             cached: rng.random_range(0..2000),
             stop_after: None,
             suspect: rng.random_bool(0.005),
+            resumes: false,
             class: class[rng.random_range(0..3)],
             service: rng.random_range(0.0..10.0),
             waited_steps: 0,

@@ -272,6 +272,7 @@ impl Engine {
                     cached: r.prompt - r.prompt_left,
                     stop_after: None,
                     suspect: false,
+                    resumes: false,
                     class: r.class,
                     service: self.service[r.user as usize],
                     waited_steps: r.waited_steps,

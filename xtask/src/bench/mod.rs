@@ -10,6 +10,7 @@
 //!     │                   ├─ side: benches/cache/, the cache core and kvbm-logical
 //!     │                   ├─ side: benches/scheduler/, a virtual house and whole engines
 //!     │                   ├─ side: benches/pager/, engines with little room
+//!     │                   ├─ side: benches/recovery/, engines whose device is killed
 //!     │                   ├─ serving: motet-server, mlx_lm.server and llama-server, over HTTP
 //!     │                   ├─ hostile: motet-server beside clients that want to stall it
 //!     │                   └─ examples: load_generator, trace_replay
@@ -30,6 +31,7 @@ mod model;
 mod pager;
 mod programs;
 mod prompts;
+mod recovery;
 mod report;
 mod scheduler;
 mod server;

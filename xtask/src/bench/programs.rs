@@ -37,6 +37,11 @@ pub(super) fn pager(how: Build) -> Result<PathBuf> {
     build(&["--bench", "pager"], how)
 }
 
+/// Builds `benches/recovery/` and says where the program is.
+pub(super) fn recovery(how: Build) -> Result<PathBuf> {
+    build(&["--bench", "recovery"], how)
+}
+
 /// Builds `benches/cache/` and says where the program is.
 ///
 /// # Errors

@@ -38,6 +38,7 @@ pub(super) struct Workbench {
     cache_core: Option<Side>,
     scheduler: Option<Side>,
     pager: Option<Side>,
+    recovery: Option<Side>,
     load_generator: Option<PathBuf>,
     our_server: Option<Serving>,
     mlx_lm_server: Option<Serving>,
@@ -95,6 +96,7 @@ impl Workbench {
             cache_core: None,
             scheduler: None,
             pager: None,
+            recovery: None,
             load_generator: None,
             our_server: None,
             mlx_lm_server: None,
@@ -222,6 +224,17 @@ impl Workbench {
             self.pager = Some(side);
         }
         let side = self.pager.as_mut().expect("it was just started");
+        side.ask_once(request)
+    }
+
+    /// What the recovery's program answers; it is asked only once for the same.
+    pub(super) fn recovery(&mut self, request: &Value) -> Result<Answer> {
+        if self.recovery.is_none() {
+            let program = programs::recovery(self.build())?;
+            let side = self.start("the recovery's program", program, "recovery.log")?;
+            self.recovery = Some(side);
+        }
+        let side = self.recovery.as_mut().expect("it was just started");
         side.ask_once(request)
     }
 

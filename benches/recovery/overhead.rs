@@ -1,0 +1,148 @@
+//! Decoding with everything that a recovery needs, and without.
+//!
+//! Two engines with the same host memory take turns with the same load. One can be made anew
+//! whatever fails: it keeps the history of each sequence, catches panics, and copies live
+//! sequences to host memory as they go. The other does none of it, and would break.
+
+use std::path::Path;
+
+use motet::{Engine, Shutdown};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde::Deserialize;
+
+use crate::Result;
+use crate::engine::{all_have, request, runtime};
+use crate::house::{rest, spec};
+use crate::killed::{DECODED_TOKENS, Killable, Mode, config, prompts, side_by_side};
+use crate::report::{Report, median};
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Measure {
+    /// Pairs of turns.
+    rounds: u64,
+    streams: usize,
+    prompt_tokens: usize,
+    /// Tokens that each stream gets in a turn.
+    tokens: usize,
+}
+
+pub(crate) fn run(measure: Measure, model: Option<&Path>) -> Result<Report> {
+    let spec = spec(model)?;
+    runtime(2)?.block_on(async {
+        let tokens = measure.prompt_tokens + DECODED_TOKENS + measure.tokens;
+        let mut on = config(&spec, measure.streams, tokens, true);
+        // Nothing moves but for what is alive.
+        on.pager.clean_part = 0.0;
+        let mut off = on.clone();
+        off.pager.backup_tokens = 0;
+        let on = Killable::start(model, on, Mode::Fast, true).await?;
+        let off = Killable::start(model, off, Mode::Fast, false).await?;
+        let report = measure.take_turns(&on.engine, &off.engine).await;
+        on.engine.shutdown(Shutdown::Abort).await;
+        off.engine.shutdown(Shutdown::Abort).await;
+        report
+    })
+}
+
+impl Measure {
+    async fn take_turns(self, on: &Engine, off: &Engine) -> Result<Report> {
+        let mut report = Report::default();
+        let (mut with, mut without, mut processor) = (Vec::new(), Vec::new(), Vec::new());
+        self.turn(on, 0).await?;
+        self.turn(off, 0).await?;
+        let packed = on.stats().pager.packed;
+        for round in 0..self.rounds {
+            // Who goes first has the warmer caches, or the colder.
+            let (first, second) = match round % 2 {
+                0 => (on, off),
+                _ => (off, on),
+            };
+            let first = self.turn(first, 1 + round).await?;
+            let second = self.turn(second, 1 + round).await?;
+            let (own, other) = match round % 2 {
+                0 => (first, second),
+                _ => (second, first),
+            };
+            report.sample("overhead", own.0 / other.0);
+            report.sample("overhead_processor", other.1 / own.1);
+            with.push(own.0);
+            without.push(other.0);
+            processor.push((own.1, other.1));
+        }
+        let copies = on.stats().pager.packed - packed;
+        if copies == 0 || off.stats().pager.packed > 0 {
+            return Err("live sequences were not copied on one side only".into());
+        }
+        report.remark(
+            "overhead",
+            format!(
+                "{:.1} against {:.1} tok/s of {} streams; {:.1} copies a second",
+                median(&with),
+                median(&without),
+                self.streams,
+                copies as f64 * median(&with)
+                    / (self.rounds as usize * self.streams * self.tokens) as f64,
+            ),
+        );
+        let of = |side: fn(&(f64, f64)) -> f64| {
+            median(&processor.iter().map(side).collect::<Vec<f64>>())
+        };
+        report.remark(
+            "overhead_processor",
+            format!(
+                "{:.2} against {:.2} s a turn",
+                of(|both| both.0),
+                of(|both| both.1)
+            ),
+        );
+        Ok(report)
+    }
+
+    /// Tokens a second while all decode, and processor seconds of the whole turn.
+    async fn turn(self, engine: &Engine, seed: u64) -> Result<(f64, f64)> {
+        rest(engine, false).await?;
+        let before = processor_seconds();
+        let mut numbers = ChaCha8Rng::seed_from_u64(100 + seed);
+        let prompts = prompts(&mut numbers, self.streams, self.prompt_tokens);
+        let output_tokens = DECODED_TOKENS + self.tokens;
+        let requests = prompts
+            .into_iter()
+            .map(|prompt| request(prompt, output_tokens));
+        let clerks = side_by_side(engine, requests.collect()).await?;
+        all_have(&clerks, output_tokens).await?;
+        let times: Vec<_> = clerks.iter().map(|clerk| clerk.times()).collect();
+        for clerk in clerks {
+            clerk.end().await?;
+        }
+        // From when the last has begun until the first is over, all decode.
+        let from = times.iter().map(|times| times[DECODED_TOKENS - 1]).max();
+        let until = times.iter().map(|times| times[output_tokens - 1]).min();
+        let (from, until) = from.zip(until).ok_or("no streams")?;
+        let within = times
+            .iter()
+            .flatten()
+            .filter(|at| **at > from && **at <= until);
+        let tokens = within.count();
+        if tokens < self.streams * self.tokens / 4 {
+            return Err("the streams did not decode side by side".into());
+        }
+        let rate = tokens as f64 / (until - from).as_secs_f64();
+        Ok((rate, processor_seconds() - before))
+    }
+}
+
+/// What all threads of this process have worked so far, as Linux counts it; elsewhere not known.
+fn processor_seconds() -> f64 {
+    /// Linux counts in hundredths of a second, whatever the machine.
+    const TICKS: f64 = 100.0;
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name of the program, in parentheses, may hold anything.
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    let ticks = after_name.split_whitespace().skip(11).take(2);
+    ticks
+        .filter_map(|ticks| ticks.parse::<f64>().ok())
+        .sum::<f64>()
+        / TICKS
+}

@@ -1,0 +1,267 @@
+//! The longest gap of live streams when the device thread is killed, and what it is made of.
+//!
+//! Two engines take turns, one with host memory for copies and one without. In each round
+//! streams with prompts that have nothing in common decode, the device thread is killed, and
+//! the longest time between two tokens of any stream is taken. After that the engine without
+//! host memory computes as many prompts of as many tokens as had to be computed again, with
+//! nothing beside them: with the time to load the model, that is what a pause is compared
+//! with.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use motet::Shutdown;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde::Deserialize;
+
+use crate::Result;
+use crate::engine::{Clerk, request, runtime, submit_all};
+use crate::house::{rest, spec};
+use crate::killed::{DECODED_TOKENS, Killable, Load, Mode, config, prompts, side_by_side};
+use crate::report::{Report, median};
+
+/// Tokens that each stream gets after a kill before the round is over.
+const AFTER_TOKENS: usize = 3;
+const WATCH: Duration = Duration::from_micros(500);
+/// A stream that does not go on after so long is an error.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Measure {
+    /// Kills of each engine.
+    rounds: u64,
+    streams: usize,
+    prompt_tokens: usize,
+}
+
+/// What one kill cost, in seconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pause {
+    /// The longest gap.
+    gap: f64,
+    /// From the kill until the scheduler knew of it.
+    detect: f64,
+    /// From then until another thread had the model.
+    load: f64,
+    /// From then until the last copy was brought that was brought before any token came.
+    restore: f64,
+    /// From the later of these to the first token of any stream.
+    first: f64,
+    /// From then until each had one.
+    last: f64,
+    /// Tokens that were evaluated beyond one for each token that came.
+    again: f64,
+    copies: f64,
+}
+
+pub(crate) fn run(measure: Measure, model: Option<&Path>) -> Result<Report> {
+    let spec = spec(model)?;
+    let load = Load::new(model)?;
+    runtime(2)?.block_on(async {
+        let tokens = measure.tokens_max();
+        let start = |is_paged| {
+            let config = config(&spec, measure.streams, tokens, is_paged);
+            Killable::start(model, config, Mode::Fast, true)
+        };
+        let (loaded, paged) = (start(false).await?, start(true).await?);
+        let report = measure.take_turns(&loaded, &paged, &load).await;
+        loaded.engine.shutdown(Shutdown::Abort).await;
+        paged.engine.shutdown(Shutdown::Abort).await;
+        report
+    })
+}
+
+impl Measure {
+    fn tokens_max(self) -> usize {
+        self.prompt_tokens + 8 * DECODED_TOKENS
+    }
+
+    async fn take_turns(self, loaded: &Killable, paged: &Killable, load: &Load) -> Result<Report> {
+        let mut report = Report::default();
+        let (mut without, mut with) = (Vec::new(), Vec::new());
+        let (mut loads, mut computed) = (Vec::new(), Vec::new());
+        // What is learned of the cost of steps counts for both.
+        self.compute(loaded, 1).await?;
+        self.compute(paged, 1).await?;
+        for round in 0..self.rounds {
+            let bare = self.kill(loaded, 2 * round).await?;
+            let backed = self.kill(paged, 2 * round + 1).await?;
+            let (read, compute) = (load.seconds()?, self.compute(loaded, 2 + round).await?);
+            report.sample("loaded", bare.gap / (read + compute));
+            report.sample("paged", backed.gap / bare.gap);
+            report.sample("seconds", backed.gap);
+            report.sample("again", backed.again);
+            without.push(bare);
+            with.push(backed);
+            loads.push(read);
+            computed.push(compute);
+        }
+        let copies: f64 = with.iter().map(|pause| pause.copies).sum();
+        if copies == 0.0 {
+            return Err("nothing was brought from host memory".into());
+        }
+        let contexts = self.streams * (self.prompt_tokens + DECODED_TOKENS);
+        report.remark("loaded", Pause::summary(&without));
+        report.remark(
+            "loaded",
+            format!(
+                "against {:.3} s to load the model and {:.3} s to compute {contexts} tokens",
+                median(&loads),
+                median(&computed),
+            ),
+        );
+        report.remark("paged", Pause::summary(&with));
+        report.remark(
+            "again",
+            format!("of about {contexts} tokens of {} streams", self.streams),
+        );
+        Ok(report)
+    }
+
+    /// Seconds from submitting as many prompts as streams are killed, of as many tokens, until
+    /// the last has its first token.
+    async fn compute(self, killable: &Killable, seed: u64) -> Result<f64> {
+        rest(&killable.engine, false).await?;
+        let mut numbers = ChaCha8Rng::seed_from_u64(1_000_000 + seed);
+        let tokens = self.prompt_tokens + DECODED_TOKENS;
+        let prompts = prompts(&mut numbers, self.streams, tokens);
+        let begun = Instant::now();
+        let requests = prompts.into_iter().map(|prompt| request(prompt, 1));
+        for clerk in submit_all(&killable.engine, requests.collect()).await? {
+            clerk.end().await?;
+        }
+        Ok(begun.elapsed().as_secs_f64())
+    }
+
+    async fn kill(self, killable: &Killable, seed: u64) -> Result<Pause> {
+        let engine = &killable.engine;
+        rest(engine, false).await?;
+        let mut numbers = ChaCha8Rng::seed_from_u64(seed);
+        let prompts = prompts(&mut numbers, self.streams, self.prompt_tokens);
+        let output_tokens = self.tokens_max() - self.prompt_tokens;
+        let requests = prompts
+            .into_iter()
+            .map(|prompt| request(prompt, output_tokens));
+        let clerks = side_by_side(engine, requests.collect()).await?;
+        let before = engine.stats();
+        let had: Vec<usize> = clerks.iter().map(|clerk| clerk.times().len()).collect();
+        let killed_at = killable.kill().await?;
+        let mut marks = Marks::default();
+        while !clerks
+            .iter()
+            .zip(&had)
+            .all(|(clerk, had)| came(clerk, *had, killed_at) >= AFTER_TOKENS)
+        {
+            // One that is over goes on no more.
+            if killed_at.elapsed() > PATIENCE || engine.stats().finished > before.finished {
+                return Err(format!("a stream does not go on: {:?}", engine.stats()).into());
+            }
+            let stats = engine.stats();
+            let now = killed_at.elapsed().as_secs_f64();
+            if stats.rebuilds > before.rebuilds {
+                marks.detected.get_or_insert(now);
+            }
+            if marks.detected.is_some() && stats.device_alive {
+                marks.loaded.get_or_insert(now);
+            }
+            if marks.first.is_none() && stats.pager.unpacked > marks.unpacked {
+                marks.restored = Some(now);
+            }
+            marks.unpacked = stats.pager.unpacked;
+            if clerks
+                .iter()
+                .zip(&had)
+                .any(|(clerk, had)| came(clerk, *had, killed_at) > 0)
+            {
+                marks.first.get_or_insert(now);
+            }
+            tokio::time::sleep(WATCH).await;
+        }
+        let after = engine.stats();
+        let firsts = clerks.iter().map(|clerk| {
+            let next = clerk.times().into_iter().find(|at| *at > killed_at);
+            next.map_or(0.0, |at| (at - killed_at).as_secs_f64())
+        });
+        let last = firsts.fold(0.0, f64::max);
+        let gaps = clerks
+            .iter()
+            .zip(&had)
+            .map(|(clerk, had)| longest(&clerk.times(), *had));
+        let gap = gaps.fold(0.0, f64::max);
+        for clerk in clerks {
+            clerk.leave().await;
+        }
+        let evaluated = after.evaluated_tokens - before.evaluated_tokens;
+        let output = after.output_tokens - before.output_tokens;
+        let copies = after.pager.unpacked - before.pager.unpacked;
+        Ok(marks.pause(gap, last, evaluated as f64 - output as f64, copies as f64))
+    }
+}
+
+/// When what was seen first, in seconds since the kill.
+#[derive(Debug, Default)]
+struct Marks {
+    detected: Option<f64>,
+    loaded: Option<f64>,
+    restored: Option<f64>,
+    first: Option<f64>,
+    unpacked: u64,
+}
+
+impl Marks {
+    fn pause(&self, gap: f64, last: f64, again: f64, copies: f64) -> Pause {
+        let detected = self.detected.unwrap_or_default();
+        let loaded = self.loaded.unwrap_or(detected);
+        let restored = self.restored.unwrap_or(loaded).max(loaded);
+        let first = self.first.unwrap_or(restored);
+        Pause {
+            gap,
+            detect: detected,
+            load: loaded - detected,
+            restore: restored - loaded,
+            first: first - restored,
+            last: last - first,
+            again,
+            copies,
+        }
+    }
+}
+
+impl Pause {
+    fn summary(pauses: &[Self]) -> String {
+        let of = |part: fn(&Self) -> f64| median(&pauses.iter().map(part).collect::<Vec<f64>>());
+        let longest = pauses.iter().map(|pause| pause.gap).fold(0.0, f64::max);
+        format!(
+            "{:.3} s (at most {longest:.3}): noticed after {:.4}, model there after {:.3} more, {} \
+             copies brought in {:.3}, first token after {:.3}, all have one after {:.3}; {} tokens \
+             computed again",
+            of(|pause| pause.gap),
+            of(|pause| pause.detect),
+            of(|pause| pause.load),
+            of(|pause| pause.copies),
+            of(|pause| pause.restore),
+            of(|pause| pause.first),
+            of(|pause| pause.last),
+            of(|pause| pause.again),
+        )
+    }
+}
+
+/// Tokens that came since then, of a stream that had so many before.
+fn came(clerk: &Clerk, had: usize, since: Instant) -> usize {
+    let times = clerk.times();
+    times[had.min(times.len())..]
+        .iter()
+        .filter(|at| **at > since)
+        .count()
+}
+
+/// The longest time between two tokens, from the last of those that it had on.
+fn longest(times: &[Instant], had: usize) -> f64 {
+    let pairs = times[had.saturating_sub(1)..].windows(2);
+    pairs
+        .map(|pair| (pair[1] - pair[0]).as_secs_f64())
+        .fold(0.0, f64::max)
+}

@@ -1,0 +1,136 @@
+//! What streams get whose device thread is killed again and again, beside undisturbed ones.
+//!
+//! The model runs deterministically, so that each stream must have the very tokens of the
+//! undisturbed run, each once.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use motet::{Shutdown, TokenId, TokenStream};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde::Deserialize;
+use tokio::task::JoinHandle;
+
+use crate::Result;
+use crate::engine::{request, runtime};
+use crate::house::spec;
+use crate::killed::{Killable, Mode, config, prompts};
+use crate::report::Report;
+
+/// What a reader has counted that has everything.
+const ALL: usize = usize::MAX;
+const WATCH: Duration = Duration::from_millis(1);
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Measure {
+    kills: usize,
+    streams: usize,
+    prompt_tokens: usize,
+    output_tokens: usize,
+}
+
+/// A stream that is read.
+struct Reader {
+    count: Arc<AtomicUsize>,
+    tokens: JoinHandle<Result<Vec<TokenId>>>,
+}
+
+pub(crate) fn run(measure: Measure, model: Option<&Path>) -> Result<Report> {
+    let spec = spec(model)?;
+    runtime(2)?.block_on(async {
+        let mut report = Report::default();
+        let mut undisturbed = None;
+        for (is_paged, kills) in [(false, 0), (false, measure.kills), (true, measure.kills)] {
+            let tokens = measure.prompt_tokens + measure.output_tokens;
+            let config = config(&spec, measure.streams, tokens, is_paged);
+            let killable = Killable::start(model, config, Mode::Deterministic, true).await?;
+            let all = measure.all(&killable, kills).await;
+            killable.engine.shutdown(Shutdown::Abort).await;
+            let all = all?;
+            let Some(undisturbed) = &undisturbed else {
+                undisturbed = Some(all);
+                continue;
+            };
+            let wrong = all
+                .iter()
+                .zip(undisturbed)
+                .filter(|(own, other)| own != other);
+            let wrong = wrong.count();
+            report.sample("wrong", wrong as f64);
+            let with = if is_paged { "with" } else { "without" };
+            report.remark(
+                "wrong",
+                format!(
+                    "{wrong} of {} streams after {kills} kills, {with} host memory",
+                    all.len()
+                ),
+            );
+        }
+        Ok(report)
+    })
+}
+
+impl Measure {
+    /// All streams at once. The device thread is killed so often: each time that each stream
+    /// which goes on has had a token since the last.
+    async fn all(self, killable: &Killable, kills: usize) -> Result<Vec<Vec<TokenId>>> {
+        let mut numbers = ChaCha8Rng::seed_from_u64(5);
+        let mut readers = Vec::new();
+        for prompt in prompts(&mut numbers, self.streams, self.prompt_tokens) {
+            let asked = request(prompt, self.output_tokens);
+            readers.push(Reader::new(killable.engine.submit(asked).await?));
+        }
+        let mut before = vec![0; self.streams];
+        for kill in 0..kills {
+            loop {
+                let now: Vec<usize> = readers.iter().map(Reader::count).collect();
+                let waits = |(now, before): (&usize, &usize)| *now != ALL && now <= before;
+                if !now.iter().zip(&before).any(waits) {
+                    before = now;
+                    break;
+                }
+                tokio::time::sleep(WATCH).await;
+            }
+            if before.iter().all(|now| *now == ALL) {
+                return Err(format!("all was over after {kill} of {kills} kills").into());
+            }
+            killable.kill().await?;
+            while killable.engine.stats().rebuilds <= kill as u64 {
+                tokio::time::sleep(WATCH).await;
+            }
+        }
+        let mut all = Vec::new();
+        for reader in readers {
+            all.push(reader.tokens.await??);
+        }
+        Ok(all)
+    }
+}
+
+impl Reader {
+    fn new(mut stream: TokenStream) -> Self {
+        let count = Arc::new(AtomicUsize::new(0));
+        let own = Arc::clone(&count);
+        let tokens = tokio::spawn(async move {
+            let mut tokens = Vec::new();
+            while let Some(piece) = stream.next().await {
+                tokens.extend(piece?.token);
+                own.store(tokens.len(), Ordering::Relaxed);
+            }
+            own.store(ALL, Ordering::Relaxed);
+            Ok(tokens)
+        });
+        Self { count, tokens }
+    }
+
+    fn count(&self) -> usize {
+        match self.tokens.is_finished() {
+            true => ALL,
+            false => self.count.load(Ordering::Relaxed),
+        }
+    }
+}
