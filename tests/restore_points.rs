@@ -197,7 +197,7 @@ async fn tokens_that_are_no_chat_have_no_point_before_their_end() {
     let oracle = oracle(&[LayerKind::Recurrent]);
     let engine = engine(&oracle, small()).await;
     let codec = codec();
-    let messages = vec![
+    let messages = [
         Message::user("When does it open?"),
         Message::assistant("At nine."),
         Message::user("And when does it close?"),

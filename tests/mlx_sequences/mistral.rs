@@ -132,10 +132,12 @@ pub(crate) fn tokens(seed: usize, count: usize) -> Vec<TokenId> {
     (0..count).map(|index| mix(index) as TokenId).collect()
 }
 
-/// Small steps, and restore points where nothing else says so far apart that there are none.
+/// Contexts of 256 tokens, so many sequences, and steps of so many tokens.
 pub(crate) fn config(sequences_max: usize, step_tokens: usize) -> EngineConfig {
-    let mut config = EngineConfig::default();
-    config.context_tokens_max = Some(256);
+    let mut config = EngineConfig {
+        context_tokens_max: Some(256),
+        ..EngineConfig::default()
+    };
     config.scheduler.sequences_max = sequences_max;
     config.scheduler.step_tokens_max = step_tokens;
     config

@@ -62,8 +62,10 @@ pub(crate) fn config(
     step_tokens: usize,
     device_tokens: usize,
 ) -> EngineConfig {
-    let mut config = EngineConfig::default();
-    config.context_tokens_max = Some(192);
+    let mut config = EngineConfig {
+        context_tokens_max: Some(192),
+        ..EngineConfig::default()
+    };
     config.scheduler.sequences_max = sequences_max;
     config.scheduler.step_tokens_max = step_tokens;
     let spec = spec();
