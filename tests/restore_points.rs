@@ -1,0 +1,212 @@
+//! Where a model that cannot resume after every token resumes, on the oracle: in intervals of a
+//! prompt, and of a chat before what asks the assistant to speak.
+
+mod common;
+
+use common::{byte_vocabulary, small};
+use motet::config::EngineConfig;
+use motet::model::LayerKind;
+use motet::model::oracle::{Oracle, OracleConfig};
+use motet::model::sampling::Sampling;
+use motet::text::{Chat, GgufVocabulary, Message, TextCodec};
+use motet::{Engine, Request, Shutdown, TokenId};
+
+const OUTPUT: usize = 5;
+const KINDS: [&[LayerKind]; 3] = [
+    &[LayerKind::Recurrent],
+    &[LayerKind::Full, LayerKind::Window { tokens: 6 }],
+    &[
+        LayerKind::Full,
+        LayerKind::Window { tokens: 6 },
+        LayerKind::Recurrent,
+    ],
+];
+/// What asks the assistant to speak is not how its answers are spelled afterwards.
+const TEMPLATE: &str = "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n\
+                        {% endfor %}{% if add_generation_prompt %}(think) {% endif %}";
+
+fn oracle(layers: &[LayerKind]) -> OracleConfig {
+    OracleConfig {
+        context_tokens_max: 512,
+        vocab_size: 257,
+        end_tokens: vec![256],
+        tail_block_tokens: 16,
+        ..OracleConfig::with_layers(layers)
+    }
+}
+
+fn codec() -> TextCodec {
+    let vocabulary = GgufVocabulary {
+        chat_template: Some(TEMPLATE.into()),
+        ..byte_vocabulary()
+    };
+    TextCodec::from_gguf(&vocabulary).expect("a vocabulary")
+}
+
+async fn engine(oracle: &OracleConfig, config: EngineConfig) -> Engine {
+    let oracle = oracle.clone();
+    let build = move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle"));
+    let started = Engine::builder(build).text(codec()).config(config).start();
+    started.await.expect("the engine starts")
+}
+
+/// In intervals of 16 tokens.
+fn intervals() -> EngineConfig {
+    let mut config = small();
+    config.cache.restore_interval_tokens = 16;
+    config
+}
+
+/// The first `shared` of the tokens that all prompts may begin with, then twenty others.
+fn prompt(shared: TokenId, number: TokenId) -> Vec<TokenId> {
+    (1..=shared)
+        .chain((0..20).map(|i| 150 + number * 20 + i))
+        .collect()
+}
+
+/// Tokens of the request's prompt that were in the cache. Its output is as alone, and only the
+/// others were computed.
+async fn cached(
+    engine: &Engine,
+    oracle: &OracleConfig,
+    request: Request,
+    prompt: &[TokenId],
+) -> usize {
+    let before = engine.stats().evaluated_tokens;
+    let request = request.output_tokens_max(OUTPUT).ignore_end_tokens();
+    let stream = engine.submit(request).await.expect("it is taken in");
+    let output = stream.collect().await.expect("it ends well");
+    assert_eq!(output.tokens, oracle.solo(prompt, OUTPUT, Sampling::GREEDY));
+    let usage = output.finish.usage;
+    assert_eq!(usage.prompt_tokens, prompt.len());
+    let evaluated = (engine.stats().evaluated_tokens - before) as usize;
+    assert_eq!(evaluated, prompt.len() - usage.cached_tokens + OUTPUT - 1);
+    usage.cached_tokens
+}
+
+/// Offsets below `most` at which a sequence can start.
+async fn resumable(engine: &Engine, most: usize) -> Vec<usize> {
+    let tree = engine.cache_tree(None).await.expect("the engine is whole");
+    let nodes = tree.nodes.iter().filter(|node| node.resumable);
+    let ends = nodes.map(|node| node.tokens_before + node.tokens.len());
+    let mut ends: Vec<usize> = ends.filter(|end| *end < most).collect();
+    ends.sort_unstable();
+    ends
+}
+
+#[tokio::test]
+async fn a_prompt_is_restorable_at_every_interval() {
+    for layers in KINDS {
+        let oracle = oracle(layers);
+        let engine = engine(&oracle, intervals()).await;
+        let ask = async |prompt: &[TokenId]| {
+            cached(&engine, &oracle, Request::tokens(prompt), prompt).await
+        };
+        assert_eq!(ask(&prompt(100, 0)).await, 0);
+        let ends = resumable(&engine, 119).await;
+        assert_eq!(ends, [16, 32, 48, 64, 80, 96, 112], "{layers:?}");
+        for (number, (shared, expected)) in [(15, 0), (16, 16), (31, 16), (50, 48), (97, 96)]
+            .into_iter()
+            .enumerate()
+        {
+            let found = ask(&prompt(shared, 1 + number as TokenId % 4)).await;
+            assert_eq!(found, expected, "{layers:?}: {shared} tokens shared");
+        }
+        engine.shutdown(Shutdown::Abort).await;
+    }
+}
+
+#[tokio::test]
+async fn what_goes_on_from_the_cache_is_restorable_at_the_same_offsets() {
+    let oracle = oracle(&[LayerKind::Recurrent]);
+    let engine = engine(&oracle, intervals()).await;
+    let ask =
+        async |prompt: &[TokenId]| cached(&engine, &oracle, Request::tokens(prompt), prompt).await;
+    assert_eq!(ask(&prompt(50, 0)).await, 0);
+    assert_eq!(ask(&prompt(110, 1)).await, 48);
+    assert_eq!(
+        ask(&prompt(95, 2)).await,
+        80,
+        "an interval of the second's own"
+    );
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn a_prompt_shorter_than_the_interval_has_no_point_within() {
+    let oracle = oracle(&[LayerKind::Recurrent]);
+    let mut config = small();
+    config.cache.restore_interval_tokens = 120;
+    let engine = engine(&oracle, config).await;
+    let ask =
+        async |prompt: &[TokenId]| cached(&engine, &oracle, Request::tokens(prompt), prompt).await;
+    assert_eq!(ask(&prompt(100, 0)).await, 0);
+    assert_eq!(resumable(&engine, 119).await, [0; 0]);
+    assert_eq!(ask(&prompt(97, 1)).await, 0);
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn a_model_that_resumes_anywhere_needs_no_points() {
+    let oracle = oracle(&[LayerKind::Full]);
+    let engine = engine(&oracle, intervals()).await;
+    let ask =
+        async |prompt: &[TokenId]| cached(&engine, &oracle, Request::tokens(prompt), prompt).await;
+    assert_eq!(ask(&prompt(100, 0)).await, 0);
+    assert_eq!(resumable(&engine, 119).await, [0; 0], "one node, not seven");
+    assert_eq!(ask(&prompt(97, 1)).await, 97);
+    engine.shutdown(Shutdown::Abort).await;
+}
+
+#[tokio::test]
+async fn a_chat_is_restorable_before_what_asks_the_assistant_to_speak() {
+    for layers in KINDS {
+        let oracle = oracle(layers);
+        let engine = engine(&oracle, small()).await;
+        let codec = codec();
+        let mut messages = vec![
+            Message::system("You keep the garden of an island."),
+            Message::user("When does it open?"),
+        ];
+        let mut known = 0;
+        for turn in 0..4 {
+            let chat = Chat::from(messages.clone());
+            let prompt = codec.encode_chat(&chat).expect("plain text");
+            let so_far = codec.encode_conversation(&chat).expect("plain text").len();
+            assert_eq!(prompt.len(), so_far + "(think) ".len());
+            for again in 0..2 {
+                let found = cached(&engine, &oracle, Request::chat(chat.clone()), &prompt).await;
+                let expected = if again == 0 { known } else { so_far };
+                assert_eq!(found, expected, "{layers:?}: turn {turn}, {again}");
+            }
+            let tree = engine.cache_tree(None).await.expect("the engine is whole");
+            let kept = |node: &&motet::cache::NodeView| {
+                node.restore_point && node.tokens_before + node.tokens.len() == so_far
+            };
+            assert_eq!(tree.nodes.iter().filter(kept).count(), 1, "turn {turn}");
+            known = so_far;
+            messages.push(Message::assistant(format!("At {turn}.")));
+            messages.push(Message::user(format!("And what grows in bed {turn}?")));
+        }
+        engine.shutdown(Shutdown::Abort).await;
+    }
+}
+
+#[tokio::test]
+async fn tokens_that_are_no_chat_have_no_point_before_their_end() {
+    let oracle = oracle(&[LayerKind::Recurrent]);
+    let engine = engine(&oracle, small()).await;
+    let codec = codec();
+    let messages = [
+        Message::user("When does it open?"),
+        Message::assistant("At nine."),
+        Message::user("And when does it close?"),
+    ];
+    for turns in [1, 3] {
+        let chat = Chat::from(messages[..turns].to_vec());
+        let prompt = codec.encode_chat(&chat).expect("plain text");
+        let request = Request::tokens(prompt.clone());
+        assert_eq!(cached(&engine, &oracle, request, &prompt).await, 0);
+    }
+    engine.shutdown(Shutdown::Abort).await;
+}
