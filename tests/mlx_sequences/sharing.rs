@@ -121,13 +121,10 @@ async fn full_contexts_shift_and_what_was_moved_stays_their_own() {
     assert_eq!(neighbour.finish.usage.shifted_tokens, 0);
     assert_eq!(engine.stats().shifted as usize, 2 * shifts);
 
-    // What stood in the slots after the first shift: its state is not that of these tokens.
-    let full = [
-        &prompt[..],
-        &expected[..shift.context_tokens - prompt.len()],
-    ]
-    .concat();
-    let moved = [&full[..shift.keep], &full[shift.keep + shift.forgotten()..]].concat();
+    // What stood in their slots at the end: its state is not that of these tokens.
+    let all = [&prompt[..], &expected[..OUTPUT - 1]].concat();
+    let left = shift.keep + shifts * shift.forgotten();
+    let moved = [&all[..shift.keep], &all[left..]].concat();
     let output = run(&engine, request(&moved, 6)).await;
     assert_eq!(output.finish.usage.cached_tokens, shift.keep);
     assert_eq!(output.tokens, alone(&moved, 6));
