@@ -29,7 +29,7 @@ const OUTPUT_TOKENS: usize = 2;
 
 /// What the scheduler's thread hears of.
 enum Heard {
-    Outcome(Outcome),
+    Outcome(Box<Outcome>),
     Stop,
     Resume,
 }
@@ -146,7 +146,8 @@ fn serve(
             memory: model.memory(),
             lost: table.take_lost(),
         };
-        tell.send(Heard::Outcome(outcome)).expect("it listens");
+        tell.send(Heard::Outcome(Box::new(outcome)))
+            .expect("it listens");
     }
     let (_, slots) = table.held();
     slots
@@ -176,7 +177,7 @@ fn read_one_and_leave(
 impl House {
     fn hear(&mut self, heard: Heard) {
         match heard {
-            Heard::Outcome(outcome) => self.feed(Event::Outcome(outcome)),
+            Heard::Outcome(outcome) => self.feed(Event::Outcome(*outcome)),
             Heard::Stop => self.feed(Event::Stop(SEQUENCE)),
             Heard::Resume => {
                 if std::mem::take(&mut self.is_paused) {
