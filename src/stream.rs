@@ -36,6 +36,8 @@ pub struct TokenStream {
     pub(crate) doorbell: Arc<Notify>,
     /// What it does when its context is full, and its forks do too.
     pub(crate) at_limit: ContextLimit,
+    /// The stream of the sequence that it has taken the place of, until it is heard of itself.
+    pub(crate) replaced: Option<Box<TokenStream>>,
     pub(crate) finish: Option<Finish>,
     pub(crate) over: bool,
 }
@@ -137,7 +139,9 @@ impl Stream for TokenStream {
         if self.over {
             return Poll::Ready(None);
         }
-        let item = match ready!(self.output.poll_recv(cx)) {
+        let output = ready!(self.output.poll_recv(cx));
+        self.replaced = None;
+        let item = match output {
             Some(Output::Piece(piece)) => {
                 if piece.token.is_some() && self.credits.read() {
                     self.resume();

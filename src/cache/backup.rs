@@ -222,6 +222,18 @@ impl CacheCore {
         }
     }
 
+    /// A slot is another sequence's from now on.
+    pub(super) fn rename_paging(&mut self, from: SequenceId, to: SequenceId) {
+        let Some(paging) = &mut self.paging else {
+            return;
+        };
+        let backups = &mut paging.backups;
+        let all = backups.due.iter_mut().chain(backups.under_way.values_mut());
+        for backup in all.filter(|backup| backup.sequence == from) {
+            backup.sequence = to;
+        }
+    }
+
     /// Whether the part is still its slot's tail's.
     fn is_there(&self, backup: &Backup) -> bool {
         let slot = self.slots.get(&backup.sequence);

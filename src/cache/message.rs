@@ -83,6 +83,8 @@ pub enum Message {
         /// Which of its tokens.
         removed: Range<usize>,
     },
+    /// A sequence is over, and another goes on in its slot.
+    Rewind(Rewind),
     /// A sequence is over; what it computed may serve others. One that is not live is
     /// over already: that is no error, and neither is it for [`Self::Grow`],
     /// [`Self::Reached`] and [`Self::Discard`].
@@ -129,6 +131,29 @@ pub enum Message {
     },
     /// The device has lost everything.
     Reset,
+}
+
+/// A sequence that goes on in the slot of one that is over. Where the slot is not there any
+/// more, or cannot be cut there, the answer is [`Effect::Lost`], and what was computed may serve
+/// others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rewind {
+    /// The sequence that is over.
+    pub from: SequenceId,
+    /// Tokens of which its slot holds the state.
+    pub computed: usize,
+    /// Its tokens after those that the cache knows.
+    pub generated: Vec<TokenId>,
+    /// The one that goes on.
+    pub to: SequenceId,
+    /// The slot.
+    pub slot: SlotId,
+    /// How many tokens of the slot stay; what was computed after them is given up.
+    pub kept: usize,
+    /// Its tokens so far: more than stay, and no more than the slot was granted.
+    pub tokens: Arc<[TokenId]>,
+    /// How dearly its tokens are kept.
+    pub priority: u8,
 }
 
 /// A sequence that wants a slot.
@@ -291,6 +316,7 @@ impl Message {
             | Self::Reached { sequence, .. }
             | Self::Share { sequence, .. }
             | Self::BackUp { sequence, .. }
+            | Self::Rewind(Rewind { to: sequence, .. })
             | Self::Remove { sequence, .. }
             | Self::Close { sequence, .. }
             | Self::Discard { sequence } => Some(*sequence),

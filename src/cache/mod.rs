@@ -11,6 +11,7 @@
 //! | `begin.rs` | a sequence starts: longest usable prefix, or whom to wait for; how much that would be |
 //! | `seat.rs` | a slot is made: path, reservation, restore points |
 //! | `publish.rs` | tails become segments: for one who waits, at restore points, at the end |
+//! | `rewind.rs` | another sequence goes on in a slot |
 //! | `grow.rs` | a slot is granted more tokens than it began with |
 //! | `slots.rs` | tokens are taken out of a slot: truncation and shift |
 //! | `keep.rs` | pins, clearing, merging |
@@ -57,6 +58,7 @@ mod overview;
 mod page;
 mod publish;
 mod retire;
+mod rewind;
 mod room;
 mod salt;
 mod seat;
@@ -81,7 +83,7 @@ use trie::{NodeKey, Trie};
 
 pub use error::CacheError;
 pub use inspect::{NodeView, TreeView};
-pub use message::{Begin, Effect, Flush, LOOKS_MAX, Look, Message, Pin};
+pub use message::{Begin, Effect, Flush, LOOKS_MAX, Look, Message, Pin, Rewind};
 pub use miss::{Miss, MissReason};
 pub use salt::{Salt, SaltDigest};
 pub use trie::{BlockEvent, BlockHash};
@@ -290,6 +292,7 @@ impl CacheCore {
                 generated,
                 at,
             } => self.share(sequence, computed, &generated, at, effects)?,
+            Message::Rewind(rewind) => self.rewind(rewind, effects),
             Message::BackUp {
                 sequence,
                 computed,

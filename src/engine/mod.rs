@@ -170,6 +170,32 @@ impl Engine {
         taken_in.inspect_err(|error| self.telemetry.rejected(error))
     }
 
+    /// Ends a sequence and continues it from an earlier token: the new sequence begins with the
+    /// first `at` tokens of `source`, prompt and output, then the tokens of `request.prompt`.
+    /// It is a [fork](Engine::fork) in all else, but that it goes on in the slot of `source`
+    /// where it can: what was computed after `at` is given up, and nothing is copied.
+    ///
+    /// # Errors
+    ///
+    /// As for [`fork`](Engine::fork). The source ends in any case.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future cancels the source, and withdraws the request.
+    pub async fn rewind(
+        &self,
+        source: TokenStream,
+        at: usize,
+        request: Request,
+    ) -> Result<TokenStream, SubmitError> {
+        let taken_in = self.take_fork_in(&source, Some(at), request, true).await;
+        let taken_in = taken_in.inspect_err(|error| self.telemetry.rejected(error));
+        let mut stream = taken_in?;
+        // Its end would be heard before the new sequence is.
+        stream.replaced = Some(Box::new(source));
+        Ok(stream)
+    }
+
     /// What the engine is doing, and has done.
     #[must_use]
     pub fn stats(&self) -> EngineStats {
@@ -286,7 +312,7 @@ impl Engine {
         at: Option<usize>,
         request: Request,
     ) -> Later<'a, Result<TokenStream, SubmitError>> {
-        Box::pin(self.take_fork_in(source, at, request))
+        Box::pin(self.take_fork_in(source, at, request, false))
     }
 
     async fn take_in(&self, mut request: Request) -> Result<TokenStream, SubmitError> {
@@ -314,6 +340,7 @@ impl Engine {
         source: &TokenStream,
         at: Option<usize>,
         mut request: Request,
+        replaces: bool,
     ) -> Result<TokenStream, SubmitError> {
         self.check_whole()?;
         let mut guest = match self.guest(&request) {
@@ -346,6 +373,7 @@ impl Engine {
             fork: scheduler::Fork {
                 source: source.sequence(),
                 at,
+                replaces,
                 submission: submit.submission,
             },
             actor: submit.actor,

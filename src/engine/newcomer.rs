@@ -118,6 +118,7 @@ impl Engine {
             scheduler: self.scheduler.downgrade(),
             doorbell: self.doorbell.clone(),
             at_limit: request.at_context_limit,
+            replaced: None,
             finish: None,
             over: false,
         };

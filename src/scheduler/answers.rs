@@ -92,7 +92,10 @@ impl SchedulerCore {
             | cache::Message::Cleared { .. } => {}
             cache::Message::Reached { sequence, .. }
             | cache::Message::Share { sequence, .. }
-            | cache::Message::Remove { sequence, .. } => self.raise_barrier(*sequence),
+            | cache::Message::Remove { sequence, .. }
+            | cache::Message::Rewind(cache::Rewind { to: sequence, .. }) => {
+                self.raise_barrier(*sequence);
+            }
             _ => {
                 self.room_made_at = self.asked;
                 self.refused = None;

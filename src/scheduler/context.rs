@@ -10,7 +10,7 @@ use super::entry::EntryKey;
 use super::{Effect, Fork, SchedulerCore, Submission};
 use crate::cache::{self, Salt};
 use crate::error::GenerateError;
-use crate::request::ContextLimit;
+use crate::request::{ContextLimit, FinishReason};
 use crate::{SequenceId, TokenId};
 
 /// What a fork takes over.
@@ -23,9 +23,11 @@ struct ForkSource {
 /// A fork whose tokens are known.
 #[derive(Debug)]
 pub(super) struct DueFork {
-    source: SequenceId,
+    pub(super) source: SequenceId,
     /// How many of the source's tokens it continues.
-    at: usize,
+    pub(super) at: usize,
+    /// Whether the source ends.
+    pub(super) replaces: bool,
     /// The new sequence, its whole prompt included.
     pub(super) submission: Submission,
 }
@@ -84,6 +86,7 @@ impl SchedulerCore {
         let fork = DueFork {
             source: fork.source,
             at,
+            replaces: fork.replaces,
             submission,
         };
         // A fork of a fork that waits itself comes after it.
@@ -150,6 +153,10 @@ impl SchedulerCore {
 
     /// Has the source's state shared, if it has any, and queues the newcomer.
     fn start_fork(&mut self, fork: DueFork, effects: &mut Vec<Effect>) {
+        let fork = match self.go_on_in_slot(fork, effects) {
+            Some(fork) => fork,
+            None => return,
+        };
         let sequence = fork.source;
         if let Some(key) = self.names.get(&sequence)
             && let source = &self.entries[*key]
@@ -166,6 +173,11 @@ impl SchedulerCore {
             self.ask(share, effects);
         }
         self.submit(fork.submission);
+        if fork.replaces
+            && let Some(key) = self.names.get(&sequence).copied()
+        {
+            self.finish(key, FinishReason::Cancelled, effects);
+        }
     }
 
     /// Makes room in a sequence's slot, if that is full and there is more to come.

@@ -26,6 +26,7 @@
 //! | `outcome.rs` | what a step has brought, or cost |
 //! | `room.rs` | slots grow, and when there is no room, somebody gives way |
 //! | `context.rs` | forks, and contexts that are full |
+//! | `rewind.rs` | a sequence ends, and another goes on in its slot |
 //! | `recover.rs` | the device, the cache or the scheduler is lost |
 //! | `inspect.rs` | who is inside, for those who watch |
 
@@ -41,6 +42,7 @@ mod outcome;
 pub mod plan;
 pub mod queue;
 mod recover;
+mod rewind;
 mod room;
 mod start;
 mod steps;
@@ -162,6 +164,8 @@ pub struct Fork {
     pub source: SequenceId,
     /// How many of its tokens, prompt and output; all that it has, if none.
     pub at: Option<usize>,
+    /// Whether the source ends: then the new sequence has its slot, where it can go on in it.
+    pub replaces: bool,
     /// The new sequence. Its prompt follows the source's tokens, and may be empty; it
     /// has the source's salt and does the same when its context is full.
     pub submission: Submission,
@@ -619,6 +623,17 @@ impl SchedulerCore {
     /// Its caller knows: nobody may ask for it any more, and it gives up its slot as
     /// soon as it is in no step.
     fn end(&mut self, key: EntryKey, over: Over, effects: &mut Vec<Effect>) {
+        self.leave_caller(key);
+        let entry = &mut self.entries[key];
+        entry.over = Some(over);
+        match entry.in_flight() {
+            true => self.landing.push(key),
+            false => self.vacate(key, over, effects),
+        }
+    }
+
+    /// Nobody may ask for it any more: its caller knows that it is over.
+    fn leave_caller(&mut self, key: EntryKey) {
         self.end_turn(key);
         let was_paused = self.end_pause(key);
         let entry = &mut self.entries[key];
@@ -633,11 +648,6 @@ impl SchedulerCore {
             if let Some(at) = at {
                 self.timers.remove(&(at, entry.sequence, timer));
             }
-        }
-        entry.over = Some(over);
-        match entry.in_flight() {
-            true => self.landing.push(key),
-            false => self.vacate(key, over, effects),
         }
     }
 

@@ -195,6 +195,10 @@ impl SchedulerCore {
         }
         if running.forks_due > 0 {
             self.start_forks_of(sequence, effects);
+            if !self.names.contains_key(&sequence) {
+                // One of them has taken its place.
+                return;
+            }
         }
         if !planted::errs(Bug::LostCheckpoint) {
             self.report_checkpoints(key, effects);

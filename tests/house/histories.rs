@@ -130,7 +130,10 @@ pub(crate) fn fork_any(house: &mut House, rng: &mut impl Rng) {
         true => most,
         false => rng.random_range(1..=most),
     };
-    house.fork(source, at, &appended);
+    match rng.random_bool(0.15) {
+        true => house.rewind(source, at, &appended),
+        false => house.fork(source, at, &appended),
+    }
 }
 
 /// Pins, unpins, clears.

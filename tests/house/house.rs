@@ -192,6 +192,21 @@ impl House {
 
     /// Forks a sequence after `at` of its tokens, and adds `appended` to them.
     pub(crate) fn fork(&mut self, source: SequenceId, at: usize, appended: &[TokenId]) {
+        self.fork_or_rewind(source, at, appended, false);
+    }
+
+    /// Ends a sequence and continues it after `at` of its tokens.
+    pub(crate) fn rewind(&mut self, source: SequenceId, at: usize, appended: &[TokenId]) {
+        self.fork_or_rewind(source, at, appended, true);
+    }
+
+    fn fork_or_rewind(
+        &mut self,
+        source: SequenceId,
+        at: usize,
+        appended: &[TokenId],
+        replaces: bool,
+    ) {
         let of = &self.callers[&source];
         let known = of.prompt.iter().chain(&of.told).copied();
         let prompt: Vec<TokenId> = known.take(at).chain(appended.iter().copied()).collect();
@@ -214,6 +229,7 @@ impl House {
         self.feed(Event::Fork(Fork {
             source,
             at: Some(at),
+            replaces,
             submission,
         }));
         let end = &self.callers[&sequence].end;

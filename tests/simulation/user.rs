@@ -291,7 +291,13 @@ async fn fork(world: &World, wish: Wish, dice: &mut ChaCha8Rng) {
     let Some(engine) = world.engine() else {
         return;
     };
-    let forked = engine.fork(&stream, Some(at), request).await;
+    let rewinds = dice.random_bool(0.3);
+    let (forked, source) = if rewinds {
+        (engine.rewind(stream, at, request).await, None)
+    } else {
+        let forked = engine.fork(&stream, Some(at), request).await;
+        (forked, Some(stream))
+    };
     drop(engine);
     let mut other = match forked {
         Ok(other) => other,
@@ -307,7 +313,11 @@ async fn fork(world: &World, wish: Wish, dice: &mut ChaCha8Rng) {
         Err(error) => panic!("a sound fork is refused: {error}"),
     };
     world.record.count("sequences", 1);
-    world.record.count("behaviour: forks", 1);
+    let behaviour = match rewinds {
+        true => "behaviour: rewinds",
+        false => "behaviour: forks",
+    };
+    world.record.count(behaviour, 1);
     let mut others_truth = Truth::new(
         &world.plan.oracle,
         prompt,
@@ -319,7 +329,7 @@ async fn fork(world: &World, wish: Wish, dice: &mut ChaCha8Rng) {
     truth.is_slow = true;
     let both = dice.random_bool(0.7);
     read(world, &mut other, &mut others_truth, dice).await;
-    if both {
+    if both && let Some(mut stream) = source {
         read(world, &mut stream, &mut truth, dice).await;
     }
 }

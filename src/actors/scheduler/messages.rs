@@ -88,6 +88,7 @@ impl Message<SubmitMany> for Scheduler {
                 fork: scheduler::Fork {
                     source,
                     at: Some(prompt_tokens),
+                    replaces: false,
                     submission: fork.submission,
                 },
                 actor: fork.actor,

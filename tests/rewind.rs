@@ -1,0 +1,170 @@
+//! Sequences that are taken back to an earlier token, on the oracle.
+
+use std::time::Duration;
+
+use motet::config::EngineConfig;
+use motet::error::{GenerateError, SubmitError};
+use motet::model::LayerKind;
+use motet::model::oracle::{Oracle, OracleConfig, StepCost};
+use motet::model::sampling::Sampling;
+use motet::request::FinishReason;
+use motet::watch::EngineEvent;
+use motet::{Engine, Request, Shutdown, TokenId, TokenStream};
+
+fn oracle(layers: &[LayerKind]) -> OracleConfig {
+    OracleConfig {
+        context_tokens_max: 256,
+        tail_block_tokens: 16,
+        // Long enough for a caller to come in between two steps.
+        cost: StepCost {
+            base: Duration::from_millis(1),
+            ..StepCost::default()
+        },
+        ..OracleConfig::with_layers(layers)
+    }
+}
+
+async fn engine(oracle: &OracleConfig, config: EngineConfig) -> Engine {
+    let oracle = oracle.clone();
+    let build = move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle"));
+    let engine = Engine::builder(build).config(config).start().await;
+    engine.expect("the engine starts")
+}
+
+fn request(tokens: impl Into<Vec<TokenId>>, output_tokens: usize) -> Request {
+    let request = Request::tokens(tokens).output_tokens_max(output_tokens);
+    request.ignore_end_tokens()
+}
+
+async fn read(stream: &mut TokenStream, count: usize) -> Vec<TokenId> {
+    let mut tokens = Vec::new();
+    while tokens.len() < count {
+        let piece = stream.next().await.expect("more to come").expect("a piece");
+        tokens.extend(piece.token);
+    }
+    tokens
+}
+
+#[tokio::test]
+async fn a_sequence_goes_on_from_an_earlier_token_in_its_own_slot() {
+    let oracle = oracle(&[LayerKind::Full]);
+    let engine = engine(&oracle, EngineConfig::default()).await;
+    let mut events = engine.events();
+    let prompt: Vec<TokenId> = (1..41).collect();
+    let mut source = engine.submit(request(prompt.clone(), 80)).await.unwrap();
+    let first = source.sequence();
+    let mut history = prompt;
+    history.extend(read(&mut source, 10).await);
+    let appended = [500, 501];
+    let stream = engine
+        .rewind(source, 45, request(appended, 12))
+        .await
+        .unwrap();
+    let second = stream.sequence();
+    let completion = stream.collect().await.unwrap();
+    let continued = [&history[..45], &appended[..]].concat();
+    let truth = oracle.solo(&continued, 12, Sampling::GREEDY);
+    assert_eq!(completion.tokens, truth);
+    let usage = completion.finish.usage;
+    assert_eq!((usage.prompt_tokens, usage.cached_tokens), (47, 45));
+    assert_eq!(engine.stats().cache.evicted_segments, 0);
+    engine.shutdown(Shutdown::Finish).await;
+    let (mut ends, mut sealed_by) = (Vec::new(), Vec::new());
+    while let Some(event) = events.next().await {
+        match event {
+            EngineEvent::Finished {
+                sequence, reason, ..
+            } => ends.push((sequence, reason)),
+            EngineEvent::Forked {
+                sequence,
+                source,
+                at,
+                ..
+            } => sealed_by.push((sequence, source, at)),
+            _ => {}
+        }
+    }
+    assert_eq!(
+        ends,
+        [
+            (first, FinishReason::Cancelled),
+            (second, FinishReason::Length)
+        ]
+    );
+    assert_eq!(sealed_by, [(second, first, 45)]);
+}
+
+#[tokio::test]
+async fn nothing_is_sealed_or_computed_again_for_it() {
+    let oracle = oracle(&[LayerKind::Full]);
+    let engine = engine(&oracle, EngineConfig::default()).await;
+    let prompt: Vec<TokenId> = (1..41).collect();
+    let mut stream = engine.submit(request(prompt, 180)).await.unwrap();
+    for round in 0..5 {
+        read(&mut stream, 4).await;
+        stream = engine
+            .rewind(stream, 41, request([600 + round], 180))
+            .await
+            .unwrap();
+    }
+    read(&mut stream, 4).await;
+    let stats = engine.stats();
+    assert_eq!(stats.cache.segments, 0, "all is in one tail");
+    assert_eq!(stats.running, 1);
+    // Each time one token, and what is generated; some steps were under way.
+    assert!(stats.evaluated_tokens < 40 + 6 * (1 + 4 + 8), "{stats:?}");
+}
+
+/// A model whose state cannot be cut, one whose context shifts, and one that has not begun.
+#[tokio::test]
+async fn where_it_cannot_go_on_in_the_slot_it_begins_as_a_fork_does() {
+    let layers: [&[LayerKind]; 2] = [&[LayerKind::Full], &[LayerKind::Recurrent]];
+    for layers in layers {
+        for shifts in [false, true] {
+            let oracle = oracle(layers);
+            let engine = engine(&oracle, EngineConfig::default()).await;
+            let prompt: Vec<TokenId> = (1..41).collect();
+            let first = match shifts {
+                true => request(prompt.clone(), 80).shift(4),
+                false => request(prompt.clone(), 80),
+            };
+            let mut source = engine.submit(first).await.unwrap();
+            let history = [prompt, read(&mut source, 3).await].concat();
+            let stream = engine.rewind(source, 42, request([9], 6)).await.unwrap();
+            let continued = [&history[..42], &[9]].concat();
+            let truth = oracle.solo(&continued, 6, Sampling::GREEDY);
+            assert_eq!(stream.collect().await.unwrap().tokens, truth);
+            // One that has not begun.
+            let fresh = engine.submit(request([3, 1, 4], 50)).await.unwrap();
+            let stream = engine.rewind(fresh, 2, request([7], 6)).await.unwrap();
+            let truth = oracle.solo(&[3, 1, 7], 6, Sampling::GREEDY);
+            assert_eq!(stream.collect().await.unwrap().tokens, truth);
+            assert_eq!(engine.stats().running, 0);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_rewound_is_told() {
+    let oracle = oracle(&[LayerKind::Full]);
+    let engine = engine(&oracle, EngineConfig::default()).await;
+    let mut over = engine.submit(request([1, 2, 3], 2)).await.unwrap();
+    while over.next().await.is_some() {}
+    let stream = engine.rewind(over, 2, request([5], 2)).await.unwrap();
+    let failed = stream.collect().await.expect_err("its source is over");
+    assert!(matches!(failed, GenerateError::ForkSource(_)), "{failed}");
+    let source = engine.submit(request([1, 2, 3], 60)).await.unwrap();
+    let stream = engine.rewind(source, 1000, request([5], 2)).await.unwrap();
+    let failed = stream.collect().await.expect_err("it has fewer tokens");
+    assert!(
+        matches!(failed, GenerateError::ForkBeyond { .. }),
+        "{failed}"
+    );
+    let source = engine.submit(request([1, 2, 3], 60)).await.unwrap();
+    let uncached = request([5], 2).without_cache();
+    let refused = engine.rewind(source, 2, uncached).await;
+    assert!(matches!(
+        refused,
+        Err(SubmitError::Field { field: "cache", .. })
+    ));
+}
