@@ -365,7 +365,7 @@ mod tests {
     fn what_the_loader_has_opened() {
         let told = "\
              7:\tfind library=libm.so.6 [0]; searching\n\
-             7:\t  trying file=/root/.cache/motet/libm.so.6\n\
+             7:\t  trying file=/home/me/.cache/motet/libm.so.6\n\
              7:\tcalling init: /lib/libm.so.6\n\
              \n\
              7:\tcalling init: /srv/lib/libmlxc.so\n\
