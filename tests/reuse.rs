@@ -8,7 +8,7 @@ use motet::model::oracle::{Oracle, OracleConfig, StepCost};
 use motet::model::{Extent, LayerKind};
 use motet::request::{CacheUse, ContextLimit, Finish, MissReason, Prefill};
 use motet::watch::EngineEvent;
-use motet::{Engine, Request, TokenId};
+use motet::{Engine, EngineStats, Request, TokenId};
 
 const FULL: &[LayerKind] = &[LayerKind::Full];
 
@@ -44,18 +44,29 @@ async fn run(engine: &Engine, request: Request) -> Finish {
     stream.collect().await.expect("it ends well").finish
 }
 
+/// What the sums are when the cache has heard of all ends, which callers hear of before.
+async fn settled(engine: &Engine) -> EngineStats {
+    loop {
+        let stats = engine.stats();
+        if stats.running == 0 && stats.cache.reserved_bytes == 0 {
+            return stats;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
 #[tokio::test]
 async fn a_request_without_cache_reuses_and_publishes_nothing() {
     let layers: [&[LayerKind]; 2] = [FULL, &[LayerKind::Full, LayerKind::Recurrent]];
     for layers in layers {
         let engine = engine(&oracle(layers), EngineConfig::default()).await;
         let shared = run(&engine, prompt(1..41)).await.usage;
-        let before = engine.stats();
+        let before = settled(&engine).await;
         let own = run(&engine, prompt(1..41).without_cache()).await.usage;
         assert_eq!((own.cached_tokens, own.miss), (0, None));
         let new = run(&engine, prompt(50..91).without_cache()).await.usage;
         assert_eq!(new.cached_tokens, 0);
-        let after = engine.stats();
+        let after = settled(&engine).await;
         assert_eq!(after.cache.cached_tokens, before.cache.cached_tokens);
         assert_eq!(after.cache.asked_tokens, before.cache.asked_tokens);
         let computed = after.evaluated_tokens - before.evaluated_tokens;
@@ -74,7 +85,7 @@ async fn outputs_and_forks_without_cache_share_while_they_live() {
     for stream in streams.await.expect("they are taken in") {
         stream.collect().await.expect("it ends well");
     }
-    let stats = engine.stats();
+    let stats = settled(&engine).await;
     assert!(
         stats.evaluated_tokens < 2 * 60,
         "the prompt is computed once"
@@ -94,7 +105,7 @@ async fn outputs_and_forks_without_cache_share_while_they_live() {
     );
     drop(source);
     run(&engine, prompt(100..110)).await;
-    let left = engine.stats().cache.cached_tokens;
+    let left = settled(&engine).await.cache.cached_tokens;
     assert!(
         left < 20,
         "only what the last has computed is cached: {left}"
@@ -150,7 +161,7 @@ async fn usage_events_and_sums_tell_what_was_missed() {
     let salted = prompt(1..41).cache_salt("tenant");
     let miss = run(&engine, salted).await.usage.miss;
     assert_eq!(miss, None, "a tenant is not told what another has said");
-    let stats = engine.stats();
+    let stats = settled(&engine).await;
     engine.shutdown(motet::Shutdown::Finish).await;
     let (mut missed, mut evicted_tokens) = (Vec::new(), 0);
     while let Some(event) = events.next().await {
