@@ -1,9 +1,13 @@
 //! The engine's cache as an embedder meets it, on the oracle: forks, shifts, what is
 //! kept and what is not, tenants, and what is refused.
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use common::read;
+use common::slow_oracle as oracle;
 use motet::cache::{BlockEvent, BlockHash, CacheError};
 use motet::config::EngineConfig;
 use motet::error::{FollowError, GenerateError, KeepError, StartError, SubmitError};
@@ -12,7 +16,7 @@ use motet::model::oracle::{Oracle, OracleConfig, ShiftRule, StepCost};
 use motet::model::sampling::Sampling;
 use motet::recovery::Fuses;
 use motet::request::{ContextLimit, FinishReason};
-use motet::{BlockBatch, Engine, PinId, Request, Shutdown, TokenId, TokenStream};
+use motet::{BlockBatch, Engine, PinId, Request, Shutdown, TokenId};
 
 const FULL: &[LayerKind] = &[LayerKind::Full];
 const MIXED: &[LayerKind] = &[
@@ -20,19 +24,6 @@ const MIXED: &[LayerKind] = &[
     LayerKind::Window { tokens: 6 },
     LayerKind::Recurrent,
 ];
-
-fn oracle(layers: &[LayerKind]) -> OracleConfig {
-    OracleConfig {
-        context_tokens_max: 128,
-        tail_block_tokens: 16,
-        // Long enough for a caller to come in between two steps.
-        cost: StepCost {
-            base: Duration::from_millis(1),
-            ..StepCost::default()
-        },
-        ..OracleConfig::with_layers(layers)
-    }
-}
 
 async fn start(oracle: &OracleConfig, config: EngineConfig) -> Result<Engine, StartError> {
     let oracle = oracle.clone();
@@ -47,16 +38,6 @@ async fn engine(oracle: &OracleConfig) -> Engine {
 
 fn text(tokens: std::ops::Range<u32>) -> Vec<TokenId> {
     tokens.collect()
-}
-
-/// Reads so many tokens of a stream.
-async fn read(stream: &mut TokenStream, count: usize) -> Vec<TokenId> {
-    let mut tokens = Vec::new();
-    while tokens.len() < count {
-        let piece = stream.next().await.expect("more to come").expect("a piece");
-        tokens.extend(piece.token);
-    }
-    tokens
 }
 
 #[tokio::test]

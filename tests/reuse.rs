@@ -1,36 +1,19 @@
 //! What a request reuses of the cache, and what it is told of that: on the oracle.
 
+mod common;
+
 use std::time::Duration;
 
+use common::engine;
+use common::slow_oracle as oracle;
 use motet::config::EngineConfig;
 use motet::error::{KeepError, SubmitError};
-use motet::model::oracle::{Oracle, OracleConfig, StepCost};
 use motet::model::{Extent, LayerKind};
 use motet::request::{CacheUse, ContextLimit, Finish, MissReason, Prefill};
 use motet::watch::EngineEvent;
 use motet::{Engine, EngineStats, Request, TokenId};
 
 const FULL: &[LayerKind] = &[LayerKind::Full];
-
-fn oracle(layers: &[LayerKind]) -> OracleConfig {
-    OracleConfig {
-        context_tokens_max: 128,
-        tail_block_tokens: 16,
-        // Long enough for a caller to come in between two steps.
-        cost: StepCost {
-            base: Duration::from_millis(1),
-            ..StepCost::default()
-        },
-        ..OracleConfig::with_layers(layers)
-    }
-}
-
-async fn engine(oracle: &OracleConfig, config: EngineConfig) -> Engine {
-    let oracle = oracle.clone();
-    let build = move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle"));
-    let engine = Engine::builder(build).config(config).start().await;
-    engine.expect("the engine starts")
-}
 
 fn prompt(tokens: std::ops::Range<TokenId>) -> Request {
     let tokens: Vec<TokenId> = tokens.collect();

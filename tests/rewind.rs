@@ -1,48 +1,27 @@
 //! Sequences that are taken back to an earlier token, on the oracle.
 
-use std::time::Duration;
+mod common;
 
+use common::{engine, read};
 use motet::config::EngineConfig;
 use motet::error::{GenerateError, SubmitError};
 use motet::model::LayerKind;
-use motet::model::oracle::{Oracle, OracleConfig, StepCost};
+use motet::model::oracle::OracleConfig;
 use motet::model::sampling::Sampling;
 use motet::request::FinishReason;
 use motet::watch::EngineEvent;
-use motet::{Engine, Request, Shutdown, TokenId, TokenStream};
+use motet::{Request, Shutdown, TokenId};
 
 fn oracle(layers: &[LayerKind]) -> OracleConfig {
     OracleConfig {
         context_tokens_max: 256,
-        tail_block_tokens: 16,
-        // Long enough for a caller to come in between two steps.
-        cost: StepCost {
-            base: Duration::from_millis(1),
-            ..StepCost::default()
-        },
-        ..OracleConfig::with_layers(layers)
+        ..common::slow_oracle(layers)
     }
-}
-
-async fn engine(oracle: &OracleConfig, config: EngineConfig) -> Engine {
-    let oracle = oracle.clone();
-    let build = move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle"));
-    let engine = Engine::builder(build).config(config).start().await;
-    engine.expect("the engine starts")
 }
 
 fn request(tokens: impl Into<Vec<TokenId>>, output_tokens: usize) -> Request {
     let request = Request::tokens(tokens).output_tokens_max(output_tokens);
     request.ignore_end_tokens()
-}
-
-async fn read(stream: &mut TokenStream, count: usize) -> Vec<TokenId> {
-    let mut tokens = Vec::new();
-    while tokens.len() < count {
-        let piece = stream.next().await.expect("more to come").expect("a piece");
-        tokens.extend(piece.token);
-    }
-    tokens
 }
 
 #[tokio::test]

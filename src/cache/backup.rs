@@ -58,6 +58,12 @@ impl Backups {
         self.under_way.values().map(|backup| backup.bytes).sum()
     }
 
+    /// The parts of a sequence's tail.
+    fn of(&mut self, sequence: SequenceId) -> impl Iterator<Item = &mut Backup> {
+        let all = self.due.iter_mut().chain(self.under_way.values_mut());
+        all.filter(move |backup| backup.sequence == sequence)
+    }
+
     pub(super) fn is_under_way(&self, segment: SegmentId) -> bool {
         self.under_way.contains_key(&segment)
     }
@@ -212,9 +218,7 @@ impl CacheCore {
         let Some(paging) = &mut self.paging else {
             return;
         };
-        let backups = &mut paging.backups;
-        let all = backups.due.iter_mut().chain(backups.under_way.values_mut());
-        for backup in all.filter(|backup| backup.sequence == sequence) {
+        for backup in paging.backups.of(sequence) {
             backup.is_void |= backup.tokens.len() > from;
         }
         if let Some(slot) = self.slots.get_mut(&sequence) {
@@ -222,15 +226,13 @@ impl CacheCore {
         }
     }
 
-    /// A slot is another sequence's from now on.
-    pub(super) fn rename_paging(&mut self, from: SequenceId, to: SequenceId) {
-        let Some(paging) = &mut self.paging else {
-            return;
-        };
-        let backups = &mut paging.backups;
-        let all = backups.due.iter_mut().chain(backups.under_way.values_mut());
-        for backup in all.filter(|backup| backup.sequence == from) {
-            backup.sequence = to;
+    /// A slot is another sequence's from now on, and so are the parts of its tail.
+    pub(super) fn rename_backups(&mut self, from: SequenceId, to: SequenceId) {
+        if let Some(paging) = &mut self.paging {
+            paging
+                .backups
+                .of(from)
+                .for_each(|backup| backup.sequence = to);
         }
     }
 

@@ -40,7 +40,7 @@ impl CacheCore {
         slot.restore_points.clear();
         self.live.insert(&slot.salt, &slot.tokens, to);
         self.slots.insert(to, slot);
-        self.rename_paging(from, to);
+        self.rename_backups(from, to);
         for waiting in self.waiting.iter_mut().filter(|w| w.leader == from) {
             waiting.leader = to;
         }

@@ -6,10 +6,11 @@ pub(crate) mod folder;
 
 use std::time::Duration;
 
-use motet::Engine;
 use motet::config::EngineConfig;
-use motet::model::oracle::{Oracle, OracleConfig};
+use motet::model::LayerKind;
+use motet::model::oracle::{Oracle, OracleConfig, StepCost};
 use motet::text::{GgufVocabulary, TextCodec};
+use motet::{Engine, TokenId, TokenStream};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 /// An engine on this oracle.
@@ -20,6 +21,29 @@ pub(crate) async fn engine(oracle: &OracleConfig, config: EngineConfig) -> Engin
         .start()
         .await
         .expect("the engine starts")
+}
+
+/// An oracle whose steps take long enough for a caller to come in between two of them.
+pub(crate) fn slow_oracle(layers: &[LayerKind]) -> OracleConfig {
+    OracleConfig {
+        context_tokens_max: 128,
+        tail_block_tokens: 16,
+        cost: StepCost {
+            base: Duration::from_millis(1),
+            ..StepCost::default()
+        },
+        ..OracleConfig::with_layers(layers)
+    }
+}
+
+/// Reads so many tokens of a stream.
+pub(crate) async fn read(stream: &mut TokenStream, count: usize) -> Vec<TokenId> {
+    let mut tokens = Vec::new();
+    while tokens.len() < count {
+        let piece = stream.next().await.expect("more to come").expect("a piece");
+        tokens.extend(piece.token);
+    }
+    tokens
 }
 
 /// Room for four sequences, and steps of 32 tokens.
