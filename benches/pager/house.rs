@@ -105,7 +105,8 @@ pub(crate) async fn rest(engine: &Engine, writes: bool) -> Result<()> {
         tokio::time::sleep(LOOK).await;
         let stats = engine.stats();
         let runs = stats.running + stats.waiting > 0;
-        let written = !writes || stats.pager.written >= stats.pager.packed;
+        // A copy that grew was packed more often than it was written.
+        let written = !writes || stats.pager.disk_copies == stats.pager.copies;
         let now = (stats.pager, stats.cache.sealed_bytes);
         looks = match !runs && written && before == Some(now) {
             true => looks + 1,
