@@ -1,8 +1,8 @@
 //! The house never holds more than it may, and loses no place.
 
 use motet::UserId;
-use motet::plant::Plant;
-use motet::shared::admission::{Admission, Refusal};
+use motet_sync::admission::{Admission, Refusal};
+use motet_sync::primitives::plant::Plant;
 
 use crate::world::{Guarded, model, thread};
 

@@ -1,7 +1,7 @@
 //! Memory for copies: what is out and what is spare add up, whoever gives back last.
 
-use motet::pager::tiers::{BufferPool, PoolStats};
-use motet::plant::Plant;
+use motet::storage::tiers::{BufferPool, PoolStats};
+use motet_sync::primitives::plant::Plant;
 
 use crate::world::{model, thread};
 

@@ -1,8 +1,8 @@
 //! A caller that leaves and a scheduler that finishes: exactly one of them ends the
 //! sequence.
 
-use motet::plant::Plant;
-use motet::shared::cancel::CancelWord;
+use motet_sync::cancel::CancelWord;
+use motet_sync::primitives::plant::Plant;
 
 use crate::world::{Guarded, model, thread};
 

@@ -1,7 +1,7 @@
 //! A sequence that pauses and a reader that catches up: whoever is last wakes it.
 
-use motet::plant::Plant;
-use motet::shared::credits::Credits;
+use motet_sync::credits::Credits;
+use motet_sync::primitives::plant::Plant;
 
 use crate::world::{Guarded, model, mpsc, thread};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use motet::CopyId;
 use motet::device::{Leaving, NextExport, dock};
-use motet::plant::Plant;
+use motet_sync::primitives::plant::Plant;
 
 use crate::world::{Guarded, model, mpsc, thread};
 

@@ -1,7 +1,7 @@
 //! What is shown through a gate is seen while it is shown, and by nobody later.
 
-use motet::plant::Plant;
-use motet::shared::gate::{Entrance, gate};
+use motet_sync::gate::{Entrance, gate};
+use motet_sync::primitives::plant::Plant;
 
 use crate::world::{Arc, Guarded, model, thread};
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use motet::plant::Plant;
-use motet::shared::heartbeat::{Heartbeat, Pulse};
+use motet_sync::heartbeat::{Heartbeat, Pulse};
+use motet_sync::primitives::plant::Plant;
 
 use crate::world::{Guarded, model, thread};
 

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use motet::CopyId;
 use motet::device::{Leaving, dock};
 use motet::model::{Extent, Floats, ModelError, Packer};
-use motet::pager::carrier::{Host, MemoryCarrier};
-use motet::pager::tiers::{BufferPool, Label, Precision, SaltDigest};
-use motet::pager::{Job, Task};
-use motet::plant::Plant;
+use motet::storage::carrier::{Host, MemoryCarrier};
+use motet::storage::tiers::BufferPool;
+use motet_core::cache::SaltDigest;
+use motet_core::pager::{Job, Label, Precision, Task};
+use motet_sync::primitives::plant::Plant;
 
 use crate::world::{model, thread};
 

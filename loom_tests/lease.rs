@@ -1,8 +1,8 @@
 //! A segment is evicted only while nobody has a lease, and then nobody gets one.
 
 use motet::SegmentId;
-use motet::plant::Plant;
-use motet::shared::lease::LeaseWord;
+use motet_sync::lease::LeaseWord;
+use motet_sync::primitives::plant::Plant;
 
 use crate::world::{Guarded, model, thread};
 

@@ -4,7 +4,7 @@
 //! With `--cfg motet_loom` each test runs under loom in every interleaving that
 //! its bounds allow, counts them and prints the count; without it the same tests
 //! run once, as plain tests. With `--cfg motet_planted_bug` as well, each model is repeated
-//! with each mistake that it says it [finds](motet::plant::Plant), and must fail every time.
+//! with each mistake that it says it [finds](motet_sync::primitives::plant::Plant), and must fail every time.
 //!
 //! What a primitive protects is a [`Guarded`](world::Guarded) cell in its model: loom notices
 //! when an access is not ordered after the one before, whatever value it happens to see.
@@ -42,7 +42,8 @@ fn each_planted_mistake_is_found_by_some_model() {
             }
         }
     }
-    let plants = fs::read_to_string(root.join("src/sync/plant.rs")).expect("the mistakes");
+    let plants =
+        fs::read_to_string(root.join("crates/sync/src/primitives/plant.rs")).expect("the mistakes");
     let named = |line: &&str| line.starts_with("    ") && line.ends_with(',');
     let names = plants.lines().filter(named).map(str::trim);
     let names = names.map(|name| name.trim_end_matches(','));

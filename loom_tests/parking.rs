@@ -5,9 +5,9 @@
 
 use std::cell::Cell;
 
-use motet::plant::Plant;
-use motet::shared::gate::gate;
-use motet::shared::parking::Parking;
+use motet_sync::gate::gate;
+use motet_sync::parking::Parking;
+use motet_sync::primitives::plant::Plant;
 
 use crate::world::{Arc, AtomicBool, Ordering, model, thread};
 

@@ -1,9 +1,9 @@
 //! No user has more of the house than it may, and none loses a place.
 
 use motet::UserId;
-use motet::plant::Plant;
-use motet::shared::admission::{Admission, Refusal};
-use motet::shared::users::{Counted, UserLimits, Users};
+use motet_sync::admission::{Admission, Refusal};
+use motet_sync::primitives::plant::Plant;
+use motet_sync::users::{Counted, UserLimits, Users};
 
 use crate::world::{Guarded, model, thread};
 

@@ -1,6 +1,6 @@
 //! The world that models live in: loom's, or std's where they run once as plain tests.
 
-use motet::plant::Plant;
+use motet_sync::primitives::plant::Plant;
 
 #[cfg(not(motet_loom))]
 pub(crate) use std::{
@@ -114,7 +114,7 @@ fn explore(
     let interleavings = std::sync::Arc::new(AtomicUsize::new(0));
     let (counted, check) = (interleavings.clone(), check.clone());
     let explored = std::thread::spawn(move || {
-        motet::plant::plant(plant);
+        motet_sync::primitives::plant::plant(plant);
         loom::model(move || {
             counted.fetch_add(1, Relaxed);
             check();

@@ -36,16 +36,10 @@
 //! |---|---|
 //! | [`Engine`], [`Request`], [`TokenStream`] | all that an embedder must know |
 //! | [`config`], [`error`] | settings with advice; errors that say what to do |
-//! | [`scheduler`] | who runs in the next step: a pure core, and its policy [`plan`](mod@scheduler::plan) |
-//! | [`cache`] | which tokens are cached where: the prefix trie and the slots |
-//! | [`pager`] | what is kept outside the device, in memory and on disk |
-//! | [`recovery`] | what has failed is made anew, or given up |
-//! | [`device`] | the thread that owns the model and every array |
-//! | [`model`] | the trait that models implement; oracle, weights, MLX |
+//! //! | [`model`] | the trait that models implement; oracle, weights, MLX |
 //! | [`grammar`] | output that follows a JSON schema or a regular expression |
 //! | [`text`] | tokenizer, chat template, detokenising, stop strings |
 //! | [`watch`] | what happens, and how the house looks, for those who watch |
-//! | [`shared`] | the few words that threads share, each model-checked |
 //!
 //! # Guide
 //!
@@ -54,39 +48,54 @@
 //! `docs/semantics.md` says what a caller may rely on, `docs/architecture.md` how it is made.
 
 mod actors;
-pub mod cache;
-pub mod config;
+#[doc(hidden)]
 pub mod device;
 mod engine;
 pub mod error;
-pub mod grammar;
-mod ids;
-#[cfg(any(test, feature = "mlx"))]
-mod machine;
-pub mod model;
-mod open;
-pub mod pager;
 #[doc(hidden)]
-pub mod planted;
-pub mod recovery;
+pub mod fuse;
+mod open;
 pub mod request;
-pub mod scheduler;
-pub mod shared;
 #[doc(hidden)]
 pub mod simulation;
+#[doc(hidden)]
+pub mod storage;
 mod stream;
-mod sync;
 mod telemetry;
-pub mod text;
 pub mod watch;
+
+/// What is cached, as far as a caller meets it.
+pub mod cache {
+    pub use motet_core::cache::{
+        BlockEvent, BlockHash, CacheError, CacheStats, Miss, MissReason, Salt,
+    };
+}
+
+/// The trait that models implement, and the models that exist.
+pub mod model {
+    #[cfg(feature = "mlx")]
+    pub use motet_mlx as mlx;
+    pub use motet_model::*;
+    pub use motet_weights as weights;
+}
+
+/// What the pager tells.
+pub mod pager {
+    pub use motet_core::pager::PagerStats;
+}
+
+/// What has failed is rebuilt, or given up.
+pub mod recovery {
+    pub use motet_core::recovery::Fault;
+}
 
 pub use engine::{
     BlockBatch, BlockEvents, DeviceBudget, Engine, EngineBuilder, Health, HealthState, Shutdown,
 };
-pub use ids::{CopyId, PinId, SegmentId, SequenceId, SlotId, TokenId, UserId};
+pub use motet_core::config;
+pub use motet_core::{CopyId, PinId, SegmentId, SequenceId, SlotId, TokenId, UserId};
+pub use motet_text::{self as text, grammar};
 pub use open::text_of;
 pub use request::Request;
 pub use stream::TokenStream;
-#[doc(hidden)]
-pub use sync::plant;
 pub use telemetry::EngineStats;

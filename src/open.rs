@@ -3,13 +3,13 @@
 #[cfg(feature = "mlx")]
 use std::path::Path;
 
-use crate::TokenId;
 use crate::error::StartError;
-use crate::model::ModelError;
+use motet_core::TokenId;
+use motet_core::protocol::ModelError;
 #[cfg(feature = "mlx")]
-use crate::model::mlx::{KeptWeights, MlxModel, MlxOptions};
-use crate::model::weights::{GgufMetadata, ModelFiles, TokenizerSource};
-use crate::text::{GgufVocabulary, TextCodec};
+use motet_mlx::{KeptWeights, MlxModel, MlxOptions};
+use motet_text::{GgufVocabulary, TextCodec};
+use motet_weights::{GgufMetadata, ModelFiles, TokenizerSource};
 
 /// The tokenizer and chat template that come with a model's weights.
 ///

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 
-use crate::device::Work;
-use crate::pager::Job;
-use crate::scheduler::{Effect, Event};
+use motet_core::pager::Job;
+use motet_core::protocol::Work;
+use motet_core::scheduler::{Effect, Event};
 
 /// Tasks that may wait to be started: more than one engine has.
 const TASKS_MAX: usize = 16;

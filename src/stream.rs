@@ -8,13 +8,13 @@ use futures_core::Stream;
 use kameo::actor::WeakActorRef;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::SequenceId;
 use crate::actors::scheduler::{AskPlace, Resume, Scheduler, Stop};
 use crate::actors::sequence::Output;
-use crate::error::GenerateError;
-use crate::request::{Completion, ContextLimit, Finish, Piece, QueuePlace};
-use crate::shared::cancel::CancelWord;
-use crate::shared::credits::Credits;
+use crate::request::{Completion, Piece};
+use motet_core::SequenceId;
+use motet_core::protocol::{ContextLimit, Finish, GenerateError, QueuePlace};
+use motet_sync::cancel::CancelWord;
+use motet_sync::credits::Credits;
 
 /// The tokens of one sequence as they come, with their text.
 ///

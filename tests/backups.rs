@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use common::until;
 use motet::config::EngineConfig;
+use motet::fuse::Fuses;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::model::{LayerKind, ModelSpec};
-use motet::recovery::Fuses;
 use motet::{Engine, Request, Shutdown, TokenId, TokenStream};
 
 const USERS: u32 = 8;

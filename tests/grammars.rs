@@ -11,11 +11,11 @@ mod vocabulary;
 use std::collections::BTreeMap;
 
 use common::{bytes, small, until};
+use motet::fuse::Fuses;
 use motet::grammar::{
     Grammar, GrammarError, GrammarLimits, GrammarSource, GrammarVocabulary, MaskPool, Next,
 };
 use motet::model::oracle::{Oracle, OracleConfig};
-use motet::recovery::Fuses;
 use motet::request::{FinishReason, Priority};
 use motet::watch::{EngineEvent, Events};
 use motet::{Engine, Request, SequenceId, Shutdown, TokenId, TokenStream};

@@ -11,10 +11,10 @@ use common::slow_oracle as oracle;
 use motet::cache::{BlockEvent, BlockHash, CacheError};
 use motet::config::EngineConfig;
 use motet::error::{FollowError, GenerateError, KeepError, StartError, SubmitError};
+use motet::fuse::Fuses;
 use motet::model::LayerKind;
 use motet::model::oracle::{Oracle, OracleConfig, ShiftRule, StepCost};
 use motet::model::sampling::Sampling;
-use motet::recovery::Fuses;
 use motet::request::{ContextLimit, FinishReason};
 use motet::{BlockBatch, Engine, PinId, Request, Shutdown, TokenId};
 

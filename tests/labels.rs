@@ -8,10 +8,12 @@ use std::time::Duration;
 use motet::config::{DiskConfig, PagerConfig};
 use motet::model::oracle::OracleConfig;
 use motet::model::{Extent, LayerKind};
-use motet::pager::tiers::{Label, Precision, SaltDigest};
-use motet::pager::{Done, Effect, Ledger, Message, Offer, PagerCore, Task, Told, Want};
-use motet::shared::lease::LeaseWord;
 use motet::{CopyId, SegmentId, SequenceId, TokenId};
+use motet_core::cache::SaltDigest;
+use motet_core::pager::{
+    Done, Effect, Label, Ledger, Message, Offer, PagerCore, Precision, Task, Told, Want,
+};
+use motet_sync::lease::LeaseWord;
 
 const SALT: SaltDigest = SaltDigest([9; 32]);
 const SEGMENT_TOKENS: usize = 64;

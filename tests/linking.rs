@@ -1,13 +1,13 @@
 //! Libraries that were prepared for another version are refused while a crate is built.
 
-#[path = "../build/prepared.rs"]
+#[path = "../crates/mlx/build/prepared.rs"]
 mod prepared;
 
 use std::path::Path;
 
 use prepared::{MLX_SYS, Needed, Prepared, bridge_version};
 
-const BRIDGE: &str = include_str!("../src/model/mlx/bridge/bridge.cpp");
+const BRIDGE: &str = include_str!("../crates/mlx/src/bridge/bridge.cpp");
 const COMMAND: &str = "cargo xtask setup --for /srv/app";
 const NEEDED: Needed<'_> = Needed {
     motet: "0.3.0",
@@ -107,7 +107,7 @@ fn the_bridge_says_its_version() {
 
 #[test]
 fn mlx_sys_is_pinned_to_what_the_build_script_needs() {
-    let manifest = include_str!("../Cargo.toml");
+    let manifest = include_str!("../crates/mlx/Cargo.toml");
     let pin = format!("mlx-sys = {{ version = \"={MLX_SYS}\"");
     assert!(manifest.contains(&pin), "no {pin:?} in Cargo.toml");
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use model::model;
 use motet::config::EngineConfig;
-use motet::recovery::Fuses;
+use motet::fuse::Fuses;
 use motet::text::Message;
 use motet::{Engine, Request, Shutdown, TokenId, TokenStream};
 

@@ -180,7 +180,7 @@ async fn a_chat_is_restorable_before_what_asks_the_assistant_to_speak() {
                 assert_eq!(found, expected, "{layers:?}: turn {turn}, {again}");
             }
             let tree = engine.cache_tree(None).await.expect("the engine is whole");
-            let kept = |node: &&motet::cache::NodeView| {
+            let kept = |node: &&motet_core::cache::NodeView| {
                 node.restore_point && node.tokens_before + node.tokens.len() == so_far
             };
             assert_eq!(tree.nodes.iter().filter(kept).count(), 1, "turn {turn}");

@@ -9,10 +9,10 @@ use std::sync::{Mutex, OnceLock};
 use common::{bytes, until};
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use motet::config::EngineConfig;
+use motet::fuse::Fuses;
 use motet::grammar::GrammarSource;
 use motet::model::LayerKind;
 use motet::model::oracle::{Faults, Oracle, OracleConfig, StepFault};
-use motet::recovery::Fuses;
 use motet::text::Message;
 use motet::{Engine, HealthState, Request, Shutdown, TokenId};
 

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use motet::cache::{Begin, CacheCore, Message, Salt};
+use motet::cache::Salt;
 use motet::config::{CacheConfig, EngineConfig};
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::model::{Extent, Model};
 use motet::request::FinishReason;
 use motet::watch::{EVENTS_MAX, EngineEvent, NODES_MAX, SEQUENCES_MAX, SPANS_MAX, Tier, TrieNode};
 use motet::{Engine, Request, SequenceId, Shutdown, UserId};
+use motet_core::cache::{Begin, CacheCore, Message};
 
 async fn engine(config: EngineConfig) -> Engine {
     let oracle = || Ok(Oracle::new(OracleConfig::default()).expect("a valid oracle"));

@@ -176,7 +176,7 @@ pub(crate) fn profile(_path: &Path, _quick: bool) -> Result<()> {
 mod mlx {
     use std::time::Instant;
 
-    use mlx_rs::{Array, memory, random};
+    use motet::model::mlx::mlx_rs::{Array, memory, random};
     use motet::model::mlx::{MlxModel, kernels};
 
     use super::Allocated;

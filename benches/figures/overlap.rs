@@ -3,10 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use motet::device::{Edit, Input, PlannedSpan, Table, Work};
+use motet::device::Table;
 use motet::model::sampling::{Draw, Sampling};
 use motet::model::{Model, Readout, Want};
 use motet::{SlotId, TokenId};
+use motet_core::protocol::{Edit, Input, PlannedSpan, Work};
 
 use crate::Result;
 

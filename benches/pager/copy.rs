@@ -10,7 +10,7 @@ use std::time::Instant;
 use motet::TokenId;
 use motet::model::oracle::Oracle;
 use motet::model::{Model, Packer, Parcel, Segment, Span, Want};
-use motet::pager::tiers::BufferPool;
+use motet::storage::tiers::BufferPool;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use motet::config::EngineConfig;
+use motet::fuse::Fuses;
 use motet::model::oracle::Oracle;
 use motet::model::{ModelError, ModelSpec};
-use motet::recovery::Fuses;
 use motet::{Engine, Request, TokenId};
 use rand_chacha::ChaCha8Rng;
 

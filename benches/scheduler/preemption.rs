@@ -8,7 +8,7 @@ use motet::model::Model;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::model::sampling::Sampling;
 use motet::request::Priority;
-use motet::scheduler::cost::StepCost;
+use motet_core::scheduler::cost::StepCost;
 use serde::Deserialize;
 
 use crate::Result;

@@ -7,7 +7,7 @@ use motet::config::{CacheConfig, SchedulerConfig};
 use motet::model::Model;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::request::Priority;
-use motet::scheduler::cost::StepCost;
+use motet_core::scheduler::cost::StepCost;
 use serde::Deserialize;
 
 use crate::Result;

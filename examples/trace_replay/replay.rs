@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use motet::SequenceId;
-use motet::cache::{Begin, CacheCore, Effect, Message};
 use motet::config::{CacheConfig, EvictionPolicy};
 use motet::model::{LayerGroup, LayerKind, ModelSpec};
+use motet_core::cache::{Begin, CacheCore, Effect, Message};
 
 use crate::trace::Trace;
 

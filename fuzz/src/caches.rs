@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use motet::cache::{Begin, CacheCore, Effect, Look, Message, Pin, Salt};
+use motet::cache::Salt;
 use motet::config::{CacheConfig, EvictionPolicy, SlotChoice};
 use motet::model::oracle::OracleConfig;
 use motet::model::{Extent, LayerKind, ModelSpec};
 use motet::{PinId, SegmentId, SequenceId, TokenId};
+use motet_core::cache::{Begin, CacheCore, Effect, Look, Message, Pin};
 
 use super::input::Input;
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use motet::CopyId;
 use motet::cache::Salt;
-use motet::pager::tiers::{BufferPool, DiskLimits, DiskTier, Label, Precision, Recovered, Tier};
+use motet::storage::tiers::{BufferPool, DiskLimits, DiskTier, Recovered, Tier};
+use motet_core::pager::{Label, Precision};
 
 use super::input::Input;
 use super::scratch::Scratch;

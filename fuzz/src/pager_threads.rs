@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use motet::CopyId;
-use motet::pager::tiers::{DiskTier, HostTier, Label};
-use motet::pager::{Done, Job, JobError, Lane, PagerStats, Task};
+use motet::pager::PagerStats;
+use motet::storage::tiers::{DiskTier, HostTier};
+use motet_core::pager::{Done, Job, JobError, Label, Lane, Task};
 
 use super::input::Input;
 

@@ -10,10 +10,12 @@ use std::time::Duration;
 use motet::config::{DiskConfig, PagerConfig};
 use motet::model::oracle::OracleConfig;
 use motet::model::{Extent, LayerKind, ModelSpec};
-use motet::pager::tiers::{Label, Precision, PrefixDigest, SaltDigest};
-use motet::pager::{Effect, Message, Offer, PagerCore, Piece, Told, Want};
-use motet::shared::lease::LeaseWord;
 use motet::{CopyId, SegmentId, SequenceId, TokenId};
+use motet_core::cache::SaltDigest;
+use motet_core::lease::LeaseWord;
+use motet_core::pager::{
+    Effect, Label, Message, Offer, PagerCore, Piece, Precision, PrefixDigest, Told, Want,
+};
 
 use super::input::Input;
 use super::pager_threads::Threads;

@@ -2,9 +2,9 @@
 //! drain waits until all are.
 
 use motet::UserId;
-use motet::plant::Plant;
-use motet::shared::admission::{Admission, Refusal};
-use motet::shared::users::UserLimits;
+use motet_sync::admission::{Admission, Refusal};
+use motet_sync::primitives::plant::Plant;
+use motet_sync::users::UserLimits;
 
 use crate::world::{Guarded, model, mpsc, thread};
 

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use motet::cache::{Begin, CacheCore, Effect, Message, Salt};
+use motet::cache::Salt;
 use motet::config::{CacheConfig, EvictionPolicy, PagerConfig};
 use motet::model::oracle::OracleConfig;
 use motet::model::{LayerKind, ModelSpec};
-use motet::pager::{self, Told};
 use motet::{CopyId, SegmentId, SequenceId, SlotId, TokenId};
+use motet_core::cache::{Begin, CacheCore, Effect, Message};
+use motet_core::pager::{self, Told};
 
 use super::paper::{Paper, Written};
 

@@ -8,18 +8,20 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-use motet::cache::{CacheCore, Salt};
+use motet::cache::Salt;
 use motet::config::{CacheConfig, SchedulerConfig};
-use motet::device::{Outcome, Table, Work};
+use motet::device::Table;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::model::sampling::Sampling;
 use motet::model::{LayerKind, Model};
-use motet::plant::Plant;
 use motet::request::{ContextLimit, Priority};
-use motet::scheduler::{Effect, Event, SchedulerCore, Submission};
-use motet::shared::cancel::CancelWord;
-use motet::shared::credits::Credits;
 use motet::{SequenceId, TokenId, UserId};
+use motet_core::cache::CacheCore;
+use motet_core::protocol::{Outcome, Work};
+use motet_core::scheduler::{Effect, Event, SchedulerCore, Submission};
+use motet_sync::cancel::CancelWord;
+use motet_sync::credits::Credits;
+use motet_sync::primitives::plant::Plant;
 
 use crate::world::{model, mpsc, spawn_deep, thread};
 

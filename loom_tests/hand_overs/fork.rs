@@ -5,7 +5,7 @@
 //! any moment. Whoever begins holds it by the cache's lease, on the cache's thread.
 
 use motet::config::PagerConfig;
-use motet::plant::Plant;
+use motet_sync::primitives::plant::Plant;
 
 use super::cache_owner::pager_config;
 use super::paged::run;

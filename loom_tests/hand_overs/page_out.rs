@@ -1,7 +1,7 @@
 //! A segment is copied out under the pager's lease, while a newcomer leases it as well and
 //! another needs its room.
 
-use motet::plant::Plant;
+use motet_sync::primitives::plant::Plant;
 
 use super::cache_owner::pager_config;
 use super::paged::run;

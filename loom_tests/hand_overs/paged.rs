@@ -9,8 +9,7 @@ use std::time::Duration;
 use motet::CopyId;
 use motet::config::PagerConfig;
 use motet::model::ModelSpec;
-use motet::pager::tiers::Precision;
-use motet::pager::{self, Done, Job, PagerCore, Task, Told};
+use motet_core::pager::{self, Done, Job, PagerCore, Precision, Task, Told};
 
 use super::cache_owner::{Ask, CacheOwner, DEVICE_TOKENS, Place, Prompt};
 use super::paper::Written;

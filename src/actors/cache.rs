@@ -28,16 +28,17 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::pager::{AwaitWritten, PagerActor};
-use crate::SequenceId;
-use crate::cache::{
-    BlockEvent, CacheCore, CacheError, CacheStats, Effect, Message, Salt, TreeView,
-};
 use crate::engine::BlockBatch;
 use crate::error::FollowError;
-use crate::pager::{self, CopyView};
-use crate::recovery::{Breaker, Fault, Fuse, Verdict};
+use crate::fuse::Fuse;
 use crate::simulation::Simulation;
-use crate::watch::TrieView;
+use motet_core::SequenceId;
+use motet_core::cache::{
+    BlockEvent, CacheCore, CacheError, CacheStats, Effect, Message, Salt, TreeView,
+};
+use motet_core::pager::{self, CopyView};
+use motet_core::recovery::{Breaker, Fault, Verdict};
+use motet_core::snapshot::TrieView;
 
 /// After so long a pager whose mailbox was full is told again.
 const RETRY: Duration = Duration::from_millis(1);
@@ -457,8 +458,8 @@ mod tests {
     use kameo::actor::Spawn;
 
     use super::*;
-    use crate::config::{CacheConfig, RecoveryConfig};
-    use crate::model::oracle::OracleConfig;
+    use motet_core::config::{CacheConfig, RecoveryConfig};
+    use motet_model::oracle::OracleConfig;
 
     /// Where there is no time, each of its waits panics.
     #[test]

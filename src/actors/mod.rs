@@ -14,6 +14,7 @@
 //! channel is full is written beside the channel. So the graph of waits has no
 //! cycle, and a slow caller holds up nobody but itself.
 
+pub(crate) mod breakdown;
 pub(crate) mod cache;
 pub(crate) mod pager;
 pub(crate) mod scheduler;

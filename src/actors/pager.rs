@@ -32,12 +32,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::cache::CacheActor;
-use crate::cache;
-use crate::pager::carrier::Carriers;
-use crate::pager::{CopyView, Done, Effect, Ledger, Message, PagerCore, PagerStats, Told};
-use crate::recovery::{Breaker, Fault, Fuse, Verdict};
+use crate::fuse::Fuse;
 use crate::simulation::Simulation;
+use crate::storage::carrier::Carriers;
 use crate::telemetry::Telemetry;
+use motet_core::cache;
+use motet_core::pager::{CopyView, Done, Effect, Ledger, Message, PagerCore, PagerStats, Told};
+use motet_core::recovery::{Breaker, Fault, Verdict};
 
 /// Jobs that may be done and not heard of.
 pub(crate) const DONE_MAX: usize = 64;

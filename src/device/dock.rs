@@ -17,10 +17,10 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 use tokio::time::Instant;
 
-use crate::CopyId;
-use crate::model::ModelError;
-use crate::sync::plant::{Plant, planted};
-use crate::sync::{Arc, Bell, Mutex, MutexGuard, Ringer, bell};
+use motet_core::CopyId;
+use motet_core::protocol::ModelError;
+use motet_sync::primitives::plant::{Plant, planted};
+use motet_sync::primitives::{Arc, Bell, Mutex, MutexGuard, Ringer, bell};
 
 /// Exports that may wait at once: more than are ever asked for before the device loses
 /// everything.

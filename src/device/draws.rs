@@ -1,10 +1,9 @@
 //! What slots draw: the drawings that a step is given, and what comes of them.
 
 use super::table::{Last, Table};
-use super::work::{DrawerStart, PlannedSpan};
-use crate::grammar::GrammarError;
-use crate::model::sampling::{Drawer, Drawing};
-use crate::model::{Model, Readout, Want};
+use motet_core::protocol::{DrawerStart, GrammarError, PlannedSpan, Readout, Want};
+use motet_model::Model;
+use motet_model::sampling::{Drawer, Drawing};
 
 impl<M: Model> Table<M> {
     pub(super) fn start(&mut self, drawers: Vec<DrawerStart>) {

@@ -6,125 +6,9 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use super::table::{DeviceSlot, Table};
-use crate::model::{Model, ModelError, Segment, Tail};
-use crate::{CopyId, SegmentId, SlotId};
-
-/// A change to what the device holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Edit {
-    /// A new slot on a path of sealed segments, with an empty tail.
-    Open {
-        /// The slot.
-        slot: SlotId,
-        /// Its path, from the first token on.
-        path: Vec<SegmentId>,
-        /// Tokens that its tail is expected to grow to.
-        room: usize,
-    },
-    /// The first tokens of a slot's tail become a segment at the end of its path.
-    Seal {
-        /// The slot.
-        slot: SlotId,
-        /// How many tokens.
-        tokens: usize,
-        /// The segment's name.
-        segment: SegmentId,
-    },
-    /// The first tokens of a slot's tail are given up for sealed segments that hold the
-    /// same, at the end of its path.
-    Adopt {
-        /// The slot.
-        slot: SlotId,
-        /// How many tokens.
-        tokens: usize,
-        /// The segments, in order.
-        path: Vec<SegmentId>,
-    },
-    /// A segment becomes two, in every path that it is part of.
-    Split {
-        /// The segment, which is gone afterwards.
-        segment: SegmentId,
-        /// Tokens in the upper part.
-        at: usize,
-        /// The upper part's name.
-        upper: SegmentId,
-        /// The lower part's name.
-        lower: SegmentId,
-    },
-    /// Two segments become one, in every path that `lower` follows `upper` in.
-    Merge {
-        /// The upper part, which is gone afterwards.
-        upper: SegmentId,
-        /// The lower part, which is gone afterwards.
-        lower: SegmentId,
-        /// The whole's name.
-        segment: SegmentId,
-    },
-    /// A segment gives way to another of the same tokens, in every path that it is part
-    /// of.
-    Replace {
-        /// The segment, which is gone afterwards.
-        segment: SegmentId,
-        /// The other, which holds all that it does.
-        by: SegmentId,
-    },
-    /// Tokens are taken out of a slot, and what follows them moves in: see
-    /// [`Model::remove`].
-    Remove {
-        /// The slot.
-        slot: SlotId,
-        /// Segments at the start of its path that stay; what the others held is the
-        /// tail's from now on.
-        kept: usize,
-        /// The tokens, as offsets in the slot.
-        removed: Range<usize>,
-    },
-    /// The slot is given up, and some of its tail's tokens become a segment, in the tail's
-    /// own memory.
-    Retire {
-        /// The slot.
-        slot: SlotId,
-        /// The tokens, as offsets in its tail.
-        tokens: Range<usize>,
-        /// The segment's name.
-        segment: SegmentId,
-    },
-    /// The slot and its tail are given up.
-    Close {
-        /// The slot.
-        slot: SlotId,
-    },
-    /// The segment is given up; paths that it is part of keep it until they close.
-    Drop {
-        /// The segment.
-        segment: SegmentId,
-    },
-    /// The segment's state is handed over at the dock. It stays.
-    Export {
-        /// The segment.
-        segment: SegmentId,
-        /// The name under which it is handed over.
-        copy: CopyId,
-    },
-    /// A copy of some of a slot's tail is handed over at the dock. The tail stays.
-    CopyOut {
-        /// The slot.
-        slot: SlotId,
-        /// The tokens, as offsets in its tail; all were computed by steps that have landed.
-        tokens: Range<usize>,
-        /// The name under which it is handed over.
-        copy: CopyId,
-    },
-    /// What waits at the dock is taken in.
-    Import {
-        /// The name under which it waits.
-        copy: CopyId,
-        /// Which of its tokens; the others are given up.
-        range: Range<usize>,
-        /// The segment's name.
-        segment: SegmentId,
-    },
-}
+use motet_core::protocol::{Edit, ModelError};
+use motet_core::{CopyId, SegmentId, SlotId};
+use motet_model::{Model, Segment, Tail};
 
 /// What is lost with an edit that fails.
 pub(super) struct Stakes {
@@ -138,85 +22,83 @@ pub(super) struct Stakes {
     pub(super) used_up: SmallVec<[SegmentId; 2]>,
 }
 
-impl Edit {
-    /// What is lost with it when it fails.
-    pub(super) fn stakes(&self) -> Stakes {
-        let mut stakes = Stakes {
-            slot: self.changed_slot(),
-            closes: matches!(self, Self::Retire { .. }),
-            made: SmallVec::new(),
-            used_up: SmallVec::new(),
-        };
-        match self {
-            Self::Seal { segment, .. }
-            | Self::Retire { segment, .. }
-            | Self::Import { segment, .. } => stakes.made.push(*segment),
-            Self::Split {
-                segment,
-                upper,
-                lower,
-                ..
-            } => {
-                stakes.made.extend([*upper, *lower]);
-                stakes.used_up.push(*segment);
-            }
-            Self::Merge {
-                upper,
-                lower,
-                segment,
-            } => {
-                stakes.made.push(*segment);
-                stakes.used_up.extend([*upper, *lower]);
-            }
-            Self::Replace { segment, .. } => stakes.used_up.push(*segment),
-            Self::Open { .. }
-            | Self::Adopt { .. }
-            | Self::Remove { .. }
-            | Self::Close { .. }
-            | Self::Drop { .. }
-            | Self::CopyOut { .. }
-            | Self::Export { .. } => {}
+/// What is lost with it when it fails.
+pub(super) fn stakes(edit: &Edit) -> Stakes {
+    let mut stakes = Stakes {
+        slot: changed_slot(edit),
+        closes: matches!(edit, Edit::Retire { .. }),
+        made: SmallVec::new(),
+        used_up: SmallVec::new(),
+    };
+    match edit {
+        Edit::Seal { segment, .. }
+        | Edit::Retire { segment, .. }
+        | Edit::Import { segment, .. } => stakes.made.push(*segment),
+        Edit::Split {
+            segment,
+            upper,
+            lower,
+            ..
+        } => {
+            stakes.made.extend([*upper, *lower]);
+            stakes.used_up.push(*segment);
         }
-        stakes
-    }
-
-    /// The slot that it changes, if it changes one and does not only close it.
-    pub(super) fn changed_slot(&self) -> Option<SlotId> {
-        match self {
-            Self::Open { slot, .. }
-            | Self::Seal { slot, .. }
-            | Self::Adopt { slot, .. }
-            | Self::Remove { slot, .. }
-            | Self::Retire { slot, .. } => Some(*slot),
-            Self::Split { .. }
-            | Self::Merge { .. }
-            | Self::Replace { .. }
-            | Self::Close { .. }
-            | Self::Drop { .. }
-            | Self::CopyOut { .. }
-            | Self::Export { .. }
-            | Self::Import { .. } => None,
+        Edit::Merge {
+            upper,
+            lower,
+            segment,
+        } => {
+            stakes.made.push(*segment);
+            stakes.used_up.extend([*upper, *lower]);
         }
+        Edit::Replace { segment, .. } => stakes.used_up.push(*segment),
+        Edit::Open { .. }
+        | Edit::Adopt { .. }
+        | Edit::Remove { .. }
+        | Edit::Close { .. }
+        | Edit::Drop { .. }
+        | Edit::CopyOut { .. }
+        | Edit::Export { .. } => {}
     }
+    stakes
+}
 
-    /// Segments that must be there for it.
-    pub(super) fn read(&self) -> impl Iterator<Item = SegmentId> + '_ {
-        let (path, others): (&[SegmentId], [Option<SegmentId>; 2]) = match self {
-            Self::Open { path, .. } | Self::Adopt { path, .. } => (path, [None, None]),
-            Self::Split { segment, .. } => (&[], [Some(*segment), None]),
-            Self::Merge { upper, lower, .. } => (&[], [Some(*upper), Some(*lower)]),
-            Self::Replace { segment, by } => (&[], [Some(*segment), Some(*by)]),
-            Self::Seal { .. }
-            | Self::Remove { .. }
-            | Self::Retire { .. }
-            | Self::Close { .. }
-            | Self::Drop { .. }
-            | Self::CopyOut { .. }
-            | Self::Export { .. }
-            | Self::Import { .. } => (&[], [None, None]),
-        };
-        path.iter().copied().chain(others.into_iter().flatten())
+/// The slot that it changes, if it changes one and does not only close it.
+pub(super) fn changed_slot(edit: &Edit) -> Option<SlotId> {
+    match edit {
+        Edit::Open { slot, .. }
+        | Edit::Seal { slot, .. }
+        | Edit::Adopt { slot, .. }
+        | Edit::Remove { slot, .. }
+        | Edit::Retire { slot, .. } => Some(*slot),
+        Edit::Split { .. }
+        | Edit::Merge { .. }
+        | Edit::Replace { .. }
+        | Edit::Close { .. }
+        | Edit::Drop { .. }
+        | Edit::CopyOut { .. }
+        | Edit::Export { .. }
+        | Edit::Import { .. } => None,
     }
+}
+
+/// Segments that must be there for it.
+pub(super) fn read(edit: &Edit) -> impl Iterator<Item = SegmentId> + '_ {
+    let (path, others): (&[SegmentId], [Option<SegmentId>; 2]) = match edit {
+        Edit::Open { path, .. } | Edit::Adopt { path, .. } => (path, [None, None]),
+        Edit::Split { segment, .. } => (&[], [Some(*segment), None]),
+        Edit::Merge { upper, lower, .. } => (&[], [Some(*upper), Some(*lower)]),
+        Edit::Replace { segment, by } => (&[], [Some(*segment), Some(*by)]),
+        Edit::Seal { .. }
+        | Edit::Remove { .. }
+        | Edit::Retire { .. }
+        | Edit::Close { .. }
+        | Edit::Drop { .. }
+        | Edit::CopyOut { .. }
+        | Edit::Export { .. }
+        | Edit::Import { .. } => (&[], [None, None]),
+    };
+    path.iter().copied().chain(others.into_iter().flatten())
 }
 
 impl<M: Model> Table<M> {

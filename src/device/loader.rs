@@ -14,10 +14,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::dock::Dock;
 use super::table::panic_text;
-use super::{Device, WORK_IN_FLIGHT_MAX, serve, simulated};
-use crate::model::{Model, ModelError, ModelSpec, Parcel};
-use crate::recovery::Fuse;
+use super::{Device, serve, simulated};
+use crate::fuse::Fuse;
 use crate::simulation::{Simulation, Way};
+use motet_core::protocol::{ModelError, ModelSpec, WORK_IN_FLIGHT_MAX};
+use motet_model::{Model, Parcel};
 
 /// Loads the model again, on a new device thread. Clones share the thread that is waited
 /// for.

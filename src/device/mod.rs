@@ -22,7 +22,6 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod turn;
-mod work;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,16 +31,15 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 pub use dock::{Arrived, Dock, ExportQueue, Leaving, NextExport, Quay, dock};
-pub use edit::Edit;
 pub use loader::{Loader, Loading};
 pub use table::Table;
 pub(crate) use table::panic_text;
-pub use work::{DrawerStart, Failure, Input, Lost, Outcome, PlannedSpan, WORK_IN_FLIGHT_MAX, Work};
 
-use crate::model::{Model, ModelError, ModelSpec, Parcel};
-use crate::recovery::Fuse;
+use crate::fuse::Fuse;
 use crate::simulation::{Simulation, Way};
 use loader::Maker;
+use motet_core::protocol::{ModelError, ModelSpec, Outcome, Work};
+use motet_model::{Model, Parcel};
 use turn::Turn;
 
 /// The shortest time after which the thread looks whether a flight is ready.

@@ -6,10 +6,11 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use super::turn::Turn;
-use super::{Clock, Dock, Outcome, Table, Work};
-use crate::model::{Model, Parcel};
-use crate::recovery::Fuse;
+use super::{Clock, Dock, Table};
+use crate::fuse::Fuse;
 use crate::simulation::Simulation;
+use motet_core::protocol::{Outcome, Work};
+use motet_model::{Model, Parcel};
 
 /// Serves the scheduler until that ends it, as the device thread does.
 pub(super) async fn serve<M: Model>(

@@ -8,13 +8,15 @@ use std::slice;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::dock::{Dock, dock};
-use super::edit::{Edit, Stakes};
+use super::edit::{Stakes, changed_slot, read, stakes};
 use super::turn::{Progress, Turn, turn};
-use super::work::{DrawerStart, Failure, Input, Lost, PlannedSpan, WORK_IN_FLIGHT_MAX, Work};
-use crate::grammar::GrammarError;
-use crate::model::sampling::Drawer;
-use crate::model::{Feed, Model, ModelError, Parcel, Readout, Span, Want};
-use crate::{CopyId, SegmentId, SlotId, TokenId};
+use motet_core::protocol::{
+    DrawerStart, Edit, Failure, GrammarError, Input, Lost, ModelError, PlannedSpan, Readout,
+    WORK_IN_FLIGHT_MAX, Want, Work,
+};
+use motet_core::{CopyId, SegmentId, SlotId, TokenId};
+use motet_model::sampling::Drawer;
+use motet_model::{Feed, Model, Parcel, Span};
 
 /// Works in a row of which an edit may fail: then the device is not trusted any more.
 const FAILING_WORKS_MAX: u32 = 8;
@@ -384,7 +386,7 @@ impl<M: Model> Table<M> {
         }
         let mut failed = None;
         for edit in edits {
-            let stakes = edit.stakes();
+            let stakes = stakes(&edit);
             let edited = match self.lacks(&edit) {
                 true => Err(ModelError::Device("what it needs was lost".into())),
                 false => self.edit(model, edit),
@@ -414,11 +416,9 @@ impl<M: Model> Table<M> {
 
     /// Whether what an edit begins with was lost.
     fn lacks(&self, edit: &Edit) -> bool {
-        let slot = edit.changed_slot();
+        let slot = changed_slot(edit);
         slot.is_some_and(|slot| self.absent.slots.contains(&slot))
-            || edit
-                .read()
-                .any(|segment| self.absent.segments.contains(&segment))
+            || read(edit).any(|segment| self.absent.segments.contains(&segment))
     }
 
     /// An edit has failed: what it was to change or to make is not there.

@@ -4,12 +4,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::*;
-use crate::grammar::{Grammar, GrammarSource, GrammarVocabulary, MaskPool};
-use crate::model::oracle::{Oracle, OracleConfig, Soloist, StepFault};
-use crate::model::sampling::{Draw, DrawSpec, Sampling};
-use crate::model::{Readout, Segment, Want};
-use crate::recovery::Fuse;
-use crate::{CopyId, SegmentId, SlotId, TokenId};
+use crate::fuse::Fuse;
+use motet_core::protocol::{
+    Draw, DrawSpec, DrawerStart, Edit, Failure, Input, PlannedSpan, Readout, Sampling, Want,
+};
+use motet_core::{CopyId, SegmentId, SlotId, TokenId};
+use motet_model::Segment;
+use motet_model::oracle::{Oracle, OracleConfig, Soloist, StepFault};
+use motet_text::grammar::{Grammar, GrammarSource, GrammarVocabulary, MaskPool};
 
 const SLOT: SlotId = SlotId(1);
 const TWIN: SlotId = SlotId(2);
@@ -419,7 +421,7 @@ fn a_launch_that_fails_leaves_the_step_under_way() {
 #[tokio::test]
 async fn two_works_at_once() {
     let config = OracleConfig {
-        cost: crate::model::oracle::StepCost {
+        cost: motet_model::oracle::StepCost {
             base: Duration::from_millis(20),
             ..Default::default()
         },
@@ -551,7 +553,7 @@ fn a_drawer_that_fails_fails_its_own_span_only() {
     let source = GrammarSource::Regex("ab".into());
     let grammar = Grammar::compile(&source, &vocabulary, &pool).expect("it compiles");
     let (config, drawn) = drawn_with(DrawSpec {
-        grammar: Some(grammar),
+        grammar: Some(Arc::new(grammar)),
         ..DrawSpec::default()
     });
     let truth = config.solo(&[4], 4, Sampling::GREEDY);

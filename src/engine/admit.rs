@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::spell::Spelling;
-use crate::TokenId;
-use crate::cache::shift;
 use crate::error::SubmitError;
-use crate::request::{ContextLimit, Prompt, Request, field_error};
+use crate::request::{Prompt, Request, field_error};
+use motet_core::TokenId;
+use motet_core::cache::shift;
+use motet_core::protocol::ContextLimit;
 
 /// Outputs that shift their context are no longer than so many contexts: what runs
 /// longer has lost its end, and its place is wanted.

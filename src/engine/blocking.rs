@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 use tokio::sync::oneshot;
 
-use crate::UserId;
+use motet_core::UserId;
 
 /// How much may wait.
 #[derive(Clone, Copy, Debug)]

@@ -5,10 +5,11 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::config::{CacheConfig, EngineConfig, WorstCase};
 use crate::device::panic_text;
 use crate::error::StartError;
-use crate::model::{MemoryLeft, Model, ModelError};
+use motet_core::config::{CacheConfig, EngineConfig, WorstCase};
+use motet_core::protocol::ModelError;
+use motet_model::{MemoryLeft, Model};
 
 /// Chosen budgets are whole multiples of this.
 const GRAIN_BYTES: usize = 1 << 20;

@@ -17,14 +17,12 @@ use tokio::sync::oneshot;
 use super::Engine;
 use super::blocking::{Blocking, TurnLimits, Undone};
 use super::newcomer::user_id;
-use crate::UserId;
 use crate::error::{QueueLimit, SubmitError};
-use crate::grammar::{
-    Grammar, GrammarError, GrammarLimits, GrammarSource, GrammarVocabulary, MaskPool,
-};
-use crate::model::sampling::DrawSpec;
 use crate::request::Request;
-use crate::text::TextCodec;
+use motet_core::UserId;
+use motet_core::protocol::{DrawSpec, GrammarError, GrammarLimits, TokenConstraint};
+use motet_text::TextCodec;
+use motet_text::grammar::{Grammar, GrammarSource, GrammarVocabulary, MaskPool};
 
 /// Threads that compute masks. One mask takes less than a step on most models, and each
 /// sequence wants one a step.
@@ -122,6 +120,10 @@ impl Grammars {
     }
 }
 
+fn constraint(grammar: Grammar) -> Arc<dyn TokenConstraint> {
+    Arc::new(grammar)
+}
+
 /// What came of a compilation, as its caller is told it.
 fn told(
     kind: &'static str,
@@ -150,7 +152,7 @@ impl Engine {
             output_tokens_min: request.output_tokens_min,
             end_tokens: self.end_tokens(request).to_vec(),
             logprobs: request.logprobs,
-            grammar: self.grammar(request).await?,
+            grammar: self.grammar(request).await?.map(constraint),
         };
         let wants_more = !spec.is_empty() || request.sampling.has_penalties();
         Ok(wants_more.then(|| Arc::new(spec)))

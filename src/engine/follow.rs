@@ -6,8 +6,8 @@ use tokio::sync::mpsc;
 
 use super::Engine;
 use crate::actors::cache::Follow;
-use crate::cache::BlockEvent;
 use crate::error::FollowError;
+use motet_core::cache::BlockEvent;
 
 /// Batches that may wait for a reader; those beyond are lost to it. There is about one for
 /// each sequence that ends.
@@ -51,7 +51,7 @@ impl Engine {
     /// computed for it.
     ///
     /// The events hold tokens, which is what users have said, and those of all tenants:
-    /// keep them as you keep that, or leave out what has a [`Salt`](crate::cache::Salt).
+    /// keep them as you keep that, or leave out what has a [`Salt`](motet_core::cache::Salt).
     ///
     /// # Errors
     ///

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::Engine;
-use crate::shared::heartbeat::Pulse;
+use motet_sync::heartbeat::Pulse;
 
 /// How an engine is, at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]

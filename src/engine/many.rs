@@ -8,9 +8,10 @@ use tokio::task::JoinSet;
 use super::admit::Admitted;
 use super::{Engine, Later};
 use crate::actors::scheduler::SubmitMany;
-use crate::error::{BestOfError, GenerateError, SubmitError};
+use crate::error::{BestOfError, SubmitError};
 use crate::request::{Completion, Request, field_error};
 use crate::stream::TokenStream;
+use motet_core::protocol::GenerateError;
 
 impl Engine {
     /// Takes a request in that wants several outputs: [`Request::n`], or
@@ -154,7 +155,8 @@ fn best(mut completions: Vec<Completion>, n: usize) -> Vec<Completion> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{Finish, FinishReason, TokenLogprobs, Usage};
+    use crate::request::TokenLogprobs;
+    use motet_core::protocol::{Finish, FinishReason, Usage};
 
     fn completion(name: &str, logprobs: &[f32]) -> Completion {
         let logprobs = logprobs.iter().map(|logprob| TokenLogprobs {
@@ -165,10 +167,7 @@ mod tests {
             tokens: Vec::new(),
             text: name.into(),
             logprobs: logprobs.collect(),
-            finish: Finish {
-                reason: FinishReason::Length,
-                usage: Usage::default(),
-            },
+            finish: Finish::new(FinishReason::Length, Usage::default()),
         }
     }
 

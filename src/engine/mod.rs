@@ -35,22 +35,23 @@ use kameo::actor::{ActorRef, WeakActorRef};
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::Instant;
 
+use crate::actors::breakdown::Breakdown;
 use crate::actors::cache::CacheActor;
 use crate::actors::scheduler::{Abort, Fork, Scheduler};
-use crate::config::EngineConfig;
 use crate::device::Loader;
 use crate::error::SubmitError;
-use crate::model::{Model, ModelError, ModelSpec};
-use crate::recovery::Breakdown;
 use crate::request::{CacheUse, Request, field_error};
-use crate::scheduler;
-use crate::shared::admission::Admission;
-use crate::shared::heartbeat::Heartbeat;
 use crate::stream::TokenStream;
-use crate::sync::AtomicUsize;
 use crate::telemetry::{EngineStats, Telemetry};
-use crate::text::TextCodec;
 use crate::watch::Watching;
+use motet_core::config::EngineConfig;
+use motet_core::protocol::{ModelError, ModelSpec};
+use motet_core::{UserId, scheduler};
+use motet_model::Model;
+use motet_sync::admission::Admission;
+use motet_sync::heartbeat::Heartbeat;
+use motet_sync::primitives::AtomicUsize;
+use motet_text::TextCodec;
 
 use blocking::Blocking;
 use draws::Grammars;
@@ -72,7 +73,7 @@ type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub struct Engine {
     scheduler: ActorRef<Scheduler>,
     cache: WeakActorRef<CacheActor>,
-    admission: Admission,
+    admission: Admission<UserId>,
     left: Arc<Notify>,
     telemetry: Arc<Telemetry>,
     heartbeat: Heartbeat,
@@ -106,7 +107,7 @@ pub enum Shutdown {
     /// it up.
     Finish,
     /// All sequences end now; their callers get
-    /// [`GenerateError::Shutdown`](crate::error::GenerateError::Shutdown).
+    /// [`GenerateError::Shutdown`](motet_core::protocol::GenerateError::Shutdown).
     Abort,
 }
 
@@ -147,14 +148,14 @@ impl Engine {
     ///
     /// It has the source's `cache`, `cache_salt` and `at_context_limit`; all else is as
     /// `request` says, its restore points counted from what it appends. Its
-    /// [`Usage`](crate::request::Usage) counts what it continues as prompt;
+    /// [`Usage`](motet_core::protocol::Usage) counts what it continues as prompt;
     /// [`TokenStream::prompt_tokens`] counts what it appends.
     ///
     /// # Errors
     ///
     /// [`SubmitError`] as for [`submit`](Engine::submit), and when the source is
     /// another engine's or a conversation is appended. The stream fails with
-    /// [`GenerateError`](crate::error::GenerateError) when the source is over or has
+    /// [`GenerateError`](motet_core::protocol::GenerateError) when the source is over or has
     /// fewer than `at` tokens.
     ///
     /// # Cancel safety
@@ -247,7 +248,7 @@ impl Engine {
     }
 
     /// Takes no new requests and ends those inside: their callers get
-    /// [`GenerateError::Shutdown`](crate::error::GenerateError::Shutdown). For whoever shares
+    /// [`GenerateError::Shutdown`](motet_core::protocol::GenerateError::Shutdown). For whoever shares
     /// the engine with tasks that hold it until their streams end, and cannot
     /// [shut it down](Engine::shutdown) before.
     ///

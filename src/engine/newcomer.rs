@@ -13,19 +13,18 @@ use super::admit::Admitted;
 use super::upkeep::salt;
 use crate::actors::scheduler::Submit;
 use crate::actors::sequence::{Guest, PREFILL_PIECES_MAX, Sequence, SequenceArgs};
-use crate::cache::Salt;
-use crate::device::WORK_IN_FLIGHT_MAX;
 use crate::error::{QueueLimit, SubmitError};
-use crate::model::sampling::DrawSpec;
 use crate::request::{CacheUse, Request, field_error};
-use crate::scheduler::Submission;
-use crate::shared::admission::Refusal;
-use crate::shared::cancel::CancelWord;
-use crate::shared::credits::Credits;
 use crate::stream::TokenStream;
-use crate::sync::Ordering;
-use crate::text::TextOutput;
-use crate::{SequenceId, TokenId, UserId};
+use motet_core::cache::Salt;
+use motet_core::protocol::{DrawSpec, WORK_IN_FLIGHT_MAX};
+use motet_core::scheduler::Submission;
+use motet_core::{SequenceId, TokenId, UserId};
+use motet_sync::admission::Refusal;
+use motet_sync::cancel::CancelWord;
+use motet_sync::credits::Credits;
+use motet_sync::primitives::Ordering;
+use motet_text::TextOutput;
 
 /// News to a sequence that are no tokens, and kameo's own signals.
 const NEWS_BESIDE_MAX: usize = 16;

@@ -7,19 +7,22 @@ use kameo::actor::{ActorRef, Spawn, WeakActorRef};
 use kameo::mailbox;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::CopyId;
 use crate::actors::cache::{Attach, CacheActor};
 use crate::actors::pager::{DONE_MAX, PAGER_MAILBOX_MAX, PagerActor, PagerArgs};
-use crate::config::{ConfigError, PagerConfig, Precision, RecoveryConfig};
 use crate::device::Quay;
 use crate::error::StartError;
-use crate::model::{Extent, Model, ModelSpec, Packer, Parcel};
-use crate::pager::carrier::{Carriers, Host, Stores};
-use crate::pager::tiers::{BufferPool, DiskLimits, DiskTier, Label};
-use crate::pager::{Done, Ledger, PagerCore, Sizes};
-use crate::recovery::{Breaker, Fuse};
+use crate::fuse::Fuse;
 use crate::simulation::Simulation;
+use crate::storage::carrier::{Carriers, Host, Stores};
+use crate::storage::tiers::precision::EightBits;
+use crate::storage::tiers::{BufferPool, DiskLimits, DiskTier};
 use crate::telemetry::Telemetry;
+use motet_core::CopyId;
+use motet_core::config::{ConfigError, PagerConfig, Precision, RecoveryConfig};
+use motet_core::pager::{Done, Label, Ledger, PagerCore, Sizes};
+use motet_core::protocol::{Extent, ModelSpec};
+use motet_core::recovery::Breaker;
+use motet_model::{Model, Packer, Parcel};
 
 /// Host memory that waits for the next copy, at most, as a part of all.
 const SPARE_PART: usize = 8;
@@ -195,7 +198,7 @@ fn sizes<K: Packer>(packer: K, precision: Precision) -> Result<Sizes, StartError
         let full = packer.packed_bytes(extent);
         let eight = packer
             .floats(extent)
-            .and_then(|floats| floats.eight_bytes(full));
+            .and_then(|floats| EightBits(floats).eight_bytes(full));
         match eight.filter(|eight| precision == Precision::Eight && *eight < full) {
             Some(eight) => (eight, Precision::Eight),
             None => (full, Precision::Full),

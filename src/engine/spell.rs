@@ -12,11 +12,12 @@ use serde_json::Value;
 use super::Engine;
 use super::blocking::Undone;
 use super::newcomer::user_id;
-use crate::TokenId;
-use crate::cache::trie::common_prefix;
 use crate::error::{QueueLimit, SubmitError};
-use crate::request::{ContextLimit, Prompt, Request, field_error};
-use crate::text::{Chat, TextCodec, TextError, TextRoom};
+use crate::request::{Prompt, Request, field_error};
+use motet_core::TokenId;
+use motet_core::cache::trie::common_prefix;
+use motet_core::protocol::ContextLimit;
+use motet_text::{Chat, TextCodec, TextError, TextRoom};
 
 /// Text of at most so many bytes is tokenised where it is submitted: that takes as long as
 /// a few messages between actors.
@@ -54,7 +55,7 @@ impl Engine {
     /// them: of a prompt as [`submit`](Engine::submit) reads it, or, without `as_prompt`,
     /// of text that goes on after other tokens and of a conversation that does not ask
     /// the assistant to speak. Long texts wait for their `user`'s turn on the threads that
-    /// [`TextConfig`](crate::config::TextConfig) sets up.
+    /// [`TextConfig`](motet_core::config::TextConfig) sets up.
     ///
     /// # Errors
     ///
@@ -417,7 +418,7 @@ fn json_weight(value: &Value) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::oracle::{Oracle, OracleConfig};
+    use motet_model::oracle::{Oracle, OracleConfig};
 
     #[tokio::test]
     async fn what_panics_is_named_in_the_error() {

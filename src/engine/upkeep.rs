@@ -6,14 +6,14 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::Engine;
-use crate::PinId;
 use crate::actors::cache::{AwaitFlushed, Inspect};
 use crate::actors::scheduler::Upkeep;
-use crate::cache::{CacheError, Flush, Message, Pin, Salt, TreeView};
 use crate::error::{FlushError, KeepError, SubmitError};
-use crate::model::Extent;
-use crate::request::{CacheUse, ContextLimit, Prompt, Request, Usage, field_error};
-use crate::sync::Ordering;
+use crate::request::{CacheUse, Prompt, Request, field_error};
+use motet_core::PinId;
+use motet_core::cache::{CacheError, Flush, Message, Pin, Salt, TreeView};
+use motet_core::protocol::{ContextLimit, Extent, Usage};
+use motet_sync::primitives::Ordering;
 
 impl Engine {
     /// Computes a prompt's state, so that requests that begin with it start from the

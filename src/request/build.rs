@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{CacheUse, ContextLimit, Priority, Prompt, Request};
-use crate::TokenId;
-use crate::grammar::GrammarSource;
-use crate::model::sampling::Sampling;
-use crate::text::Chat;
+use super::{CacheUse, Prompt, Request};
+use motet_core::TokenId;
+use motet_core::protocol::{ContextLimit, Priority, Sampling};
+use motet_text::Chat;
+use motet_text::grammar::GrammarSource;
 
 impl Request {
     /// Continues text.

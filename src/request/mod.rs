@@ -16,14 +16,15 @@ use std::collections::BTreeMap;
 
 use tokio::time::Instant;
 
-use crate::TokenId;
-use crate::grammar::GrammarSource;
-use crate::model::sampling::Sampling;
-use crate::text::Chat;
+use motet_core::TokenId;
+use motet_core::protocol::Sampling;
+use motet_text::Chat;
+use motet_text::grammar::GrammarSource;
 
-pub use crate::cache::{Miss, MissReason};
-pub use crate::model::sampling::TokenLogprobs;
-pub use output::{Completion, Finish, FinishReason, Piece, Prefill, QueuePlace, Usage};
+pub use motet_core::cache::{Miss, MissReason};
+pub use motet_core::protocol::TokenLogprobs;
+pub use motet_core::protocol::{ContextLimit, Finish, FinishReason, Priority, QueuePlace, Usage};
+pub use output::{Completion, Piece, Prefill};
 pub(crate) use validate::field_error;
 
 /// One request: a prompt, and how to continue it.
@@ -72,7 +73,7 @@ pub struct Request {
     /// Outputs to choose the `n` from; at least `n`, and `n` if none.
     pub best_of: Option<usize>,
     /// Whose it is. Users of a class are served fairly, and each may be limited
-    /// ([`user_requests_max`](crate::config::SchedulerConfig::user_requests_max)); requests
+    /// ([`user_requests_max`](motet_core::config::SchedulerConfig::user_requests_max)); requests
     /// without a user are one user's.
     pub user: Option<String>,
     /// What its user's share is worth beside that of others; from 0.001 to 1000.
@@ -116,42 +117,6 @@ pub enum CacheUse {
     /// what must leave no trace. Its forks, and the outputs of one request, share among
     /// themselves while they live. A sequence that gives way computes everything again.
     Off,
-}
-
-/// The class of a request. A higher class starts before a lower one and may take its
-/// place; a class in which a request waits long has turns
-/// ([`ageing`](crate::config::SchedulerConfig::ageing)), and keeps its place in them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Priority {
-    /// Work that nobody waits for: batch jobs.
-    Background,
-    /// Most requests.
-    #[default]
-    Normal,
-    /// Somebody waits at the screen.
-    Urgent,
-}
-
-impl Priority {
-    /// Classes.
-    pub(crate) const COUNT: usize = Self::Urgent as usize + 1;
-}
-
-/// What happens when prompt and output fill the model's context.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum ContextLimit {
-    /// The output ends, with [`FinishReason::Length`].
-    #[default]
-    Stop,
-    /// The oldest tokens after the first `keep` are forgotten, half of what is not
-    /// kept at once, and the output goes on. What follows the gap was computed when
-    /// the gap was not there: an approximation, which no other request is given.
-    /// A prompt that is too long for the context loses its middle in the same way.
-    Shift {
-        /// Tokens at the beginning that stay, such as a system prompt; less than the
-        /// model's context.
-        keep: usize,
-    },
 }
 
 /// What to continue.

@@ -1,10 +1,7 @@
 //! Pieces, ends and whole outputs.
 
-use std::time::Duration;
-
-use crate::TokenId;
-use crate::cache::Miss;
-use crate::model::sampling::TokenLogprobs;
+use motet_core::TokenId;
+use motet_core::protocol::{Finish, TokenLogprobs};
 
 /// A token, and what has become certain with it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,54 +34,6 @@ pub struct Prefill {
     pub prompt_tokens: usize,
 }
 
-/// Why a sequence ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum FinishReason {
-    /// The model drew one of its end tokens (which is not part of the output), or the
-    /// output is all that its grammar allows.
-    EndToken,
-    /// The output is as long as it may be.
-    Length,
-    /// A stop string appeared.
-    StopString,
-    /// The model drew a stop token of the request, which is not part of the output.
-    StopToken,
-    /// The request's `finish_by` passed; what there is of the output is whole so far.
-    Deadline,
-    /// The caller left.
-    Cancelled,
-}
-
-/// How a sequence ended, and what it cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Finish {
-    /// Why it ended.
-    pub reason: FinishReason,
-    /// What it cost.
-    pub usage: Usage,
-}
-
-/// Tokens that a sequence used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Usage {
-    /// Tokens of the prompt.
-    pub prompt_tokens: usize,
-    /// Of these, tokens whose state was in the cache.
-    pub cached_tokens: usize,
-    /// Why no more of them were, where more had been computed, or was being computed.
-    pub miss: Option<Miss>,
-    /// Tokens that were taken out of the prompt, which was too long for the context, before
-    /// `prompt_tokens` were counted.
-    pub truncated_tokens: usize,
-    /// Tokens, of the prompt or generated, that were forgotten when the context was full.
-    pub shifted_tokens: usize,
-    /// Tokens generated.
-    pub output_tokens: usize,
-}
-
 /// A whole output, for callers who do not stream.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -100,17 +49,6 @@ pub struct Completion {
     pub finish: Finish,
 }
 
-/// Where a sequence stands in the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct QueuePlace {
-    /// Sequences that would start before it, as things stand; 0 is next.
-    pub position: usize,
-    /// How long until it starts, as things stand; none while nothing is known of how
-    /// long sequences take.
-    pub estimated_start: Option<Duration>,
-}
-
 impl Completion {
     /// The mean log probability of its tokens; none if none is known.
     #[must_use]
@@ -119,30 +57,6 @@ impl Completion {
         match self.logprobs.len() {
             0 => None,
             tokens => Some(logprobs.sum::<f64>() / tokens as f64),
-        }
-    }
-}
-
-impl FinishReason {
-    /// All reasons, in the order of their declaration.
-    pub(crate) const ALL: [Self; 6] = [
-        Self::EndToken,
-        Self::Length,
-        Self::StopString,
-        Self::StopToken,
-        Self::Deadline,
-        Self::Cancelled,
-    ];
-
-    /// Its name in metrics.
-    pub(crate) fn label(self) -> &'static str {
-        match self {
-            Self::EndToken => "end_token",
-            Self::Length => "length",
-            Self::StopString => "stop_string",
-            Self::StopToken => "stop_token",
-            Self::Deadline => "deadline",
-            Self::Cancelled => "cancelled",
         }
     }
 }

@@ -3,10 +3,10 @@
 use tokio::time::Instant;
 
 use super::{CacheUse, Request};
-use crate::TokenId;
 use crate::error::SubmitError;
-use crate::model::sampling::DrawSpec;
-use crate::text::StopStrings;
+use motet_core::TokenId;
+use motet_core::protocol::DrawSpec;
+use motet_text::StopStrings;
 
 /// Shares that are told apart without losing what is charged to rounding.
 const WEIGHTS: std::ops::RangeInclusive<f64> = 1e-3..=1e3;
@@ -212,7 +212,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::grammar::GrammarSource;
+    use motet_text::grammar::GrammarSource;
 
     const VOCAB_SIZE: usize = 100;
 

@@ -9,11 +9,11 @@ use metrics::{
     gauge, histogram,
 };
 
-use crate::cache::{Miss, MissReason};
-use crate::error::{GenerateError, SubmitError};
-use crate::pager::{Done, Task};
-use crate::recovery::Fault;
-use crate::request::FinishReason;
+use crate::error::SubmitError;
+use motet_core::cache::{Miss, MissReason};
+use motet_core::pager::{Done, Task};
+use motet_core::protocol::{FinishReason, GenerateError};
+use motet_core::recovery::Fault;
 
 /// The handles.
 pub(super) struct Metrics {

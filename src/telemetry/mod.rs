@@ -20,18 +20,18 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
-use crate::SequenceId;
-use crate::cache::{CacheStats, Miss};
-use crate::device::{Failure, Outcome, Work};
-use crate::error::{GenerateError, SubmitError};
-use crate::model::DeviceMemory;
-use crate::pager::{Done, PagerStats};
-use crate::recovery::Fault;
-use crate::request::{FinishReason, Usage};
-use crate::scheduler::SchedulerStats;
-use crate::sync::{AtomicUsize, Ordering};
+use crate::error::SubmitError;
 use crate::watch::{EVENTS_MAX, EngineEvent, Events};
 use metrics::Metrics;
+use motet_core::SequenceId;
+use motet_core::cache::{CacheStats, Miss};
+use motet_core::pager::{Done, PagerStats};
+use motet_core::protocol::{
+    DeviceMemory, Failure, FinishReason, GenerateError, Outcome, Usage, Work,
+};
+use motet_core::recovery::Fault;
+use motet_core::scheduler::SchedulerStats;
+use motet_sync::primitives::{AtomicUsize, Ordering};
 use prefill::PrefillRate;
 
 /// A picture of the engine at one moment. Sums run from the engine's start.

@@ -9,7 +9,7 @@ use ::metrics::{
 };
 
 use super::*;
-use crate::error::Withheld;
+use motet_core::protocol::Withheld;
 
 /// What a metric is, as the recorder is told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -183,10 +183,9 @@ fn what_happens_is_counted_once_and_by_its_reason() {
     telemetry.preempted(SequenceId(1));
     telemetry.preempted(SequenceId(2));
     assert_eq!(notebook.value("motet_num_preemptions_total", None), 2);
-    telemetry.scheduler(SchedulerStats {
-        paused: 3,
-        ..SchedulerStats::default()
-    });
+    let mut stats = SchedulerStats::default();
+    stats.paused = 3;
+    telemetry.scheduler(stats);
     let paused = f64::from_bits(notebook.value("motet_num_requests_paused", None));
     assert_eq!((paused, telemetry.sequences().2), (3.0, 3));
     telemetry.device_idle(second);

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
-use crate::SequenceId;
-use crate::cache::Miss;
-use crate::request::FinishReason;
+use motet_core::SequenceId;
+use motet_core::cache::Miss;
+use motet_core::protocol::FinishReason;
 
 /// Events that may wait for one watcher; beyond, it misses the oldest. At a thousand steps a
 /// second that is most of a second.

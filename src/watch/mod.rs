@@ -20,9 +20,10 @@ mod snapshot;
 mod tower;
 
 pub use event::{EVENTS_MAX, EngineEvent, Events, SPANS_MAX, SpanView, StepView};
-pub use snapshot::{
-    Budgets, HouseView, NODES_MAX, SEQUENCES_MAX, SequenceView, Snapshot, Stage, Tier, TrieNode,
-    TrieView, USERS_MAX, UserView,
+pub use motet_core::snapshot::{
+    HouseView, NODES_MAX, SEQUENCES_MAX, SequenceView, Stage, Tier, TrieNode, TrieView, USERS_MAX,
+    UserView,
 };
+pub use snapshot::{Budgets, Snapshot};
 pub use tower::{SNAPSHOT_INTERVAL, Watch};
 pub(crate) use tower::{Tower, Watching};

@@ -134,7 +134,7 @@ impl Tower {
     }
 
     /// What the pager keeps, as far as it has time to say.
-    async fn copies(&self) -> Vec<crate::pager::CopyView> {
+    async fn copies(&self) -> Vec<motet_core::pager::CopyView> {
         let (reply, copies) = oneshot::channel();
         let pager = self.pager.as_ref().and_then(WeakActorRef::upgrade);
         let asked = pager.map(|pager| pager.tell(ShowCopies { reply }).try_send());

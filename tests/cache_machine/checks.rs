@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use motet::TokenId;
-use motet::cache::{Message, NodeView, TreeView};
+use motet_core::cache::{Message, NodeView, TreeView};
 
 use crate::mirror::Mirror;
 use crate::setup::BLOCK_TOKENS;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use motet::SequenceId;
-use motet::cache::{Effect, LOOKS_MAX, Look, Message};
+use motet_core::cache::{Effect, LOOKS_MAX, Look, Message};
 
 use crate::happen::pick;
 use crate::system::{Phase, Sequence, System, salt};

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use motet::cache::{CacheError, Message, Pin};
+use motet::cache::CacheError;
 use motet::model::oracle::StepFault;
 use motet::{PinId, SequenceId, TokenId};
+use motet_core::cache::{Message, Pin};
 
 use crate::naive::NaivePin;
 use crate::operation::{Newcomer, Operation, family_token};

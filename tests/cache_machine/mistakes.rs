@@ -3,8 +3,9 @@
 
 use std::ops::Range;
 
-use motet::cache::{CacheError, Message, Pin, shift};
+use motet::cache::CacheError;
 use motet::{PinId, SequenceId, TokenId};
+use motet_core::cache::{Message, Pin, shift};
 
 use crate::happen::pick;
 use crate::operation::Mistake;

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use motet::cache::{CacheError, Message, shift};
+use motet::cache::CacheError;
 use motet::{SequenceId, TokenId};
+use motet_core::cache::{Message, shift};
 
 use crate::setup::CONTEXT_TOKENS;
 use crate::system::{Sequence, System};

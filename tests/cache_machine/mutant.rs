@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use motet::cache::{Begin, BlockEvent, CacheCore, CacheError, Effect, LOOKS_MAX, Look, Message};
-use motet::device::Edit;
+use motet::cache::{BlockEvent, CacheError};
 use motet::model::{LayerKind, ModelSpec};
 use motet::{PinId, SegmentId, SequenceId};
+use motet_core::cache::{Begin, CacheCore, Effect, LOOKS_MAX, Look, Message};
+use motet_core::protocol::Edit;
 
 use crate::setup::Setup;
 

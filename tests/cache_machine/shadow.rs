@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
-use motet::device::Edit;
 use motet::model::{Extent, ModelSpec};
 use motet::{SegmentId, SlotId, TokenId};
+use motet_core::protocol::Edit;
 
 /// A device that holds token lists in the place of arrays.
 #[derive(Debug)]

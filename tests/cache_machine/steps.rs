@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use motet::cache::Message;
-use motet::device::{Failure, Input, PlannedSpan, Work};
 use motet::model::{Readout, Want};
 use motet::{SequenceId, SlotId, TokenId};
+use motet_core::cache::Message;
+use motet_core::protocol::{Failure, Input, PlannedSpan, Work};
 
 use crate::checks::spelled;
 use crate::system::{Phase, Sequence, System, salt};

@@ -5,11 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use motet::cache::{Begin, CacheError, CacheStats, Effect, Message, Salt, TreeView};
-use motet::device::{Edit, Table};
+use motet::cache::{CacheError, CacheStats, Salt};
+use motet::device::Table;
 use motet::model::oracle::{Oracle, OracleConfig, Soloist};
 use motet::model::{Model, ModelSpec};
 use motet::{SequenceId, SlotId, TokenId};
+use motet_core::cache::{Begin, Effect, Message, TreeView};
+use motet_core::protocol::Edit;
 
 use crate::mirror::Mirror;
 use crate::mutant::Mutant;

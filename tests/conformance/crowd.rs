@@ -1,7 +1,8 @@
 //! Strangers that take a cache's memory, so that others have to go.
 
 use motet::SequenceId;
-use motet::cache::{Effect, Salt};
+use motet::cache::Salt;
+use motet_core::cache::Effect;
 
 use crate::house::House;
 

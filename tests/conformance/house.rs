@@ -9,13 +9,15 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use motet::cache::trie::common_prefix;
-use motet::cache::{Begin, CacheCore, CacheError, Effect, Message, NodeView, Salt};
+use motet::cache::{CacheError, Salt};
 use motet::config::CacheConfig;
-use motet::device::{Input, PlannedSpan, Table, Work};
+use motet::device::Table;
 use motet::model::oracle::{Oracle, OracleConfig, Soloist};
 use motet::model::{LayerKind, Readout, Want};
 use motet::{SequenceId, SlotId, TokenId};
+use motet_core::cache::trie::common_prefix;
+use motet_core::cache::{Begin, CacheCore, Effect, Message, NodeView};
+use motet_core::protocol::{Input, PlannedSpan, Work};
 
 /// A cache, a device, and the truth about every live sequence.
 pub(crate) struct House {

@@ -4,7 +4,7 @@
 //! prompt, an embedding or a picture, shows nothing about Motet.
 
 use motet::TokenId;
-use motet::cache::trie::common_prefix;
+use motet_core::cache::trie::common_prefix;
 
 use crate::cases::Fact;
 use crate::check::Check;

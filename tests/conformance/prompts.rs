@@ -1,12 +1,13 @@
 //! Prompts and outputs that are longer than the context.
 
 use motet::TokenId;
-use motet::cache::{CacheError, shift};
+use motet::cache::CacheError;
 use motet::config::EngineConfig;
 use motet::error::SubmitError;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::request::{Completion, ContextLimit};
 use motet::{Engine, Request, Shutdown};
+use motet_core::cache::shift;
 
 use crate::cases::Fact;
 use crate::check::Check;

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use motet::TokenId;
-use motet::cache::trie::common_prefix;
 use motet::model::LayerKind::{self, Full, Recurrent, Window};
+use motet_core::cache::trie::common_prefix;
 
 use crate::cases::Fact;
 use crate::check::Check;

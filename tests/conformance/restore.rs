@@ -5,10 +5,11 @@
 //! The state after position `p` is that of the first `p + 1` tokens.
 
 use motet::TokenId;
-use motet::cache::{CacheError, Effect};
+use motet::cache::CacheError;
 use motet::model::LayerKind::Recurrent;
 use motet::model::oracle::OracleConfig;
 use motet::model::{Model, ModelError, Packer, Segment};
+use motet_core::cache::Effect;
 
 use crate::cases::Fact;
 use crate::check::Check;

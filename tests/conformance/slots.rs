@@ -6,11 +6,12 @@
 //! the one that a newcomer continues to its end, or else the first to be evicted.
 
 use motet::TokenId;
-use motet::cache::trie::common_prefix;
-use motet::cache::{CacheError, Effect, Salt, shift};
+use motet::cache::{CacheError, Salt};
 use motet::config::SlotChoice;
 use motet::model::LayerKind::Full;
 use motet::model::oracle::OracleConfig;
+use motet_core::cache::trie::common_prefix;
+use motet_core::cache::{Effect, shift};
 
 use crate::cases::Fact;
 use crate::check::Check;

@@ -3,9 +3,9 @@
 use std::rc::Rc;
 
 use motet::TokenId;
-use motet::cache::trie::NodeKey;
 use motet::model::oracle::OracleConfig;
 use motet::model::{Extent, LayerKind, Model, Segment};
+use motet_core::cache::trie::NodeKey;
 
 use crate::cases::Fact;
 use crate::check::Check;

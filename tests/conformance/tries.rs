@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 
 use motet::cache::Salt;
-use motet::cache::eviction::Lru;
-use motet::cache::trie::{NodeKey, Sealed, Trie};
 use motet::{SegmentId, TokenId};
+use motet_core::cache::eviction::Lru;
+use motet_core::cache::trie::{NodeKey, Sealed, Trie};
 
 use crate::cases::Fact;
 use crate::check::Check;

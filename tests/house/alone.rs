@@ -3,14 +3,16 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use motet::cache::{self, Message};
 use motet::config::SchedulerConfig;
-use motet::device::{Failure, Lost, Outcome};
 use motet::error::GenerateError;
 use motet::model::oracle::OracleConfig;
 use motet::model::{DeviceMemory, LayerKind, Readout};
-use motet::scheduler::{Effect, Event, History, Leftover, MaskGate, SchedulerCore, Submission};
 use motet::{SequenceId, SlotId};
+use motet_core::cache::{self, Message};
+use motet_core::protocol::{Failure, Lost, Outcome};
+use motet_core::scheduler::{
+    Effect, Event, History, Leftover, MaskGate, SchedulerCore, Submission,
+};
 
 use crate::house::{Caller, submission};
 

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use motet::cache::Message;
 use motet::config::SchedulerConfig;
 use motet::model::oracle::{OracleConfig, StepFault};
 use motet::model::{LayerKind, Model};
 use motet::request::Priority;
-use motet::scheduler::turns::{AGED_TURN, TURN_TOKENS, TURN_WAIT_STEPS_MAX};
-use motet::scheduler::{Event, MaskGate, SchedulerCore};
 use motet::{SequenceId, TokenId, UserId};
+use motet_core::cache::Message;
+use motet_core::scheduler::turns::{AGED_TURN, TURN_TOKENS, TURN_WAIT_STEPS_MAX};
+use motet_core::scheduler::{Event, MaskGate, SchedulerCore};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 

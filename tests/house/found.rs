@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use motet::cache::{Begin, CacheCore, Effect, Message};
 use motet::config::{CacheConfig, PagerConfig, SchedulerConfig};
 use motet::model::oracle::{OracleConfig, StepFault};
 use motet::model::sampling::Sampling;
 use motet::model::{LayerKind, Model};
-use motet::pager::{self, Told};
 use motet::request::Priority;
-use motet::scheduler::{Event, SchedulerCore};
 use motet::{SequenceId, TokenId, UserId};
+use motet_core::cache::{Begin, CacheCore, Effect, Message};
+use motet_core::pager::{self, Told};
+use motet_core::scheduler::{Event, SchedulerCore};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 

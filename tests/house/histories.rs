@@ -5,14 +5,15 @@ use std::time::Duration;
 use crate::folder::Folder;
 use crate::house::{Caller, House};
 use crate::pages::any_tiers;
-use motet::cache::{self, Salt};
-use motet::device::WORK_IN_FLIGHT_MAX;
+use motet::cache::Salt;
 use motet::model::LayerKind;
 use motet::model::oracle::StepFault;
 use motet::model::sampling::Sampling;
 use motet::request::{ContextLimit, Priority};
-use motet::scheduler::Event;
 use motet::{PinId, SequenceId, TokenId};
+use motet_core::cache;
+use motet_core::protocol::WORK_IN_FLIGHT_MAX;
+use motet_core::scheduler::Event;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

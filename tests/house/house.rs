@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use crate::losses::Losses;
 use crate::pages::{PAGER_WAYS, Pages};
-use motet::cache::{self, CacheCore, CacheError, Salt};
+use motet::cache::{CacheError, Salt};
 use motet::config::{CacheConfig, PagerConfig, SchedulerConfig};
-use motet::device::{Dock, Edit, Failure, Outcome, Table, WORK_IN_FLIGHT_MAX, Work};
+use motet::device::{Dock, Table};
 use motet::model::oracle::{Oracle, OracleConfig, ShiftRule};
 use motet::model::sampling::Sampling;
 use motet::model::{DeviceMemory, LayerKind, Model, ModelSpec, Parcel};
 use motet::request::{ContextLimit, FinishReason, Priority};
-use motet::scheduler::{Effect, Event, Fork, SchedulerCore, Submission};
 use motet::{SequenceId, TokenId, UserId};
+use motet_core::cache::{self, CacheCore};
+use motet_core::protocol::{Edit, Failure, Outcome, WORK_IN_FLIGHT_MAX, Work};
+use motet_core::scheduler::{Effect, Event, Fork, SchedulerCore, Submission};
 use rand::{Rng, RngExt};
 
 /// How a sequence ended, and what it was told.

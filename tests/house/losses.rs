@@ -5,8 +5,8 @@ use motet::cache::CacheError;
 use motet::device::{Arrived, Dock, Table};
 use motet::model::Parcel;
 use motet::model::oracle::Oracle;
-use motet::scheduler::{Event, History, Leftover};
 use motet::{SequenceId, TokenId};
+use motet_core::scheduler::{Event, History, Leftover};
 
 use std::collections::BTreeSet;
 
@@ -62,10 +62,10 @@ impl House {
     }
 
     /// The cache has changed when it fails, and nobody has heard of it.
-    pub(crate) fn lose_cache(&mut self, message: motet::cache::Message) -> Answer {
+    pub(crate) fn lose_cache(&mut self, message: motet_core::cache::Message) -> Answer {
         self.losses.caches += 1;
         let _unheard = self.tell_cache(message);
-        let reset = self.tell_cache(motet::cache::Message::Reset);
+        let reset = self.tell_cache(motet_core::cache::Message::Reset);
         reset.expect("it can always begin anew");
         Answer::Asked(Err(CacheError::Lost))
     }
@@ -78,7 +78,7 @@ impl House {
         self.losses.stranded = Some(pages.arrived.clone());
         drop(pages);
         self.losses.pagers += 1;
-        let gone = motet::cache::Message::Paged(motet::pager::Told::Gone);
+        let gone = motet_core::cache::Message::Paged(motet_core::pager::Told::Gone);
         let news = self.tell_cache(gone).expect("it can always go on without");
         self.answers.push_back(Answer::News(news));
     }

@@ -10,10 +10,11 @@ use motet::config::{DiskConfig, PagerConfig};
 use motet::device::{Arrived, Dock, ExportQueue, NextExport, dock};
 use motet::model::oracle::Oracle;
 use motet::model::{Extent, Model, Packer, Parcel};
-use motet::pager::carrier::{DiskCarrier, Host, MemoryCarrier};
-use motet::pager::tiers::{BufferPool, DiskLimits, DiskTier, Precision, TierError};
-use motet::pager::{
-    Done, Effect, Job, JobError, Lane, Ledger, Message, PagerCore, PagerStats, Task, Told,
+use motet::pager::PagerStats;
+use motet::storage::carrier::{DiskCarrier, Host, MemoryCarrier};
+use motet::storage::tiers::{BufferPool, DiskLimits, DiskTier, TierError};
+use motet_core::pager::{
+    Done, Effect, Job, JobError, Lane, Ledger, Message, PagerCore, Precision, Task, Told,
 };
 use rand::{Rng, RngExt};
 

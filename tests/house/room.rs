@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use motet::cache::{Begin, CacheCore, CacheError, Effect, Message, Pin, Salt};
+use motet::cache::{CacheError, Salt};
 use motet::config::{CacheConfig, PagerConfig};
-use motet::device::Edit;
 use motet::model::oracle::OracleConfig;
 use motet::model::{Extent, LayerKind, ModelSpec};
-use motet::pager::{self, Piece, Told};
 use motet::{CopyId, PinId, SequenceId, TokenId};
+use motet_core::cache::{Begin, CacheCore, Effect, Message, Pin};
+use motet_core::pager::{self, Piece, Told};
+use motet_core::protocol::Edit;
 
 /// What the pager reads cannot go, and without that there is no room to cut what is to be
 /// pinned: that is known before anything is evicted for it.

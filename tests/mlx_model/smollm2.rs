@@ -7,6 +7,7 @@ use motet::TokenId;
 use motet::model::mlx::{MlxModel, MlxOptions, MlxSegment};
 use motet::model::weights::ModelFiles;
 use motet::model::{Extent, FloatKind, Model, Packer, Segment, Want};
+use motet::storage::tiers::precision::EightBits;
 use serde_json::Value;
 
 use crate::harness::{
@@ -444,7 +445,7 @@ fn in_eight_bits(model: &mut MlxModel, segment: &MlxSegment) -> MlxSegment {
     let parcel = model.hand_over(segment).expect("a parcel");
     let mut full = vec![0; packer.packed_bytes(extent)];
     packer.pack(&parcel, &mut full).expect("room");
-    let floats = packer.floats(extent).expect("keys and values");
+    let floats = EightBits(packer.floats(extent).expect("keys and values"));
     let eight_bytes = floats.eight_bytes(full.len()).expect("whole planes");
     let mut eight = vec![0; eight_bytes];
     floats.encode(&full, &mut eight).expect("finite numbers");

@@ -257,7 +257,7 @@ fn a_removal_holds_one_layer_twice() {
     slot.step(&mut model, &tokens(23, 700), Want::Nothing);
     let layer = slot.tail.bytes() / shape.layers;
     let before = model.memory().active_bytes;
-    mlx_rs::memory::reset_peak_memory().expect("a counter");
+    motet::model::mlx::mlx_rs::memory::reset_peak_memory().expect("a counter");
     model
         .remove(&[], 0, &mut slot.tail, 10..20)
         .expect("removed");

@@ -11,7 +11,7 @@ use motet::TokenId;
 use motet::model::oracle::{
     Oracle, OracleConfig, OracleFlight, OraclePacker, OracleParcel, OracleSegment, OracleTail,
 };
-use motet::model::sampling::{Draw, Drawing, Sampling};
+use motet::model::sampling::{Draw, Drawing, Sampling, sample_row};
 use motet::model::{
     DeviceMemory, Extent, Feed, Floats, LayerKind, Model, ModelError, ModelSpec, Packer, Readout,
     Segment, Span, Tail, Want, conformance,
@@ -226,7 +226,7 @@ impl Model for Broken {
         }
         for (readout, want) in readouts.iter_mut().zip(&flight.wants) {
             if let (Want::Token(draw), Readout::Logits(logits)) = (want, &*readout) {
-                let first = draw.from_logits(&logits[..self.oracle.spec().vocab_size]);
+                let first = sample_row(draw, &logits[..self.oracle.spec().vocab_size]);
                 *readout = Readout::Token(first);
             }
         }

@@ -11,13 +11,13 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use motet::cache::{Begin, CacheCore, Effect, Message, Pin, Salt};
+use motet::cache::Salt;
 use motet::config::{CacheConfig, EvictionPolicy, PagerConfig};
 use motet::model::oracle::OracleConfig;
 use motet::model::{Extent, LayerKind, ModelSpec};
-use motet::pager::tiers::Precision;
-use motet::pager::{self, Done, Job, JobError, PagerCore, Task, Told};
 use motet::{CopyId, PinId, SequenceId, SlotId, TokenId};
+use motet_core::cache::{Begin, CacheCore, Effect, Message, Pin};
+use motet_core::pager::{self, Done, Job, JobError, PagerCore, Precision, Task, Told};
 
 use crate::explorer::World;
 use crate::paper::{Paper, Written};

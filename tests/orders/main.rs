@@ -112,7 +112,7 @@ fn what_was_found_once_is_survived() {
 #[cfg(motet_planted)]
 #[test]
 fn each_planted_bug_is_found() {
-    use motet::planted::{Bug, plant};
+    use motet_sync::planted::{Bug, plant};
 
     fn found<W: World>(setups: &[W::Setup], beginnings: &[&[W::Act]]) -> Option<Violation> {
         let mut tried = setups

@@ -15,12 +15,13 @@ use std::time::Duration;
 use motet::config::{DiskConfig, PagerConfig};
 use motet::model::oracle::OracleConfig;
 use motet::model::{Extent, LayerKind};
-use motet::pager::tiers::{Label, Precision, SaltDigest};
-use motet::pager::{
-    Done, Effect, Job, JobError, Lane, Message, Offer, PagerCore, Piece, Task, Told, Want,
-};
-use motet::shared::lease::LeaseWord;
 use motet::{CopyId, SegmentId, SequenceId, TokenId};
+use motet_core::cache::SaltDigest;
+use motet_core::lease::LeaseWord;
+use motet_core::pager::{
+    Done, Effect, Job, JobError, Label, Lane, Message, Offer, PagerCore, Piece, Precision, Task,
+    Told, Want,
+};
 
 use crate::explorer::World;
 

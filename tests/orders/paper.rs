@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use motet::cache::Salt;
-use motet::device::Edit;
 use motet::model::{Extent, ModelSpec};
 use motet::{CopyId, SegmentId, SlotId, TokenId};
+use motet_core::protocol::Edit;
 
 /// A segment: with whom it is shared, all tokens to its end, and how many are before it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,14 +9,15 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use motet::cache::{self, CacheCore, Pin, Salt};
+use motet::cache::Salt;
 use motet::config::{CacheConfig, EvictionPolicy, InterToken, SchedulerConfig};
-use motet::device::WORK_IN_FLIGHT_MAX;
 use motet::model::oracle::StepFault;
 use motet::model::{LayerKind, Model};
 use motet::request::{ContextLimit, Priority};
-use motet::scheduler::{Event, SchedulerCore};
 use motet::{PinId, SequenceId, TokenId, UserId};
+use motet_core::cache::{self, CacheCore, Pin};
+use motet_core::protocol::WORK_IN_FLIGHT_MAX;
+use motet_core::scheduler::{Event, SchedulerCore};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 

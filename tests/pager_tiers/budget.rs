@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use motet::CopyId;
-use motet::pager::tiers::{DiskTier, HostTier, Tier, TierError};
+use motet::storage::tiers::{DiskTier, HostTier, Tier, TierError};
 use proptest::prelude::*;
 
 use super::folder::{Copy, Folder, copy, load, store};

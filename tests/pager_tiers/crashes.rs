@@ -1,7 +1,8 @@
 //! Whatever operation of the disk fails: what was stored is served, or is not there.
 
 use motet::CopyId;
-use motet::pager::tiers::{DiskTier, Label, Tier, TierError};
+use motet::storage::tiers::{DiskTier, Tier, TierError};
+use motet_core::pager::Label;
 
 use super::faulty::{Fault, FaultyFiles};
 use super::folder::{Copy, Folder, PLENTY_BYTES, copy, load, store};

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use motet::pager::tiers::{Recovered, TierError};
+use motet::storage::tiers::{Recovered, TierError};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use motet::pager::tiers::disk::{Files, OpenFile, SystemFiles};
+use motet::storage::tiers::disk::{Files, OpenFile, SystemFiles};
 
 /// How the disk fails at an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

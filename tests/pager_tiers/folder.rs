@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use motet::CopyId;
 use motet::cache::Salt;
-use motet::pager::tiers::disk::Files;
-use motet::pager::tiers::{
-    Buffer, BufferPool, DiskLimits, DiskTier, Label, Precision, Recovered, Tier, TierError,
-};
+use motet::storage::tiers::disk::Files;
+use motet::storage::tiers::{Buffer, BufferPool, DiskLimits, DiskTier, Recovered, Tier, TierError};
+use motet_core::pager::{Label, Precision};
 
 /// The model of these tests.
 pub(crate) const IDENTITY: u64 = 0x1DE;

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use motet::CopyId;
-use motet::pager::tiers::{BufferPool, DiskTier, Tier};
+use motet::storage::tiers::{BufferPool, DiskTier, Tier};
 
 use super::folder::{Copy, Folder, IDENTITY, PLENTY_BYTES, copy, limits, load, store};
 

@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::Duration;
 
-use motet::pager::tiers::BufferPool;
+use motet::storage::tiers::BufferPool;
 
 const MEBI: usize = 1 << 20;
 
@@ -22,7 +22,7 @@ fn what_is_trimmed_leaves_the_process() {
     for (bytes, count) in [(MEBI, 160), (20 * MEBI, 8)] {
         let pool = BufferPool::new(200 * MEBI);
         let before = resident_bytes();
-        let fill = |mut buffer: motet::pager::tiers::Buffer| {
+        let fill = |mut buffer: motet::storage::tiers::Buffer| {
             buffer.fill(1);
             buffer
         };

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 
 use motet::CopyId;
-use motet::pager::tiers::{Tier, TierError};
+use motet::storage::tiers::{Tier, TierError};
 
 use super::faulty::{Fault, FaultyFiles};
 use super::folder::{Folder, IDENTITY, PLENTY_BYTES, copy, limits, load, store};
@@ -32,7 +32,7 @@ fn a_file_is_no_folder() {
 }
 
 fn open(path: &std::path::Path) -> TierError {
-    use motet::pager::tiers::{BufferPool, DiskTier};
+    use motet::storage::tiers::{BufferPool, DiskTier};
     let opened = DiskTier::open(
         path,
         limits(PLENTY_BYTES),

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use motet::CopyId;
-use motet::pager::tiers::{BufferPool, DiskLimits, DiskTier, Label, Tier, TierError};
+use motet::storage::tiers::{BufferPool, DiskLimits, DiskTier, Tier, TierError};
+use motet_core::pager::Label;
 
 use super::faulty::{Fault, FaultyFiles};
 use super::folder::{Copy, Folder, IDENTITY, PLENTY_BYTES, copy, load, store};

@@ -2,7 +2,8 @@
 
 use motet::CopyId;
 use motet::cache::Salt;
-use motet::pager::tiers::{HostTier, Precision, Tier, TierError};
+use motet::storage::tiers::{HostTier, Tier, TierError};
+use motet_core::pager::Precision;
 
 use super::folder::{Copy, Folder, copy, load, store};
 

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use motet::CopyId;
 use motet::model::{FloatKind, Floats};
-use motet::pager::tiers::disk::{Files, OpenFile, SystemFiles};
-use motet::pager::tiers::{BufferPool, DiskTier, Tier};
+use motet::storage::tiers::disk::{Files, OpenFile, SystemFiles};
+use motet::storage::tiers::precision::EightBits;
+use motet::storage::tiers::{BufferPool, DiskTier, Tier};
 
 use super::folder::{Copy, Folder, IDENTITY, PLENTY_BYTES, copy, limits, load, store};
 
@@ -189,11 +190,15 @@ fn precision() {
                     .flat_map(|x| half::bf16::from_f32(x).to_ne_bytes())
                     .collect(),
             };
-            let eight_bytes = planes.eight_bytes(full.len()).expect("whole planes");
+            let eight_bytes = EightBits(planes)
+                .eight_bytes(full.len())
+                .expect("whole planes");
             let (mut eight, mut back) = (vec![1; eight_bytes], vec![1; full.len()]);
-            let encoded = (0..20).map(|_| timed(|| planes.encode(&full, &mut eight).unwrap()).1);
+            let encoded =
+                (0..20).map(|_| timed(|| EightBits(planes).encode(&full, &mut eight).unwrap()).1);
             let encoded = encoded.collect();
-            let decoded = (0..20).map(|_| timed(|| planes.decode(&eight, &mut back).unwrap()).1);
+            let decoded =
+                (0..20).map(|_| timed(|| EightBits(planes).decode(&eight, &mut back).unwrap()).1);
             let decoded = decoded.collect();
             let share = eight_bytes as f64 / full.len() as f64;
             println!("{kind:?} [{rows}, {channels}]: {share:.3} of the bytes");

@@ -17,7 +17,7 @@ use motet::error::StartError;
 use motet::model::LayerKind;
 use motet::model::oracle::{Oracle, OracleConfig, StepCost};
 use motet::model::sampling::Sampling;
-use motet::pager::tiers::TierError;
+use motet::storage::tiers::TierError;
 use motet::{Engine, Request, Shutdown, TokenId};
 
 fn oracle(seed: u64) -> OracleConfig {

@@ -14,11 +14,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use motet::SequenceId;
-use motet::cache::{self, Message};
 use motet::config::SchedulerConfig;
 use motet::request::Priority;
-use motet::scheduler::turns::{AGED_TURN, TURN_TOKENS, TURN_WAIT_STEPS_MAX};
-use motet::scheduler::{Effect, Event};
+use motet_core::cache::{self, Message};
+use motet_core::scheduler::turns::{AGED_TURN, TURN_TOKENS, TURN_WAIT_STEPS_MAX};
+use motet_core::scheduler::{Effect, Event};
 use tokio::time::Instant;
 
 use crate::record::Record;

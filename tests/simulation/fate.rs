@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use motet::device::Work;
+use motet::fuse::Fuses;
 use motet::model::ModelError;
 use motet::model::oracle::{Oracle, OracleConfig, StepFault};
-use motet::pager::{Job, Task};
-use motet::recovery::Fuses;
-use motet::scheduler::{Effect, Event};
 use motet::simulation::{CopyFate, Fate};
+use motet_core::pager::{Job, Task};
+use motet_core::protocol::Work;
+use motet_core::scheduler::{Effect, Event};
 use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;
 

@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 
-use motet::recovery::{Fuse, Fuses};
+use motet::fuse::{Fuse, Fuses};
 
 use crate::plan::Fault;
 use crate::record::Record;

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use motet::cache::CacheError;
 use motet::error::{KeepError, StartError};
-use motet::pager::tiers::TierError;
 use motet::simulation::Simulation;
+use motet::storage::tiers::TierError;
 use motet::{Engine, HealthState, Shutdown};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;

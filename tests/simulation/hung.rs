@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use motet::config::EngineConfig;
-use motet::device::Work;
 use motet::model::LayerKind;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::model::sampling::Sampling;
-use motet::pager::Job;
 use motet::simulation::{CopyFate, Fate, Simulation};
 use motet::{Engine, Request, Shutdown, TokenId};
+use motet_core::pager::Job;
+use motet_core::protocol::Work;
 use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 

@@ -10,11 +10,10 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::heap;
 use crate::house::{self, World};
 use crate::plan::Plan;
 use crate::record::{Counts, Record};
-use crate::user;
+use crate::{heap, user};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// When time is up, those who are still there have gone within this.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use motet::TokenId;
-use motet::model::sampling::{Draw, DrawSpec, Drawer, Sampling};
+use motet::model::sampling::{Draw, DrawSpec, Drawer, Sampling, probabilities, sample_row};
 
 use crate::cases::Fact;
 use crate::check::Check;
@@ -74,7 +74,7 @@ pub(crate) fn next(drawer: &mut Drawer, sampling: Sampling, row: &[f32]) -> Toke
 
 /// Tokens that can be drawn.
 pub(crate) fn possible(sampling: Sampling, row: &[f32]) -> usize {
-    let probabilities = Draw { sampling, index: 0 }.probabilities(row);
+    let probabilities = probabilities(&Draw { sampling, index: 0 }, row);
     probabilities.iter().filter(|p| **p > 0.0).count()
 }
 
@@ -131,7 +131,7 @@ fn draws_together(check: &mut Check, fact: &Fact<'_>) {
         if let Some(adjustments) = drawing.adjustments(row.len()) {
             adjustments.apply(&mut row);
         }
-        drawing.draw().from_logits(&row)
+        sample_row(drawing.draw(), &row)
     });
     check.same("tokens of a device", &adjusted.collect(), &alone);
 }
@@ -151,7 +151,7 @@ fn divides(check: &mut Check, fact: &Fact<'_>) {
         ..warm()
     };
     let row = floats(&fact.get("in"));
-    let p = Draw { sampling, index: 0 }.probabilities(&row);
+    let p = probabilities(&Draw { sampling, index: 0 }, &row);
     let expected = fact.get("expect").items();
     check.same("numbers", p.len(), expected.len());
     // The constant, by the likeliest.
@@ -174,7 +174,7 @@ fn normalises(check: &mut Check, fact: &Fact<'_>) {
         sampling: warm(),
         index: 0,
     };
-    let probabilities = draw.probabilities(&floats(&fact.get("in")));
+    let probabilities = probabilities(&draw, &floats(&fact.get("in")));
     let expected = fact.get("expect").items();
     check.same("numbers", probabilities.len(), expected.len());
     for (p, expected) in probabilities.iter().zip(&expected) {
@@ -188,7 +188,7 @@ fn keeps_the_likeliest(check: &mut Check, fact: &Fact<'_>) {
         ..warm()
     };
     let row = floats(&fact.get("in"));
-    let p = Draw { sampling, index: 0 }.probabilities(&row);
+    let p = probabilities(&Draw { sampling, index: 0 }, &row);
     let mut kept: Vec<f32> = row
         .iter()
         .zip(&p)

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use motet::TokenId;
-use motet::model::sampling::{Draw, DrawSpec, Drawer, Drawing, Sampling, TokenLogprobs};
+use motet::model::sampling::{
+    Draw, DrawSpec, Drawer, Drawing, Sampling, TokenLogprobs, logprobs_of,
+};
 
 use crate::cases::Fact;
 use crate::check::Check;
@@ -46,7 +48,7 @@ fn of_each_row(check: &mut Check, fact: &Fact<'_>) {
     let drawings: Vec<Drawing> = rows.iter().map(|_| drawing(0)).collect();
     for (drawing, row) in drawings.iter().zip(&rows) {
         let drawn = drawing.from_logits(row);
-        let alone = TokenLogprobs::from_logits(row, drawn.token, 0);
+        let alone = logprobs_of(row, drawn.token, 0);
         check.same("log probability", drawn.logprobs, alone);
     }
 }
@@ -61,7 +63,7 @@ fn orders(check: &mut Check, fact: &Fact<'_>) {
 fn from_logits(check: &mut Check, fact: &Fact<'_>) {
     let logits = floats(&fact.get("logits"));
     let (selected, top) = (fact.get("selected").number(), fact.get("top_k").number());
-    let found = TokenLogprobs::from_logits(&logits, selected as TokenId, top);
+    let found = logprobs_of(&logits, selected as TokenId, top);
     let expect = fact.get("expect");
     if let Some(results) = expect.maybe("results") {
         check.same("results", usize::from(found.is_some()), results.number());
@@ -73,11 +75,8 @@ fn from_logits(check: &mut Check, fact: &Fact<'_>) {
         assert!(logits.is_empty(), "every row has its log probabilities");
         return;
     };
-    let all = (0..logits.len() as TokenId).map(|token| {
-        TokenLogprobs::from_logits(&logits, token, 0)
-            .expect("of the row")
-            .logprob
-    });
+    let all = (0..logits.len() as TokenId)
+        .map(|token| logprobs_of(&logits, token, 0).expect("of the row").logprob);
     let all: Vec<f32> = all.collect();
     if let Some(derived) = derived {
         check.same("numbers", all.len(), derived.len());

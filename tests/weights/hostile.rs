@@ -11,10 +11,9 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use crate::allocation::largest_during;
-use crate::folder;
 use crate::gguf::{GgufFile, Value, array};
-use crate::read_whole;
 use crate::tiny::{Scratch, Tiny};
+use crate::{folder, read_whole};
 
 /// The tiny files have less than 64 KiB; nothing needs more than this of them.
 const ALLOCATION_BYTES_MAX: usize = 1 << 20;

@@ -20,7 +20,11 @@ use crate::{process, ui, workspace};
 /// Set where cargo calls this program as the compiler.
 const AS_COMPILER: &str = "MOTET_COVERAGE_COMPILER";
 const FLAGS: [&str; 2] = ["-Cinstrument-coverage", "-Zcoverage-options=branch"];
-const CORES: [&str; 3] = ["src/scheduler", "src/cache", "src/pager"];
+const CORES: [&str; 3] = [
+    "crates/core/src/scheduler",
+    "crates/core/src/cache",
+    "crates/core/src/pager",
+];
 /// Those that are about the cores; what whole models and servers reach beside is left out.
 const TESTS: &[&str] = &[
     "cache_machine",
@@ -236,8 +240,11 @@ mod tests {
         let reached = reach(record, 5);
         assert_eq!(reached.lines, BTreeMap::from([(1, 3), (2, 0)]));
         assert_eq!(reached.branches, [(1, true), (1, false), (2, false)]);
-        let table = table(&BTreeMap::from([("src/cache/a.rs".into(), reached)]));
-        assert!(table.contains("| src/cache | 50.0 % of 2 | 33.3 % of 3 |"));
+        let table = table(&BTreeMap::from([(
+            "crates/core/src/cache/a.rs".into(),
+            reached,
+        )]));
+        assert!(table.contains("| crates/core/src/cache | 50.0 % of 2 | 33.3 % of 3 |"));
         assert!(table.ends_with("| all | 50.0 % of 2 | 33.3 % of 3 |\n"));
     }
 

@@ -1,9 +1,9 @@
 //! Insertion and eviction at steady state, from small tries to large ones.
 
-use motet::SegmentId;
-use motet::cache::Salt;
-use motet::cache::trie::{NodeKey, Sealed, Trie};
-use motet::config::CacheConfig;
+use motet_core::SegmentId;
+use motet_core::cache::Salt;
+use motet_core::cache::trie::{NodeKey, Sealed, Trie};
+use motet_core::config::CacheConfig;
 use serde::Deserialize;
 
 use crate::Result;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use motet::cache::{Begin, CacheCore, Effect, Message};
-use motet::config::CacheConfig;
-use motet::model::{LayerGroup, LayerKind, ModelSpec};
-use motet::{SequenceId, TokenId};
+use motet_core::cache::{Begin, CacheCore, Effect, Message};
+use motet_core::config::CacheConfig;
+use motet_core::protocol::{LayerGroup, LayerKind, ModelSpec};
+use motet_core::{SequenceId, TokenId};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

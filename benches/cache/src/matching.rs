@@ -2,10 +2,10 @@
 
 use std::hint::black_box;
 
-use motet::SegmentId;
-use motet::cache::Salt;
-use motet::cache::trie::{NodeKey, Sealed, Trie};
-use motet::config::CacheConfig;
+use motet_core::SegmentId;
+use motet_core::cache::Salt;
+use motet_core::cache::trie::{NodeKey, Sealed, Trie};
+use motet_core::config::CacheConfig;
 use serde::Deserialize;
 
 use crate::household::Texts;

@@ -4,12 +4,11 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use motet::TokenId;
-use motet::cache::{Begin, Effect, Message};
+use motet_core::TokenId;
+use motet_core::cache::{Begin, Effect, Message};
 use serde::Deserialize;
 
-use crate::Result;
-use crate::allocations;
+use crate::{Result, allocations};
 use crate::household::{Household, Texts};
 use crate::kvbm::{self, BLOCK_TOKENS, Kvbm};
 use crate::protocol::Measured;

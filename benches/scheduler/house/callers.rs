@@ -7,8 +7,8 @@ use std::time::Duration;
 use motet::cache::Salt;
 use motet::model::sampling::Sampling;
 use motet::request::{ContextLimit, Priority};
-use motet::scheduler::{Effect, Submission};
 use motet::{SequenceId, TokenId, UserId};
+use motet_core::scheduler::{Effect, Submission};
 
 use super::index;
 use crate::arrivals::Arrival;

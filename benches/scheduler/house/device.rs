@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use motet::cache;
-use motet::device::{Edit, Outcome, Table, Work};
+use motet::device::Table;
 use motet::model::Model;
-use motet::scheduler::cost::{StepCost, StepLoad};
 use motet::{SlotId, UserId};
+use motet_core::cache;
+use motet_core::protocol::{Edit, Outcome, Work};
+use motet_core::scheduler::cost::{StepCost, StepLoad};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

@@ -11,10 +11,10 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use motet::SequenceId;
-use motet::cache::{self, CacheCore};
 use motet::config::{CacheConfig, SchedulerConfig};
 use motet::model::{Model, ModelSpec};
-use motet::scheduler::{Effect, Event, SchedulerCore};
+use motet_core::cache::{self, CacheCore};
+use motet_core::scheduler::{Effect, Event, SchedulerCore};
 
 use crate::arrivals::Arrival;
 pub(crate) use callers::{Callers, Waits};

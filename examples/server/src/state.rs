@@ -10,10 +10,9 @@ use axum::response::{IntoResponse, Response};
 use motet::HealthState;
 use serde_json::{Value, json};
 
-use crate::access;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::fleet;
+use crate::{access, fleet};
 
 /// `GET /v1/models`.
 pub(crate) async fn models(State(app): State<Arc<App>>) -> Json<Value> {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::device::{Device, Loader, Loading, Outcome, Work};
-use crate::model::ModelError;
+use crate::device::{Device, Loader, Loading};
+use motet_core::protocol::{ModelError, Outcome, Work};
 
 /// Where the device is.
 pub(super) struct DeviceEnd {

@@ -4,11 +4,11 @@ use kameo::actor::ActorRef;
 use kameo::error::SendError;
 use tokio::sync::Notify;
 
-use crate::TokenId;
 use crate::actors::sequence::{Batch, News, Sequence};
-use crate::scheduler::{self, Event, History, Submission};
-use crate::shared::cancel::CancelWord;
-use crate::shared::credits::Credits;
+use motet_core::TokenId;
+use motet_core::scheduler::{self, Event, History, Submission};
+use motet_sync::cancel::CancelWord;
+use motet_sync::credits::Credits;
 
 /// The way to one sequence. What its caller was told stands here as well: it is all that a
 /// scheduler which takes the place of another needs.

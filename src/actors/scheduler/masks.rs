@@ -1,21 +1,38 @@
 //! Which sequences no step waits for, because their masks are dear.
 
 use std::sync::Arc;
+use std::task::{Wake, Waker};
+
+use tokio::sync::Notify;
 
 use super::Scheduler;
 use super::link::{Link, Start};
-use crate::SequenceId;
-use crate::grammar::GrammarWalk;
-use crate::scheduler::{Event, MaskGate};
+use motet_core::SequenceId;
+use motet_core::protocol::ConstraintWalk;
+use motet_core::scheduler::{Event, MaskGate};
+
+/// Wakes the scheduler, from whatever thread has computed a mask.
+struct Doorbell(Arc<Notify>);
+
+impl Wake for Doorbell {
+    fn wake(self: Arc<Self>) {
+        self.0.notify_one();
+    }
+}
 
 impl Link {
     /// Its walk through its grammar, if it has one.
-    pub(super) fn walk(&self) -> Option<&GrammarWalk> {
+    pub(super) fn walk(&self) -> Option<Arc<dyn ConstraintWalk>> {
         let submission = match &self.start {
             Start::Submitted(submission) => submission,
             Start::Forks(fork) => &fork.submission,
         };
-        submission.draw_spec.as_ref()?.grammar.as_ref()?.walk()
+        submission
+            .draw_spec
+            .as_ref()?
+            .grammar
+            .as_ref()?
+            .sequence_walk()
     }
 }
 
@@ -45,7 +62,7 @@ impl Scheduler {
     /// Shuts the gate of a sequence that has become slow, and opens it when its mask is there.
     fn look_at_mask(&mut self, sequence: SequenceId) {
         let walk = self.links.get(&sequence).and_then(Link::walk);
-        let Some(state) = walk.map(GrammarWalk::state) else {
+        let Some(state) = walk.map(|walk| walk.state()) else {
             self.gated.remove(&sequence);
             return;
         };
@@ -66,7 +83,7 @@ impl Scheduler {
     /// Has the walk of a new sequence say when a mask is there that is waited for.
     pub(super) fn listen_to_masks(&self, link: &Link) {
         if let Some(walk) = link.walk() {
-            walk.ring(&Arc::clone(&self.doorbell));
+            walk.wake(Waker::from(Arc::new(Doorbell(Arc::clone(&self.doorbell)))));
         }
     }
 }

@@ -6,15 +6,14 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::Scheduler;
 use super::link::{Link, Start};
-use crate::SequenceId;
 use crate::actors::sequence::{News, Sequence};
-use crate::cache::{self, CacheError};
-use crate::error::GenerateError;
-use crate::request::QueuePlace;
-use crate::scheduler::{self, Event, Submission};
-use crate::shared::cancel::CancelWord;
-use crate::shared::credits::Credits;
-use crate::watch::HouseView;
+use motet_core::SequenceId;
+use motet_core::cache::{self, CacheError};
+use motet_core::protocol::{GenerateError, QueuePlace};
+use motet_core::scheduler::{self, Event, Submission};
+use motet_core::snapshot::HouseView;
+use motet_sync::cancel::CancelWord;
+use motet_sync::credits::Credits;
 
 /// A new sequence, and the way to it.
 pub(crate) struct Submit {

@@ -49,22 +49,23 @@ use tokio::time::Instant;
 
 use super::cache::{Answer, CacheActor};
 use super::sequence::News;
-use crate::cache::{self, CacheError};
-use crate::config::SchedulerConfig;
+use crate::actors::breakdown::Breakdown;
 use crate::device::{Device, Loader};
-use crate::model::ModelSpec;
-use crate::model::sampling::TokenLogprobs;
-use crate::recovery::{Breakdown, Breaker, Fuse};
-use crate::scheduler::{Effect, Event, SchedulerCore};
-use crate::shared::heartbeat::Heartbeat;
+use crate::fuse::Fuse;
 use crate::simulation::Simulation;
 use crate::telemetry::Telemetry;
-use crate::{PinId, SequenceId, TokenId};
 use device::DeviceEnd;
 use link::Link;
 pub(crate) use messages::{
     Abort, AskPlace, Fork, Resume, ShowHouse, Stop, Submit, SubmitMany, Upkeep,
 };
+use motet_core::cache::{self, CacheError};
+use motet_core::config::SchedulerConfig;
+use motet_core::protocol::{ModelSpec, TokenLogprobs};
+use motet_core::recovery::Breaker;
+use motet_core::scheduler::{Effect, Event, SchedulerCore};
+use motet_core::{PinId, SequenceId, TokenId};
+use motet_sync::heartbeat::Heartbeat;
 use steps::StepsTold;
 
 /// Messages that callers and sequences may have waiting for the scheduler.
@@ -133,7 +134,7 @@ pub(crate) struct SchedulerArgs {
     pub(crate) fuse: Fuse,
     /// Without it a panic ends the actor, which only a measurement wants.
     pub(crate) keeps_books: bool,
-    /// See [`PagerConfig::backup_tokens`](crate::config::PagerConfig::backup_tokens); 0 where
+    /// See [`PagerConfig::backup_tokens`](motet_core::config::PagerConfig::backup_tokens); 0 where
     /// there is no pager.
     pub(crate) backup_tokens: usize,
     pub(crate) cache: ActorRef<CacheActor>,

@@ -10,14 +10,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::device::DeviceNews;
 use super::link::{Link, Start};
 use super::{Answer, Scheduler};
-use crate::SequenceId;
 use crate::actors::sequence::News;
-use crate::cache::CacheError;
-use crate::device::Outcome;
-use crate::error::GenerateError;
-use crate::recovery::{Fault, Verdict};
-use crate::scheduler::{Event, Leftover, SchedulerCore};
-use crate::shared::heartbeat::Pulse;
+use motet_core::SequenceId;
+use motet_core::cache::CacheError;
+use motet_core::protocol::{GenerateError, Outcome};
+use motet_core::recovery::{Fault, Verdict};
+use motet_core::scheduler::{Event, Leftover, SchedulerCore};
+use motet_sync::heartbeat::Pulse;
 
 /// Whose fault a panic is.
 #[derive(Debug, PartialEq, Eq)]

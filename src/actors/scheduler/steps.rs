@@ -6,9 +6,9 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::Scheduler;
-use crate::device::{Outcome, Work};
 use crate::watch::{EngineEvent, SPANS_MAX, SpanView, StepView};
-use crate::{SequenceId, SlotId};
+use motet_core::protocol::{Outcome, Work};
+use motet_core::{SequenceId, SlotId};
 
 /// Steps under way that will be told when they land.
 #[derive(Debug, Default)]

@@ -52,7 +52,7 @@ impl HeldLogprobs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::StopStrings;
+    use motet_text::StopStrings;
 
     /// How many log probabilities each piece of text lets out, then the end.
     fn check(pieces: &[&str], stop: &str, expected: &[usize]) {

@@ -18,16 +18,18 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use super::scheduler::{Scheduler, Stop};
-use crate::cache::{Miss, MissReason};
-use crate::error::GenerateError;
-use crate::request::{Finish, FinishReason, Piece, Prefill, TokenLogprobs, Usage};
-use crate::shared::admission::{Permit, Refusal};
-use crate::shared::cancel::CancelWord;
-use crate::shared::credits::Credits;
+use crate::request::{Piece, Prefill, TokenLogprobs};
 use crate::telemetry::Telemetry;
-use crate::text::{Certain, TextOutput};
-use crate::{SequenceId, TokenId};
 use held::HeldLogprobs;
+use motet_core::cache::{Miss, MissReason};
+use motet_core::protocol::{Finish, FinishReason, GenerateError, Usage};
+use motet_core::{SequenceId, TokenId, UserId};
+use motet_sync::admission::{self, Refusal};
+use motet_sync::cancel::CancelWord;
+use motet_sync::credits::Credits;
+use motet_text::{Certain, TextOutput};
+
+type Permit = admission::Permit<UserId>;
 
 /// Pieces that tell how far a prompt is computed: at its start, at its end, and in between.
 pub(crate) const PREFILL_PIECES_MAX: usize = 18;
@@ -144,11 +146,9 @@ impl Actor for Sequence {
     type Error = Infallible;
 
     async fn on_start(args: Self::Args, _actor_ref: ActorRef<Self>) -> Result<Self, Self::Error> {
-        let usage = Usage {
-            prompt_tokens: args.prompt_tokens,
-            truncated_tokens: args.truncated_tokens,
-            ..Usage::default()
-        };
+        let mut usage = Usage::default();
+        usage.prompt_tokens = args.prompt_tokens;
+        usage.truncated_tokens = args.truncated_tokens;
         let end = args.output.clone().try_reserve_owned().ok();
         Ok(Self {
             args,
@@ -301,7 +301,7 @@ impl Sequence {
             self.args.submitted_at.elapsed(),
             decoded.map(|(first, last)| last - first),
         );
-        self.say_last(Output::Finish(Finish { reason, usage }));
+        self.say_last(Output::Finish(Finish::new(reason, usage)));
     }
 
     fn fail(&mut self, error: GenerateError) {

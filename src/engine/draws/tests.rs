@@ -5,8 +5,8 @@ use std::sync::mpsc;
 use std::task::Poll;
 
 use super::*;
-use crate::UserId;
-use crate::text::{GgufVocabulary, Tokenizer};
+use motet_core::UserId;
+use motet_text::{GgufVocabulary, Tokenizer};
 
 /// Tokens that spell a byte each, and an end.
 fn codec() -> TextCodec {

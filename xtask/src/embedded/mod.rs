@@ -39,10 +39,6 @@ edition = "2024"
 
 [workspace]
 
-[features]
-default = ["mlx"]
-mlx = []
-
 [dependencies]
 mlx-sys = { version = "*", default-features = false }
 
@@ -332,9 +328,11 @@ fn refused_at_build(place: &Path, krate: &Path) -> Result<()> {
 
 fn copy_build_script(to: &Path) -> Result<()> {
     let checkout = workspace::root();
-    for file in ["build.rs", "build/prepared.rs", setup::BRIDGE, "Cargo.lock"] {
-        copy(&checkout, to, file)?;
+    let krate = checkout.join("crates/mlx");
+    for file in ["build.rs", "build/prepared.rs", "src/bridge/bridge.cpp"] {
+        copy(&krate, to, file)?;
     }
+    copy(&checkout, to, "Cargo.lock")?;
     fs::write(to.join("src/lib.rs"), "")?;
     fs::write(to.join("Cargo.toml"), STUB)?;
     Ok(())

@@ -3,7 +3,7 @@
 //!
 //! mlx-sys declares `links = "mlx"`, so cargo lets a configuration stand in for its
 //! build script, which knows macOS only. The keys that begin with `motet-` say what was
-//! prepared: cargo hands them to Motet's build script, which compares (`build/prepared.rs`).
+//! prepared: cargo hands them to Motet's build script, which compares (`crates/mlx/build/prepared.rs`).
 //! They are the same for every crate that one checkout serves, so that crates which share a
 //! target folder share what is built there.
 

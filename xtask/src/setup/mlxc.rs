@@ -38,7 +38,7 @@ const OWN_SOURCES: &[&str] = &["blas.c", "clock.c"];
 /// MLX primitives that call Rust kernels: the library's, which builds it itself where mlx-sys
 /// builds MLX. Undefined symbols are not looked up in the program: hand Rust functions
 /// over as pointers.
-pub(crate) const BRIDGE: &str = "src/model/mlx/bridge/bridge.cpp";
+pub(super) const BRIDGE: &str = "crates/mlx/src/bridge/bridge.cpp";
 
 /// What was built.
 pub(super) struct Libraries {

@@ -22,7 +22,7 @@ mod pins;
     not(test),
     expect(dead_code, reason = "the rest is the build script's")
 )]
-#[path = "../../../build/prepared.rs"]
+#[path = "../../../crates/mlx/build/prepared.rs"]
 mod prepared;
 mod requirements;
 mod wheels;
@@ -43,7 +43,7 @@ use crate::model::Model;
 use crate::{process, ui, workspace};
 
 pub(crate) use self::llvm::Llvm;
-pub(crate) use self::mlxc::{BRIDGE, LIBRARY, MLX_C_LICENSE, MLX_FOLDER, WHEELS};
+pub(crate) use self::mlxc::{LIBRARY, MLX_C_LICENSE, MLX_FOLDER, WHEELS};
 pub(crate) use self::pins::SMOLLM2;
 pub(crate) use self::wheels::{fetch, unpack};
 

@@ -9,8 +9,7 @@ use crate::arguments::Arguments;
 use crate::body::fields::Fields;
 use crate::keys::Keys;
 use crate::openai::{chat, parameters::Parameters, text};
-use crate::start;
-use crate::tokens;
+use crate::{start, tokens};
 
 async fn described(keys: Keys) -> Value {
     described_with("", keys).await

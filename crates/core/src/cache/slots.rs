@@ -1,0 +1,91 @@
+//! Tokens are taken out of a slot: truncation and shift.
+
+use std::ops::Range;
+
+use super::page::Patience;
+use super::{CacheCore, CacheError, Effect};
+use crate::protocol::Edit;
+use crate::{SequenceId, TokenId};
+
+impl CacheCore {
+    /// Takes tokens out of a slot. Sealed segments before them stay shared; what
+    /// follows becomes the slot's own.
+    pub(super) fn remove(
+        &mut self,
+        sequence: SequenceId,
+        computed: usize,
+        generated: &[TokenId],
+        removed: Range<usize>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), CacheError> {
+        let slot = self
+            .slots
+            .get(&sequence)
+            .ok_or(CacheError::UnknownSequence(sequence))?;
+        if removed.start >= removed.end || removed.end > computed {
+            return Err(CacheError::OutsideSequence {
+                sequence,
+                removed,
+                computed,
+            });
+        }
+        let shifts = removed.end < computed;
+        let end = self.within(slot.end, removed.start);
+        if !self.spec.resumes_anywhere() {
+            // State is only where it was taken: back to the end of a segment, if any.
+            let at_end = self.trie.node(end).end() == removed.start;
+            let rewinds = at_end && !slot.has_own_segments && self.resumes_at(end);
+            if shifts || !rewinds {
+                return Err(CacheError::CannotMove);
+            }
+        } else if shifts && !self.spec.can_shift {
+            return Err(CacheError::CannotMove);
+        }
+        // What is computed was granted: what a full context gives up needs no more than the
+        // slot's grant, which then is the whole context, however small it was at first.
+        let more = self
+            .reservation(end, slot.tokens_max, slot.keep)
+            .saturating_sub(slot.reserved_bytes);
+        if !self.make_room(more, effects) {
+            return Err(CacheError::NoRoom { bytes: more });
+        }
+        self.void_backups(sequence, removed.start);
+        self.forget_tokens(sequence, generated, &removed, shifts);
+        let start = removed.start;
+        effects.push(Effect::Edit(Edit::Remove {
+            slot: self.slots[&sequence].id,
+            kept: self.trie.path(end).len(),
+            removed,
+        }));
+        self.move_end(sequence, end, 0);
+        let slot = self.slots.get_mut(&sequence).expect("the slot is live");
+        slot.computed = start;
+        // Who waits for what is gone now would wait in vain.
+        for waiting in self.take_waiting(|w| w.leader == sequence && w.at > start) {
+            self.begin(waiting.newcomer, Patience::ALL, effects);
+        }
+        Ok(())
+    }
+
+    /// The slot's tokens end before what is removed: nobody looks further, since what
+    /// was shifted is never published.
+    fn forget_tokens(
+        &mut self,
+        sequence: SequenceId,
+        generated: &[TokenId],
+        removed: &Range<usize>,
+        shifts: bool,
+    ) {
+        let slot = self.slots.get_mut(&sequence).expect("the slot is live");
+        let known = slot.extended(generated);
+        let kept = known.len().min(removed.start);
+        self.live.remove(&slot.salt, sequence);
+        slot.tokens = known[..kept].into();
+        self.live.insert(&slot.salt, &slot.tokens, sequence);
+        slot.restore_points
+            .retain(|point| point.at <= removed.start);
+        if shifts {
+            slot.exact_tokens = slot.exact_tokens.min(removed.start);
+        }
+    }
+}

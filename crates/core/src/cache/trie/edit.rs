@@ -1,0 +1,302 @@
+//! Insert, split, merge, replace, remove.
+
+use super::children::Children;
+use super::{Class, Keeping, Node, NodeKey, Sealed, Trie};
+use crate::cache::salt::Salt;
+use crate::lease::LeaseWord;
+use crate::protocol::Extent;
+use crate::{SegmentId, TokenId};
+
+impl Trie {
+    /// The node before every first token of this salt.
+    pub fn root_or_new(&mut self, salt: &Salt) -> NodeKey {
+        if let Some(root) = self.roots.get(salt) {
+            return *root;
+        }
+        let root = self.nodes.insert_with_key(|key| Node {
+            parent: key,
+            children: Children::new(),
+            edge: Box::default(),
+            // A root caches no tokens and owns no segment on the device.
+            word: LeaseWord::new(SegmentId(0)),
+            lease: None,
+            holders: 0,
+            hits: 0,
+            tokens_before: 0,
+            beyond: 0,
+            bytes: 0,
+            last_use: 0,
+            class: Class::default(),
+            priority: 0,
+            listed: false,
+            restore_point: false,
+            keeping: Keeping::Not,
+            counted: false,
+        });
+        self.roots.insert(salt.clone(), root);
+        self.salts.insert(root, salt.clone());
+        root
+    }
+
+    /// Adds `edge` below `parent`, used now.
+    ///
+    /// # Panics
+    ///
+    /// When `edge` is empty or a child of `parent` begins with the same token.
+    pub fn insert(
+        &mut self,
+        parent: NodeKey,
+        edge: &[TokenId],
+        sealed: Sealed,
+        priority: u8,
+        class: Class,
+    ) -> NodeKey {
+        let above = &self.nodes[parent];
+        let node = Node {
+            parent,
+            children: Children::new(),
+            edge: edge.into(),
+            word: LeaseWord::new(sealed.segment),
+            lease: None,
+            holders: 0,
+            hits: 0,
+            tokens_before: above.end() as u32,
+            beyond: sealed.beyond as u32,
+            bytes: sealed.bytes,
+            last_use: self.tick,
+            class,
+            priority,
+            listed: false,
+            restore_point: false,
+            keeping: Keeping::Not,
+            counted: false,
+        };
+        let key = self.nodes.insert(node);
+        let before = self.nodes[parent].children.insert(edge[0], key);
+        assert!(before.is_none(), "no two edges below a node begin alike");
+        self.unlist(parent);
+        self.tokens += edge.len();
+        self.bytes += sealed.bytes;
+        self.touch(key);
+        self.list_if_free(key);
+        self.note_stored(key);
+        key
+    }
+
+    /// Cuts a node's edge after `at` tokens. The returned new node holds the upper
+    /// part; `key` keeps its end and its children, and its place in the order.
+    /// Whoever holds the whole, holds both. Returns `None`, and changes nothing, when
+    /// somebody outside the trie has a lease of the segment.
+    ///
+    /// # Panics
+    ///
+    /// Unless `0 < at < edge length`.
+    pub fn split(
+        &mut self,
+        key: NodeKey,
+        at: usize,
+        upper: Sealed,
+        lower: Sealed,
+    ) -> Option<NodeKey> {
+        self.take_word(key)?;
+        self.unlist(key);
+        let node = &mut self.nodes[key];
+        let (parent, holders) = (node.parent, node.holders);
+        let edge = std::mem::take(&mut node.edge);
+        assert!(0 < at && at < edge.len(), "an edge is cut inside");
+        let whole_bytes = node.bytes;
+        let mut above = Node {
+            parent,
+            children: Children::of(edge[at], key),
+            edge: edge[..at].into(),
+            word: LeaseWord::new(upper.segment),
+            lease: None,
+            holders,
+            hits: node.hits,
+            tokens_before: node.tokens_before,
+            beyond: upper.beyond as u32,
+            bytes: upper.bytes,
+            last_use: node.last_use,
+            class: node.class,
+            priority: node.priority,
+            listed: false,
+            restore_point: false,
+            keeping: Keeping::Not,
+            counted: false,
+        };
+        node.edge = edge[at..].into();
+        node.tokens_before += at as u32;
+        node.beyond = lower.beyond as u32;
+        node.bytes = lower.bytes;
+        node.word = LeaseWord::new(lower.segment);
+        if holders > 0 {
+            above.lease = above.word.lease();
+            node.lease = node.word.lease();
+            self.protected_bytes += upper.bytes + lower.bytes;
+            self.protected_bytes -= whole_bytes;
+        }
+        self.bytes += upper.bytes + lower.bytes;
+        self.bytes -= whole_bytes;
+        let above = self.nodes.insert(above);
+        self.nodes[parent].children.insert(edge[0], above);
+        self.nodes[key].parent = above;
+        self.list_if_free(key);
+        self.list_if_free(above);
+        self.note_split(key, above);
+        Some(above)
+    }
+
+    /// The only child of `upper`, if the two may become one: nobody holds either, both
+    /// are kept alike, and the upper is no restore point.
+    #[must_use]
+    pub fn merges(&self, upper: NodeKey) -> Option<NodeKey> {
+        let above = &self.nodes[upper];
+        let child = above.children.only()?;
+        let below = &self.nodes[child];
+        let free = |node: &Node| node.holders == 0 && node.word.leases() == 0;
+        let alike = above.priority == below.priority && !above.restore_point;
+        (!above.is_root() && free(above) && free(below) && alike).then_some(child)
+    }
+
+    /// Makes one node of `upper` and its only child, whose key and end stay. Returns
+    /// the two segments that are gone.
+    ///
+    /// # Panics
+    ///
+    /// Unless [`merges`](Self::merges) allows it.
+    pub fn merge(&mut self, upper: NodeKey, merged: Sealed) -> (SegmentId, SegmentId) {
+        let lower = self.merges(upper).expect("the two can be merged");
+        for key in [upper, lower] {
+            self.take_word(key).expect("nobody holds either");
+        }
+        self.unlist(upper);
+        self.unlist(lower);
+        let above = self.nodes.remove(upper).expect("the upper was there");
+        let node = &mut self.nodes[lower];
+        let gone = (above.word.segment(), node.word.segment());
+        self.bytes -= above.bytes + node.bytes;
+        self.bytes += merged.bytes;
+        node.edge = above.edge.iter().chain(&node.edge).copied().collect();
+        node.parent = above.parent;
+        node.tokens_before = above.tokens_before;
+        node.hits = node.hits.max(above.hits);
+        node.last_use = node.last_use.max(above.last_use);
+        if !node.keeping.is_kept() || node.keeping != above.keeping {
+            node.keeping = Keeping::Not;
+        }
+        node.beyond = merged.beyond as u32;
+        node.bytes = merged.bytes;
+        node.word = LeaseWord::new(merged.segment);
+        self.nodes[above.parent]
+            .children
+            .insert(above.edge[0], lower);
+        self.list_if_free(lower);
+        self.note_merged(upper, lower);
+        gone
+    }
+
+    /// Gives a node another segment of the same tokens, which its holders hold instead.
+    /// Returns the one that is gone; `None`, and changes nothing, while somebody
+    /// outside the trie has a lease of it.
+    pub fn replace(&mut self, key: NodeKey, sealed: Sealed) -> Option<SegmentId> {
+        let gone = self.take_word(key)?;
+        self.unlist(key);
+        let node = &mut self.nodes[key];
+        let before = std::mem::replace(&mut node.bytes, sealed.bytes);
+        node.keeping = Keeping::Not;
+        node.beyond = sealed.beyond as u32;
+        node.word = LeaseWord::new(sealed.segment);
+        if node.holders > 0 {
+            node.lease = node.word.lease();
+            self.protected_bytes -= before;
+            self.protected_bytes += sealed.bytes;
+        }
+        self.bytes -= before;
+        self.bytes += sealed.bytes;
+        self.list_if_free(key);
+        Some(gone)
+    }
+
+    /// Notes whether the node's state is held outside the device as well.
+    pub fn set_keeping(&mut self, key: NodeKey, keeping: Keeping) {
+        self.unlist(key);
+        self.nodes[key].keeping = keeping;
+        self.list_if_free(key);
+    }
+
+    /// Gives the node's segment a new word, so that whoever outside the trie has a lease
+    /// of it has no say any more.
+    pub fn renew_word(&mut self, key: NodeKey) {
+        let node = &mut self.nodes[key];
+        node.word = LeaseWord::new(node.word.segment());
+        node.lease = node.word.lease().filter(|_| node.holders > 0);
+    }
+
+    /// Asks that the node's end stays restorable.
+    pub fn keep_restorable(&mut self, key: NodeKey) {
+        self.nodes[key].restore_point = true;
+    }
+
+    /// Raises the retention priority of a path, from its end up.
+    pub fn raise_priority(&mut self, end: NodeKey, priority: u8) {
+        let mut at = end;
+        while !self.nodes[at].is_root() {
+            if self.nodes[at].priority < priority {
+                self.unlist(at);
+                self.nodes[at].priority = priority;
+                self.list_if_free(at);
+            }
+            at = self.nodes[at].parent;
+        }
+    }
+
+    /// Takes a leaf out that is not in the order any more.
+    pub(super) fn remove_leaf(&mut self, key: NodeKey) -> Node {
+        self.note_removed(key);
+        let node = self.nodes.remove(key).expect("a leaf is in the trie");
+        assert!(node.children.is_empty(), "only leaves are removed");
+        self.tokens -= node.edge.len();
+        self.bytes -= node.bytes;
+        self.nodes[node.parent].children.remove(node.edge[0]);
+        self.list_if_free(node.parent);
+        self.drop_empty_root(node.parent);
+        node
+    }
+
+    /// A root that nothing hangs on and nobody holds is forgotten.
+    pub(super) fn drop_empty_root(&mut self, key: NodeKey) {
+        let node = &self.nodes[key];
+        if node.is_root() && node.children.is_empty() && node.holders == 0 {
+            self.nodes.remove(key);
+            let salt = self.salts.remove(key).expect("a root belongs to a salt");
+            self.roots.remove(&salt);
+        }
+    }
+
+    /// Wins the node's word from all holders, which are to hold its successor.
+    /// `None` when somebody outside the trie has a lease.
+    fn take_word(&mut self, key: NodeKey) -> Option<SegmentId> {
+        let node = &mut self.nodes[key];
+        let held = node.lease.take();
+        let ours = usize::from(held.is_some());
+        if node.word.leases() != ours {
+            node.lease = held;
+            return None;
+        }
+        drop(held);
+        // Only the trie hands out leases of its words, and it is busy with this.
+        assert!(node.word.try_evict(), "nobody else leases meanwhile");
+        Some(node.word.segment())
+    }
+}
+
+impl Sealed {
+    /// Its size, given its tokens.
+    #[must_use]
+    pub fn extent(&self, tokens: usize) -> Extent {
+        Extent {
+            tokens,
+            beyond: self.beyond,
+        }
+    }
+}

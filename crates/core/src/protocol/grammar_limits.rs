@@ -1,0 +1,220 @@
+//! What a request's grammar may cost.
+
+use std::time::Duration;
+
+use crate::config::ConfigError;
+
+/// What a request's grammar may cost, before it is compiled, while it is, and while an output follows it.
+///
+/// The bounds on a source are judged before anything is compiled, in time proportional to the source and to the
+/// bounds. The defaults pass all but a few in a thousand of the schemas that people write: see docs/performance.md.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrammarLimits {
+    /// Whether a request may set llguidance's own options: `x-guidance` in a schema, `%json` and `%llguidance` in a
+    /// Lark text. They change whitespace, separators and leniency. Allow them to callers that you trust.
+    pub options_allowed: bool,
+    /// How deep the values of a schema lie inside each other.
+    pub depth_max: usize,
+    /// Values of `enum`s in a schema, together.
+    pub enum_values_max: usize,
+    /// Patterns in a schema, together: `pattern` and the keys of `patternProperties`.
+    pub patterns_max: usize,
+    /// Pairs of `patternProperties` in a schema that are compared, those counted that `allOf` and the like bring
+    /// together. Each pair costs up to a millisecond.
+    pub pattern_pairs_max: usize,
+    /// Patterns that one string must match together, and expressions that a Lark text intersects or negates.
+    pub intersected_patterns_max: usize,
+    /// Members of one object of a schema.
+    pub members_max: usize,
+    /// Intersections of schemas that `allOf`, and what stands beside `anyOf`, `oneOf` and `$ref`, expand to.
+    pub intersections_max: usize,
+    /// Schemas that these intersections copy, and that a schema expands to.
+    /// Twenty comparisons of the options of a `oneOf`, key by key, count as one.
+    pub expansion_max: usize,
+    /// The largest `multipleOf`, as an integer of its decimal digits; of several that meet, their product.
+    pub multiple_of_max: usize,
+    /// Compilations at once. Each takes a core for as long as it lasts.
+    pub compilations_max: usize,
+    /// Requests whose grammars wait for a compilation, at least 1. A full queue refuses at once.
+    pub compilations_waiting_max: usize,
+    /// How long a compilation may take once its turn has come. The request ends then; the bounds above keep what is
+    /// left of the work short.
+    pub compile_time_max: Duration,
+    /// Bytes that the lexer's states of one output may take. At least 1 MiB.
+    pub sequence_bytes_max: usize,
+    /// Bytes that the lexers' states of all outputs may take together. Past it an output ends that has more than an
+    /// equal part of it.
+    pub bytes_max: usize,
+}
+
+/// A bound that a grammar passes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{bound} is {found}; expected at most {limit}")]
+pub struct GrammarBound {
+    /// The setting, as [`GrammarLimits`] spells it, or the constant of [`GrammarSource`](motet_text::grammar::GrammarSource).
+    pub bound: &'static str,
+    /// What it is set to.
+    pub limit: u64,
+    /// What the grammar has, or more: counting ends where a bound is passed.
+    pub found: u64,
+}
+
+impl GrammarLimits {
+    /// No bound but those on bytes of sources, for sources that are trusted and for measurements.
+    #[must_use]
+    pub fn unbounded() -> Self {
+        Self {
+            options_allowed: true,
+            depth_max: usize::MAX,
+            enum_values_max: usize::MAX,
+            patterns_max: usize::MAX,
+            pattern_pairs_max: usize::MAX,
+            intersected_patterns_max: usize::MAX,
+            members_max: usize::MAX,
+            intersections_max: usize::MAX,
+            expansion_max: usize::MAX,
+            multiple_of_max: usize::MAX,
+            ..Self::default()
+        }
+    }
+
+    /// Whether nothing of a source is bounded but its bytes, so that nothing is judged.
+    pub fn is_unbounded(&self) -> bool {
+        let unbounded = Self {
+            compilations_max: self.compilations_max,
+            compilations_waiting_max: self.compilations_waiting_max,
+            compile_time_max: self.compile_time_max,
+            sequence_bytes_max: self.sequence_bytes_max,
+            bytes_max: self.bytes_max,
+            ..Self::unbounded()
+        };
+        *self == unbounded
+    }
+
+    /// Checks that the settings make sense.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] names the first field that does not.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let check = |field, found: usize, least: usize| {
+            if found >= least {
+                return Ok(());
+            }
+            Err(ConfigError {
+                field,
+                found: found.to_string(),
+                expected: format!("at least {least}").into(),
+            })
+        };
+        check("grammar.depth_max", self.depth_max, 1)?;
+        check("grammar.members_max", self.members_max, 1)?;
+        check("grammar.expansion_max", self.expansion_max, 1)?;
+        check("grammar.compilations_max", self.compilations_max, 1)?;
+        check(
+            "grammar.compilations_waiting_max",
+            self.compilations_waiting_max,
+            1,
+        )?;
+        check(
+            "grammar.sequence_bytes_max",
+            self.sequence_bytes_max,
+            SEQUENCE_BYTES_LEAST,
+        )?;
+        if self.compile_time_max.is_zero() {
+            return Err(ConfigError {
+                field: "grammar.compile_time_max",
+                found: "0".into(),
+                expected: "longer than 0".into(),
+            });
+        }
+        if self.bytes_max < self.sequence_bytes_max {
+            return Err(ConfigError {
+                field: "grammar.bytes_max",
+                found: self.bytes_max.to_string(),
+                expected: format!(
+                    "at least `grammar.sequence_bytes_max`, which is {}",
+                    self.sequence_bytes_max
+                )
+                .into(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Below this hardly any grammar works.
+const SEQUENCE_BYTES_LEAST: usize = 1 << 20;
+
+impl Default for GrammarLimits {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            options_allowed: false,
+            depth_max: 100,
+            enum_values_max: 6000,
+            patterns_max: 200,
+            pattern_pairs_max: 600,
+            intersected_patterns_max: 4,
+            members_max: 1000,
+            intersections_max: 50_000,
+            expansion_max: 200_000,
+            multiple_of_max: 100_000,
+            compilations_max: (cores / 2).clamp(1, 2),
+            compilations_waiting_max: 64,
+            compile_time_max: Duration::from_secs(2),
+            sequence_bytes_max: 32 << 20,
+            bytes_max: 1 << 30,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn senseless_settings_are_named_with_both_numbers() {
+        let check = |change: fn(&mut GrammarLimits), words: &[&str]| {
+            let mut limits = GrammarLimits::default();
+            assert_eq!(limits.validate(), Ok(()));
+            change(&mut limits);
+            let error = limits.validate().expect_err("refused").to_string();
+            assert!(words.iter().all(|word| error.contains(word)), "{error}");
+        };
+        check(|l| l.depth_max = 0, &["grammar.depth_max", "0", "1"]);
+        check(|l| l.members_max = 0, &["grammar.members_max"]);
+        check(|l| l.expansion_max = 0, &["grammar.expansion_max"]);
+        check(|l| l.compilations_max = 0, &["grammar.compilations_max"]);
+        check(
+            |l| l.compilations_waiting_max = 0,
+            &["grammar.compilations_waiting_max", "0", "at least 1"],
+        );
+        check(
+            |l| l.compile_time_max = Duration::ZERO,
+            &["grammar.compile_time_max"],
+        );
+        check(
+            |l| l.sequence_bytes_max = 7,
+            &["grammar.sequence_bytes_max", "7", "1048576"],
+        );
+        check(|l| l.bytes_max = 8, &["grammar.bytes_max", "8", "33554432"]);
+    }
+
+    #[test]
+    fn one_bound_that_is_lifted_lifts_no_other() {
+        let mut limits = GrammarLimits {
+            compilations_max: 7,
+            bytes_max: usize::MAX,
+            ..GrammarLimits::unbounded()
+        };
+        assert!(limits.is_unbounded(), "nothing of a source is bounded");
+        limits.patterns_max = 200;
+        assert!(!limits.is_unbounded());
+        let limits = GrammarLimits {
+            expansion_max: usize::MAX,
+            ..GrammarLimits::default()
+        };
+        assert!(!limits.is_unbounded());
+    }
+}

@@ -1,0 +1,277 @@
+//! How a request wants its tokens drawn, and how likely they were.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use super::TokenConstraint;
+use crate::TokenId;
+
+/// How a request wants its tokens drawn, as far as that is numbers; what is more is in
+/// a [`DrawSpec`]. [`Sampling::GREEDY`] is the default.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// Divides the logits; 0 takes the most likely token (greedy). Finite, >= 0.
+    pub temperature: f32,
+    /// Only tokens at least as likely as the `top_k`-th most likely take part; 0
+    /// is no limit.
+    pub top_k: u32,
+    /// Only tokens at least as likely as the least likely one of the smallest set
+    /// whose probability reaches `top_p` take part; in (0, 1], 1 is no limit.
+    pub top_p: f32,
+    /// Only tokens at least `min_p` times as likely as the likeliest take part;
+    /// in [0, 1], 0 is no limit.
+    pub min_p: f32,
+    /// Seed of this request's random numbers.
+    pub seed: u64,
+    /// Divides the positive logits of tokens in the history and multiplies the
+    /// negative ones (CTRL, Keskar et al. 2019); finite, > 0, 1 is off. Above 1 it
+    /// makes repetition less likely; 1.1 is much.
+    pub repetition_penalty: f32,
+    /// Subtracted from the logits of tokens in the history, as OpenAI defines it;
+    /// finite, 0 is off, usually in [-2, 2].
+    pub presence_penalty: f32,
+    /// Subtracted from the logits of tokens for each time that they are in the
+    /// history, as OpenAI defines it; finite, 0 is off, usually in [-2, 2].
+    pub frequency_penalty: f32,
+    /// The last so many tokens are the history that the three penalties look at; 0 is
+    /// none of them, `u32::MAX` all. 64 is the default of llama.cpp and ollama; OpenAI
+    /// and vLLM look at all.
+    pub penalty_window: u32,
+    /// Whether the prompt is part of the history, as in llama.cpp and ollama, or only
+    /// the output, as for OpenAI's two penalties.
+    pub penalize_prompt: bool,
+}
+
+/// What a request wants of its draws that is more than numbers. The default wants
+/// nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DrawSpec {
+    /// Added to the raw logits of these tokens, each at most once: finite, or minus
+    /// infinity for a token that is never to be drawn. OpenAI's scale is -100 to 100.
+    pub bias: Vec<(TokenId, f32)>,
+    /// Until the output has so many tokens, none of `end_tokens` is drawn; 0 is no such
+    /// limit. Where a grammar allows nothing but the end, the end comes all the same.
+    pub output_tokens_min: usize,
+    /// What ends the output: the model's own end tokens and the request's stop tokens.
+    pub end_tokens: Vec<TokenId>,
+    /// `Some(k)` wants the log probability of each drawn token, and those of the `k`
+    /// most likely ones; at most [`LOGPROBS_MAX`](Self::LOGPROBS_MAX).
+    pub logprobs: Option<usize>,
+    /// What the output is to follow.
+    pub grammar: Option<Arc<dyn TokenConstraint>>,
+}
+
+/// One draw: how, and which of the sequence's output tokens it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Draw {
+    /// How to draw.
+    pub sampling: Sampling,
+    /// Index of the token within the sequence's output, from 0.
+    pub index: u64,
+}
+
+impl Draw {
+    /// The uniform number in `[0, 1)` that decides this draw: 24 bits of
+    /// SplitMix64 (Steele et al. 2014) over seed and index.
+    #[must_use]
+    pub fn uniform(&self) -> f32 {
+        let mut z = self.sampling.seed.wrapping_add(
+            self.index
+                .wrapping_add(1)
+                .wrapping_mul(0x9E37_79B9_7F4A_7C15),
+        );
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^= z >> 31;
+        (z >> 40) as f32 / (1u64 << 24) as f32
+    }
+}
+
+/// Log probabilities, by the raw logits: before biases, penalties, temperature and
+/// filters, as OpenAI and vLLM give them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprobs {
+    /// Natural logarithm of the token's probability.
+    pub logprob: f32,
+    /// The most likely tokens and theirs, the likeliest first, and of equals the one
+    /// with the lower id.
+    pub top: Vec<(TokenId, f32)>,
+}
+
+/// A setting that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("field `{field}` is {found}; expected {expected}")]
+pub struct SamplingError {
+    /// The field.
+    pub field: &'static str,
+    /// What it is.
+    pub found: String,
+    /// What it may be.
+    pub expected: String,
+}
+
+impl Sampling {
+    /// Always the most likely token.
+    pub const GREEDY: Sampling = Sampling {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        seed: 0,
+        repetition_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        penalty_window: 64,
+        penalize_prompt: true,
+    };
+
+    /// Whether this always takes the most likely token.
+    #[must_use]
+    pub fn is_greedy(&self) -> bool {
+        self.temperature == 0.0 || self.top_k == 1
+    }
+
+    /// Whether what is drawn depends on the tokens before it, beyond their logits.
+    #[must_use]
+    pub fn has_penalties(&self) -> bool {
+        let is_on = self.repetition_penalty != 1.0
+            || self.presence_penalty != 0.0
+            || self.frequency_penalty != 0.0;
+        is_on && self.penalty_window > 0
+    }
+
+    /// Checks every field.
+    ///
+    /// # Errors
+    ///
+    /// [`SamplingError`] naming the field, what it is, and what it may be.
+    pub fn validate(&self) -> Result<(), SamplingError> {
+        let finite = |field, number: f32| {
+            let expected = "a finite number";
+            SamplingError::unless(number.is_finite(), field, number, expected)
+        };
+        let temperature = self.temperature;
+        SamplingError::unless(
+            temperature.is_finite() && temperature >= 0.0,
+            "sampling.temperature",
+            temperature,
+            "a finite number, at least 0",
+        )?;
+        SamplingError::unless(
+            self.top_p > 0.0 && self.top_p <= 1.0,
+            "sampling.top_p",
+            self.top_p,
+            "a number above 0 and at most 1",
+        )?;
+        SamplingError::unless(
+            (0.0..=1.0).contains(&self.min_p),
+            "sampling.min_p",
+            self.min_p,
+            "a number from 0 to 1",
+        )?;
+        SamplingError::unless(
+            self.repetition_penalty.is_finite() && self.repetition_penalty > 0.0,
+            "sampling.repetition_penalty",
+            self.repetition_penalty,
+            "a finite number above 0",
+        )?;
+        finite("sampling.presence_penalty", self.presence_penalty)?;
+        finite("sampling.frequency_penalty", self.frequency_penalty)
+    }
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Sampling::GREEDY
+    }
+}
+
+impl DrawSpec {
+    /// Most alternatives whose log probabilities are given for a token, as at OpenAI.
+    pub const LOGPROBS_MAX: usize = 20;
+
+    /// Whether it wants anything at all; otherwise draws are [plain](super::Drawing::plain),
+    /// unless there are penalties.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bias.is_empty()
+            && self.output_tokens_min == 0
+            && self.logprobs.is_none()
+            && self.grammar.is_none()
+    }
+
+    /// The same, for one sequence: where there is a grammar, it has a walk of its own.
+    pub fn for_one_sequence(self: &Arc<Self>) -> Arc<Self> {
+        match &self.grammar {
+            None => Arc::clone(self),
+            Some(grammar) => Arc::new(Self {
+                grammar: Some(grammar.for_one_sequence()),
+                ..Self::clone(self)
+            }),
+        }
+    }
+
+    /// Checks every field, for a model with so many tokens.
+    ///
+    /// # Errors
+    ///
+    /// [`SamplingError`] naming the field.
+    pub fn validate(&self, vocab_size: usize) -> Result<(), SamplingError> {
+        let is_token = |token: &TokenId| (*token as usize) < vocab_size;
+        let ids = format!("ids below {vocab_size}");
+        for (token, bias) in &self.bias {
+            SamplingError::unless(is_token(token), "bias", token, &ids)?;
+            let ok = bias.is_finite() || *bias == f32::NEG_INFINITY;
+            let expected = "a finite number or minus infinity";
+            SamplingError::unless(ok, "bias", format!("{bias} of token {token}"), expected)?;
+        }
+        if let Some(token) = self.end_tokens.iter().find(|token| !is_token(token)) {
+            return SamplingError::unless(false, "end_tokens", token, &ids);
+        }
+        let mut tokens: Vec<TokenId> = self.bias.iter().map(|(token, _)| *token).collect();
+        tokens.sort_unstable();
+        if let Some(twice) = tokens.windows(2).find(|pair| pair[0] == pair[1]) {
+            let found = format!("two biases of token {}", twice[0]);
+            return SamplingError::unless(false, "bias", found, "one a token");
+        }
+        let banned = self.bias.iter().filter(|(_, bias)| !bias.is_finite());
+        let mut banned: Vec<TokenId> = banned.map(|(token, _)| *token).collect();
+        if self.output_tokens_min > 0 {
+            banned.extend(&self.end_tokens);
+        }
+        banned.sort_unstable();
+        banned.dedup();
+        SamplingError::unless(
+            banned.len() < vocab_size,
+            "bias",
+            "minus infinity for every token that does not end the output",
+            "a token that can be drawn",
+        )?;
+        let top = self.logprobs.unwrap_or(0);
+        let expected = format!("at most {}", Self::LOGPROBS_MAX);
+        SamplingError::unless(top <= Self::LOGPROBS_MAX, "logprobs", top, &expected)
+    }
+}
+
+impl SamplingError {
+    /// An error for this field, unless all is well.
+    ///
+    /// # Errors
+    ///
+    /// [`SamplingError`] where `ok` is false.
+    pub fn unless(
+        ok: bool,
+        field: &'static str,
+        found: impl Display,
+        expected: &str,
+    ) -> Result<(), SamplingError> {
+        match ok {
+            true => Ok(()),
+            false => Err(SamplingError {
+                field,
+                found: found.to_string(),
+                expected: expected.to_owned(),
+            }),
+        }
+    }
+}

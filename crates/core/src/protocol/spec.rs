@@ -1,0 +1,348 @@
+//! What a model is, in numbers that the control plane can reckon with.
+
+use crate::TokenId;
+
+/// How a layer remembers the past.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LayerKind {
+    /// Full attention: keys and values of every token; can be cut anywhere.
+    Full,
+    /// Sliding window: the last `tokens` tokens, the present one included.
+    Window {
+        /// Width of the window; at least 1.
+        tokens: usize,
+    },
+    /// Recurrent: one state, restorable only at the offset where it was taken.
+    Recurrent,
+}
+
+/// Layers of one kind, and what their state weighs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerGroup {
+    /// The kind of all layers in this group.
+    pub kind: LayerKind,
+    /// Number of layers.
+    pub layers: usize,
+    /// Device bytes of the whole group: per cached token for attention, per
+    /// state for recurrent layers.
+    pub bytes: usize,
+}
+
+/// How large a segment is, and how much of the past it holds.
+///
+/// Keys and values of full attention are cut after any token. Window and recurrent
+/// layers have the state of one offset only, that at which it was taken: of a cut
+/// segment the lower part keeps it, and the upper part is left with what of a window
+/// lies in its own range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Extent {
+    /// Tokens in its range.
+    pub tokens: usize,
+    /// Tokens between its end and the offset at which its state was taken: 0 unless
+    /// it is the upper part of a cut.
+    pub beyond: usize,
+}
+
+/// What a model is: its vocabulary, its context, its layers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelSpec {
+    /// A name for people, for example `SmolLM2 135M Instruct`.
+    pub name: String,
+    /// Token ids are `0..vocab_size`.
+    pub vocab_size: usize,
+    /// Tells models apart whose cached state means something else: by their weights,
+    /// the type of their numbers, their kinds of layers and their positions. The same in
+    /// every run. Packed state of another identity is of no use.
+    pub identity: u64,
+    /// Longest sequence, prompt and output together, in tokens.
+    pub context_tokens_max: usize,
+    /// Tokens that end a sequence unless the request ignores them.
+    pub end_tokens: Vec<TokenId>,
+    /// The layers, grouped by kind.
+    pub layer_groups: Vec<LayerGroup>,
+    /// Tails grow by whole blocks of this many tokens; see [`tail_capacity`].
+    pub tail_block_tokens: usize,
+    /// Whether the state of full attention can be moved to other positions.
+    pub can_shift: bool,
+    /// Device bytes that a step needs for each of its tokens, at most, beside weights
+    /// and cached state.
+    pub scratch_bytes_per_token: usize,
+    /// Tokens of the largest step whose launch does not wait for the step before it. A
+    /// larger one is launched when that has landed, so that nobody's tokens wait for it.
+    pub overlap_tokens_max: usize,
+}
+
+/// Device bytes, as the device counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// In use now.
+    pub active_bytes: usize,
+    /// Most in use at any time so far.
+    pub peak_bytes: usize,
+}
+
+impl Extent {
+    /// A segment that ends where its state was taken.
+    #[must_use]
+    pub fn whole(tokens: usize) -> Self {
+        Self { tokens, beyond: 0 }
+    }
+
+    /// The parts of a segment that is cut after `at` tokens.
+    ///
+    /// # Panics
+    ///
+    /// Unless `0 < at < self.tokens`.
+    #[must_use]
+    pub fn cut(self, at: usize) -> (Self, Self) {
+        assert!(0 < at && at < self.tokens, "a segment is cut inside");
+        let rest = self.tokens - at;
+        let upper = Self {
+            tokens: at,
+            beyond: self.beyond + rest,
+        };
+        let lower = Self {
+            tokens: rest,
+            beyond: self.beyond,
+        };
+        (upper, lower)
+    }
+
+    /// The extent of this segment and of `lower`, which follows it, as one: the
+    /// inverse of [`cut`](Self::cut) where both come from the same.
+    #[must_use]
+    pub fn merged(self, lower: Self) -> Self {
+        Self {
+            tokens: self.tokens + lower.tokens,
+            beyond: lower.beyond,
+        }
+    }
+
+    /// Tokens of a window of `window` tokens that it holds: its last ones.
+    #[must_use]
+    pub fn window_tokens(self, window: usize) -> usize {
+        self.tokens.min(window.saturating_sub(self.beyond))
+    }
+
+    /// Whether it holds the state of recurrent layers at its end.
+    #[must_use]
+    pub fn has_recurrent_state(self) -> bool {
+        self.beyond == 0
+    }
+}
+
+impl ModelSpec {
+    /// Whether a sequence can resume after any cached token: true when every layer
+    /// uses full attention.
+    #[must_use]
+    pub fn resumes_anywhere(&self) -> bool {
+        self.layer_groups
+            .iter()
+            .all(|group| group.kind == LayerKind::Full)
+    }
+
+    /// Whether a new tail on a path of such segments, oldest first, has all the
+    /// past that it needs. Each window layer must find the last W tokens, or all
+    /// where there are fewer: held by the segments at the path's end, of which all
+    /// but the uppermost that it needs hold all their tokens. Each recurrent layer
+    /// must find its state in the last segment.
+    #[must_use]
+    pub fn can_resume(&self, path: &[Extent]) -> bool {
+        self.layer_groups.iter().all(|group| match group.kind {
+            LayerKind::Full => true,
+            LayerKind::Window { tokens } => covers_window(path, tokens),
+            LayerKind::Recurrent => path
+                .last()
+                .is_none_or(|segment| segment.has_recurrent_state()),
+        })
+    }
+
+    /// Whether `upper` and `lower`, which follows it, hold all that one segment in
+    /// their place has to hold. Full attention's state always does, any state does
+    /// where `upper.beyond <= lower.tokens + lower.beyond`.
+    #[must_use]
+    pub fn can_merge(&self, upper: Extent, lower: Extent) -> bool {
+        self.layer_groups.iter().all(|group| match group.kind {
+            LayerKind::Full | LayerKind::Recurrent => true,
+            LayerKind::Window { tokens: window } => {
+                let wanted = upper.merged(lower).window_tokens(window);
+                wanted <= upper.window_tokens(window) + lower.window_tokens(window)
+            }
+        })
+    }
+
+    /// Device bytes of a sealed segment.
+    #[must_use]
+    pub fn segment_bytes(&self, extent: Extent) -> usize {
+        self.layer_groups
+            .iter()
+            .map(|group| match group.kind {
+                LayerKind::Full => group.bytes * extent.tokens,
+                LayerKind::Window { tokens: window } => group.bytes * extent.window_tokens(window),
+                LayerKind::Recurrent => group.bytes * usize::from(extent.has_recurrent_state()),
+            })
+            .sum()
+    }
+
+    /// Most device bytes of a tail on its way to `tokens` tokens, room to grow
+    /// included. Window layers count in full: how much more than the window they
+    /// hold at times depends on the step's chunks.
+    #[must_use]
+    pub fn tail_bytes(&self, tokens: usize) -> usize {
+        let capacity = tail_capacity(tokens, self.tail_block_tokens.max(1));
+        self.layer_groups
+            .iter()
+            .map(|group| match group.kind {
+                LayerKind::Full | LayerKind::Window { .. } => group.bytes * capacity,
+                LayerKind::Recurrent => group.bytes,
+            })
+            .sum()
+    }
+}
+
+/// Whether the last `window` tokens of `path` are held, or all where it has fewer.
+fn covers_window(path: &[Extent], window: usize) -> bool {
+    let mut wanted = window;
+    path.iter().rev().all(|segment| {
+        let held = segment.window_tokens(window) >= segment.tokens.min(wanted);
+        wanted = wanted.saturating_sub(segment.tokens);
+        held
+    })
+}
+
+/// Tokens that a tail of `tokens` tokens has room for: whole blocks, and beyond
+/// eight blocks an eighth of the next power of two at a time, so that the copies of
+/// a long tail's growth cost a constant share of each token.
+#[must_use]
+pub fn tail_capacity(tokens: usize, block_tokens: usize) -> usize {
+    let blocks = tokens.div_ceil(block_tokens);
+    let grain = (blocks.next_power_of_two() / 8).max(1);
+    blocks.next_multiple_of(grain) * block_tokens
+}
+
+impl ModelSpec {
+    /// A model of one layer of each kind, whose state weighs a byte each: for tests.
+    #[must_use]
+    pub fn of_kinds(kinds: &[LayerKind]) -> Self {
+        let group = |kind: &LayerKind| LayerGroup {
+            kind: *kind,
+            layers: 1,
+            bytes: 1,
+        };
+        Self {
+            name: String::new(),
+            identity: 0,
+            vocab_size: 2,
+            context_tokens_max: 100,
+            end_tokens: Vec::new(),
+            layer_groups: kinds.iter().map(group).collect(),
+            tail_block_tokens: 1,
+            can_shift: true,
+            scratch_bytes_per_token: 0,
+            overlap_tokens_max: usize::MAX,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(kind: LayerKind) -> ModelSpec {
+        ModelSpec::of_kinds(&[kind])
+    }
+
+    fn extents(path: &[(usize, usize)]) -> Vec<Extent> {
+        let extent = |&(tokens, beyond)| Extent { tokens, beyond };
+        path.iter().map(extent).collect()
+    }
+
+    #[test]
+    fn a_path_is_resumable_where_its_end_is_held() {
+        let window = LayerKind::Window { tokens: 4 };
+        let check = |kind, path: &[(usize, usize)], expected| {
+            let found = spec(kind).can_resume(&extents(path));
+            assert_eq!(found, expected, "{kind:?}: {path:?}");
+        };
+        for path in [&[][..], &[(9, 0)], &[(9, 5), (2, 0)]] {
+            check(LayerKind::Full, path, true);
+            check(LayerKind::Recurrent, path, true);
+        }
+        check(LayerKind::Full, &[(9, 5)], true);
+        check(LayerKind::Recurrent, &[(9, 1)], false);
+        check(window, &[], true);
+        check(window, &[(1, 0)], true);
+        check(window, &[(9, 0)], true);
+        check(window, &[(9, 1)], false);
+        // All that there is lies in the window, and is held.
+        check(window, &[(3, 1)], true);
+        check(window, &[(3, 2)], false);
+        check(window, &[(9, 3), (3, 0)], true);
+        check(window, &[(9, 4), (3, 0)], false);
+        check(window, &[(9, 4), (4, 0)], true);
+        check(window, &[(9, 4), (3, 1), (1, 0)], true);
+        check(window, &[(9, 4), (3, 2), (1, 0)], false);
+    }
+
+    #[test]
+    fn what_was_cut_can_be_merged() {
+        let window = LayerKind::Window { tokens: 4 };
+        let check = |kind, upper, lower, expected| {
+            let path = extents(&[upper, lower]);
+            let found = spec(kind).can_merge(path[0], path[1]);
+            assert_eq!(found, expected, "{kind:?}: {upper:?}, {lower:?}");
+        };
+        for kind in [LayerKind::Full, LayerKind::Recurrent, window] {
+            for at in 1..9 {
+                let (upper, lower) = Extent {
+                    tokens: 9,
+                    beyond: 2,
+                }
+                .cut(at);
+                assert!(
+                    spec(kind).can_merge(upper, lower),
+                    "{kind:?}, cut after {at}"
+                );
+                assert_eq!(
+                    upper.merged(lower),
+                    Extent {
+                        tokens: 9,
+                        beyond: 2
+                    }
+                );
+            }
+        }
+        check(LayerKind::Full, (9, 5), (1, 0), true);
+        check(LayerKind::Recurrent, (9, 5), (1, 0), true);
+        check(window, (9, 0), (3, 0), true);
+        check(window, (9, 1), (1, 0), true);
+        check(window, (9, 2), (1, 0), false);
+        check(window, (9, 2), (1, 1), true);
+        // Below the window that is still seen, the upper part need hold nothing.
+        check(window, (9, 9), (4, 0), true);
+        check(window, (9, 9), (3, 1), true);
+        check(window, (9, 9), (3, 0), false);
+        check(window, (1, 3), (1, 0), true);
+        check(window, (1, 4), (1, 0), false);
+    }
+
+    #[test]
+    fn capacities_are_whole_blocks_with_bounded_slack() {
+        for (tokens, blocks) in [
+            (0, 0),
+            (1, 1),
+            (256, 1),
+            (257, 2),
+            (2048, 8),
+            (2049, 10),
+            (4097, 20),
+        ] {
+            assert_eq!(tail_capacity(tokens, 256), blocks * 256, "{tokens} tokens");
+        }
+        for tokens in (1..100_000).step_by(97) {
+            let slack = tail_capacity(tokens, 256) - tokens;
+            assert!(slack < 256 + tokens / 4, "{tokens} tokens");
+            assert!(tail_capacity(tokens + 1, 256) >= tail_capacity(tokens, 256));
+        }
+    }
+}

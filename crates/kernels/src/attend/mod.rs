@@ -1,0 +1,106 @@
+//! Causal grouped-query attention of a ragged batch over cached keys and values,
+//! with rotary embedding and the append to each tail, in one call.
+//!
+//! Three loops over threads:
+//!
+//! 1. [`rotate`]: queries are rotated (and scaled) into scratch memory, new keys
+//!    and values into each span's tail.
+//! 2. [`run`](item::run): the [plan]'s items, each a block of queries over a range
+//!    of keys, by online softmax (Milakov and Gimelshein 2018; FlashAttention,
+//!    Dao et al. 2022). Rows of all spans that share segments are stacked, so that
+//!    shared keys are read once (as in Hydragen and ChunkAttention). Pairs that the
+//!    mask hides are not computed, except where a block of keys crosses its edge.
+//! 3. [`merge`]: where several items worked for a row, their results are merged by
+//!    log-sum-exp.
+//!
+//! Two inner kernels do the products. [`few`]: one to `LANES / 2` queries, keys
+//! are read row by row as they lie; this is decoding, and limited by memory.
+//! [`many`]: queries side by side in the lanes of a vector, a key's numbers
+//! broadcast, so that nothing of the keys is ever transposed and the softmax needs
+//! no horizontal operation.
+//!
+//! In the [order of a sequence](Order::OfSequence) the first does all: each of its queries
+//! gets the same to the last bit whatever the others are and wherever the keys lie.
+
+mod few;
+mod group;
+mod item;
+mod many;
+mod merge;
+mod plan;
+mod rotate;
+mod scratch;
+mod shape;
+mod softmax;
+#[cfg(test)]
+mod tests;
+
+pub use plan::{AttendPlan, Order};
+pub use shape::{Attention, Heads, PartRange, Rotary, SpanRange, TailRange};
+
+use super::pool::Pool;
+use super::simd::Number;
+
+/// Keys and values of one segment, each `[kv heads, capacity, head dim]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Cache<'a, N> {
+    /// Keys.
+    pub keys: &'a [N],
+    /// Values.
+    pub values: &'a [N],
+    /// Tokens that there is room for.
+    pub capacity: usize,
+}
+
+/// Keys and values of one tail, each `[kv heads, capacity, head dim]`.
+#[derive(Debug)]
+pub struct CacheMut<'a, N> {
+    /// Keys.
+    pub keys: &'a mut [N],
+    /// Values.
+    pub values: &'a mut [N],
+    /// Tokens that there is room for.
+    pub capacity: usize,
+}
+
+/// Attention of all rows of a step, in one layer.
+///
+/// `packed` is `[rows, (query heads + 2 * kv heads) * head dim]`, each row
+/// queries | keys | values before rotation; `output` is
+/// `[rows, query heads * head dim]`. `segments` and `tails` (one for each span)
+/// are those of the plan; each tail gets the keys and values of its span's rows.
+///
+/// # Panics
+///
+/// When a length does not fit the plan.
+pub fn attend<N: Number>(
+    pool: &Pool,
+    plan: &AttendPlan,
+    packed: &[f32],
+    segments: &[Cache<'_, N>],
+    tails: &mut [CacheMut<'_, N>],
+    output: &mut [f32],
+) {
+    plan.check(packed, segments, tails, output);
+    scratch::for_step(|memory| {
+        let [queries, partials] = memory.take([plan.query_numbers(), plan.partial_numbers()]);
+        rotate::rotate(pool, plan, packed, queries, tails);
+        let tails: Vec<Cache<'_, N>> = tails.iter().map(CacheMut::read).collect();
+        let caches = item::Caches {
+            segments,
+            tails: &tails,
+        };
+        item::run(pool, plan, queries, caches, partials, output);
+        merge::merge(pool, plan, partials, output);
+    });
+}
+
+impl<N> CacheMut<'_, N> {
+    fn read(&self) -> Cache<'_, N> {
+        Cache {
+            keys: self.keys,
+            values: self.values,
+            capacity: self.capacity,
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! CPU kernels in Rust, for what MLX's CPU backend does one number at a time.
+//!
+//! Each kernel is a plain function over slices, written once over the vector
+//! operations in `simd` and spread over threads by `pool`. The crate `motet-mlx` puts them
+//! into MLX graphs.
+
+pub mod attend;
+mod draw;
+pub mod linear;
+pub mod norm;
+pub mod pool;
+mod products;
+pub mod silu;
+pub mod simd;
+mod split;
+
+pub use attend::{AttendPlan, Attention, Heads, Order, PartRange, Rotary, SpanRange, TailRange};
+pub use draw::draw_rows;
+pub use simd::InstructionSet;
+
+/// Threads that kernels run on, the one that evaluates included.
+#[must_use]
+pub fn threads() -> usize {
+    pool::Pool::global().threads()
+}

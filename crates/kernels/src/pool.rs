@@ -1,0 +1,372 @@
+//! A few threads that wait for short parallel loops.
+//!
+//! A kernel lasts tens of microseconds, which a thread's start would double. So
+//! the workers live as long as the process, spin for a moment after each loop in
+//! case another follows, and then park. The calling thread takes part and never
+//! waits for a worker that has not come: whoever is late finds the loop closed.
+//! That also makes the pool a good neighbour to the threads of a BLAS: where
+//! those keep the other cores busy, the caller simply does more itself.
+//!
+//! One loop runs at a time; a second caller works alone.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::split::Split;
+use motet_sync::gate::{Entrance, Opened, Opener, gate};
+use motet_sync::parking::Parking;
+
+/// How long a worker spins before it parks. Longer than the gaps between the
+/// loops of one kernel, shorter than the matrix products between two kernels,
+/// whose threads want the core.
+const SPIN: Duration = Duration::from_micros(20);
+
+/// Threads for parallel loops.
+#[derive(Debug)]
+pub struct Pool {
+    shared: Arc<Shared>,
+    /// Held by the caller whose loop runs.
+    turn: Mutex<Opener<Body>>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// Where workers join the loop.
+    entrance: Entrance<Body>,
+    /// Next index that nobody has taken.
+    next: AtomicUsize,
+    panicked: AtomicBool,
+    /// The pool is being dropped.
+    ended: AtomicBool,
+    /// Which workers must be woken.
+    parking: Parking,
+}
+
+/// A loop, with its lifetime erased.
+#[derive(Clone, Copy)]
+struct Body {
+    run: *const (dyn Fn(usize) + Sync),
+    count: usize,
+}
+
+impl std::fmt::Debug for Body {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Body")
+            .field("count", &self.count)
+            .finish_non_exhaustive()
+    }
+}
+
+// SAFETY: what it points to is `Sync` and outlives the loop, and it is used within the loop
+// only.
+unsafe impl Sync for Body {}
+// SAFETY: as above.
+unsafe impl Send for Body {}
+
+impl Pool {
+    /// The pool of this process: as many threads, callers included, as OpenBLAS
+    /// was told to use (`OPENBLAS_NUM_THREADS`), or else as there are cores.
+    pub fn global() -> &'static Pool {
+        static GLOBAL: OnceLock<Pool> = OnceLock::new();
+        GLOBAL.get_or_init(|| {
+            let told = std::env::var("OPENBLAS_NUM_THREADS").ok();
+            let cores = thread::available_parallelism().map_or(1, usize::from);
+            Pool::new(threads_as_told(told.as_deref(), cores))
+        })
+    }
+
+    /// A pool of `threads` threads, the calling one included.
+    pub fn new(threads: usize) -> Pool {
+        let workers = threads.saturating_sub(1);
+        let (opener, entrance) = gate();
+        let shared = Arc::new(Shared {
+            entrance,
+            next: AtomicUsize::new(0),
+            panicked: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            parking: Parking::new(workers),
+        });
+        let spawn = |index| {
+            let shared = Arc::clone(&shared);
+            thread::Builder::new()
+                .name(format!("motet-kernel-{index}"))
+                .spawn(move || shared.work(index))
+        };
+        // A machine that refuses a thread still computes, with fewer.
+        let workers = (0..workers).map_while(|index| spawn(index).ok()).collect();
+        Pool {
+            shared,
+            turn: Mutex::new(opener),
+            workers,
+        }
+    }
+
+    /// Threads that take part, the calling one included.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `body` with each of `0..count`, on all threads, in any order.
+    ///
+    /// # Panics
+    ///
+    /// When a call panicked; all others have ended by then.
+    pub fn run(&self, count: usize, body: impl Fn(usize) + Sync) {
+        let turn = match self.turn.try_lock() {
+            Ok(turn) => Some(turn),
+            // A panic leaves the gate closed.
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        let turn = turn.filter(|_| !self.workers.is_empty() && count > 1);
+        let Some(mut turn) = turn else {
+            return (0..count).for_each(body);
+        };
+        let opened = self.open(&mut turn, count, &body);
+        let own = catch_unwind(AssertUnwindSafe(|| self.shared.take_part(&body, count)));
+        // After a panic of our own there may be indices left: nobody needs them.
+        self.shared
+            .next
+            .fetch_add(usize::MAX / 2, Ordering::Relaxed);
+        drop(opened);
+        let others_panicked = self.shared.panicked.swap(false, Ordering::Relaxed);
+        drop(turn);
+        if let Err(panic) = own {
+            resume_unwind(panic);
+        }
+        assert!(!others_panicked, "a kernel panicked on another thread");
+    }
+
+    /// Cuts each of `slices` into chunks of its `lengths`' number of elements (the
+    /// last may be shorter) and calls `body` with the n-th chunk of all, for
+    /// every n, on all threads. All must have the same number of chunks.
+    ///
+    /// # Panics
+    ///
+    /// When they have not, or when a call panicked.
+    pub fn for_each_chunk<T: Send, const N: usize>(
+        &self,
+        slices: [&mut [T]; N],
+        lengths: [usize; N],
+        body: impl Fn(usize, [&mut [T]; N]) + Sync,
+    ) {
+        let counts: [usize; N] = std::array::from_fn(|i| slices[i].len().div_ceil(lengths[i]));
+        assert!(
+            counts.iter().all(|count| *count == counts[0]),
+            "{counts:?} chunks"
+        );
+        let lens: [usize; N] = std::array::from_fn(|i| slices[i].len());
+        let slices = slices.map(Split::new);
+        self.run(counts[0], |index| {
+            let chunk = |i: usize| {
+                let from = index * lengths[i];
+                let to = lens[i].min(from + lengths[i]);
+                // SAFETY: `run` yields every index once, so no two chunks overlap.
+                unsafe { slices[i].part(from..to) }
+            };
+            body(index, std::array::from_fn(chunk));
+        });
+    }
+
+    fn open<'a>(
+        &self,
+        opener: &'a mut Opener<Body>,
+        count: usize,
+        body: &'a (dyn Fn(usize) + Sync + 'a),
+    ) -> Opened<'a, Body> {
+        let shared = &*self.shared;
+        let run: *const (dyn Fn(usize) + Sync + 'a) = body;
+        // SAFETY: only the lifetime changes; the gate is closed before it ends.
+        let run: *const (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(run) };
+        shared.next.store(0, Ordering::Relaxed);
+        let opened = opener.open(Body { run, count });
+        // The caller takes part, so one worker less than there are calls is enough.
+        let enough = self.workers.len().min(count - 1);
+        for worker in shared
+            .parking
+            .parked()
+            .take_while(|worker| *worker < enough)
+        {
+            self.workers[worker].thread().unpark();
+        }
+        opened
+    }
+}
+
+/// As many threads as somebody told, or else as there are cores; neither none nor more
+/// than any step has use for.
+fn threads_as_told(told: Option<&str>, cores: usize) -> usize {
+    let told = told.and_then(|told| told.parse().ok());
+    told.unwrap_or(cores).clamp(1, 64)
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::Relaxed);
+        for worker in self.workers.drain(..) {
+            worker.thread().unpark();
+            worker.join().expect("a worker catches every panic");
+        }
+    }
+}
+
+impl Shared {
+    fn take_part(&self, body: &(dyn Fn(usize) + Sync), count: usize) {
+        loop {
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            if index >= count {
+                return;
+            }
+            body(index);
+        }
+    }
+
+    /// A worker's life.
+    fn work(&self, index: usize) {
+        let mut seen = 0;
+        while let Some(number) = self.wait(index, seen) {
+            seen = number;
+            let Some(inside) = self.entrance.enter(number) else {
+                continue;
+            };
+            let body = inside.shown();
+            // SAFETY: inside the gate, so the loop's caller still waits for us.
+            let run = unsafe { &*body.run };
+            let outcome = catch_unwind(AssertUnwindSafe(|| self.take_part(run, body.count)));
+            if let Err(panic) = outcome {
+                self.panicked.store(true, Ordering::Relaxed);
+                // Its drop might panic again, and then nobody would leave the gate.
+                std::mem::forget(panic);
+            }
+            drop(inside);
+        }
+    }
+
+    /// Waits for a loop after loop number `seen`; returns its number, or nothing
+    /// when there will be no more.
+    fn wait(&self, index: usize, seen: u64) -> Option<u64> {
+        let fresh = || self.entrance.number(seen);
+        let start = Instant::now();
+        while start.elapsed() < SPIN {
+            for _ in 0..16 {
+                if let Some(number) = fresh() {
+                    return Some(number);
+                }
+                std::hint::spin_loop();
+            }
+        }
+        let is_over = || self.ended.load(Ordering::Relaxed);
+        self.parking.wait(index, fresh, is_over)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(pool: &Pool, count: usize) {
+        let hits: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
+        pool.run(count, |index| {
+            hits[index].fetch_add(1, Ordering::Relaxed);
+        });
+        assert!(
+            hits.iter().all(|hit| hit.load(Ordering::Relaxed) == 1),
+            "of {count}"
+        );
+    }
+
+    #[test]
+    fn every_index_is_visited_once() {
+        for threads in [1, 2, 3, 8] {
+            let pool = Pool::new(threads);
+            assert_eq!(pool.threads(), threads);
+            for count in [0, 1, 2, 7, 1000] {
+                check(&pool, count);
+            }
+            // Back to back, spun for and parked for.
+            for round in 0..2000 {
+                check(&pool, 1 + round % 5);
+                if round % 500 == 0 {
+                    thread::sleep(10 * SPIN);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn threads_are_as_many_as_was_told() {
+        for (told, cores, threads) in [
+            (None, 2, 2),
+            (None, 500, 64),
+            (Some("1"), 8, 1),
+            (Some("12"), 2, 12),
+            (Some("0"), 2, 1),
+            (Some("many"), 4, 4),
+        ] {
+            assert_eq!(threads_as_told(told, cores), threads, "{told:?} of {cores}");
+        }
+    }
+
+    #[test]
+    fn chunks_cover_each_slice() {
+        let pool = Pool::new(3);
+        for (length, chunk) in [(0, 4), (1, 4), (8, 4), (9, 4), (1000, 7)] {
+            let mut ones = vec![0; length];
+            let mut pairs = vec![0; 2 * length];
+            pool.for_each_chunk(
+                [&mut ones, &mut pairs],
+                [chunk, 2 * chunk],
+                |index, [a, b]| {
+                    assert_eq!(2 * a.len(), b.len());
+                    a.iter_mut()
+                        .chain(b)
+                        .for_each(|element| *element += index + 1);
+                },
+            );
+            let expected: Vec<usize> = (0..length).map(|i| i / chunk + 1).collect();
+            assert_eq!(ones, expected);
+            assert_eq!(
+                pairs.iter().step_by(2).copied().collect::<Vec<_>>(),
+                expected
+            );
+        }
+    }
+
+    #[test]
+    fn callers_do_not_disturb_each_other() {
+        let pool = Pool::new(4);
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| (0..1000).for_each(|round| check(&pool, 1 + round % 9)));
+            }
+        });
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+        let pool = Pool::new(3);
+        for bad in 0..64 {
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                pool.run(64, |index| assert_ne!(index, bad, "planted"));
+            }));
+            assert!(outcome.is_err(), "index {bad}");
+            check(&pool, 64);
+        }
+    }
+
+    #[test]
+    fn a_loop_within_a_loop_runs_alone() {
+        let pool = Pool::new(2);
+        let sum = AtomicUsize::new(0);
+        pool.run(10, |_| {
+            pool.run(10, |index| {
+                sum.fetch_add(index, Ordering::Relaxed);
+            });
+        });
+        assert_eq!(sum.into_inner(), 450);
+    }
+}

@@ -1,0 +1,278 @@
+//! Types in which numbers are kept. Kernels compute in `f32`.
+
+use bytemuck::Pod;
+use half::{bf16, f16};
+
+use super::Simd;
+
+/// The largest finite number of IEEE 754 half precision.
+const F16_MAX: f32 = 65_504.0;
+
+/// A type in which cached numbers are kept.
+pub trait Number: Pod + Send + Sync + std::fmt::Debug {
+    /// Whether it is `f32` itself, which needs no conversion.
+    const IS_F32: bool;
+
+    /// `LANES` numbers.
+    ///
+    /// # Safety
+    ///
+    /// `from` is readable for `LANES` numbers.
+    unsafe fn load<S: Simd>(simd: S, from: *const Self) -> S::Vector;
+
+    /// Keeps the nearest numbers of the type, ties to even.
+    ///
+    /// # Safety
+    ///
+    /// `to` is writable for `LANES` numbers.
+    unsafe fn store<S: Simd>(simd: S, to: *mut Self, v: S::Vector);
+
+    /// The numbers in `f32`: themselves where they are, or in `scratch`.
+    ///
+    /// # Panics
+    ///
+    /// Unless there are whole vectors of numbers, and room for them.
+    fn widened<'a, S: Simd>(simd: S, numbers: &'a [Self], scratch: &'a mut [f32]) -> &'a [f32];
+}
+
+impl Number for f32 {
+    const IS_F32: bool = true;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(simd: S, from: *const f32) -> S::Vector {
+        // SAFETY: the caller's promise.
+        unsafe { simd.load(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store<S: Simd>(simd: S, to: *mut f32, v: S::Vector) {
+        // SAFETY: the caller's promise.
+        unsafe { simd.store(to, v) }
+    }
+
+    #[inline(always)]
+    fn widened<'a, S: Simd>(_: S, numbers: &'a [f32], _: &'a mut [f32]) -> &'a [f32] {
+        numbers
+    }
+}
+
+impl Number for bf16 {
+    const IS_F32: bool = false;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(simd: S, from: *const bf16) -> S::Vector {
+        // SAFETY: the caller's promise; it is a `u16` by its layout.
+        unsafe { simd.load_bf16(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store<S: Simd>(simd: S, to: *mut bf16, v: S::Vector) {
+        // SAFETY: the caller's promise; it is a `u16` by its layout.
+        unsafe { simd.store_bf16(to.cast(), v) }
+    }
+
+    #[inline(always)]
+    fn widened<'a, S: Simd>(simd: S, numbers: &'a [bf16], scratch: &'a mut [f32]) -> &'a [f32] {
+        widen(simd, numbers, scratch)
+    }
+}
+
+impl Number for f16 {
+    const IS_F32: bool = false;
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(simd: S, from: *const f16) -> S::Vector {
+        // SAFETY: the caller's promise; it is a `u16` by its layout.
+        unsafe { simd.load_f16(from.cast()) }
+    }
+
+    /// What is beyond the type's range becomes its largest number: an infinity among keys
+    /// would make a whole sequence's output nothing.
+    #[inline(always)]
+    unsafe fn store<S: Simd>(simd: S, to: *mut f16, v: S::Vector) {
+        // In this order what is not a number stays so.
+        let v = simd.min(simd.splat(F16_MAX), simd.max(simd.splat(-F16_MAX), v));
+        // SAFETY: the caller's promise; it is a `u16` by its layout.
+        unsafe { simd.store_f16(to.cast(), v) }
+    }
+
+    #[inline(always)]
+    fn widened<'a, S: Simd>(simd: S, numbers: &'a [f16], scratch: &'a mut [f32]) -> &'a [f32] {
+        widen(simd, numbers, scratch)
+    }
+}
+
+#[inline(always)]
+fn widen<'a, S: Simd, N: Number>(simd: S, numbers: &[N], scratch: &'a mut [f32]) -> &'a [f32] {
+    let count = numbers.len();
+    assert!(count.is_multiple_of(S::LANES) && count <= scratch.len());
+    for at in (0..count).step_by(S::LANES) {
+        // SAFETY: a whole vector is left of both.
+        unsafe {
+            let vector = N::load(simd, numbers.as_ptr().add(at));
+            simd.store(scratch.as_mut_ptr().add(at), vector);
+        }
+    }
+    &scratch[..count]
+}
+
+/// The number whose upper half this is.
+#[inline(always)]
+pub(super) fn from_bf16(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// The upper half of the nearest such number, ties to even.
+#[inline(always)]
+pub(super) fn to_bf16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let odd = (bits >> 16) & 1;
+    let rounded = bits.wrapping_add(0x7FFF + odd) >> 16;
+    // Rounding could make an infinity, or nothing at all, of what is not a number.
+    let quiet = (bits >> 16) | 0x40;
+    (if x.is_nan() { quiet } else { rounded }) as u16
+}
+
+/// An IEEE 754 half, exactly.
+#[inline(always)]
+pub(super) fn from_f16(bits: u16) -> f32 {
+    let bits = u32::from(bits);
+    let (sign, rest) = ((bits & 0x8000) << 16, bits & 0x7FFF);
+    let below_normal = (rest as f32 * 2.0_f32.powi(-24)).to_bits();
+    let normal = (rest << 13) + (112 << 23);
+    let not_finite = (rest << 13) | 0x7F80_0000;
+    let magnitude = match rest {
+        0x7C00.. => not_finite,
+        0x0400.. => normal,
+        _ => below_normal,
+    };
+    f32::from_bits(sign | magnitude)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{InstructionSet, Job, LANES_MAX, dispatch_on};
+    use super::*;
+
+    /// Keeps numbers and reads them again; they are padded to whole vectors.
+    struct ThereAndBack<'a, N>(&'a [f32], std::marker::PhantomData<N>);
+
+    impl<N: Number> Job for ThereAndBack<'_, N> {
+        type Output = (Vec<N>, Vec<f32>);
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> Self::Output {
+            let mut kept = vec![N::zeroed(); self.0.len()];
+            let mut back = vec![0.0; self.0.len()];
+            for at in (0..self.0.len()).step_by(S::LANES) {
+                // SAFETY: there are whole vectors of all.
+                unsafe {
+                    N::store(simd, kept.as_mut_ptr().add(at), simd.load(&self.0[at]));
+                }
+            }
+            let mut scratch = vec![f32::NAN; self.0.len()];
+            back.copy_from_slice(N::widened(simd, &kept, &mut scratch));
+            (kept, back)
+        }
+    }
+
+    fn there_and_back<N: Number>(set: InstructionSet, numbers: &[f32]) -> (Vec<N>, Vec<f32>) {
+        assert!(numbers.len().is_multiple_of(LANES_MAX));
+        dispatch_on(set, ThereAndBack(numbers, std::marker::PhantomData))
+    }
+
+    /// Numbers of all magnitudes, ties between two halves, and both signs.
+    fn numbers() -> Vec<f32> {
+        let mut state = 1_u32;
+        let mut any = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            f32::from_bits(state)
+        };
+        let any = (0..100_000).map(|_| any()).filter(|x| x.is_finite());
+        let near = (0..50_000).map(|i| (i as f32 - 25_000.0) * 1.000_1e-3);
+        // Halfway between neighbours of bfloat16 and of half precision.
+        let ties = (0..4_096).flat_map(|i| [1.0 + i as f32 / 256.0, 1.0 + i as f32 / 2_048.0]);
+        let small = (0..4_096).map(|i| i as f32 * 2.0_f32.powi(-25));
+        let large = [65_504.0, 65_519.0, 65_520.0, 1e5, f32::MAX];
+        let mut all: Vec<f32> = any
+            .chain(near)
+            .chain(ties)
+            .chain(small)
+            .chain(large)
+            .collect();
+        all.extend(all.clone().iter().map(|x| -x));
+        all.resize(all.len().next_multiple_of(LANES_MAX), 0.0);
+        all
+    }
+
+    #[test]
+    fn what_is_kept_is_the_nearest_number() {
+        let numbers = numbers();
+        for &set in InstructionSet::available() {
+            let (kept, back) = there_and_back::<bf16>(set, &numbers);
+            for ((x, kept), back) in numbers.iter().zip(kept).zip(back) {
+                let expected = bf16::from_f32(*x);
+                assert_eq!(kept.to_bits(), expected.to_bits(), "{set:?}: {x}");
+                assert_eq!(back.to_bits(), expected.to_f32().to_bits(), "{set:?}: {x}");
+            }
+            let (kept, back) = there_and_back::<f16>(set, &numbers);
+            for ((x, kept), back) in numbers.iter().zip(kept).zip(back) {
+                let expected = f16::from_f32(x.clamp(-F16_MAX, F16_MAX));
+                assert_eq!(kept.to_bits(), expected.to_bits(), "{set:?}: {x}");
+                assert_eq!(back.to_bits(), expected.to_f32().to_bits(), "{set:?}: {x}");
+            }
+            let (_, back) = there_and_back::<f32>(set, &numbers);
+            assert_eq!(back, numbers);
+        }
+    }
+
+    /// Every half there is.
+    #[test]
+    fn all_halves_are_read_exactly() {
+        struct Widen<'a, N>(&'a [N]);
+
+        impl<N: Number> Job for Widen<'_, N> {
+            type Output = Vec<f32>;
+
+            #[inline(always)]
+            fn run<S: Simd>(self, simd: S) -> Vec<f32> {
+                let mut scratch = vec![0.0; self.0.len()];
+                N::widened(simd, self.0, &mut scratch).to_vec()
+            }
+        }
+
+        fn check<N: Number>(read: fn(u16) -> f32) {
+            let all: Vec<u16> = (0..=u16::MAX).collect();
+            for &set in InstructionSet::available() {
+                let wide = dispatch_on(set, Widen::<N>(bytemuck::cast_slice(&all)));
+                for (bits, found) in all.iter().zip(wide) {
+                    let expected = read(*bits);
+                    let same = found.to_bits() == expected.to_bits();
+                    let neither = found.is_nan() && expected.is_nan();
+                    assert!(
+                        same || neither,
+                        "{set:?}: {bits:#x} is {found}, not {expected}"
+                    );
+                }
+            }
+        }
+
+        check::<bf16>(|bits| bf16::from_bits(bits).to_f32());
+        check::<f16>(|bits| f16::from_bits(bits).to_f32_const());
+    }
+
+    #[test]
+    fn what_is_not_a_number_stays_so() {
+        let numbers = [f32::NAN; LANES_MAX];
+        for &set in InstructionSet::available() {
+            let (_, back) = there_and_back::<bf16>(set, &numbers);
+            assert!(back.iter().all(|x| x.is_nan()), "{set:?}");
+            let (_, back) = there_and_back::<f16>(set, &numbers);
+            assert!(back.iter().all(|x| x.is_nan()), "{set:?}");
+            // All of whose set bits would be cut off.
+            let numbers = [f32::from_bits(0x7F80_0001); LANES_MAX];
+            let (_, back) = there_and_back::<bf16>(set, &numbers);
+            assert!(back.iter().all(|x| x.is_nan()), "{set:?}");
+        }
+    }
+}

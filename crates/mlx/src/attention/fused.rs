@@ -1,0 +1,58 @@
+//! Attention by MLX's fused kernel, which GPUs have: for spans whose path is
+//! their tail alone, with nothing but causality to hide keys.
+
+use mlx_rs::Array;
+use mlx_rs::error::Exception;
+use mlx_rs::fast::{ScaledDotProductAttentionMask, scaled_dot_product_attention};
+
+use super::{key_rows, query_rows};
+use crate::batch::{Batch, SpanRows};
+use crate::ops::concatenate;
+use crate::shape::Shape;
+use crate::state::State;
+
+/// Whether the kernel can do the whole batch.
+pub(super) fn fits(shape: &Shape, batch: &Batch) -> bool {
+    shape.window.is_none() && batch.segments.is_empty()
+}
+
+/// As [`composed::attend`](super::composed::attend).
+pub(super) fn attend(
+    shape: &Shape,
+    batch: &Batch,
+    queries: &Array,
+    tails: &[State],
+) -> Result<Array, Exception> {
+    let spans = batch.spans.iter().zip(tails);
+    let attended = spans
+        .map(|(span, tail)| attend_span(shape, span, queries, tail))
+        .collect::<Result<_, _>>()?;
+    concatenate(attended, 1)
+}
+
+fn attend_span(
+    shape: &Shape,
+    span: &SpanRows,
+    queries: &Array,
+    tail: &State,
+) -> Result<Array, Exception> {
+    let (kv_heads, dim) = (shape.kv_heads, shape.head_dim);
+    let (rows, shared) = (span.rows.len() as i32, shape.queries_per_key());
+    let queries = query_rows(shape, queries, &span.rows)?
+        .reshape(&[kv_heads, rows, shared, dim])?
+        .swap_axes(1, 2)?
+        .reshape(&[1, kv_heads * shared, rows, dim])?;
+    let keys = 0..span.held + span.rows.len();
+    let causal = (rows > 1).then_some(ScaledDotProductAttentionMask::Causal);
+    scaled_dot_product_attention(
+        queries,
+        key_rows(&tail.keys, &keys)?.expand_dims(0)?,
+        key_rows(&tail.values, &keys)?.expand_dims(0)?,
+        shape.scale(),
+        causal,
+        None,
+    )?
+    .reshape(&[kv_heads, shared, rows, dim])?
+    .swap_axes(1, 2)?
+    .reshape(&[kv_heads, rows * shared, dim])
+}

@@ -1,0 +1,35 @@
+//! MLX's exceptions on their way to [`ModelError`].
+
+use mlx_rs::error::{AsSliceError, Exception};
+
+use motet_core::protocol::ModelError;
+
+/// What fails within this crate: an exception of MLX's, or what is said of a model already.
+/// It leaves the crate as a [`ModelError`].
+#[derive(Debug)]
+pub(crate) struct MlxError(ModelError);
+
+impl From<Exception> for MlxError {
+    fn from(exception: Exception) -> Self {
+        Self(ModelError::Device(exception.what().to_owned()))
+    }
+}
+
+impl From<AsSliceError> for MlxError {
+    fn from(error: AsSliceError) -> Self {
+        let error = format!("cannot read an array back: {error}");
+        Self(ModelError::Device(error))
+    }
+}
+
+impl From<ModelError> for MlxError {
+    fn from(error: ModelError) -> Self {
+        Self(error)
+    }
+}
+
+impl From<MlxError> for ModelError {
+    fn from(error: MlxError) -> Self {
+        error.0
+    }
+}

@@ -1,0 +1,234 @@
+//! The identity of a model: all that its cached state depends on, to the last bit, as far as
+//! it can be told.
+
+use std::fmt::Write;
+
+use sha2::{Digest, Sha256};
+
+use super::MlxDevice;
+use super::attention::Means;
+use motet_kernels::{self, InstructionSet, Order};
+use motet_model::FloatKind;
+
+/// Goes up when the order of packed numbers changes.
+const LAYOUT: u32 = 1;
+/// Goes up when this crate's kernels, or what is composed of MLX's, give other bits.
+const ARITHMETIC: u32 = 1;
+
+/// All that changes a bit of the state that a model caches, but for three things.
+///
+/// - How many bytes go into a step and what else was in it change last bits where nothing is
+///   [deterministic](super::MlxOptions::deterministic).
+/// - The BLAS library, and its version, do so as well where sums are the BLAS's. It has no
+///   name that every BLAS tells: only settings by which OpenBLAS sums are known here.
+/// - How the pager keeps numbers is the pager's to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Inputs {
+    /// The answer of [`ModelFiles::identity`](motet_weights::ModelFiles::identity).
+    pub(super) files: u64,
+    /// The type of cached numbers.
+    pub(super) cached: FloatKind,
+    pub(super) device: MlxDevice,
+    /// How attention is computed.
+    pub(super) attention: &'static str,
+    /// Whether norms and products with few rows are this crate's.
+    pub(super) kernels: bool,
+    pub(super) is_deterministic: bool,
+    /// The instructions of this crate's kernels; none where they compute nothing.
+    pub(super) instructions: Option<InstructionSet>,
+    /// The settings by which sums are cut. None where their order follows from the sequence
+    /// alone, or where a GPU sums.
+    pub(super) sums: Option<Sums>,
+    /// MLX's own version, as it says when it runs.
+    pub(super) mlx: String,
+}
+
+/// All that the order of sums is known to follow from where it is not the sequence's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sums {
+    /// Threads that share a sum in this crate's kernels.
+    pub(super) threads: usize,
+    /// Other settings of OpenBLAS's threads: `GOTO_NUM_THREADS` and `OMP_NUM_THREADS`.
+    pub(super) blas_threads: [String; 2],
+    /// The kind of processor, by which a BLAS chooses its kernels.
+    pub(super) processor: String,
+    /// The kind for which it was told to choose them: `OPENBLAS_CORETYPE`.
+    pub(super) blas_core: String,
+}
+
+impl Inputs {
+    /// Those of a model with these files, on this machine.
+    pub(super) fn new(
+        files: u64,
+        cached: FloatKind,
+        device: MlxDevice,
+        means: &Means,
+        kernels: bool,
+        is_deterministic: bool,
+    ) -> Self {
+        let is_cpu = device == MlxDevice::Cpu;
+        Self {
+            files,
+            cached,
+            device,
+            attention: match means {
+                Means::Kernel(_, Order::OfStep) => "kernel, in the order of the step",
+                Means::Kernel(_, Order::OfSequence) => "kernel, in the order of the sequence",
+                Means::Fused => "fused",
+                Means::Composed => "composed",
+            },
+            kernels,
+            is_deterministic,
+            instructions: kernels.then(InstructionSet::best),
+            sums: (is_cpu && !is_deterministic).then(Sums::of_this_machine),
+            mlx: mlx_version(),
+        }
+    }
+
+    /// A number that differs where any of these does, and is the same in every process.
+    pub(super) fn identity(&self) -> u64 {
+        // `Debug` names each field, so its text is unambiguous.
+        let mut text = String::new();
+        let version = env!("CARGO_PKG_VERSION");
+        write!(text, "motet {version}, {LAYOUT}, {ARITHMETIC}: {self:?}")
+            .expect("a string takes all");
+        let digest = Sha256::digest(text);
+        let first = digest.first_chunk().expect("it has 32 bytes");
+        u64::from_le_bytes(*first)
+    }
+}
+
+impl Sums {
+    fn of_this_machine() -> Self {
+        let told = |name| std::env::var(name).unwrap_or_default();
+        Self {
+            threads: motet_kernels::threads(),
+            blas_threads: ["GOTO_NUM_THREADS", "OMP_NUM_THREADS"].map(told),
+            processor: processor(),
+            blas_core: told("OPENBLAS_CORETYPE"),
+        }
+    }
+}
+
+/// The version of the MLX that this process has loaded.
+fn mlx_version() -> String {
+    // SAFETY: it makes an empty string, which holds nothing.
+    let mut version = unsafe { mlx_sys::mlx_string_new() };
+    // SAFETY: the string is valid for the call, and is freed after its text was copied.
+    unsafe {
+        let told = mlx_sys::mlx_version(&mut version) == 0;
+        let text = mlx_sys::mlx_string_data(version);
+        let text = (told && !text.is_null()).then(|| {
+            std::ffi::CStr::from_ptr(text)
+                .to_string_lossy()
+                .into_owned()
+        });
+        mlx_sys::mlx_string_free(version);
+        text.unwrap_or_else(|| "unknown".to_owned())
+    }
+}
+
+/// The processor's maker, family and model, as far as it says.
+fn processor() -> String {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::__cpuid;
+        let (maker, kind) = (__cpuid(0), __cpuid(1));
+        // The last four bits are the stepping, which changes no instruction.
+        let kind = kind.eax >> 4;
+        format!(
+            "{:08x}{:08x}{:08x} {kind:07x}",
+            maker.ebx, maker.edx, maker.ecx
+        )
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        std::env::consts::ARCH.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inputs() -> Inputs {
+        Inputs {
+            files: 7,
+            cached: FloatKind::F32,
+            device: MlxDevice::Cpu,
+            attention: "composed",
+            kernels: true,
+            is_deterministic: false,
+            instructions: Some(InstructionSet::Portable),
+            sums: Some(Sums {
+                threads: 2,
+                blas_threads: [String::new(), String::new()],
+                processor: "one".to_owned(),
+                blas_core: String::new(),
+            }),
+            mlx: "0.31.1".to_owned(),
+        }
+    }
+
+    /// Each field by itself; one that is added is added here.
+    #[test]
+    fn any_input_changes_the_identity() {
+        let known = inputs().identity();
+        assert_eq!(inputs().identity(), known);
+        let check = |what: &str, change: fn(&mut Inputs)| {
+            let mut other = inputs();
+            change(&mut other);
+            assert_ne!(other.identity(), known, "{what}");
+        };
+        check("weights", |inputs| inputs.files = 8);
+        check("the type of numbers", |inputs| {
+            inputs.cached = FloatKind::Bf16
+        });
+        check("the device", |inputs| inputs.device = MlxDevice::Gpu);
+        check("attention", |inputs| inputs.attention = "fused");
+        check("kernels", |inputs| inputs.kernels = false);
+        check("the order of sums", |inputs| inputs.is_deterministic = true);
+        check("instructions", |inputs| {
+            inputs.instructions = Some(InstructionSet::Avx2)
+        });
+        check("no instructions", |inputs| inputs.instructions = None);
+        check("threads", |inputs| {
+            inputs.sums.as_mut().expect("some").threads = 3;
+        });
+        check("GOTO_NUM_THREADS", |inputs| {
+            inputs.sums.as_mut().expect("some").blas_threads[0] = "2".to_owned();
+        });
+        check("OMP_NUM_THREADS", |inputs| {
+            inputs.sums.as_mut().expect("some").blas_threads[1] = "2".to_owned();
+        });
+        check("the processor", |inputs| {
+            inputs.sums.as_mut().expect("some").processor = "another".to_owned();
+        });
+        check("the kernels of the BLAS", |inputs| {
+            inputs.sums.as_mut().expect("some").blas_core = "Haswell".to_owned();
+        });
+        check(
+            "whether the order of sums is the sequence's own",
+            |inputs| inputs.sums = None,
+        );
+        check("MLX", |inputs| inputs.mlx = "0.31.2".to_owned());
+        // All of them: a field more does not compile until it is looked at here.
+        let Inputs {
+            files: _,
+            cached: _,
+            device: _,
+            attention: _,
+            kernels: _,
+            is_deterministic: _,
+            instructions: _,
+            sums: _,
+            mlx: _,
+        } = inputs();
+    }
+
+    #[test]
+    fn mlx_says_its_version() {
+        let version = mlx_version();
+        assert!(version.split('.').count() >= 2, "{version}");
+    }
+}

@@ -1,0 +1,574 @@
+//! The Llama family (Llama, SmolLM2, Mistral) on MLX: the CPU, Metal or CUDA. Only the CPU under
+//! Linux has been run.
+//!
+//! A step is one MLX graph. Rows of all spans are packed, so that norms,
+//! projections and MLP run once over `[rows, dim]` whatever the mix of decode and
+//! prefill; only attention knows which row belongs to whom.
+//!
+//! ```text
+//!  files ─ stacked ─ weights ─┐
+//!  spans ─ batch ─────────────┼─ forward ─ attention ─ sample ─ flight ─ readouts
+//!  tails, segments ───────────┘
+//! ```
+//!
+//! Segments leave as parcels of their arrays and come back as such, without a copy on
+//! the model's thread.
+//!
+//! On the CPU everything is in single precision, but cached state is in what
+//! [`MlxOptions::cache_dtype`] says. On a GPU plain weights and cached state are bfloat16, and
+//! quantised weights stay quantised.
+
+mod attention;
+mod batch;
+pub mod bridge;
+mod error;
+mod flight;
+mod forward;
+mod identity;
+mod kept;
+pub mod kernel_ops;
+mod kv_block;
+pub mod machine;
+mod ops;
+mod options;
+mod parcel;
+mod pool;
+pub mod profile;
+mod removal;
+mod rotary;
+mod sample;
+mod segment;
+mod shape;
+mod stacked;
+mod state;
+mod tail;
+mod weights;
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use mlx_rs::ops::zeros_dtype;
+use mlx_rs::{Device, Dtype, Stream, memory, transforms, with_stream};
+
+pub use flight::MlxFlight;
+pub use kept::KeptWeights;
+#[doc(hidden)]
+pub use mlx_rs;
+#[doc(hidden)]
+pub use motet_kernels as kernels;
+pub use options::{MlxDevice, MlxOptions};
+pub use parcel::{MlxPacker, MlxParcel};
+pub use segment::MlxSegment;
+pub use tail::MlxTail;
+
+use self::attention::{Attention, Means};
+use self::batch::Batch;
+use self::error::MlxError;
+use self::forward::Network;
+use self::identity::Inputs;
+use self::ops::{KERNEL_GRAIN, Ops};
+use self::pool::Pool;
+use self::removal::Removal;
+use self::rotary::Rotary;
+use self::shape::{Cached, Shape};
+use self::tail::{Appends, OwnMemory};
+use self::weights::Weights;
+use motet_core::protocol::{
+    DeviceMemory, Extent, LayerGroup, LayerKind, ModelError, ModelSpec, Readout, Want,
+};
+use motet_kernels::Order;
+use motet_model::sampling::Drawing;
+use motet_model::{MemoryLeft, Model, Segment, Span, Tail, legal};
+use motet_weights::{LlamaConfig, ModelFiles};
+
+/// A GPU's memory is tried in pieces of so many bytes.
+const TRIED_PIECE_BYTES: usize = 64 << 20;
+
+/// A Llama-family model on one MLX device.
+///
+/// To be made and used on one thread: MLX's streams belong to theirs.
+pub struct MlxModel {
+    spec: ModelSpec,
+    shape: Shape,
+    network: Network,
+    device: MlxDevice,
+    stream: Stream,
+    /// Where cached state lies; none for memory of MLX's own.
+    pool: Option<Pool>,
+    /// Held by each flight too.
+    in_air: Rc<()>,
+    /// Its weights are kept there, and a step has not landed with them yet.
+    unproven: Option<KeptWeights>,
+}
+
+impl MlxModel {
+    /// What [`load`](Self::load) will say of the model in `files`, but for its identity: no
+    /// weights are read.
+    ///
+    /// # Errors
+    ///
+    /// [`ModelError::Device`] when the device is not there, and [`ModelError::Option`] when
+    /// it does not do what an option asks for.
+    pub fn outline(files: &ModelFiles, options: &MlxOptions) -> Result<ModelSpec, ModelError> {
+        let cached = Cached::as_it_is(options.cached_on(options.device()?)?);
+        Ok(spec(files, &Shape::of(files.config(), cached), 0))
+    }
+
+    /// Puts the model in `files` on a device.
+    ///
+    /// Its first call with these `files` reads all weights once more than loading them does,
+    /// for [`ModelFiles::identity`], even where no disk tier will ask for it. That hashes about
+    /// 1.8 GB a second and thread, on up to eight threads.
+    ///
+    /// # Errors
+    ///
+    /// [`ModelError::Device`] when the device is not there or out of memory, or when MLX
+    /// was set up for another version of this crate or of mlx-sys,
+    /// [`ModelError::NotDeterministic`] when it is to be and cannot, [`ModelError::Option`] when
+    /// the device does not do what another option asks for, and what
+    /// [`ModelFiles::tensor`] answers.
+    pub fn load(files: &ModelFiles, options: MlxOptions) -> Result<Self, ModelError> {
+        Self::load_with(files, options, None)
+    }
+
+    /// The same for a model that may be loaded again, as an engine does when its device thread
+    /// has died: on the CPU weights are kept in `kept`, and the next call with it takes them
+    /// over, which reads them once instead of converting them. What killed the thread may have
+    /// spoiled them: they are read from their files again where their bytes have changed, or
+    /// where no step has landed since the last call.
+    ///
+    /// `Engine::open` does so. `kept` is one model's: others are of no
+    /// use to it, and it is emptied then.
+    ///
+    /// # Errors
+    ///
+    /// As for [`load`](Self::load).
+    pub fn load_keeping(
+        files: &ModelFiles,
+        options: MlxOptions,
+        kept: &KeptWeights,
+    ) -> Result<Self, ModelError> {
+        Self::load_with(files, options, Some(kept))
+    }
+
+    fn load_with(
+        files: &ModelFiles,
+        options: MlxOptions,
+        kept: Option<&KeptWeights>,
+    ) -> Result<Self, ModelError> {
+        memory::set_cache_limit(options.cache_bytes_max).map_err(MlxError::from)?;
+        let device = options.device()?;
+        let kind = options.cached_on(device)?;
+        let gpu = device == MlxDevice::Gpu;
+        let dtype = device.dtype();
+        let stream = Stream::new_with_device(&match device {
+            MlxDevice::Cpu => Device::cpu(),
+            MlxDevice::Gpu => Device::gpu(),
+        });
+        let wants_kernels = options.kernels && !gpu;
+        if let Some(why) = bridge::outdated(wants_kernels) {
+            return Err(ModelError::Device(why));
+        }
+        let kernels = (wants_kernels && bridge::available()).then(|| stream.clone());
+        if let Some(stream) = &kernels {
+            bridge::queue_more(stream);
+        }
+        let mut shape = Shape::of(files.config(), Cached::as_it_is(kind));
+        shape.cached.in_words = kernels.is_some() && shape.kernel_heads().supported();
+        let takes_words = shape.cached.array_dtype() == Dtype::Float32;
+        let adopts = kernels.is_some() && takes_words && bridge::memory::can_adopt();
+        let pool = adopts.then(|| Pool::new(options.spare_bytes_max));
+        if options.deterministic {
+            can_be_deterministic(files.config(), &shape, device, kernels.is_some())?;
+        }
+        let order = match options.deterministic {
+            true => Order::OfSequence,
+            false => Order::OfStep,
+        };
+        let means = match &kernels {
+            Some(stream) if shape.cached.in_words => Means::Kernel(stream.clone(), order),
+            _ if gpu => Means::Fused,
+            _ => Means::Composed,
+        };
+        // A GPU's memory is not the host's to look through.
+        let kept = kept.filter(|_| !gpu);
+        let network = Network {
+            weights: with_stream(&stream, || weights(files, dtype, gpu, kept))?,
+            attention: Attention {
+                shape,
+                rotary: Rotary::new(files.config()),
+                means,
+            },
+            ops: Ops { kernels },
+            norm_eps: files.config().rms_norm_eps,
+            layer_bytes_per_row: shape.layer_bytes_per_row(files.config()),
+        };
+        let identity = {
+            let Network { attention, ops, .. } = &network;
+            let has_kernels = ops.kernels.is_some();
+            let (means, is_sure) = (&attention.means, options.deterministic);
+            Inputs::new(files.identity(), kind, device, means, has_kernels, is_sure).identity()
+        };
+        Ok(Self {
+            spec: spec(files, &shape, identity),
+            shape,
+            network,
+            device,
+            stream,
+            pool,
+            in_air: Rc::new(()),
+            unproven: kept.cloned(),
+        })
+    }
+
+    /// What tails have their buffers from; none where they are MLX's.
+    fn own_memory(&self) -> Option<OwnMemory<'_>> {
+        match (&self.network.attention.means, &self.pool) {
+            (Means::Kernel(stream, _), Some(pool)) => Some(OwnMemory { pool, stream }),
+            _ => None,
+        }
+    }
+
+    fn batch(&self, spans: &[Span<'_, Self>]) -> Result<Batch, ModelError> {
+        let vocab = self.shape.vocab;
+        for (index, span) in spans.iter().enumerate() {
+            if span.tokens.count() == 0 {
+                let message = format!("span {index} has no tokens; expected at least one");
+                return Err(ModelError::Device(message));
+            }
+            let mut known = span.tokens.known().into_iter().flatten();
+            if known.any(|token| *token as usize >= vocab) {
+                let message = format!("span {index} has a token that is not less than {vocab}");
+                return Err(ModelError::Device(message));
+            }
+        }
+        Ok(Batch::new(&self.shape, spans))
+    }
+
+    /// Builds the step's graph. The device starts on it at once, unless it is composed
+    /// of MLX's operations and another step is under way, whose buffers it needs for
+    /// itself: then it starts when it is drawn, which is when that one has landed.
+    fn fly(&self, spans: &mut [Span<'_, Self>], batch: &Batch) -> Result<MlxFlight, MlxError> {
+        let in_place = matches!(self.network.attention.means, Means::Kernel(..));
+        let eager = in_place || Rc::strong_count(&self.in_air) == 1;
+        let wants: Vec<Want> = spans.iter().map(|span| span.want.clone()).collect();
+        let failures = bridge::failures(&self.stream)?;
+        let appending = spans
+            .iter_mut()
+            .map(|span| (&mut *span.tail, span.tokens.count()));
+        let mut tails = Appends::begin(&self.shape, appending, self.own_memory())?;
+        let logits = match spans.is_empty() {
+            true => None,
+            false => self.network.forward(batch, &mut tails, eager)?,
+        };
+        let pending = tails.commit(spans.iter_mut().map(|span| &mut *span.tail));
+        let in_air = Rc::clone(&self.in_air);
+        let mut flight = MlxFlight::new(batch, &wants, logits, pending, failures, in_air);
+        if eager {
+            flight.start()?;
+        }
+        Ok(flight)
+    }
+}
+
+/// The weights that are kept, or those in the files, which are kept from now on.
+fn weights(
+    files: &ModelFiles,
+    dtype: Dtype,
+    keeps_quantised: bool,
+    kept: Option<&KeptWeights>,
+) -> Result<Weights, MlxError> {
+    let Some(kept) = kept else {
+        return Weights::load(files, dtype, keeps_quantised);
+    };
+    let form = kept::Form {
+        files: files.identity(),
+        dtype,
+        keeps_quantised,
+    };
+    if let Some(weights) = kept.take_over(form) {
+        return Ok(weights);
+    }
+    let weights = Weights::load(files, dtype, keeps_quantised)?;
+    kept.keep(&weights, form);
+    Ok(weights)
+}
+
+/// Whether all that sums up is this crate's: MLX sums in an order that follows from the
+/// shape of the whole step.
+fn can_be_deterministic(
+    config: &LlamaConfig,
+    shape: &Shape,
+    device: MlxDevice,
+    kernels: bool,
+) -> Result<(), ModelError> {
+    if device == MlxDevice::Gpu {
+        return Err(ModelError::NotDeterministic {
+            found: "the device is a GPU".into(),
+            expected: "`device: Some(MlxDevice::Cpu)`",
+        });
+    }
+    if !kernels {
+        return Err(ModelError::NotDeterministic {
+            found: "this crate's CPU kernels are off, or not to be had".into(),
+            expected: "`kernels`, and MLX as `cargo xtask setup` prepares it",
+        });
+    }
+    let heads = shape.kernel_heads();
+    let widths = [
+        ("a head", heads.dim),
+        ("all heads", heads.query * heads.dim),
+        ("the residual stream", config.hidden_size),
+        ("the MLP", config.intermediate_size),
+    ];
+    match widths.iter().find(|(_, width)| width % KERNEL_GRAIN != 0) {
+        None => Ok(()),
+        Some((what, width)) => Err(ModelError::NotDeterministic {
+            found: format!("{what} is {width} wide"),
+            expected: "a multiple of 16, which the kernels work with",
+        }),
+    }
+}
+
+impl Model for MlxModel {
+    type Segment = MlxSegment;
+    type Tail = MlxTail;
+    type Flight = MlxFlight;
+    type Packer = MlxPacker;
+
+    fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    fn tail(&mut self, _path: &[Rc<MlxSegment>], room: usize) -> Result<MlxTail, ModelError> {
+        Ok(MlxTail::new(&self.shape, room))
+    }
+
+    fn launch(&mut self, spans: &mut [Span<'_, Self>]) -> Result<MlxFlight, ModelError> {
+        let batch = self.batch(spans)?;
+        let launched = with_stream(&self.stream, || self.fly(spans, &batch));
+        Ok(launched.inspect_err(|_| bridge::drain(&self.stream))?)
+    }
+
+    fn draw(&mut self, flight: &mut MlxFlight, drawings: Vec<Drawing>) -> Result<(), ModelError> {
+        let kernels = self.network.ops.kernels.as_ref();
+        let drawn = with_stream(&self.stream, || flight.draw(drawings, kernels));
+        drawn
+            .inspect_err(|_| bridge::drain(&self.stream))
+            .map_err(MlxError::from)?;
+        Ok(())
+    }
+
+    fn is_ready(&self, flight: &MlxFlight) -> bool {
+        flight.is_ready()
+    }
+
+    fn land(&mut self, flight: MlxFlight) -> Result<Vec<Readout>, ModelError> {
+        let landed = with_stream(&self.stream, || flight.land(&self.stream));
+        let landed = landed.inspect_err(|_| bridge::drain(&self.stream))?;
+        if let Some(kept) = self.unproven.take() {
+            kept.prove();
+        }
+        Ok(landed)
+    }
+
+    fn seal(&mut self, tail: &mut MlxTail, tokens: usize) -> Result<MlxSegment, ModelError> {
+        legal::seal(tail.tokens(), tokens)?;
+        let left = tail.tokens() - tokens;
+        let extent = Extent {
+            tokens,
+            beyond: left,
+        };
+        let kept = self.shape.kept(extent);
+        let layers = with_stream(&self.stream, || match self.own_memory() {
+            _ if left == 0 => tail.take(kept),
+            Some(memory) => tail.seal_apart(&self.shape, kept, left, memory.pool),
+            None => tail.seal_by_graph(kept, left),
+        })
+        .map_err(MlxError::from)?;
+        Ok(MlxSegment::new(&self.shape, extent, layers))
+    }
+
+    fn retire(&mut self, tail: MlxTail, tokens: Range<usize>) -> Result<MlxSegment, ModelError> {
+        legal::retire(tail.tokens(), &tokens)?;
+        let extent = Extent {
+            tokens: tokens.len(),
+            beyond: tail.tokens() - tokens.end,
+        };
+        let kept = self.shape.kept(extent);
+        let layers = with_stream(&self.stream, || tail.into_last(kept, extent.beyond))
+            .map_err(MlxError::from)?;
+        Ok(MlxSegment::new(&self.shape, extent, layers))
+    }
+
+    fn split(
+        &mut self,
+        segment: &MlxSegment,
+        at: usize,
+    ) -> Result<(MlxSegment, MlxSegment), ModelError> {
+        legal::split(segment.tokens(), at)?;
+        let shape = &self.shape;
+        let (upper, lower) = segment.extent().cut(at);
+        let (cut, kept) = (shape.kept(upper), segment.kept());
+        with_stream(&self.stream, || {
+            let upper = segment.part(shape, upper, 0, cut).map_err(MlxError::from)?;
+            let lower = segment
+                .part(shape, lower, cut, kept)
+                .map_err(MlxError::from)?;
+            transforms::async_eval(upper.arrays().chain(lower.arrays())).map_err(MlxError::from)?;
+            Ok((upper, lower))
+        })
+    }
+
+    fn merge(&mut self, upper: &MlxSegment, lower: &MlxSegment) -> Result<MlxSegment, ModelError> {
+        legal::merge(&self.spec, upper.extent(), lower.extent())?;
+        with_stream(&self.stream, || {
+            let merged = upper.merged(&self.shape, lower).map_err(MlxError::from)?;
+            transforms::async_eval(merged.arrays()).map_err(MlxError::from)?;
+            Ok(merged)
+        })
+    }
+
+    fn remove(
+        &mut self,
+        path: &[Rc<MlxSegment>],
+        kept: usize,
+        tail: &mut MlxTail,
+        removed: Range<usize>,
+    ) -> Result<(), ModelError> {
+        let tokens: Vec<usize> = path.iter().map(|segment| segment.tokens()).collect();
+        legal::remove(&self.spec, &tokens, kept, tail.tokens(), &removed)?;
+        let kept_tokens: usize = tokens[..kept].iter().sum();
+        let removal = Removal {
+            rotary: &self.network.attention.rotary,
+            cached: self.shape.cached,
+            unsealed: &path[kept..],
+            removed: removed.start - kept_tokens..removed.end - kept_tokens,
+        };
+        Ok(with_stream(&self.stream, || removal.apply(tail))?)
+    }
+
+    fn packer(&self) -> MlxPacker {
+        MlxPacker {
+            shape: self.shape,
+            pool: self.pool.clone(),
+        }
+    }
+
+    fn hand_over(&mut self, segment: &MlxSegment) -> Result<MlxParcel, ModelError> {
+        let parcel =
+            with_stream(&self.stream, || MlxParcel::of(segment)).map_err(MlxError::from)?;
+        Ok(parcel)
+    }
+
+    fn copy_out(
+        &mut self,
+        tail: &mut MlxTail,
+        tokens: Range<usize>,
+    ) -> Result<Option<MlxParcel>, ModelError> {
+        legal::retire(tail.tokens(), &tokens)?;
+        let extent = Extent::whole(tokens.len());
+        let Some(memory) = self.own_memory().filter(|_| self.shape.window.is_none()) else {
+            // In MLX's memory a tail that somebody else reads is copied as a whole in each step.
+            return Ok(None);
+        };
+        let copied = with_stream(&self.stream, || tail.copy_out(&self.shape, tokens, memory));
+        let copied = copied
+            .map_err(MlxError::from)?
+            .map(|(layers, computed)| MlxParcel::apart(extent, layers, computed));
+        Ok(copied)
+    }
+
+    fn take_in(&mut self, parcel: MlxParcel) -> Result<MlxSegment, ModelError> {
+        Ok(parcel.into_segment(&self.shape))
+    }
+
+    fn memory_left(&self) -> Option<MemoryLeft> {
+        if self.device == MlxDevice::Cpu {
+            let bytes = machine::free_bytes()?;
+            return Some(MemoryLeft {
+                bytes,
+                is_host: true,
+            });
+        }
+        let (limit, active) = (memory::memory_limit().ok()?, memory::active_memory().ok()?);
+        Some(MemoryLeft {
+            bytes: limit.saturating_sub(active),
+            is_host: false,
+        })
+    }
+
+    fn try_memory(&mut self, bytes: usize) -> Result<usize, ModelError> {
+        if self.device == MlxDevice::Cpu {
+            return Ok(machine::try_memory(bytes));
+        }
+        Ok(with_stream(&self.stream, || try_device_memory(bytes))?)
+    }
+
+    fn memory(&self) -> DeviceMemory {
+        let (active, peak) = (memory::active_memory(), memory::peak_memory());
+        let (active, peak) = (active.unwrap_or(0), peak.unwrap_or(0));
+        let adopted = self.pool.as_ref();
+        DeviceMemory {
+            active_bytes: active + adopted.map_or(0, Pool::in_use_bytes),
+            peak_bytes: peak.max(adopted.map_or(0, |pool| pool.peak_bytes_beside(active))),
+        }
+    }
+}
+
+/// Takes memory of MLX's own, in pieces that are written to, until the device refuses one.
+fn try_device_memory(bytes: usize) -> Result<usize, MlxError> {
+    let (mut taken, mut pieces) = (0, Vec::new());
+    while taken < bytes {
+        let size = TRIED_PIECE_BYTES.min(bytes - taken);
+        let piece = zeros_dtype(&[size as i32], Dtype::Uint8);
+        let written = piece.and_then(|piece| transforms::eval([&piece]).map(|()| piece));
+        let Ok(piece) = written else {
+            break;
+        };
+        taken += size;
+        pieces.push(piece);
+    }
+    drop(pieces);
+    memory::clear_cache()?;
+    memory::reset_peak_memory()?;
+    Ok(taken)
+}
+
+impl std::fmt::Debug for MlxModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MlxModel")
+            .field("spec", &self.spec)
+            .field("cached", &self.shape.cached.kind)
+            .field("stream", &self.stream)
+            .finish_non_exhaustive()
+    }
+}
+
+fn spec(files: &ModelFiles, shape: &Shape, identity: u64) -> ModelSpec {
+    let config = files.config();
+    ModelSpec {
+        name: config.name.clone(),
+        identity,
+        vocab_size: config.vocab_size,
+        context_tokens_max: config.context_tokens_max,
+        end_tokens: config.end_tokens.clone(),
+        layer_groups: vec![LayerGroup {
+            kind: match shape.window {
+                None => LayerKind::Full,
+                Some(tokens) => LayerKind::Window { tokens },
+            },
+            layers: shape.layers,
+            bytes: shape.bytes_per_token(),
+        }],
+        tail_block_tokens: tail::BLOCK_TOKENS,
+        can_shift: true,
+        // The widest of what is alive at once, in f32: the stream and its norm, queries,
+        // keys, values and what attention gives; both halves of the MLP and their
+        // product; the logits.
+        scratch_bytes_per_token: 4
+            * (6 * config.hidden_size + 3 * config.intermediate_size + config.vocab_size),
+        overlap_tokens_max: forward::QUEUED_BYTES_MAX
+            / (shape.layers * shape.layer_bytes_per_row(config)).max(1),
+    }
+}

@@ -1,0 +1,232 @@
+//! What this machine has: the memory that is free, and whether it is really there.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use memmap2::MmapMut;
+
+/// Memory is tried in pieces of so many bytes.
+const PIECE_BYTES: usize = 64 << 20;
+/// The system's pages are no smaller.
+const PAGE_BYTES: usize = 4096;
+
+/// Bytes of memory that this process can still have without the system taking them from
+/// somebody: what the machine has available, and what the process's control groups leave of
+/// it. `None` where the system does not tell, as it is outside Linux.
+pub fn free_bytes() -> Option<usize> {
+    free_bytes_under(Path::new("/"))
+}
+
+/// Takes so many bytes of fresh memory, writes to each page of it and gives it back. Returns
+/// how many there were.
+///
+/// Memory that the machine does not have is not tried: Linux gives it out and ends some
+/// process when it is written to.
+pub fn try_memory(bytes: usize) -> usize {
+    match free_bytes() {
+        Some(free) if free < bytes => free,
+        _ => try_pieces(bytes, MmapMut::map_anon),
+    }
+}
+
+fn try_pieces(bytes: usize, mut take: impl FnMut(usize) -> io::Result<MmapMut>) -> usize {
+    let mut pieces = Vec::new();
+    let mut taken = 0;
+    while taken < bytes {
+        let size = PIECE_BYTES.min(bytes - taken);
+        let Ok(mut piece) = take(size) else {
+            break;
+        };
+        for page in piece.chunks_mut(PAGE_BYTES) {
+            page[0] = 1;
+        }
+        taken += size;
+        pieces.push(piece);
+    }
+    taken
+}
+
+/// The same of the system whose files lie under `root`.
+fn free_bytes_under(root: &Path) -> Option<usize> {
+    let available = available(&read(&root.join("proc/meminfo"))?)?;
+    let groups = read(&root.join("proc/self/cgroup")).unwrap_or_default();
+    let left = groups.lines().filter_map(|line| left_in_group(root, line));
+    Some(left.fold(available, usize::min))
+}
+
+fn available(meminfo: &str) -> Option<usize> {
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: usize = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// What a line of `/proc/self/cgroup` leaves: the least that the group or any above it has.
+/// In a container its own group may be shown as the root, and not under its name.
+fn left_in_group(root: &Path, line: &str) -> Option<usize> {
+    let mut fields = line.splitn(3, ':');
+    let (_, controllers, name) = (fields.next()?, fields.next()?, fields.next()?);
+    let (mount, files) = if controllers.is_empty() {
+        ("sys/fs/cgroup", &V2)
+    } else if controllers
+        .split(',')
+        .any(|controller| controller == "memory")
+    {
+        ("sys/fs/cgroup/memory", &V1)
+    } else {
+        return None;
+    };
+    let name = Path::new(name.trim_start_matches('/'));
+    let groups = name.ancestors().map(|group| root.join(mount).join(group));
+    groups.filter_map(|group| left_in(&group, files)).min()
+}
+
+/// How the files of a control group are called.
+struct Files {
+    limit: &'static str,
+    usage: &'static str,
+    /// The line of `memory.stat` that counts files that are cached and not in use.
+    cached: &'static str,
+}
+
+const V2: Files = Files {
+    limit: "memory.max",
+    usage: "memory.current",
+    cached: "inactive_file",
+};
+
+const V1: Files = Files {
+    limit: "memory.limit_in_bytes",
+    usage: "memory.usage_in_bytes",
+    cached: "total_inactive_file",
+};
+
+fn left_in(group: &Path, files: &Files) -> Option<usize> {
+    let number = |name: &str| read(&group.join(name))?.trim().parse::<usize>().ok();
+    // "max" is no number, and no limit.
+    let (limit, usage) = (number(files.limit)?, number(files.usage)?);
+    let stat = read(&group.join("memory.stat")).unwrap_or_default();
+    let cached = stat.lines().find_map(|line| {
+        let (name, bytes) = line.split_once(' ')?;
+        (name == files.cached).then(|| bytes.trim().parse::<usize>().ok())?
+    });
+    let in_use = usage.saturating_sub(cached.unwrap_or(0));
+    Some(limit.saturating_sub(in_use))
+}
+
+fn read(path: &Path) -> Option<String> {
+    fs::read_to_string(path).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use crate::machine::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// A system of these files. Its folder goes with it.
+    struct System(PathBuf);
+
+    impl System {
+        fn new(name: &str, files: &[(&str, &str)]) -> Self {
+            let process = std::process::id();
+            let root = std::env::temp_dir().join(format!("motet-machine-{process}-{name}"));
+            for (path, text) in files {
+                let path = root.join(path);
+                fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+                fs::write(path, text).expect("a file");
+            }
+            Self(root)
+        }
+    }
+
+    impl Drop for System {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).ok();
+        }
+    }
+
+    const MEMINFO: (&str, &str) = (
+        "proc/meminfo",
+        "MemTotal:       16384000 kB\nMemFree:          100000 kB\nMemAvailable:    8388608 kB\n",
+    );
+
+    #[test]
+    fn the_least_of_all_limits_is_free() {
+        let check = |name: &str, files: &[(&str, &str)], expected: Option<usize>| {
+            let system = System::new(name, &[&[MEMINFO], files].concat());
+            assert_eq!(free_bytes_under(&system.0), expected, "{name}");
+        };
+        check("no-groups", &[], Some(8 << 30));
+        let unlimited = [
+            ("proc/self/cgroup", "0::/a/b\n"),
+            ("sys/fs/cgroup/a/memory.max", "max\n"),
+            ("sys/fs/cgroup/a/memory.current", "5\n"),
+        ];
+        check("unlimited", &unlimited, Some(8 << 30));
+        let nested = [
+            ("proc/self/cgroup", "0::/a/b\n"),
+            ("sys/fs/cgroup/a/memory.max", "2097152000\n"),
+            ("sys/fs/cgroup/a/memory.current", "1048576000\n"),
+            (
+                "sys/fs/cgroup/a/memory.stat",
+                "anon 7\ninactive_file 1048576\n",
+            ),
+            ("sys/fs/cgroup/a/b/memory.max", "9000000000\n"),
+            ("sys/fs/cgroup/a/b/memory.current", "0\n"),
+        ];
+        check("nested", &nested, Some(1001 * MIB));
+        let container = [
+            ("proc/self/cgroup", "0::/not/to/be/seen\n"),
+            ("sys/fs/cgroup/memory.max", "1048576\n"),
+            ("sys/fs/cgroup/memory.current", "2097152\n"),
+        ];
+        check("container", &container, Some(0));
+        let older = [
+            ("proc/self/cgroup", "3:cpu,cpuacct:/x\n2:memory:/y\n"),
+            ("sys/fs/cgroup/memory/y/memory.limit_in_bytes", "4194304\n"),
+            ("sys/fs/cgroup/memory/y/memory.usage_in_bytes", "1048576\n"),
+            (
+                "sys/fs/cgroup/memory/y/memory.stat",
+                "total_inactive_file 1048576\n",
+            ),
+        ];
+        check("older", &older, Some(4 * MIB));
+        let nothing = System::new("nothing", &[("proc/meminfo", "MemFree: 1 kB\n")]);
+        assert_eq!(free_bytes_under(&nothing.0), None);
+    }
+
+    #[test]
+    fn what_the_system_gives_is_counted() {
+        let mut sizes = Vec::new();
+        let bytes = 2 * PIECE_BYTES + 5;
+        let taken = try_pieces(bytes, |size| {
+            sizes.push(size);
+            MmapMut::map_anon(size)
+        });
+        assert_eq!((taken, sizes), (bytes, vec![PIECE_BYTES, PIECE_BYTES, 5]));
+        let mut left = 1;
+        let taken = try_pieces(bytes, |size| match left {
+            0 => Err(io::Error::from(io::ErrorKind::OutOfMemory)),
+            _ => {
+                left -= 1;
+                MmapMut::map_anon(size)
+            }
+        });
+        assert_eq!(taken, PIECE_BYTES);
+    }
+
+    /// More than any machine has is known not to be there, without being tried.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn more_than_there_is_is_not_tried() {
+        let free = free_bytes().expect("Linux tells");
+        let found = try_memory(1 << 60);
+        assert!(free > 0 && found < 1 << 50, "{found}");
+        assert_eq!(try_memory(MIB), MIB);
+    }
+}

@@ -1,0 +1,201 @@
+//! The operations that a layer is made of.
+//!
+//! Two things are gathered here: what mlx-rs does not offer as one operation
+//! (slices of any axes, and updates of them), and what this backend composes of
+//! several operations and a kernel of its own could do in one. An operation costs
+//! about three microseconds on the CPU whatever its size, so each must earn its
+//! place.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, Dtype, Stream, fast, ops};
+
+use super::profile::{self, Op};
+use crate::kernel_ops;
+
+/// `array[start[0]..stop[0], start[1]..stop[1], ..]`: a view.
+pub(super) fn slice<const N: usize>(
+    array: &Array,
+    start: [i32; N],
+    stop: [i32; N],
+) -> Result<Array, Exception> {
+    let strides = [1; N];
+    let stream = Stream::thread_local_or_default();
+    // SAFETY: the pointers are to arrays of the lengths that stand beside them,
+    // and the array and the stream outlive the call.
+    made("slice", |result| unsafe {
+        mlx_sys::mlx_slice(
+            result,
+            array.as_ptr(),
+            start.as_ptr(),
+            N,
+            stop.as_ptr(),
+            N,
+            strides.as_ptr(),
+            N,
+            stream.as_ptr(),
+        )
+    })
+}
+
+/// `array` with `update` written to `array[start[0]..stop[0], ..]`. Written in
+/// place when the graph is all that still holds `array`; else `array` is copied.
+pub(super) fn slice_update<const N: usize>(
+    array: &Array,
+    update: &Array,
+    start: [i32; N],
+    stop: [i32; N],
+) -> Result<Array, Exception> {
+    let strides = [1; N];
+    let stream = Stream::thread_local_or_default();
+    // SAFETY: as in `slice`.
+    made("slice_update", |result| unsafe {
+        mlx_sys::mlx_slice_update(
+            result,
+            array.as_ptr(),
+            update.as_ptr(),
+            start.as_ptr(),
+            N,
+            stop.as_ptr(),
+            N,
+            strides.as_ptr(),
+            N,
+            stream.as_ptr(),
+        )
+    })
+}
+
+/// Tokens `from..to` of `[heads, tokens, dim]`: a view.
+pub(super) fn tokens(array: &Array, from: usize, to: usize) -> Result<Array, Exception> {
+    let (heads, dim) = (array.dim(0), array.dim(2));
+    slice(array, [0, from as i32, 0], [heads, to as i32, dim])
+}
+
+/// `array` (`[heads, tokens, dim]`) with `new` from token `at` on; in place where
+/// nothing else holds `array`. Never a view of `new`.
+pub(super) fn put_tokens(array: &Array, new: &Array, at: usize) -> Result<Array, Exception> {
+    let (heads, added, dim) = (new.dim(0), new.dim(1), new.dim(2));
+    if added == array.dim(1) {
+        // MLX would take `new` for the whole, with the buffer that it lies in.
+        return new.contiguous();
+    }
+    let (start, stop) = (at as i32, at as i32 + added);
+    slice_update(array, new, [0, start, 0], [heads, stop, dim])
+}
+
+/// The operations that this crate has kernels for, where those are to be had.
+#[derive(Debug)]
+pub(super) struct Ops {
+    /// The CPU stream that the kernels run on; none to compose.
+    pub(super) kernels: Option<Stream>,
+}
+
+/// The kernels take rows of so many numbers, or of a multiple.
+pub(super) const KERNEL_GRAIN: usize = 16;
+
+/// The largest finite number of half precision.
+const F16_MAX: f32 = 65_504.0;
+
+impl Ops {
+    /// `x` times the transpose of `matrix` (`[out, in]`), plus `bias`.
+    /// `transposed` is that transpose, a view.
+    pub(super) fn linear(
+        &self,
+        x: &Array,
+        matrix: &Array,
+        transposed: &Array,
+        bias: Option<&Array>,
+    ) -> Result<Array, Exception> {
+        match (&self.kernels, bias) {
+            (Some(stream), _) if (matrix.dim(1) as usize).is_multiple_of(KERNEL_GRAIN) => {
+                kernel_ops::linear(x, matrix, bias, stream)
+            }
+            (_, None) => x.matmul(transposed),
+            (_, Some(bias)) => ops::addmm(bias, x, transposed, None, None),
+        }
+    }
+
+    /// Root mean square normalisation over the last axis (Zhang and Sennrich
+    /// 2019), times `weight` unless the next matrix has it folded in.
+    pub(super) fn rms_norm(
+        &self,
+        x: &Array,
+        weight: Option<&Array>,
+        eps: f32,
+    ) -> Result<Array, Exception> {
+        profile::op(Op::Norm, &[x], || match &self.kernels {
+            Some(stream) => kernel_ops::rms_norm(x, weight, eps, stream),
+            None => fast::rms_norm(x, weight, eps),
+        })
+    }
+
+    /// `x + delta`, and its normalisation as by [`rms_norm`](Self::rms_norm): what
+    /// stands between any two blocks.
+    pub(super) fn add_rms_norm(
+        &self,
+        x: &Array,
+        delta: &Array,
+        weight: Option<&Array>,
+        eps: f32,
+    ) -> Result<(Array, Array), Exception> {
+        profile::op(Op::AddNorm, &[x, delta], || {
+            if let Some(stream) = &self.kernels {
+                return kernel_ops::add_rms_norm(x, delta, weight, eps, stream);
+            }
+            let sum = x.add(delta)?;
+            let normed = fast::rms_norm(&sum, weight, eps)?;
+            Ok((sum, normed))
+        })
+    }
+
+    /// `silu(gate) * up` (SwiGLU, Shazeer 2020) of rows `[gate | up]`.
+    pub(super) fn silu_mul(&self, gate_up: &Array) -> Result<Array, Exception> {
+        profile::op(Op::SiluMul, &[gate_up], || {
+            if let Some(stream) = &self.kernels {
+                return kernel_ops::silu_mul(gate_up, stream);
+            }
+            let (rows, width) = (gate_up.dim(0), gate_up.dim(1));
+            let gate = slice(gate_up, [0, 0], [rows, width / 2])?;
+            let up = slice(gate_up, [0, width / 2], [rows, width])?;
+            ops::sigmoid(&gate)?.multiply(&gate)?.multiply(&up)
+        })
+    }
+}
+
+/// The nearest numbers of this type. What is beyond the range of half precision becomes its
+/// largest number, as this crate's kernels have it.
+pub(super) fn narrowed(array: &Array, dtype: Dtype) -> Result<Array, Exception> {
+    if dtype == Dtype::Float16 && array.dtype() != dtype {
+        return ops::clip(array, (-F16_MAX, F16_MAX))?.as_dtype(dtype);
+    }
+    array.as_dtype(dtype)
+}
+
+/// Softmax over the last axis, in at least single precision.
+pub(super) fn softmax(scores: &Array) -> Result<Array, Exception> {
+    ops::softmax_axis(scores, -1, true)
+}
+
+/// The arrays one after another along `axis`; a single one as it is.
+pub(super) fn concatenate(mut arrays: Vec<Array>, axis: i32) -> Result<Array, Exception> {
+    match arrays.len() {
+        1 => Ok(arrays.swap_remove(0)),
+        _ => ops::concatenate(&arrays, axis),
+    }
+}
+
+fn made(
+    operation: &str,
+    call: impl FnOnce(*mut mlx_sys::mlx_array) -> std::ffi::c_int,
+) -> Result<Array, Exception> {
+    // SAFETY: takes nothing; the handle is empty until the call fills it.
+    let mut result = unsafe { mlx_sys::mlx_array_new() };
+    let status = call(&mut result);
+    // SAFETY: `result` is a handle that nothing else owns, empty or filled.
+    let array = unsafe { Array::from_ptr(result) };
+    match status {
+        0 => Ok(array),
+        status => Err(Exception::custom(format!(
+            "{operation} failed with status {status}"
+        ))),
+    }
+}

@@ -1,0 +1,150 @@
+//! How a model is run, and what its device does not do.
+
+use mlx_rs::{Device, DeviceType, Dtype};
+
+use crate::error::MlxError;
+use motet_core::protocol::ModelError;
+use motet_model::FloatKind;
+
+/// How to run a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MlxOptions {
+    /// Where; `None` takes the GPU if MLX was built for one, else the CPU.
+    pub device: Option<MlxDevice>,
+    /// Most bytes of freed memory that MLX keeps for its next arrays, in this
+    /// whole process. It needs about what one step's activations take, which the
+    /// next step asks for again; beyond that it would sit on the memory of freed
+    /// segments, which the byte budgets count as free.
+    pub cache_bytes_max: usize,
+    /// Most bytes of memory that this model keeps when segments and tails are freed, for
+    /// the next ones; beside the byte budgets, too. It needs about what begins or comes in
+    /// at a time, which would otherwise wait for the system to clear fresh memory. Without
+    /// `kernels` it is MLX that keeps it, as above.
+    pub spare_bytes_max: usize,
+    /// Whether to use this crate's own CPU kernels where they are to be had, rather
+    /// than compose the same of MLX's operations.
+    pub kernels: bool,
+    /// Whether a sequence's logits are the same to the last bit whatever else is in a
+    /// step: alone or batched, in whatever chunks its prompt was evaluated, forked, or
+    /// gone on with from the cache. Every sum is in an order that follows from the
+    /// sequence alone. It takes `kernels` on the CPU, a model whose
+    /// widths are multiples of 16, and some time (docs/performance.md has figures).
+    ///
+    /// Bits are those of one machine: other instructions sum in another order. Removing
+    /// tokens from the middle of a context, and state that the pager keeps in eight bits,
+    /// change what is computed, and are not covered.
+    pub deterministic: bool,
+    /// The type in which keys and values are cached: in tails, in segments, in host memory and on
+    /// the disk. `None` is what the device computes in: `f32` on the CPU, `bf16` on a GPU.
+    ///
+    /// With [`Bf16`](FloatKind::Bf16) and [`F16`](FloatKind::F16) a budget holds twice as many
+    /// tokens, and less memory is read in each step; all is computed in `f32` as before, so
+    /// that only the rounding of what is cached shows (docs/performance.md has figures).
+    /// `Bf16` has the range of `f32`, and 8 significant bits: the safe choice for any model. `F16`
+    /// has 11, and keeps what is beyond 65,504 as that: for models whose keys are known to be smaller. A
+    /// GPU takes `None` and `Bf16` only.
+    pub cache_dtype: Option<FloatKind>,
+}
+
+/// Kinds of devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MlxDevice {
+    /// The processor, in single precision.
+    Cpu,
+    /// Metal or CUDA, whichever MLX was built for.
+    Gpu,
+}
+
+impl Default for MlxOptions {
+    fn default() -> Self {
+        Self {
+            device: None,
+            cache_bytes_max: 256 << 20,
+            spare_bytes_max: 128 << 20,
+            kernels: true,
+            deterministic: false,
+            cache_dtype: None,
+        }
+    }
+}
+
+impl MlxOptions {
+    /// The device that is asked for, or the best.
+    pub(super) fn device(&self) -> Result<MlxDevice, ModelError> {
+        let best = MlxDevice::best()?;
+        match (self.device, best) {
+            (Some(MlxDevice::Gpu), MlxDevice::Cpu) => Err(ModelError::Device(
+                "`device` is a GPU, and MLX here is built for the CPU or finds no GPU; expected \
+                 `MlxDevice::Cpu` or none, or MLX built for Metal or CUDA on a machine that has it"
+                    .into(),
+            )),
+            (device, best) => Ok(device.unwrap_or(best)),
+        }
+    }
+
+    /// What state is cached in on this device.
+    pub(super) fn cached_on(&self, device: MlxDevice) -> Result<FloatKind, ModelError> {
+        match (self.cache_dtype, device) {
+            (kind, MlxDevice::Cpu) => Ok(kind.unwrap_or(FloatKind::F32)),
+            (None | Some(FloatKind::Bf16), MlxDevice::Gpu) => Ok(FloatKind::Bf16),
+            (Some(kind), MlxDevice::Gpu) => Err(ModelError::Option {
+                field: "cache_dtype",
+                found: format!("{kind} on a GPU"),
+                expected: "`None` or `Some(FloatKind::Bf16)` there; any kind with `device: \
+                           Some(MlxDevice::Cpu)`",
+            }),
+        }
+    }
+}
+
+impl MlxDevice {
+    /// A GPU, if MLX was built for one and finds it.
+    fn best() -> Result<Self, MlxError> {
+        Ok(match Device::try_default()?.get_type()? {
+            DeviceType::Cpu => MlxDevice::Cpu,
+            DeviceType::Gpu => MlxDevice::Gpu,
+        })
+    }
+
+    pub(super) fn dtype(self) -> Dtype {
+        match self {
+            Self::Cpu => Dtype::Float32,
+            Self::Gpu => Dtype::Bfloat16,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_caches_in_bf16_only_and_a_cpu_in_any_type() {
+        let cached = |cache_dtype, device| {
+            let options = MlxOptions {
+                cache_dtype,
+                ..MlxOptions::default()
+            };
+            options.cached_on(device)
+        };
+        let check = |asked, device, expected| match cached(asked, device) {
+            Ok(found) => assert_eq!(Some(found), expected, "{asked:?} on {device:?}"),
+            Err(ModelError::Option { field, found, .. }) => {
+                assert_eq!(expected, None, "{asked:?} on {device:?}");
+                assert_eq!(field, "cache_dtype");
+                let asked = asked.expect("what is not asked for is not refused");
+                assert_eq!(found, format!("{asked} on a GPU"));
+            }
+            Err(other) => panic!("{other}"),
+        };
+        let kinds = [FloatKind::F32, FloatKind::Bf16, FloatKind::F16];
+        for kind in kinds {
+            check(Some(kind), MlxDevice::Cpu, Some(kind));
+        }
+        check(None, MlxDevice::Cpu, Some(FloatKind::F32));
+        check(None, MlxDevice::Gpu, Some(FloatKind::Bf16));
+        check(Some(FloatKind::Bf16), MlxDevice::Gpu, Some(FloatKind::Bf16));
+        check(Some(FloatKind::F32), MlxDevice::Gpu, None);
+        check(Some(FloatKind::F16), MlxDevice::Gpu, None);
+    }
+}

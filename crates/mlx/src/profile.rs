@@ -1,0 +1,208 @@
+//! Where a step's time goes, operation by operation.
+//!
+//! [`record`] clocks what a model does within. An operation that is one of this crate's
+//! [kernels](motet_kernels) has its clock inside, on the thread that computes it, so that
+//! the step runs as it always does. One that is composed of MLX's operations has nobody to
+//! hold a clock: it is evaluated alone and waited for, which costs some microseconds each
+//! time and keeps the device from working while the graph is built.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, transforms};
+
+use super::bridge::{Kernel, View, ViewMut};
+
+/// What a step is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Op {
+    /// Rows of the embedding, one for each token.
+    EmbeddingRows,
+    /// Normalisation before the first layer.
+    Norm,
+    /// The product to queries, keys and values.
+    PackedProduct,
+    /// Rotary embedding, the append to the tails, and attention of all spans.
+    Attention,
+    /// The product behind attention.
+    OutputProduct,
+    /// What a block made, added to its input, and the sum normalised.
+    AddNorm,
+    /// The product to both halves of the MLP.
+    GateUpProduct,
+    /// `silu(gate) * up`.
+    SiluMul,
+    /// The product that ends the MLP.
+    DownProduct,
+    /// The product to logits.
+    HeadProduct,
+    /// Drawing tokens from logits.
+    Draw,
+}
+
+/// One operation of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Timed {
+    /// Which.
+    pub op: Op,
+    /// When it began to be computed.
+    pub started: Instant,
+    /// When it was done.
+    pub ended: Instant,
+    /// What it needs.
+    pub cost: Cost,
+}
+
+/// What an operation needs, whoever computes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Bytes of weights, cached state and activations that it must read, each once.
+    pub read_bytes: usize,
+    /// Floating-point operations, where it is a product; zero elsewhere.
+    pub flops: usize,
+}
+
+/// Runs `work` and says what the models of this thread computed within, in order. Steps are
+/// to be landed within it: what has not run by its end is missing.
+pub fn record<T>(work: impl FnOnce() -> T) -> (T, Vec<Timed>) {
+    let recording = Recording::default();
+    let log = Arc::clone(&recording.log);
+    let outer = RECORDING.replace(Some(recording));
+    let _restored = Restored(outer);
+    let made = work();
+    let timed = std::mem::take(&mut *lock(&log));
+    (made, timed)
+}
+
+/// Arrays that an operation makes.
+pub(super) trait Made {
+    fn arrays(&self) -> Vec<&Array>;
+}
+
+/// Builds one operation, which reads `inputs`; clocks it where a recording is under way.
+pub(super) fn op<T: Made>(
+    op: Op,
+    inputs: &[&Array],
+    build: impl FnOnce() -> Result<T, Exception>,
+) -> Result<T, Exception> {
+    op_beside(op, inputs, Cost::default, build)
+}
+
+/// As [`op`], for an operation that costs more than to read its inputs.
+pub(super) fn op_beside<T: Made>(
+    op: Op,
+    inputs: &[&Array],
+    beside: impl FnOnce() -> Cost,
+    build: impl FnOnce() -> Result<T, Exception>,
+) -> Result<T, Exception> {
+    if !RECORDING.with_borrow(Option::is_some) {
+        return build();
+    }
+    let mut cost = beside();
+    cost.read_bytes += inputs.iter().map(|input| input.nbytes()).sum::<usize>();
+    with_recording(|recording| recording.unclaimed = Some(recording.clock(op, cost)));
+    let made = build();
+    let unclaimed = with_recording(|recording| recording.unclaimed.take()).flatten();
+    let made = made?;
+    if let Some(clock) = unclaimed {
+        transforms::eval(inputs.iter().copied())?;
+        clock.time(|| transforms::eval(made.arrays()))?;
+    }
+    Ok(made)
+}
+
+/// `kernel`, with a clock where it is the one of an operation that is recorded.
+pub(super) fn clocked(kernel: Box<dyn Kernel>) -> Box<dyn Kernel> {
+    match with_recording(|recording| recording.unclaimed.take()).flatten() {
+        Some(clock) => Box::new(Clocked { kernel, clock }),
+        None => kernel,
+    }
+}
+
+impl Made for Array {
+    fn arrays(&self) -> Vec<&Array> {
+        vec![self]
+    }
+}
+
+impl Made for (Array, Array) {
+    fn arrays(&self) -> Vec<&Array> {
+        vec![&self.0, &self.1]
+    }
+}
+
+thread_local! {
+    static RECORDING: RefCell<Option<Recording>> = const { RefCell::new(None) };
+}
+
+#[derive(Default)]
+struct Recording {
+    log: Arc<Mutex<Vec<Timed>>>,
+    /// Of the operation that is being built, until a kernel takes it.
+    unclaimed: Option<Clock>,
+}
+
+impl Recording {
+    fn clock(&self, op: Op, cost: Cost) -> Clock {
+        Clock {
+            op,
+            cost,
+            log: Arc::clone(&self.log),
+        }
+    }
+}
+
+/// Puts back the recording that another one was made within.
+struct Restored(Option<Recording>);
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        RECORDING.set(self.0.take());
+    }
+}
+
+fn with_recording<T>(change: impl FnOnce(&mut Recording) -> T) -> Option<T> {
+    RECORDING.with_borrow_mut(|recording| recording.as_mut().map(change))
+}
+
+struct Clock {
+    op: Op,
+    cost: Cost,
+    log: Arc<Mutex<Vec<Timed>>>,
+}
+
+impl Clock {
+    fn time<T>(&self, work: impl FnOnce() -> T) -> T {
+        let started = Instant::now();
+        let made = work();
+        let ended = Instant::now();
+        lock(&self.log).push(Timed {
+            op: self.op,
+            started,
+            ended,
+            cost: self.cost,
+        });
+        made
+    }
+}
+
+fn lock(log: &Mutex<Vec<Timed>>) -> MutexGuard<'_, Vec<Timed>> {
+    // Nothing panics while the lock is held.
+    log.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A kernel with a clock of its own.
+struct Clocked {
+    kernel: Box<dyn Kernel>,
+    clock: Clock,
+}
+
+impl Kernel for Clocked {
+    fn run(&self, inputs: &[View<'_>], in_place: &mut [ViewMut<'_>], outputs: &mut [ViewMut<'_>]) {
+        self.clock
+            .time(|| self.kernel.run(inputs, in_place, outputs));
+    }
+}

@@ -1,0 +1,100 @@
+//! Tokens taken out of a slot: what was sealed becomes the tail's own, and keys
+//! that follow are turned to their new positions.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, transforms};
+
+use super::rotary::Rotary;
+use super::segment::MlxSegment;
+use super::shape::Cached;
+use super::state::State;
+use super::tail::{self, MlxTail};
+use crate::error::MlxError;
+use motet_model::{Segment, Tail};
+
+/// A removal from a slot whose layers are all of full attention.
+#[derive(Debug)]
+pub(super) struct Removal<'a> {
+    pub(super) rotary: &'a Rotary,
+    pub(super) cached: Cached,
+    /// The segments that the tail takes over.
+    pub(super) unsealed: &'a [Rc<MlxSegment>],
+    /// Offsets from the start of the first of them.
+    pub(super) removed: Range<usize>,
+}
+
+impl Removal<'_> {
+    /// Makes `tail` hold the segments' tokens and its own, but for the removed ones.
+    /// One layer after another is made and its old buffers freed.
+    pub(super) fn apply(&self, tail: &mut MlxTail) -> Result<(), MlxError> {
+        let sealed = self.unsealed.iter().map(|segment| segment.tokens());
+        let held = sealed.sum::<usize>() + tail.tokens();
+        let left = held - self.removed.len();
+        let at_end = self.removed.end == held;
+        if at_end && self.unsealed.is_empty() && tail.truncate(left)? {
+            return Ok(());
+        }
+        let tail_tokens = tail.held();
+        let layers = match self.unsealed.first() {
+            Some(segment) => segment.layers(),
+            None => tail.layers(),
+        };
+        let mut own = tail.take_layers();
+        let mut made = Vec::with_capacity(layers);
+        if left > 0 {
+            for layer in 0..layers {
+                let own = own.next().map(|state| (state, tail_tokens));
+                made.push(self.layer(layer, own, left)?);
+            }
+        }
+        *tail = tail.with_layers(left, left, made);
+        Ok(())
+    }
+
+    fn turned_back(&self, keys: &Array) -> Result<Array, Exception> {
+        let tokens = self.removed.len();
+        if !self.cached.in_words {
+            return self.rotary.turned_back(keys, tokens);
+        }
+        let keys = keys.view_dtype(self.cached.dtype())?;
+        let turned = self.rotary.turned_back(&keys, tokens)?;
+        turned.view_dtype(self.cached.array_dtype())
+    }
+
+    /// One layer's buffers, evaluated. `own` is what the tail holds of it.
+    fn layer(
+        &self,
+        layer: usize,
+        own: Option<(State, usize)>,
+        left: usize,
+    ) -> Result<State, MlxError> {
+        let sealed = self.unsealed.iter();
+        let sealed = sealed.map(|segment| (segment.layer(layer), segment.tokens()));
+        let own = own.as_ref().map(|(state, tokens)| (state, *tokens));
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        let mut start = 0;
+        for (state, tokens) in sealed.chain(own) {
+            let place = |offset: usize| offset.clamp(start, start + tokens) - start;
+            let (from, to) = (place(self.removed.start), place(self.removed.end));
+            if from > 0 {
+                before.push(state.view(0, from)?);
+            }
+            if to < tokens {
+                after.push(state.view(to, tokens)?);
+            }
+            start += tokens;
+        }
+        for state in &mut after {
+            if !self.removed.is_empty() {
+                state.keys = self.turned_back(&state.keys)?;
+            }
+        }
+        let parts: Vec<&State> = before.iter().chain(&after).collect();
+        let made = State::joined(&parts)?.moved(0, left, tail::capacity_beyond(left))?;
+        transforms::eval(made.arrays())?;
+        Ok(made)
+    }
+}

@@ -1,0 +1,239 @@
+//! The means of the checks: slots by hand, and steps compared with the truth.
+
+use std::rc::Rc;
+
+use crate::{Feed, Model, Segment, Span, Tail};
+use motet_core::TokenId;
+use motet_core::protocol::{Extent, ModelError, Readout, Want};
+
+/// A model under check, and the truth about its prompts.
+pub(super) struct Checker<'a, M: Model> {
+    pub(super) model: &'a mut M,
+    pub(super) same: &'a dyn Fn(&[f32], &[f32]) -> bool,
+    /// The given prompts, then the family: each given prompt after the first
+    /// prompt's first half.
+    pub(super) prompts: Rc<[Vec<TokenId>]>,
+    pub(super) given: usize,
+    /// Per prompt, the logits of every row.
+    pub(super) truths: Vec<Vec<f32>>,
+    name: &'static str,
+}
+
+/// A slot by hand, on its way through one prompt.
+pub(super) struct Slot<M: Model> {
+    pub(super) prompt: usize,
+    pub(super) path: Vec<Rc<M::Segment>>,
+    pub(super) tail: M::Tail,
+}
+
+impl<M: Model> Slot<M> {
+    fn tokens(&self) -> usize {
+        let sealed: usize = self.path.iter().map(|segment| segment.tokens()).sum();
+        sealed + self.tail.tokens()
+    }
+}
+
+impl<'a, M: Model> Checker<'a, M> {
+    pub(super) fn new(
+        model: &'a mut M,
+        prompts: &[Vec<TokenId>],
+        same: &'a dyn Fn(&[f32], &[f32]) -> bool,
+    ) -> Checker<'a, M> {
+        let (half, _) = prompts[0].split_at(prompts[0].len() / 2);
+        let family = prompts.iter().map(|prompt| [half, prompt].concat());
+        let mut checker = Checker {
+            model,
+            same,
+            prompts: prompts.iter().cloned().chain(family).collect(),
+            given: prompts.len(),
+            truths: Vec::new(),
+            name: "the truth",
+        };
+        for prompt in 0..checker.prompts.len() {
+            let mut slot = checker.cold(prompt);
+            let prompts = Rc::clone(&checker.prompts);
+            let logits = checker.step(&mut [(&mut slot, &prompts[prompt])]);
+            checker.truths.extend(logits);
+        }
+        checker
+    }
+
+    pub(super) fn run(&mut self, name: &'static str, check: fn(&mut Self)) {
+        self.name = name;
+        check(self);
+    }
+
+    pub(super) fn cold(&mut self, prompt: usize) -> Slot<M> {
+        self.on(prompt, Vec::new())
+    }
+
+    pub(super) fn on(&mut self, prompt: usize, path: Vec<Rc<M::Segment>>) -> Slot<M> {
+        self.with_room(prompt, path, 0)
+    }
+
+    pub(super) fn with_room(
+        &mut self,
+        prompt: usize,
+        path: Vec<Rc<M::Segment>>,
+        room: usize,
+    ) -> Slot<M> {
+        let tail = self.model.tail(&path, room);
+        let tail = self.done(tail);
+        self.expect(tail.tokens() == 0, "a new tail is empty");
+        Slot { prompt, path, tail }
+    }
+
+    /// Finishes the prompt on `path`, where that is resumable.
+    pub(super) fn resume(&mut self, prompt: usize, path: &[Rc<M::Segment>]) {
+        let extents: Vec<Extent> = path.iter().map(|segment| segment.extent()).collect();
+        if self.model.spec().can_resume(&extents) {
+            let mut slot = self.on(prompt, path.to_vec());
+            self.finish(&mut slot);
+        }
+    }
+
+    /// A segment of the prompt's first `tokens` tokens.
+    pub(super) fn segment(&mut self, prompt: usize, tokens: usize) -> Rc<M::Segment> {
+        let mut slot = self.cold(prompt);
+        self.advance(&mut slot, tokens);
+        self.seal(&mut slot, tokens);
+        Rc::clone(&slot.path[0])
+    }
+
+    /// Seals the first `tokens` tokens of the tail onto the slot's path.
+    pub(super) fn seal(&mut self, slot: &mut Slot<M>, tokens: usize) {
+        let beyond = slot.tail.tokens() - tokens;
+        let segment = self.model.seal(&mut slot.tail, tokens);
+        let segment = self.done(segment);
+        self.expect_extent(&segment, Extent { tokens, beyond });
+        self.expect(slot.tail.tokens() == beyond, "the tail keeps the rest");
+        slot.path.push(Rc::new(segment));
+    }
+
+    pub(super) fn left(&self, slot: &Slot<M>) -> usize {
+        self.prompts[slot.prompt].len() - slot.tokens()
+    }
+
+    pub(super) fn finish(&mut self, slot: &mut Slot<M>) {
+        self.advance(slot, usize::MAX);
+    }
+
+    /// Evaluates up to `tokens` more tokens of the slot's prompt.
+    pub(super) fn advance(&mut self, slot: &mut Slot<M>, tokens: usize) {
+        self.advance_all(&mut [(slot, tokens)]);
+    }
+
+    /// Evaluates all prompts to their ends, decode spans beside chunks.
+    pub(super) fn advance_raggedly(&mut self, slots: &mut [Slot<M>]) {
+        let mut round = 0;
+        while slots.iter().any(|slot| self.left(slot) > 0) {
+            let counts = [1, 3, 1, 4];
+            let mut batch: Vec<(&mut Slot<M>, usize)> = Vec::new();
+            for (index, slot) in slots.iter_mut().enumerate() {
+                if self.left(slot) > 0 {
+                    batch.push((slot, counts[(index + round) % counts.len()]));
+                }
+            }
+            self.advance_all(&mut batch);
+            round += 1;
+        }
+    }
+
+    /// One step: evaluates up to so many more tokens of each slot's prompt and
+    /// compares their logits with the truth.
+    fn advance_all(&mut self, batch: &mut [(&mut Slot<M>, usize)]) {
+        let prompts = Rc::clone(&self.prompts);
+        let mut spans: Vec<(&mut Slot<M>, &[TokenId])> = Vec::new();
+        let mut compared = Vec::new();
+        for (slot, tokens) in batch {
+            let from = slot.tokens();
+            let to = from + self.left(slot).min(*tokens);
+            compared.push((slot.prompt, from));
+            let tokens = &prompts[slot.prompt][from..to];
+            spans.push((slot, tokens));
+        }
+        let logits = self.step(&mut spans);
+        for ((slot, tokens), (_, from)) in spans.iter().zip(&compared) {
+            let grown = slot.tokens() == from + tokens.len();
+            self.expect(grown, "a step appends its tokens to the tail");
+        }
+        for ((prompt, from), found) in compared.into_iter().zip(logits) {
+            let truth = &self.truths[prompt][from * self.row_len()..];
+            let rows = found
+                .chunks(self.row_len())
+                .zip(truth.chunks(self.row_len()));
+            for (row, (found, truth)) in (from..).zip(rows) {
+                let what = format!("prompt {prompt}, row {row}: the logits differ");
+                self.expect((self.same)(found, truth), &what);
+            }
+        }
+    }
+
+    /// One step that reads all logits.
+    pub(super) fn step(&mut self, spans: &mut [(&mut Slot<M>, &[TokenId])]) -> Vec<Vec<f32>> {
+        let readouts = self.step_wanting(spans, &Want::Logits);
+        let mut logits = Vec::new();
+        for (readout, (_, tokens)) in readouts.into_iter().zip(spans) {
+            let Readout::Logits(found) = readout else {
+                panic!("conformance, {}: no logits but {readout:?}", self.name);
+            };
+            let whole = found.len() == tokens.len() * self.row_len();
+            self.expect(whole, "logits are [span tokens, vocabulary]");
+            logits.push(found);
+        }
+        logits
+    }
+
+    pub(super) fn step_wanting(
+        &mut self,
+        spans: &mut [(&mut Slot<M>, &[TokenId])],
+        want: &Want,
+    ) -> Vec<Readout> {
+        let mut wanted: Vec<Span<'_, M>> = spans
+            .iter_mut()
+            .map(|(slot, tokens)| Span {
+                tokens: Feed::Known(tokens),
+                path: &slot.path,
+                tail: &mut slot.tail,
+                want: want.clone(),
+            })
+            .collect();
+        let readouts = self.model.step(&mut wanted);
+        let readouts = self.done(readouts);
+        self.expect(readouts.len() == spans.len(), "one readout per span");
+        readouts
+    }
+
+    pub(super) fn row_len(&self) -> usize {
+        self.model.spec().vocab_size
+    }
+
+    pub(super) fn done<T>(&self, result: Result<T, ModelError>) -> T {
+        result.unwrap_or_else(|error| panic!("conformance, {}: {error}", self.name))
+    }
+
+    pub(super) fn expect(&self, holds: bool, what: &str) {
+        assert!(holds, "conformance, {}: {what}", self.name);
+    }
+
+    pub(super) fn expect_extent(&self, segment: &M::Segment, extent: Extent) {
+        let found = segment.extent();
+        let what = format!("a segment of {found:?}; expected {extent:?}");
+        self.expect(found == extent, &what);
+        let weighs = segment.bytes() == self.model.spec().segment_bytes(extent);
+        self.expect(weighs, "a segment weighs what the spec says");
+    }
+
+    pub(super) fn expect_same(&self, found: &[f32], expected: &[f32], what: &str) {
+        let rows = found.chunks(self.row_len());
+        let mut pairs = rows.zip(expected.chunks(self.row_len()));
+        let same = pairs.all(|(found, expected)| (self.same)(found, expected));
+        self.expect(same && found.len() == expected.len(), what);
+    }
+
+    pub(super) fn expect_cut<T>(&self, result: Result<T, ModelError>, method: &str, at: usize) {
+        let refused = matches!(result, Err(ModelError::Cut { at: found, .. }) if found == at);
+        let what = format!("{method} at {at} is refused as ModelError::Cut");
+        self.expect(refused, &what);
+    }
+}

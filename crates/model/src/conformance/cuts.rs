@@ -1,0 +1,201 @@
+//! Checks of seal, split and merge.
+
+use std::rc::Rc;
+
+use super::checker::{Checker, Slot};
+use crate::{Model, Segment, Tail};
+use motet_core::protocol::{Extent, ModelError};
+
+impl<M: Model> Checker<'_, M> {
+    pub(super) fn sealed(&mut self) {
+        for prompt in 0..self.given {
+            let cached = self.prompts[prompt].len() - 1;
+            for at in cuts(cached).into_iter().chain([cached]) {
+                let mut slot = self.cold(prompt);
+                self.advance(&mut slot, cached);
+                self.seal(&mut slot, at);
+                self.resume(prompt, &slot.path);
+                self.finish(&mut slot);
+            }
+            self.sealed_while_growing(prompt);
+            self.sealed_bit_by_bit(prompt);
+        }
+    }
+
+    /// The tail goes on after each seal, which leaves it some tokens.
+    fn sealed_while_growing(&mut self, prompt: usize) {
+        let mut slot = self.cold(prompt);
+        while self.left(&slot) > 3 {
+            self.advance(&mut slot, 3);
+            self.seal(&mut slot, 2);
+            self.resume(prompt, &slot.path);
+        }
+        self.finish(&mut slot);
+    }
+
+    fn sealed_bit_by_bit(&mut self, prompt: usize) {
+        let mut slot = self.cold(prompt);
+        self.advance(&mut slot, self.prompts[prompt].len() - 1);
+        while slot.tail.tokens() > 0 {
+            self.seal(&mut slot, 1);
+            self.resume(prompt, &slot.path);
+        }
+        self.finish(&mut slot);
+    }
+
+    /// A slot that ends leaves the same segments as one that goes on, whatever of its tail
+    /// was sealed before.
+    pub(super) fn retired(&mut self) {
+        for prompt in 0..self.given {
+            let cached = self.prompts[prompt].len() - 1;
+            for to in cuts(cached).into_iter().chain([cached]) {
+                for from in [0, 1, to / 2, to - 1].into_iter().filter(|from| *from < to) {
+                    self.retired_between(prompt, from, to);
+                }
+            }
+        }
+    }
+
+    fn retired_between(&mut self, prompt: usize, from: usize, to: usize) {
+        let cached = self.prompts[prompt].len() - 1;
+        let mut before = self.cold(prompt);
+        self.advance(&mut before, cached);
+        if from > 0 {
+            self.seal(&mut before, from);
+        }
+        for room in [0, cached, 3 * cached] {
+            let mut slot = self.with_room(prompt, Vec::new(), room);
+            self.advance(&mut slot, to);
+            if to < cached {
+                self.advance(&mut slot, cached - to);
+            }
+            let last = self.model.retire(slot.tail, from..to);
+            let last = self.done(last);
+            let extent = Extent {
+                tokens: to - from,
+                beyond: cached - to,
+            };
+            self.expect_extent(&last, extent);
+            let path = [&before.path[..], &[Rc::new(last)]].concat();
+            self.resume(prompt, &path);
+        }
+    }
+
+    pub(super) fn split(&mut self) {
+        for prompt in 0..self.given {
+            let cached = self.prompts[prompt].len() - 1;
+            let segment = self.segment(prompt, cached);
+            for at in cuts(cached) {
+                let [upper, lower] = self.halves(&segment, at);
+                self.resume(prompt, &[Rc::clone(&upper)]);
+                self.resume(prompt, &[Rc::clone(&upper), Rc::clone(&lower)]);
+                if at > 1 {
+                    let [first, second] = self.halves(&upper, at / 2);
+                    self.resume(prompt, &[Rc::clone(&first), Rc::clone(&second)]);
+                    self.resume(prompt, &[first, second, Rc::clone(&lower)]);
+                }
+                if cached - at > 1 {
+                    let [second, third] = self.halves(&lower, (cached - at) / 2);
+                    self.resume(prompt, &[Rc::clone(&upper), Rc::clone(&second)]);
+                    self.resume(prompt, &[upper, second, third]);
+                }
+            }
+            self.resume(prompt, &[segment]);
+        }
+    }
+
+    pub(super) fn merged(&mut self) {
+        for prompt in 0..self.given {
+            let cached = self.prompts[prompt].len() - 1;
+            let segment = self.segment(prompt, cached);
+            for at in cuts(cached) {
+                let [upper, lower] = self.halves(&segment, at);
+                let whole = self.whole(&upper, &lower);
+                self.resume(prompt, &[whole]);
+                if at > 1 {
+                    // Of three parts, the lower two first.
+                    let [first, second] = self.halves(&upper, at / 2);
+                    let rest = self.whole(&second, &lower);
+                    self.resume(prompt, &[Rc::clone(&first), Rc::clone(&rest)]);
+                    let whole = self.whole(&first, &rest);
+                    self.resume(prompt, &[whole]);
+                }
+                for more in [1, 2, cached - at] {
+                    self.merged_with_another(prompt, &upper, more.min(cached - at));
+                }
+            }
+            self.resume(prompt, &[segment]);
+        }
+    }
+
+    /// The upper part of a cut, and `more` tokens that were computed after it by
+    /// another slot: they may hold too little of a window together.
+    fn merged_with_another(&mut self, prompt: usize, upper: &M::Segment, more: usize) {
+        let mut slot = self.cold(prompt);
+        for tokens in [upper.tokens(), more] {
+            self.advance(&mut slot, tokens);
+            self.seal(&mut slot, tokens);
+        }
+        let lower = &slot.path[1];
+        let extents = (upper.extent(), lower.extent());
+        if self.model.spec().can_merge(extents.0, extents.1) {
+            let whole = self.whole(upper, lower);
+            self.resume(prompt, &[whole]);
+        } else {
+            let refused = self.model.merge(upper, lower);
+            let refused = matches!(refused, Err(ModelError::Merge { .. }));
+            self.expect(refused, "too little of a window is refused");
+        }
+    }
+
+    pub(super) fn illegal_cuts(&mut self) {
+        let cached = self.prompts[0].len() - 1;
+        let segment = self.segment(0, cached);
+        let mut slot = self.cold(0);
+        self.advance(&mut slot, cached);
+        for at in [0, cached + 1] {
+            let sealed = self.model.seal(&mut slot.tail, at);
+            self.expect_cut(sealed, "seal", at);
+        }
+        let backwards = std::ops::Range { start: 2, end: 1 };
+        for part in [0..0, 1..1, backwards, 0..4] {
+            let mut short = self.cold(0);
+            self.advance(&mut short, 3);
+            let retired = self.model.retire(short.tail, part);
+            let refused = matches!(retired, Err(ModelError::Cut { .. }));
+            self.expect(refused, "what a tail does not hold is refused");
+        }
+        for at in [0, cached, cached + 1] {
+            let parts = self.model.split(&segment, at);
+            self.expect_cut(parts, "split", at);
+        }
+        self.expect(slot.tail.tokens() == cached, "the tail is as it was");
+        let mut warm: Slot<M> = self.on(0, vec![segment]);
+        self.finish(&mut slot);
+        self.finish(&mut warm);
+    }
+
+    fn halves(&mut self, segment: &M::Segment, at: usize) -> [Rc<M::Segment>; 2] {
+        let parts = self.model.split(segment, at);
+        let (upper, lower) = self.done(parts);
+        let extents: (Extent, Extent) = segment.extent().cut(at);
+        self.expect_extent(&upper, extents.0);
+        self.expect_extent(&lower, extents.1);
+        [Rc::new(upper), Rc::new(lower)]
+    }
+
+    fn whole(&mut self, upper: &M::Segment, lower: &M::Segment) -> Rc<M::Segment> {
+        let merged = self.model.merge(upper, lower);
+        let merged = self.done(merged);
+        self.expect_extent(&merged, upper.extent().merged(lower.extent()));
+        Rc::new(merged)
+    }
+}
+
+/// Offsets within cached state of `tokens` tokens to cut it at.
+pub(super) fn cuts(tokens: usize) -> Vec<usize> {
+    let mut cuts = vec![1, 2, tokens / 2, tokens - 2, tokens - 1];
+    cuts.sort_unstable();
+    cuts.dedup();
+    cuts
+}

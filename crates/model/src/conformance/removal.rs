@@ -1,0 +1,174 @@
+//! Checks of removal: truncation and shifting.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use super::checker::{Checker, Slot};
+use super::cuts::cuts;
+use crate::{Model, Segment, Tail};
+use motet_core::TokenId;
+use motet_core::protocol::ModelError;
+
+impl<M: Model> Checker<'_, M> {
+    /// What is left of a slot whose end was removed is as if that had never been.
+    pub(super) fn truncated(&mut self) {
+        if !self.model.spec().resumes_anywhere() {
+            return;
+        }
+        for prompt in 0..self.given {
+            let cached = self.prompts[prompt].len() - 1;
+            for from in cuts(cached).into_iter().chain([0, cached]) {
+                for layout in layouts(cached) {
+                    for kept in kept_by(&layout, from) {
+                        let mut slot = self.laid_out(prompt, cached, &layout);
+                        let before = slot.path.clone();
+                        self.remove(&mut slot, kept, from..cached);
+                        self.finish(&mut slot);
+                        self.resume(prompt, &before);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The same removal gives the same however the slot was laid out, at once or in
+    /// two steps, and sealed thereafter or not.
+    pub(super) fn shifted(&mut self) {
+        let spec = self.model.spec();
+        if !spec.resumes_anywhere() || !spec.can_shift {
+            return;
+        }
+        for prompt in 0..self.given {
+            let cached = self.prompts[prompt].len() - 1;
+            for removed in [0..1, 1..3, cached / 3..cached / 2 + 1, 0..cached - 1] {
+                let mut slot = self.laid_out(prompt, cached, &[]);
+                self.remove(&mut slot, 0, removed.clone());
+                let expected = self.going_on(&mut slot);
+                self.same_in_two_steps(prompt, cached, &removed, &expected);
+                for layout in layouts(cached) {
+                    for kept in kept_by(&layout, removed.start) {
+                        let mut slot = self.laid_out(prompt, cached, &layout);
+                        let before = slot.path.clone();
+                        self.remove(&mut slot, kept, removed.clone());
+                        self.same_when_sealed(&mut slot, &expected);
+                        self.resume(prompt, &before);
+                    }
+                }
+            }
+        }
+    }
+
+    fn same_in_two_steps(
+        &mut self,
+        prompt: usize,
+        cached: usize,
+        removed: &Range<usize>,
+        expected: &[f32],
+    ) {
+        let mut slot = self.laid_out(prompt, cached, &[cached / 2]);
+        let first = removed.len() / 2;
+        for tokens in [first, removed.len() - first] {
+            self.remove(&mut slot, 0, removed.start..removed.start + tokens);
+        }
+        let found = self.going_on(&mut slot);
+        self.expect_same(&found, expected, "two removals are one");
+    }
+
+    fn same_when_sealed(&mut self, slot: &mut Slot<M>, expected: &[f32]) {
+        let tokens = slot.tail.tokens();
+        if tokens > 1 {
+            self.seal(slot, tokens / 2);
+        }
+        let found = self.going_on(slot);
+        let what = format!("prompt {}: a shift depends on the layout", slot.prompt);
+        self.expect_same(&found, expected, &what);
+    }
+
+    pub(super) fn illegal_removals(&mut self) {
+        let cached = self.prompts[0].len() - 1;
+        let middle = cached / 2;
+        let mut slot = self.laid_out(0, cached, &[middle]);
+        let mut illegal = vec![
+            (0, 0..cached + 1),
+            (2, cached..cached),
+            (1, middle - 1..cached),
+            (
+                0,
+                Range {
+                    start: cached,
+                    end: middle,
+                },
+            ),
+        ];
+        let spec = self.model.spec();
+        if !spec.resumes_anywhere() {
+            illegal.push((1, cached - 1..cached));
+        }
+        if !spec.can_shift {
+            illegal.push((0, 0..1));
+        }
+        for (kept, removed) in illegal {
+            let what = format!("{removed:?} is refused as ModelError::Remove");
+            let result = (self.model).remove(&slot.path, kept, &mut slot.tail, removed);
+            let refused = matches!(result, Err(ModelError::Remove { .. }));
+            self.expect(refused, &what);
+        }
+        let as_it_was = slot.tail.tokens() == cached - middle;
+        self.expect(as_it_was, "the tail is as it was");
+        self.finish(&mut slot);
+    }
+
+    /// A slot of the prompt's first `tokens` tokens, sealed at the offsets `layout`.
+    fn laid_out(&mut self, prompt: usize, tokens: usize, layout: &[usize]) -> Slot<M> {
+        let mut slot = self.cold(prompt);
+        self.advance(&mut slot, tokens);
+        let mut sealed = 0;
+        for end in layout {
+            self.seal(&mut slot, end - sealed);
+            sealed = *end;
+        }
+        slot
+    }
+
+    fn remove(&mut self, slot: &mut Slot<M>, kept: usize, removed: Range<usize>) {
+        let held = |slot: &Slot<M>| -> usize {
+            let sealed: usize = slot.path.iter().map(|segment| segment.tokens()).sum();
+            sealed + slot.tail.tokens()
+        };
+        let before = held(slot);
+        let result = (self.model).remove(&slot.path, kept, &mut slot.tail, removed.clone());
+        self.done(result);
+        slot.path.truncate(kept);
+        let left = held(slot) == before - removed.len();
+        self.expect(left, "the tail holds what was left");
+    }
+
+    /// Logits of tokens that come next, in two steps.
+    fn going_on(&mut self, slot: &mut Slot<M>) -> Vec<f32> {
+        let prompts = Rc::clone(&self.prompts);
+        let next: &[TokenId] = &prompts[(slot.prompt + 1) % self.given][..4];
+        let (first, rest) = next.split_at(1);
+        let mut logits = self.step(&mut [(slot, first)]).remove(0);
+        logits.append(&mut self.step(&mut [(slot, rest)]).remove(0));
+        logits
+    }
+}
+
+/// Where a slot of `tokens` tokens may be sealed: all of it in the tail, parts of
+/// it, and nothing.
+fn layouts(tokens: usize) -> [Vec<usize>; 3] {
+    [
+        vec![],
+        vec![1, tokens / 2],
+        vec![tokens / 3, tokens * 2 / 3, tokens],
+    ]
+}
+
+/// How many segments may stay when tokens from offset `from` on are removed: none,
+/// and all that can.
+fn kept_by(layout: &[usize], from: usize) -> Vec<usize> {
+    let most = layout.iter().filter(|end| **end <= from).count();
+    let mut kept = vec![0, most];
+    kept.dedup();
+    kept
+}

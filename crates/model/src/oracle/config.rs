@@ -1,0 +1,273 @@
+//! What an oracle is to be: its shape, its speed, its faults.
+
+use std::time::Duration;
+
+use super::counters::OracleCounters;
+use super::faults::Faults;
+use super::hash::mix;
+use super::vocabulary::Vocabulary;
+use motet_core::TokenId;
+use motet_core::protocol::{LayerGroup, LayerKind, ModelSpec};
+
+/// What an oracle is to be. The default is one layer of full attention over a
+/// thousand tokens, which never ends, costs nothing and verifies all it reads.
+#[derive(Clone, Debug)]
+pub struct OracleConfig {
+    /// Token ids are `0..vocab_size`. Two makes collisions of prefixes likely;
+    /// a thousand makes accidental equality of tokens unlikely.
+    pub vocab_size: usize,
+    /// Longest sequence, prompt and output together, in tokens.
+    pub context_tokens_max: usize,
+    /// The kind of each layer, lowest first; at least one.
+    pub layers: Vec<LayerKind>,
+    /// Tokens that end a sequence; fewer than the vocabulary has.
+    pub end_tokens: Vec<TokenId>,
+    /// One row in so many, by hash, produces an end token and nothing else; 0
+    /// is never. End tokens are produced in no other way.
+    pub end_one_in: u64,
+    /// Device bytes that each layer reports per cached token, or per state of a
+    /// recurrent layer. Eight is what it really holds; more makes small budgets
+    /// bite sooner.
+    pub layer_bytes: usize,
+    /// Bytes of memory that the pretended device has left when the model is loaded; `None`
+    /// has any number, and does not tell.
+    pub device_bytes: Option<usize>,
+    /// Bytes that it claims a step needs beside cached state, for each of its tokens.
+    pub scratch_bytes_per_token: usize,
+    /// Tails report room for whole blocks of this many tokens; at least 1.
+    pub tail_block_tokens: usize,
+    /// Whether it claims that full attention's state can be moved to other positions.
+    pub can_shift: bool,
+    /// How long a step takes on the device that the oracle pretends to run on, from
+    /// its launch or the end of the step before it.
+    pub cost: StepCost,
+    /// Re-reads every cached entry at every step, in time linear in the context.
+    /// Turn it off to measure a scheduler: folds that were taken when the
+    /// entries were written are then trusted.
+    pub verify: bool,
+    /// Stands for the weights: oracles of different seeds give different tokens
+    /// and have another identity.
+    pub seed: u64,
+    /// How the oracle is told to fail. Keep a clone.
+    pub faults: Faults,
+    /// What the oracle counts. Keep a clone.
+    pub counters: OracleCounters,
+}
+
+/// How long a step takes, so that policies can be measured on the oracle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepCost {
+    /// Every step.
+    pub base: Duration,
+    /// Per token evaluated.
+    pub per_token: Duration,
+    /// Per token of each span's path and tail, shared or not.
+    pub per_cached_token: Duration,
+}
+
+/// A field of an [`OracleConfig`] that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("oracle: field `{field}` is {found}; expected {expected}")]
+#[non_exhaustive]
+pub struct OracleConfigError {
+    /// The field.
+    pub field: &'static str,
+    /// What it holds.
+    pub found: String,
+    /// What it should hold.
+    pub expected: &'static str,
+}
+
+impl OracleConfig {
+    /// An oracle of these layers, otherwise the default.
+    #[must_use]
+    pub fn with_layers(layers: &[LayerKind]) -> OracleConfig {
+        OracleConfig {
+            layers: layers.to_vec(),
+            ..OracleConfig::default()
+        }
+    }
+
+    /// Whether an oracle can be built of this.
+    ///
+    /// # Errors
+    ///
+    /// [`OracleConfigError`] names the first field that makes no sense.
+    pub fn validate(&self) -> Result<(), OracleConfigError> {
+        let vocab = 1..=TokenId::MAX as usize;
+        let ends = self.distinct_end_tokens();
+        let checks = [
+            (
+                vocab.contains(&self.vocab_size),
+                "vocab_size",
+                self.vocab_size.to_string(),
+                "1 to 4294967295",
+            ),
+            (
+                self.context_tokens_max > 0,
+                "context_tokens_max",
+                self.context_tokens_max.to_string(),
+                "at least 1",
+            ),
+            (
+                !self.layers.is_empty() && !self.layers.contains(&LayerKind::Window { tokens: 0 }),
+                "layers",
+                format!("{:?}", self.layers),
+                "at least one layer, and windows of at least one token",
+            ),
+            (
+                ends.len() < self.vocab_size
+                    && ends.iter().all(|end| (*end as usize) < self.vocab_size),
+                "end_tokens",
+                format!("{ends:?}"),
+                "tokens of the vocabulary, and not all of them",
+            ),
+            (
+                self.tail_block_tokens > 0,
+                "tail_block_tokens",
+                self.tail_block_tokens.to_string(),
+                "at least 1",
+            ),
+        ];
+        for (holds, field, found, expected) in checks {
+            if !holds {
+                return Err(OracleConfigError {
+                    field,
+                    found,
+                    expected,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The model's own account of this configuration; layers of one kind form
+    /// one group.
+    #[must_use]
+    pub fn spec(&self) -> ModelSpec {
+        let mut layer_groups: Vec<LayerGroup> = Vec::new();
+        for &kind in &self.layers {
+            match layer_groups.iter_mut().find(|group| group.kind == kind) {
+                Some(group) => {
+                    group.layers += 1;
+                    group.bytes += self.layer_bytes;
+                }
+                None => layer_groups.push(LayerGroup {
+                    kind,
+                    layers: 1,
+                    bytes: self.layer_bytes,
+                }),
+            }
+        }
+        ModelSpec {
+            name: "oracle".to_owned(),
+            identity: self.identity(),
+            vocab_size: self.vocab_size,
+            context_tokens_max: self.context_tokens_max,
+            end_tokens: self.distinct_end_tokens(),
+            layer_groups,
+            tail_block_tokens: self.tail_block_tokens,
+            can_shift: self.can_shift,
+            scratch_bytes_per_token: self.scratch_bytes_per_token,
+            overlap_tokens_max: usize::MAX,
+        }
+    }
+
+    pub(super) fn vocabulary(&self) -> Vocabulary {
+        Vocabulary::new(self.vocab_size, &self.end_tokens, self.end_one_in)
+    }
+
+    /// What an oracle must agree in with another whose state it takes in.
+    fn identity(&self) -> u64 {
+        let kinds = self.layers.iter().map(|kind| match kind {
+            LayerKind::Full => 0,
+            LayerKind::Recurrent => 1,
+            LayerKind::Window { tokens } => 1 + *tokens as u64,
+        });
+        let words: Vec<u64> = [self.seed, self.vocab_size as u64]
+            .into_iter()
+            .chain(kinds)
+            .collect();
+        mix(&words)
+    }
+
+    fn distinct_end_tokens(&self) -> Vec<TokenId> {
+        let mut ends = self.end_tokens.clone();
+        ends.sort_unstable();
+        ends.dedup();
+        ends
+    }
+}
+
+impl Default for OracleConfig {
+    fn default() -> Self {
+        OracleConfig {
+            vocab_size: 1_000,
+            context_tokens_max: 4_096,
+            layers: vec![LayerKind::Full],
+            end_tokens: vec![0],
+            end_one_in: 0,
+            layer_bytes: 8,
+            device_bytes: None,
+            scratch_bytes_per_token: 0,
+            tail_block_tokens: 16,
+            can_shift: true,
+            cost: StepCost::default(),
+            verify: true,
+            seed: 0,
+            faults: Faults::default(),
+            counters: OracleCounters::default(),
+        }
+    }
+}
+
+impl StepCost {
+    /// How long a step takes that evaluates `tokens` and reads `cached_tokens`.
+    #[must_use]
+    pub fn of(&self, tokens: usize, cached_tokens: usize) -> Duration {
+        let times = |cost: Duration, count: usize| {
+            cost.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX))
+        };
+        self.base
+            .saturating_add(times(self.per_token, tokens))
+            .saturating_add(times(self.per_cached_token, cached_tokens))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn senseless_fields_are_named() {
+        let check = |field: Option<&str>, change: fn(&mut OracleConfig)| {
+            let mut config = OracleConfig::default();
+            change(&mut config);
+            let found = config.validate().err().map(|error| error.field);
+            assert_eq!(found, field);
+        };
+        check(None, |_| ());
+        check(None, |c| c.end_tokens.clear());
+        check(Some("vocab_size"), |c| c.vocab_size = 0);
+        check(Some("context_tokens_max"), |c| c.context_tokens_max = 0);
+        check(Some("layers"), |c| c.layers.clear());
+        check(Some("layers"), |c| {
+            c.layers.push(LayerKind::Window { tokens: 0 });
+        });
+        check(Some("end_tokens"), |c| c.end_tokens.push(1_000));
+        check(Some("end_tokens"), |c| {
+            c.vocab_size = 2;
+            c.end_tokens = vec![1, 0, 1];
+        });
+        check(Some("tail_block_tokens"), |c| c.tail_block_tokens = 0);
+    }
+
+    #[test]
+    fn a_kind_is_one_group() {
+        let window = LayerKind::Window { tokens: 3 };
+        let config = OracleConfig::with_layers(&[LayerKind::Full, window, LayerKind::Full]);
+        let groups = config.spec().layer_groups;
+        let found: Vec<_> = groups.iter().map(|g| (g.kind, g.layers, g.bytes)).collect();
+        assert_eq!(found, [(LayerKind::Full, 2, 16), (window, 1, 8)]);
+    }
+}

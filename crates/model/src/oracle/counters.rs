@@ -1,0 +1,189 @@
+//! What the oracle counts: work done, and state that is still alive.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use motet_core::protocol::DeviceMemory;
+
+/// A handle to the counts of one oracle, or of several in a row: put the same
+/// handle into the next one's configuration. Cheap to clone; any thread may read.
+#[derive(Clone, Debug, Default)]
+pub struct OracleCounters(Arc<Counts>);
+
+/// The counts at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OracleCounts {
+    /// Steps begun, those that failed included.
+    pub steps: u64,
+    /// Spans of the steps that succeeded.
+    pub spans: u64,
+    /// Tokens evaluated by the steps that succeeded.
+    pub tokens_evaluated: u64,
+    /// Segments that are not dropped yet.
+    pub segments_alive: usize,
+    /// Tails that are not dropped yet.
+    pub tails_alive: usize,
+    /// Bytes that those segments and tails report.
+    pub bytes_alive: usize,
+    /// The most that `bytes_alive` ever was.
+    pub bytes_peak: usize,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    steps: AtomicU64,
+    spans: AtomicU64,
+    tokens_evaluated: AtomicU64,
+    segments_alive: AtomicUsize,
+    tails_alive: AtomicUsize,
+    bytes_alive: AtomicUsize,
+    bytes_peak: AtomicUsize,
+}
+
+/// What a piece of state is charged as.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Holder {
+    Segment,
+    Tail,
+}
+
+/// One segment's or tail's share of the counts, given back when dropped.
+#[derive(Debug)]
+pub(super) struct Charge {
+    counters: Mutex<OracleCounters>,
+    holder: Holder,
+    bytes: usize,
+}
+
+impl OracleCounters {
+    /// The counts now.
+    #[must_use]
+    pub fn now(&self) -> OracleCounts {
+        let counts = &self.0;
+        OracleCounts {
+            steps: counts.steps.load(Relaxed),
+            spans: counts.spans.load(Relaxed),
+            tokens_evaluated: counts.tokens_evaluated.load(Relaxed),
+            segments_alive: counts.segments_alive.load(Relaxed),
+            tails_alive: counts.tails_alive.load(Relaxed),
+            bytes_alive: counts.bytes_alive.load(Relaxed),
+            bytes_peak: counts.bytes_peak.load(Relaxed),
+        }
+    }
+
+    /// Counts a step and returns its number, from 0.
+    pub(super) fn begin_step(&self) -> u64 {
+        self.0.steps.fetch_add(1, Relaxed)
+    }
+
+    pub(super) fn end_step(&self, spans: usize, tokens: usize) {
+        self.0.spans.fetch_add(spans as u64, Relaxed);
+        self.0.tokens_evaluated.fetch_add(tokens as u64, Relaxed);
+    }
+
+    pub(super) fn charge(&self, holder: Holder, bytes: usize) -> Charge {
+        self.add(holder, bytes);
+        Charge {
+            counters: Mutex::new(self.clone()),
+            holder,
+            bytes,
+        }
+    }
+
+    fn add(&self, holder: Holder, bytes: usize) {
+        self.0.alive(holder).fetch_add(1, Relaxed);
+        self.0.grow(bytes);
+    }
+
+    fn remove(&self, holder: Holder, bytes: usize) {
+        self.0.bytes_alive.fetch_sub(bytes, Relaxed);
+        self.0.alive(holder).fetch_sub(1, Relaxed);
+    }
+
+    pub(super) fn memory(&self) -> DeviceMemory {
+        let counts = self.now();
+        DeviceMemory {
+            active_bytes: counts.bytes_alive,
+            peak_bytes: counts.bytes_peak,
+        }
+    }
+}
+
+impl Counts {
+    fn alive(&self, holder: Holder) -> &AtomicUsize {
+        match holder {
+            Holder::Segment => &self.segments_alive,
+            Holder::Tail => &self.tails_alive,
+        }
+    }
+
+    fn grow(&self, bytes: usize) {
+        let alive = self.bytes_alive.fetch_add(bytes, Relaxed) + bytes;
+        self.bytes_peak.fetch_max(alive, Relaxed);
+    }
+}
+
+impl Charge {
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn resize(&mut self, bytes: usize) {
+        let counters = self.counters();
+        if bytes > self.bytes {
+            counters.0.grow(bytes - self.bytes);
+        } else {
+            counters
+                .0
+                .bytes_alive
+                .fetch_sub(self.bytes - bytes, Relaxed);
+        }
+        drop(counters);
+        self.bytes = bytes;
+    }
+
+    /// From now on it is counted there.
+    pub(super) fn move_to(&self, counters: &OracleCounters) {
+        let mut counted = self.counters();
+        if !Arc::ptr_eq(&counted.0, &counters.0) {
+            counted.remove(self.holder, self.bytes);
+            counters.add(self.holder, self.bytes);
+            *counted = counters.clone();
+        }
+    }
+
+    /// Nothing but a move happens under this lock.
+    fn counters(&self) -> MutexGuard<'_, OracleCounters> {
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.counters().remove(self.holder, self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_moves_to_another_device_is_counted_there_only() {
+        let (one, other) = (OracleCounters::default(), OracleCounters::default());
+        let counts = |counters: &OracleCounters| {
+            let now = counters.now();
+            (now.segments_alive, now.bytes_alive, now.bytes_peak)
+        };
+        let mut charge = one.charge(Holder::Segment, 5);
+        charge.resize(8);
+        charge.resize(7);
+        assert_eq!(counts(&one), (1, 7, 8));
+        charge.move_to(&other);
+        charge.move_to(&other);
+        assert_eq!((counts(&one), counts(&other)), ((0, 0, 8), (1, 7, 7)));
+        drop(charge);
+        assert_eq!((counts(&one), counts(&other)), ((0, 0, 8), (0, 0, 7)));
+    }
+}

@@ -1,0 +1,386 @@
+//! The oracle's cached state: entries that every step reads back.
+//!
+//! A layer has one entry per token. The kinds differ only in how many entries they
+//! keep and how far back they read them:
+//!
+//! | kind | keeps of a range that ends where its state was taken | reads of the past |
+//! |---|---|---|
+//! | full | every entry | every entry |
+//! | window W | the last W entries | the last W - 1 entries; itself makes W |
+//! | recurrent | the last entry: the state | the last entry |
+//!
+//! Of a range that was cut each part keeps what lies in it. Where an entry that is
+//! to be read is not there, the past is garbled.
+//!
+//! Each part of a path also keeps a link for each token, a hash of all tokens up to
+//! there, and the link of the token that preceded it when it was computed. Where
+//! the parts do not fit each other there, the past is garbled too, so that a wrong
+//! segment shows even out of a window's reach, where a real model would not notice
+//! it.
+
+use std::collections::VecDeque;
+use std::iter;
+use std::ops;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::counters::{Charge, Holder, OracleCounters};
+use super::hash::{self, Fold};
+use crate::{Segment, Tail};
+use motet_core::TokenId;
+use motet_core::protocol::{Extent, LayerKind, ModelSpec};
+
+/// The link before a sequence's first token.
+const START: u64 = 0x7374_6172_7400;
+/// The link before nothing: parts of a torn tail fit nowhere.
+const TORN: u64 = 0x746f_726e;
+/// What a missing entry does to the past.
+const MISSING: u64 = 0x6d69_7373_696e_6700;
+
+/// A sealed segment of the oracle's state: a handle.
+#[derive(Debug)]
+pub struct OracleSegment(Arc<Sealed>);
+
+/// What a segment, and parcels of it, are handles of.
+#[derive(Debug)]
+pub(super) struct Sealed {
+    pub(super) range: RangeState,
+    charge: Charge,
+}
+
+/// A growing tail of the oracle's state.
+#[derive(Debug)]
+pub struct OracleTail {
+    pub(super) range: RangeState,
+    charge: Charge,
+}
+
+/// The cached state of one contiguous token range, all layers.
+#[derive(Clone, Debug)]
+pub(super) struct RangeState {
+    /// As in [`Extent`]; 0 for a tail.
+    pub(super) beyond: usize,
+    /// The link of the token before the range.
+    pub(super) before: u64,
+    /// The link of each token.
+    pub(super) links: Vec<u64>,
+    pub(super) layers: SmallVec<[LayerState; 1]>,
+}
+
+/// One layer's cached state of one token range.
+#[derive(Clone, Debug)]
+pub(super) struct LayerState {
+    /// Fold of `entries`, kept as they are written.
+    fold: Fold,
+    /// What the layer keeps of the range, oldest first: its last entries.
+    pub(super) entries: VecDeque<u64>,
+}
+
+/// How many entries of a range a layer keeps.
+pub(super) fn entries_kept(kind: LayerKind, range: Extent) -> usize {
+    match kind {
+        LayerKind::Full => range.tokens,
+        LayerKind::Window { tokens } => range.window_tokens(tokens),
+        LayerKind::Recurrent => range.tokens.min(usize::from(range.has_recurrent_state())),
+    }
+}
+
+/// How many entries before a token's own its layer reads.
+pub(super) fn entries_read(kind: LayerKind) -> usize {
+    match kind {
+        LayerKind::Full => usize::MAX,
+        LayerKind::Window { tokens } => tokens - 1,
+        LayerKind::Recurrent => 1,
+    }
+}
+
+/// Tokens that a path and a tail hold together.
+pub(super) fn cached_tokens(path: &[Rc<OracleSegment>], tail: &OracleTail) -> usize {
+    parts(path, tail).map(RangeState::tokens).sum()
+}
+
+/// 0 where each part of the path and the tail follows what it was computed after;
+/// else what garbles the past of every layer.
+pub(super) fn misfit(path: &[Rc<OracleSegment>], tail: &OracleTail) -> u64 {
+    let mut end = START;
+    parts(path, tail).fold(0, |misfit, part| {
+        let before = std::mem::replace(&mut end, part.after());
+        misfit | (before ^ part.before)
+    })
+}
+
+/// All that `layer` sees of the past at the end of `tail`, as one number.
+pub(super) fn read(
+    path: &[Rc<OracleSegment>],
+    tail: &OracleTail,
+    layer: usize,
+    entries_read: usize,
+) -> u64 {
+    let mut past = Fold::EMPTY;
+    let mut missing = entries_read;
+    let sealed = path.iter().rev().map(|segment| segment.range());
+    for part in iter::once(&tail.range).chain(sealed) {
+        if missing == 0 {
+            break;
+        }
+        let state = &part.layers[layer];
+        past = state.newest(missing).then(past);
+        missing -= state.entries.len().min(missing);
+        if missing > 0 && state.entries.len() < part.tokens() {
+            return past.value() ^ MISSING;
+        }
+    }
+    past.value()
+}
+
+/// Re-reads every entry of `path` and `tail`.
+///
+/// # Panics
+///
+/// When there are more or fewer than belong there, or what was kept as the entries
+/// were written is not theirs: a bug of the oracle's own.
+pub(super) fn verify(path: &[Rc<OracleSegment>], tail: &OracleTail, kinds: &[LayerKind]) {
+    for range in parts(path, tail) {
+        for (state, kind) in range.layers.iter().zip(kinds) {
+            let held = state.entries.len() == entries_kept(*kind, range.extent());
+            assert!(held, "a layer keeps what its kind and the range ask for");
+            let holds = Fold::of(&state.entries) == state.fold;
+            assert!(holds, "the fold is that of the entries");
+        }
+    }
+}
+
+fn parts<'a>(
+    path: &'a [Rc<OracleSegment>],
+    tail: &'a OracleTail,
+) -> impl Iterator<Item = &'a RangeState> {
+    let sealed = path.iter().map(|segment| segment.range());
+    sealed.chain(iter::once(&tail.range))
+}
+
+impl OracleSegment {
+    pub(super) fn new(
+        range: RangeState,
+        spec: &ModelSpec,
+        counters: &OracleCounters,
+    ) -> OracleSegment {
+        OracleSegment(Arc::new(Sealed::new(range, spec, counters)))
+    }
+
+    /// The segment that is sealed there.
+    pub(super) fn of(sealed: Arc<Sealed>) -> OracleSegment {
+        OracleSegment(sealed)
+    }
+
+    pub(super) fn sealed(&self) -> &Arc<Sealed> {
+        &self.0
+    }
+
+    pub(super) fn range(&self) -> &RangeState {
+        &self.0.range
+    }
+}
+
+impl Sealed {
+    pub(super) fn new(range: RangeState, spec: &ModelSpec, counters: &OracleCounters) -> Sealed {
+        let bytes = spec.segment_bytes(range.extent());
+        Sealed {
+            range,
+            charge: counters.charge(Holder::Segment, bytes),
+        }
+    }
+
+    /// From now on it is counted there.
+    pub(super) fn counts_in(&self, counters: &OracleCounters) {
+        self.charge.move_to(counters);
+    }
+}
+
+impl OracleTail {
+    pub(super) fn new(
+        range: RangeState,
+        spec: &ModelSpec,
+        counters: &OracleCounters,
+    ) -> OracleTail {
+        let bytes = spec.tail_bytes(range.tokens());
+        OracleTail {
+            range,
+            charge: counters.charge(Holder::Tail, bytes),
+        }
+    }
+
+    /// Reports the bytes of as many tokens as it holds by now.
+    pub(super) fn resize(&mut self, spec: &ModelSpec) {
+        self.charge.resize(spec.tail_bytes(self.range.tokens()));
+    }
+
+    /// Makes sure that nobody gets right tokens from what a failed step left.
+    pub(super) fn tear(&mut self) {
+        self.range.before = TORN;
+    }
+}
+
+impl RangeState {
+    /// No tokens, after the end of `path`.
+    pub(super) fn following(path: &[Rc<OracleSegment>], layers: usize) -> RangeState {
+        let before = path.last().map_or(START, |segment| segment.range().after());
+        RangeState {
+            beyond: 0,
+            before,
+            links: Vec::new(),
+            layers: iter::repeat_with(LayerState::default)
+                .take(layers)
+                .collect(),
+        }
+    }
+
+    pub(super) fn tokens(&self) -> usize {
+        self.links.len()
+    }
+
+    pub(super) fn extent(&self) -> Extent {
+        Extent {
+            tokens: self.tokens(),
+            beyond: self.beyond,
+        }
+    }
+
+    /// The link of the range's last token; `before` where it has none.
+    fn after(&self) -> u64 {
+        self.links.last().copied().unwrap_or(self.before)
+    }
+
+    /// Appends the link of the next token, whose entries were written.
+    #[inline]
+    pub(super) fn push(&mut self, token: TokenId) {
+        self.links.push(hash::link(self.after(), token));
+    }
+
+    /// Parts the range after `at` tokens: keeps the lower part, returns the upper.
+    pub(super) fn take_front(&mut self, at: usize, kinds: &[LayerKind]) -> RangeState {
+        let rest = Extent {
+            tokens: self.tokens() - at,
+            beyond: self.beyond,
+        };
+        let mut front = RangeState {
+            beyond: rest.tokens + rest.beyond,
+            before: self.before,
+            links: self.links.drain(..at).collect(),
+            layers: SmallVec::new(),
+        };
+        for (state, kind) in self.layers.iter_mut().zip(kinds) {
+            let taken = state.entries.len() - entries_kept(*kind, rest);
+            front.layers.push(state.take_front(taken));
+        }
+        self.before = front.after();
+        // A copy, so that no buffer outlives what made it grow.
+        self.links = self.links.as_slice().to_vec();
+        front
+    }
+
+    /// This range and `lower`, which follows it, as one.
+    pub(super) fn merged(&self, lower: &RangeState, kinds: &[LayerKind]) -> RangeState {
+        let extent = self.extent().merged(lower.extent());
+        let layer = |(index, kind): (usize, &LayerKind)| {
+            let (upper, lower) = (&self.layers[index].entries, &lower.layers[index].entries);
+            let surplus = upper.len() + lower.len() - entries_kept(*kind, extent);
+            LayerState::new(upper.iter().chain(lower).skip(surplus).copied().collect())
+        };
+        RangeState {
+            beyond: extent.beyond,
+            before: match self.after() == lower.before {
+                true => self.before,
+                false => TORN,
+            },
+            links: [&self.links[..], &lower.links].concat(),
+            layers: kinds.iter().enumerate().map(layer).collect(),
+        }
+    }
+
+    /// The same without the tokens `removed`; those after them move in. Every layer
+    /// must keep every entry.
+    pub(super) fn without(mut self, removed: ops::Range<usize>) -> RangeState {
+        for state in &mut self.layers {
+            let mut entries = std::mem::take(&mut state.entries);
+            for entry in entries.range_mut(removed.end..) {
+                *entry = hash::turned_back(*entry, removed.len());
+            }
+            entries.drain(removed.clone());
+            *state = LayerState::new(entries);
+        }
+        let moved = self.links.split_off(removed.end);
+        self.links.truncate(removed.start);
+        for link in moved {
+            let link = match removed.is_empty() {
+                true => link,
+                false => hash::moved_link(self.after(), link, removed.len()),
+            };
+            self.links.push(link);
+        }
+        self
+    }
+}
+
+impl LayerState {
+    pub(super) fn new(entries: VecDeque<u64>) -> LayerState {
+        LayerState {
+            fold: Fold::of(&entries),
+            entries,
+        }
+    }
+
+    /// Appends the entry of the next token and lets go of what is out of reach.
+    #[inline]
+    pub(super) fn write(&mut self, entry: u64, entries_kept: usize) {
+        self.entries.push_back(entry);
+        self.fold = self.fold.push(entry);
+        if self.entries.len() > entries_kept
+            && let Some(oldest) = self.entries.pop_front()
+        {
+            self.fold = self.fold.without_oldest(oldest);
+        }
+    }
+
+    /// The fold of the newest `count` entries, or of all where there are fewer.
+    #[inline]
+    fn newest(&self, count: usize) -> Fold {
+        let surplus = self.entries.len().saturating_sub(count);
+        let older = self.entries.iter().take(surplus);
+        older.fold(self.fold, |fold, entry| fold.without_oldest(*entry))
+    }
+
+    fn take_front(&mut self, entries: usize) -> LayerState {
+        let front = LayerState::new(self.entries.drain(..entries).collect());
+        // A copy, so that no buffer outlives what made it grow.
+        *self = LayerState::new(self.entries.iter().copied().collect());
+        front
+    }
+}
+
+impl Default for LayerState {
+    fn default() -> Self {
+        LayerState::new(VecDeque::new())
+    }
+}
+
+impl Segment for OracleSegment {
+    fn extent(&self) -> Extent {
+        self.range().extent()
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.charge.bytes()
+    }
+}
+
+impl Tail for OracleTail {
+    fn tokens(&self) -> usize {
+        self.range.tokens()
+    }
+
+    fn bytes(&self) -> usize {
+        self.charge.bytes()
+    }
+}

@@ -1,0 +1,101 @@
+//! State on its way between the device and the host.
+
+use super::Model;
+use motet_core::protocol::{Extent, ModelError};
+
+/// What `M` hands over and takes in.
+pub type Parcel<M> = <<M as Model>::Packer as Packer>::Parcel;
+
+/// Packs a model's parcels as plain bytes and unpacks them, on any thread.
+///
+/// Only the device thread may use a [`Model`]; what moves bytes to and from the host
+/// works beside it, and has one of these instead. Bytes carry no description of their
+/// own: the pager, which keeps them, knows their [`Extent`] and of which model they are
+/// ([`ModelSpec::identity`](motet_core::protocol::ModelSpec::identity)).
+pub trait Packer: Clone + Send + 'static {
+    /// A segment's state, detached from the model: it holds its device memory by
+    /// itself, whatever becomes of the segment that it came from or goes into.
+    type Parcel: Send + 'static;
+
+    /// Bytes of a packed parcel of this extent; saturates.
+    fn packed_bytes(&self, extent: Extent) -> usize;
+
+    /// Whether the device has computed the parcel: then packing it waits for nothing. Never
+    /// waits itself. A model whose parcels are computed when they are handed over need not
+    /// say more.
+    fn is_computed(&self, parcel: &Self::Parcel) -> bool {
+        let _ = parcel;
+        true
+    }
+
+    /// Copies the parcel's bytes into `into`, layer after layer. Waits until the device
+    /// has computed them, for ever if it hangs: a caller that cannot afford that asks
+    /// [`is_computed`](Packer::is_computed) first.
+    ///
+    /// # Errors
+    ///
+    /// [`ModelError::Device`] when the state cannot be read back.
+    ///
+    /// # Panics
+    ///
+    /// Unless `into` has as many bytes as the parcel packs into.
+    fn pack(&self, parcel: &Self::Parcel, into: &mut [u8]) -> Result<(), ModelError>;
+
+    /// The inverse of [`pack`](Packer::pack), for [`Model::take_in`]. The caller
+    /// vouches for the bytes: only their number is looked at.
+    ///
+    /// # Errors
+    ///
+    /// [`ModelError::Import`] unless there are as many bytes as the extent calls for,
+    /// which is of at least one token; [`ModelError::Device`] when the device refuses
+    /// the memory.
+    fn unpack(&self, extent: Extent, bytes: &[u8]) -> Result<Self::Parcel, ModelError>;
+
+    /// What the bytes of a packed parcel are, where they are numbers that could be kept
+    /// at a lower precision; `None` where each bit counts, and where there are none.
+    fn floats(&self, extent: Extent) -> Option<Floats>;
+}
+
+/// Packed numbers: consecutive planes, each of `rows` x `channels`, row-major, in the
+/// machine's own byte order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Floats {
+    /// The type of each number.
+    pub kind: FloatKind,
+    /// Rows of a plane, which are tokens; at least 1.
+    pub rows: usize,
+    /// Numbers in a row; at least 1.
+    pub channels: usize,
+}
+
+/// Types in which numbers are cached and packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FloatKind {
+    /// IEEE 754 single precision.
+    F32,
+    /// IEEE 754 half precision.
+    F16,
+    /// The upper half of a single.
+    Bf16,
+}
+
+impl std::fmt::Display for FloatKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            FloatKind::F32 => "f32",
+            FloatKind::F16 => "f16",
+            FloatKind::Bf16 => "bf16",
+        })
+    }
+}
+
+impl FloatKind {
+    /// Bytes of a number.
+    #[must_use]
+    pub fn bytes(self) -> usize {
+        match self {
+            FloatKind::F32 => 4,
+            FloatKind::F16 | FloatKind::Bf16 => 2,
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What a drawing does to its row, as vectors, for devices.
+
+/// What a [`Drawing`](super::Drawing) does to its row of logits before it draws, for
+/// backends that compose it of operations on whole rows:
+///
+/// ```text
+/// biased = logits + bias
+/// logits = where(biased > 0, biased / repetition, biased * repetition) + shift
+/// ```
+///
+/// In single precision that gives the very numbers that
+/// [`Drawing::from_logits`](super::Drawing::from_logits) draws from, so that
+/// [`Draw::from_logits`](motet_core::protocol::Draw::from_logits) of them is the same token, for rows
+/// that have a finite logit left. All three are as long as the row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adjustments {
+    /// 0, or the token's bias.
+    pub bias: Vec<f32>,
+    /// 1, or the repetition penalty for tokens in the history.
+    pub repetition: Vec<f32>,
+    /// 0, or minus the presence and frequency penalties; minus infinity for what
+    /// cannot be drawn.
+    pub shift: Vec<f32>,
+}
+
+impl Adjustments {
+    /// Applies them on the host.
+    ///
+    /// # Panics
+    ///
+    /// When the row is not as long as they are.
+    pub fn apply(&self, logits: &mut [f32]) {
+        assert_eq!(logits.len(), self.bias.len(), "tokens in the row");
+        let more = self.bias.iter().zip(&self.repetition).zip(&self.shift);
+        for (logit, ((bias, repetition), shift)) in logits.iter_mut().zip(more) {
+            *logit = penalized(*logit + bias, *repetition) + shift;
+        }
+    }
+}
+
+/// CTRL's penalty: makes a logit less, whatever its sign.
+pub(super) fn penalized(logit: f32, repetition: f32) -> f32 {
+    match logit > 0.0 {
+        true => logit / repetition,
+        false => logit * repetition,
+    }
+}

@@ -1,0 +1,71 @@
+//! The tokens that penalties look at, counted as they come and go.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use motet_core::TokenId;
+use motet_core::protocol::Sampling;
+
+/// The last tokens of one sequence, and how often each is among them.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct History {
+    /// Most tokens in it; `usize::MAX` is all.
+    window: usize,
+    /// Oldest first; empty where none ever leaves.
+    tokens: VecDeque<TokenId>,
+    /// Sorted, so that equal histories look equal.
+    counts: BTreeMap<TokenId, u32>,
+}
+
+impl History {
+    /// The history after these tokens, if the settings have a use for one.
+    pub(super) fn new(sampling: &Sampling, prompt: &[TokenId], output: &[TokenId]) -> Option<Self> {
+        if !sampling.has_penalties() {
+            return None;
+        }
+        let window = match sampling.penalty_window {
+            u32::MAX => usize::MAX,
+            tokens => tokens as usize,
+        };
+        let mut history = Self {
+            window,
+            tokens: VecDeque::new(),
+            counts: BTreeMap::new(),
+        };
+        let prompt = if sampling.penalize_prompt {
+            prompt
+        } else {
+            &[]
+        };
+        let forgotten = (prompt.len() + output.len()).saturating_sub(window);
+        let tokens = prompt.iter().chain(output);
+        tokens
+            .skip(forgotten)
+            .for_each(|token| history.push(*token));
+        Some(history)
+    }
+
+    /// Takes the next token, and lets the oldest go where there are too many.
+    pub(super) fn push(&mut self, token: TokenId) {
+        *self.counts.entry(token).or_insert(0) += 1;
+        if self.window == usize::MAX {
+            return;
+        }
+        self.tokens.push_back(token);
+        if self.tokens.len() > self.window {
+            let oldest = self.tokens.pop_front().expect("there is one too many");
+            let count = self.counts.get_mut(&oldest).expect("it was counted");
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&oldest);
+            }
+        }
+    }
+
+    /// Every token in it, ascending, and how often it is there.
+    pub(super) fn counts(&self) -> Vec<(TokenId, u32)> {
+        self.counts
+            .iter()
+            .map(|(token, count)| (*token, *count))
+            .collect()
+    }
+}

@@ -1,0 +1,61 @@
+//! How likely the model itself held what was drawn.
+
+use super::filters::largest;
+use super::rows::{BLOCK, Passes, Plain, Reader};
+use motet_core::TokenId;
+use motet_core::protocol::TokenLogprobs;
+
+/// The log probability of `token`, and the `top` most likely ones, fewer where the
+/// vocabulary has fewer. None where the row has no such token.
+#[must_use]
+pub fn logprobs_of(logits: &[f32], token: TokenId, top: usize) -> Option<TokenLogprobs> {
+    read_logprobs(&mut Reader::new(Plain), logits, token, top)
+}
+
+/// [`logprobs_of`], whoever does the passes.
+pub(super) fn read_logprobs<P: Passes>(
+    reader: &mut Reader<P>,
+    logits: &[f32],
+    token: TokenId,
+    top: usize,
+) -> Option<TokenLogprobs> {
+    let logit = *logits.get(token as usize)?;
+    let (maxima, highest) = reader.maxima(logits);
+    let top = likeliest(logits, maxima, top).into_iter();
+    reader.weigh(logits, highest, 1.0);
+    let total: f64 = reader.sums(0.0).iter().map(|sum| f64::from(*sum)).sum();
+    let log_total = total.ln() as f32;
+    let logprob = |logit: f32| logit - highest - log_total;
+    Some(TokenLogprobs {
+        logprob: logprob(logit),
+        top: top.map(|(token, logit)| (token, logprob(logit))).collect(),
+    })
+}
+
+/// The highest logits, descending, and of equals the lower id first. `maxima` are those
+/// of each [`BLOCK`].
+fn likeliest(logits: &[f32], maxima: &[f32], count: usize) -> Vec<(TokenId, f32)> {
+    if count == 0 {
+        return Vec::new();
+    }
+    let enough = match count <= maxima.len() {
+        // As many blocks have a logit that is no less than this.
+        true => largest(maxima, count),
+        false => f32::NEG_INFINITY,
+    };
+    let mut top = Vec::new();
+    for ((block, run), largest) in logits.chunks(BLOCK).enumerate().zip(maxima) {
+        if *largest >= enough {
+            let ids = block * BLOCK..;
+            let logits = ids.zip(run).filter(|(_, logit)| **logit >= enough);
+            top.extend(logits.map(|(id, logit)| (id as TokenId, *logit)));
+        }
+    }
+    let descending = |a: f32, b: f32| {
+        b.partial_cmp(&a)
+            .expect("what is not a number was left out")
+    };
+    top.sort_unstable_by(|a, b| descending(a.1, b.1).then(a.0.cmp(&b.0)));
+    top.truncate(count);
+    top
+}

@@ -1,0 +1,219 @@
+//! What draws need of whole rows: maxima, exponentials and sums.
+//!
+//! Three [`Passes`] are all that touches every number of a row, and so all that a
+//! device's vectors need to speed up. What they yield is fixed to the last bit, the
+//! order of every sum included: whoever does them, the same token is drawn.
+
+/// Numbers of a row that a maximum is taken of.
+pub const BLOCK: usize = 64;
+
+/// Numbers of a row that are summed up by themselves.
+pub const RUN: usize = 1024;
+
+/// Sums that go side by side through a run: of every 16th number each.
+pub const LANES: usize = 16;
+
+/// The passes over whole rows.
+pub trait Passes {
+    /// The largest number of each [`BLOCK`]; what is not a number does not count, and
+    /// of nothing it is minus infinity.
+    fn maxima(&self, numbers: &[f32], maxima: &mut [f32]);
+
+    /// [`exp`] of `(logit - top) / temperature` of each logit.
+    fn weigh(&self, logits: &[f32], top: f32, temperature: f32, weights: &mut [f32]);
+
+    /// The sum of the weights of each [`RUN`] that reach `threshold`: of its [`LANES`],
+    /// then these in their order, then what is left over, as [`finish`] does it.
+    fn sums(&self, weights: &[f32], threshold: f32, sums: &mut [f32]);
+}
+
+/// [`Passes`] in plain Rust.
+#[derive(Clone, Copy, Debug)]
+pub struct Plain;
+
+impl Passes for Plain {
+    fn maxima(&self, numbers: &[f32], maxima: &mut [f32]) {
+        for (block, largest) in numbers.chunks(BLOCK).zip(maxima) {
+            *largest = maximum(block);
+        }
+    }
+
+    fn weigh(&self, logits: &[f32], top: f32, temperature: f32, weights: &mut [f32]) {
+        for (logit, weight) in logits.iter().zip(weights) {
+            *weight = exp((logit - top) / temperature);
+        }
+    }
+
+    fn sums(&self, weights: &[f32], threshold: f32, sums: &mut [f32]) {
+        for (run, sum) in weights.chunks(RUN).zip(sums) {
+            let mut lanes = [0.0; LANES];
+            let (whole, rest) = run.as_chunks::<LANES>();
+            for weights in whole {
+                for (lane, weight) in lanes.iter_mut().zip(weights) {
+                    *lane += counted(*weight, threshold);
+                }
+            }
+            *sum = finish(&lanes, rest, threshold);
+        }
+    }
+}
+
+/// The sum of a run, of the sums of its lanes and the numbers that fill no more of them.
+pub fn finish(lanes: &[f32; LANES], rest: &[f32], threshold: f32) -> f32 {
+    let rest = rest.iter().map(|weight| counted(*weight, threshold));
+    lanes.iter().copied().chain(rest).sum()
+}
+
+fn counted(weight: f32, threshold: f32) -> f32 {
+    if weight >= threshold { weight } else { 0.0 }
+}
+
+/// Goes through rows, one after another, and keeps its memory between them.
+#[derive(Debug)]
+pub struct Reader<P> {
+    passes: P,
+    adjusted: Vec<f32>,
+    weights: Vec<f32>,
+    maxima: Vec<f32>,
+    sums: Vec<f32>,
+}
+
+impl<P: Passes> Reader<P> {
+    /// A reader whose passes are these.
+    pub fn new(passes: P) -> Self {
+        Self {
+            passes,
+            adjusted: Vec::new(),
+            weights: Vec::new(),
+            maxima: Vec::new(),
+            sums: Vec::new(),
+        }
+    }
+
+    /// Calls `change` with a copy of the row, and then `read` with that.
+    pub(super) fn changed<T>(
+        &mut self,
+        row: &[f32],
+        change: impl FnOnce(&mut [f32]),
+        read: impl FnOnce(&mut Self, &[f32]) -> T,
+    ) -> T {
+        let mut adjusted = std::mem::take(&mut self.adjusted);
+        adjusted.clear();
+        adjusted.extend_from_slice(row);
+        change(&mut adjusted);
+        let result = read(self, &adjusted);
+        self.adjusted = adjusted;
+        result
+    }
+
+    /// The largest number of each [`BLOCK`], and of all.
+    pub(super) fn maxima(&mut self, numbers: &[f32]) -> (&[f32], f32) {
+        let maxima = sized(&mut self.maxima, numbers.len().div_ceil(BLOCK));
+        self.passes.maxima(numbers, maxima);
+        (maxima, maximum(maxima))
+    }
+
+    /// What each token's probability is proportional to; the likeliest has 1.
+    pub(super) fn weigh(&mut self, logits: &[f32], top: f32, temperature: f32) {
+        let weights = sized(&mut self.weights, logits.len());
+        self.passes.weigh(logits, top, temperature, weights);
+    }
+
+    /// What [`weigh`](Self::weigh) has left.
+    pub(super) fn weights(&self) -> &[f32] {
+        &self.weights
+    }
+
+    /// The [`weights`](Self::weights), and the largest of each [`BLOCK`].
+    pub(super) fn weights_and_maxima(&mut self) -> (&[f32], &[f32]) {
+        let maxima = sized(&mut self.maxima, self.weights.len().div_ceil(BLOCK));
+        self.passes.maxima(&self.weights, maxima);
+        (&self.weights, maxima)
+    }
+
+    /// The sum of the weights of each [`RUN`] that reach `threshold`.
+    pub(super) fn sums(&mut self, threshold: f32) -> &[f32] {
+        let sums = sized(&mut self.sums, self.weights.len().div_ceil(RUN));
+        self.passes.sums(&self.weights, threshold, sums);
+        sums
+    }
+}
+
+fn sized(numbers: &mut Vec<f32>, length: usize) -> &mut [f32] {
+    numbers.resize(length, 0.0);
+    numbers
+}
+
+pub(super) fn maximum(numbers: &[f32]) -> f32 {
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let (runs, rest) = numbers.as_chunks::<LANES>();
+    for run in runs {
+        for (lane, number) in lanes.iter_mut().zip(run) {
+            *lane = larger(*lane, *number);
+        }
+    }
+    lanes.iter().chain(rest).copied().fold(lanes[0], larger)
+}
+
+/// Steps of [`exp`], for others to take in the same order.
+pub mod exponential {
+    /// Adding it rounds to a whole number, which stands in the lowest bits.
+    pub const ROUND: f32 = 12_582_912.0;
+    /// The upper part of ln(2).
+    pub const LN_2_HIGH: f32 = 0.693_359_4;
+    /// The lower part of ln(2).
+    pub const LN_2_LOW: f32 = -2.121_944_4e-4;
+    /// Of the polynomial, the highest power's first.
+    pub const COEFFICIENTS: [f32; 7] = [
+        1.0 / 720.0,
+        1.0 / 120.0,
+        1.0 / 24.0,
+        1.0 / 6.0,
+        0.5,
+        1.0,
+        1.0,
+    ];
+    /// What is not above it is near underflow, and its exponential is taken for nothing.
+    pub const NOTHING: f32 = -87.0;
+}
+
+/// The exponential of a number up to 0, to a few units in the last place, in
+/// operations that every machine rounds alike and has on vectors: Cody and Waite's
+/// reduction to `2^n * e^r` with `|r| <= ln(2) / 2`, and Taylor's polynomial for the
+/// latter.
+pub fn exp(x: f32) -> f32 {
+    use exponential::{COEFFICIENTS, LN_2_HIGH, LN_2_LOW, NOTHING, ROUND};
+    let shifted = x * std::f32::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
+    let r = x - n * LN_2_HIGH - n * LN_2_LOW;
+    let mut power = COEFFICIENTS[0];
+    for coefficient in &COEFFICIENTS[1..] {
+        power = power * r + coefficient;
+    }
+    // Multiplies by 2^n: adds n to the exponent.
+    let scaled = f32::from_bits(power.to_bits().wrapping_add(shifted.to_bits() << 23));
+    // So is the weight of a token ruled out.
+    if x > NOTHING { scaled } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exponentials_are_exact_to_rounding() {
+        for step in 0..=87_000 {
+            let x = -step as f32 / 1000.0;
+            let error = f64::from(exp(x)) / f64::from(x).exp() - 1.0;
+            assert!(
+                step == 87_000 || error.abs() < 3e-7,
+                "exp({x}) is off by {error}"
+            );
+        }
+        assert_eq!(
+            [exp(0.0), exp(-88.0), exp(f32::NEG_INFINITY)],
+            [1.0, 0.0, 0.0]
+        );
+    }
+}

@@ -1,0 +1,386 @@
+//! Draws with a history, biases, a least length and grammars, against naive ones.
+
+use std::sync::{Arc, LazyLock};
+
+use proptest::prelude::*;
+
+use super::*;
+use motet_core::TokenId;
+use motet_core::protocol::GrammarError;
+use motet_text::grammar::{Grammar, GrammarSource, GrammarVocabulary, MaskPool};
+
+const VOCAB: usize = 24;
+
+fn sampling() -> impl Strategy<Value = Sampling> {
+    let temperature = prop_oneof![Just(0.0f32), 0.1f32..2.0];
+    let top_k = prop_oneof![Just(0u32), 1u32..12];
+    let top_p = prop_oneof![Just(1.0f32), 0.05f32..1.0];
+    let repetition = prop_oneof![Just(1.0f32), 0.5f32..3.0];
+    let others = prop_oneof![Just((0.0, 0.0)), (-2.0f32..2.0, -2.0f32..2.0)];
+    let window = prop_oneof![Just(0), Just(64), Just(u32::MAX), 1u32..10];
+    let history = (repetition, others, window, any::<bool>());
+    (temperature, top_k, top_p, any::<u64>(), history).prop_map(
+        |(temperature, top_k, top_p, seed, (repetition_penalty, others, window, prompt))| {
+            Sampling {
+                temperature,
+                top_k,
+                top_p,
+                seed,
+                repetition_penalty,
+                presence_penalty: others.0,
+                frequency_penalty: others.1,
+                penalty_window: window,
+                penalize_prompt: prompt,
+                ..Sampling::GREEDY
+            }
+        },
+    )
+}
+
+fn spec() -> impl Strategy<Value = DrawSpec> {
+    let bias = prop_oneof![Just(f32::NEG_INFINITY), -100.0f32..100.0];
+    let bias = prop::collection::btree_map(0..VOCAB as TokenId - 4, bias, 0..5);
+    let end_tokens = prop::collection::vec(0..VOCAB as TokenId - 4, 0..3);
+    let logprobs = prop_oneof![Just(None), (0usize..21).prop_map(Some)];
+    (bias, end_tokens, 0usize..6, logprobs).prop_map(
+        |(bias, end_tokens, output_tokens_min, logprobs)| DrawSpec {
+            bias: bias.into_iter().collect(),
+            output_tokens_min,
+            end_tokens,
+            logprobs,
+            grammar: None,
+        },
+    )
+}
+
+fn tokens() -> impl Strategy<Value = Vec<TokenId>> {
+    prop::collection::vec(0..VOCAB as TokenId, 0..20)
+}
+
+fn row() -> impl Strategy<Value = Vec<f32>> {
+    prop::collection::vec(prop_oneof![Just(0.0f32), -8.0f32..8.0], VOCAB)
+}
+
+/// The row that is drawn from, by counting the history anew.
+fn naive(
+    spec: &DrawSpec,
+    sampling: &Sampling,
+    prompt: &[TokenId],
+    output: &[TokenId],
+    row: &[f32],
+) -> Vec<f32> {
+    let prompt = if sampling.penalize_prompt {
+        prompt
+    } else {
+        &[]
+    };
+    let history = [prompt, output].concat();
+    let window = history.len().min(sampling.penalty_window as usize);
+    let history = &history[history.len() - window..];
+    let mut row = row.to_vec();
+    for (token, logit) in row.iter_mut().enumerate() {
+        let token = token as TokenId;
+        for (biased, bias) in &spec.bias {
+            *logit += if *biased == token { *bias } else { 0.0 };
+        }
+        let count = history.iter().filter(|past| **past == token).count();
+        if count > 0 {
+            let repetition = sampling.repetition_penalty;
+            *logit = if *logit > 0.0 {
+                *logit / repetition
+            } else {
+                *logit * repetition
+            };
+            *logit -= sampling.presence_penalty + sampling.frequency_penalty * count as f32;
+        }
+        if output.len() < spec.output_tokens_min && spec.end_tokens.contains(&token) {
+            *logit = f32::NEG_INFINITY;
+        }
+    }
+    row
+}
+
+proptest! {
+    #[test]
+    fn draws_are_those_of_a_naive_recount(
+        (spec, sampling) in (spec(), sampling()),
+        (prompt, rows) in (tokens(), prop::collection::vec(row(), 1..16)),
+    ) {
+        prop_assert_eq!(spec.validate(VOCAB), Ok(()));
+        prop_assert_eq!(sampling.validate(), Ok(()));
+        let spec = Arc::new(spec);
+        let mut drawer = Drawer::new(spec.clone(), sampling, &prompt, &[]);
+        let mut output = Vec::new();
+        for (index, row) in (0..).zip(&rows) {
+            let draw = Draw { sampling, index };
+            let drawing = drawer.drawing(draw).expect("no grammar");
+            // One that is made anew is in the same state.
+            let mut anew = Drawer::new(spec.clone(), sampling, &prompt, &output);
+            prop_assert_eq!(&anew.drawing(draw).expect("no grammar"), &drawing);
+            let expected = naive(&spec, &sampling, &prompt, &output, row);
+            let drawn = drawing.from_logits(row);
+            prop_assert_eq!(drawn.token, sample_row(&draw, &expected));
+            // Devices apply vectors, and come to the same numbers.
+            match drawing.adjustments(VOCAB) {
+                Some(adjustments) => {
+                    let mut adjusted = row.clone();
+                    adjustments.apply(&mut adjusted);
+                    prop_assert_eq!(adjusted, expected);
+                }
+                None => prop_assert_eq!(row, &expected),
+            }
+            prop_assert_eq!(drawn.logprobs.is_some(), spec.logprobs.is_some());
+            prop_assert!(!is_ruled_out(&spec, output.len(), drawn.token));
+            output.push(drawn.token);
+            drawer.accept(drawn.token);
+        }
+    }
+
+    /// Even where the model holds every other token for impossible.
+    #[test]
+    fn what_is_ruled_out_is_never_drawn(spec in spec(), sampling in sampling(), index in 0u64..99) {
+        let possible = |token: &TokenId| is_ruled_out(&spec, 0, *token);
+        let row = (0..VOCAB as TokenId).map(|token| match possible(&token) {
+            true => 30.0,
+            false => f32::NEG_INFINITY,
+        });
+        let row: Vec<f32> = row.collect();
+        let mut drawer = Drawer::new(Arc::new(spec.clone()), sampling, &[], &[]);
+        let drawing = drawer.drawing(Draw { sampling, index }).expect("no grammar");
+        if drawing.changes_logits() {
+            let token = drawing.from_logits(&row).token;
+            prop_assert!(!is_ruled_out(&spec, 0, token), "{token}");
+        }
+    }
+
+    #[test]
+    fn log_probabilities_are_those_of_double_precision(
+        row in prop::collection::vec(-60.0f32..60.0, 1..3000),
+        top in 0usize..21,
+    ) {
+        let highest = row.iter().copied().fold(f32::MIN, f32::max);
+        let total: f64 = row.iter().map(|logit| f64::from(logit - highest).exp()).sum();
+        let exact = |logit: f32| f64::from(logit - highest) - total.ln();
+        let mut sum = 0.0;
+        for (token, logit) in row.iter().enumerate().take(50) {
+            let found = logprobs_of(&row, token as TokenId, 0).expect("of the row");
+            prop_assert!((f64::from(found.logprob) - exact(*logit)).abs() < 2e-5);
+            sum += f64::from(found.logprob).exp();
+        }
+        prop_assert!(row.len() > 50 || (sum - 1.0).abs() < 1e-4, "{}", sum);
+        let found = logprobs_of(&row, 0, top).expect("of the row").top;
+        let mut sorted: Vec<(usize, f32)> = row.iter().copied().enumerate().collect();
+        sorted.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        sorted.truncate(top);
+        let ids = |id: usize| id as TokenId;
+        prop_assert_eq!(
+            found.iter().map(|(token, _)| *token).collect::<Vec<_>>(),
+            sorted.iter().map(|(token, _)| ids(*token)).collect::<Vec<_>>()
+        );
+        for ((_, logprob), (_, logit)) in found.iter().zip(&sorted) {
+            prop_assert!((f64::from(*logprob) - exact(*logit)).abs() < 2e-5);
+        }
+    }
+
+    /// Any logits, with penalties: the output matches, and a drawer that is made anew
+    /// in the middle goes on in the same way.
+    #[test]
+    fn an_output_follows_its_grammar(
+        sampling in sampling(),
+        rows in prop::collection::vec(row(), 12),
+    ) {
+        static SHARED: LazyLock<(Grammar, [&str; 9])> = LazyLock::new(|| grammar("a(b|cd)*e?f"));
+        let (grammar, spelling) = SHARED.clone();
+        let spec = Arc::new(DrawSpec { grammar: Some(Arc::new(grammar)), ..DrawSpec::default() });
+        let mut drawer = Drawer::new(spec.clone(), sampling, &[], &[]);
+        let mut output = Vec::new();
+        for (index, row) in (0..).zip(&rows) {
+            let draw = Draw { sampling, index };
+            let drawing = drawer.drawing(draw).expect("goes on");
+            let mut anew = Drawer::new(spec.clone(), sampling, &[], &output);
+            prop_assert_eq!(&anew.drawing(draw).expect("goes on"), &drawing);
+            let token = drawing.from_logits(row).token;
+            if token == END {
+                let text: String = output.iter().map(|token| spelling[*token as usize]).collect();
+                prop_assert!(matches(&text), "{}", text);
+                break;
+            }
+            output.push(token);
+            drawer.accept(token);
+        }
+    }
+}
+
+fn is_ruled_out(spec: &DrawSpec, output_tokens: usize, token: TokenId) -> bool {
+    spec.bias.contains(&(token, f32::NEG_INFINITY))
+        || output_tokens < spec.output_tokens_min && spec.end_tokens.contains(&token)
+}
+
+const END: TokenId = 0;
+
+/// A grammar over a small vocabulary, and what the tokens spell.
+fn grammar(expression: &str) -> (Grammar, [&'static str; 9]) {
+    let spelling = ["", "a", "b", "c", "d", "e", "f", "bc", "ef"];
+    let bytes = spelling.map(|text| text.as_bytes().to_vec()).to_vec();
+    let vocabulary = GrammarVocabulary::from_bytes(bytes, &[END]).expect("a vocabulary");
+    let pool = MaskPool::start(1).expect("a thread");
+    let source = GrammarSource::Regex(expression.into());
+    let grammar = Grammar::compile(&source, &vocabulary, &pool).expect("compiles");
+    (grammar, spelling)
+}
+
+/// Whether all of the text matches `a(b|cd)*e?f`.
+fn matches(text: &str) -> bool {
+    let inner = text
+        .strip_prefix('a')
+        .and_then(|text| text.strip_suffix('f'));
+    inner.is_some_and(|inner| {
+        let inner = inner.strip_suffix('e').unwrap_or(inner);
+        inner.replace("cd", "").bytes().all(|byte| byte == b'b')
+    })
+}
+
+fn drawer_of(spec: DrawSpec, output: &[TokenId]) -> Drawer {
+    Drawer::new(Arc::new(spec), Sampling::GREEDY, &[], output)
+}
+
+fn draw() -> Draw {
+    Draw {
+        sampling: Sampling::GREEDY,
+        index: 0,
+    }
+}
+
+#[test]
+fn a_request_without_wishes_is_plain() {
+    let drawing = drawer_of(DrawSpec::default(), &[]).drawing(draw());
+    assert_eq!(drawing, Ok(Drawing::plain(draw())));
+    assert!(Drawing::plain(draw()).adjustments(4).is_none());
+}
+
+#[test]
+fn the_end_comes_where_a_grammar_allows_nothing_else() {
+    let (grammar, _) = grammar("a");
+    let spec = DrawSpec {
+        output_tokens_min: 5,
+        end_tokens: vec![END],
+        grammar: Some(Arc::new(grammar)),
+        ..DrawSpec::default()
+    };
+    let drawing = drawer_of(spec.clone(), &[1])
+        .drawing(draw())
+        .expect("the end");
+    assert_eq!(drawing.from_logits(&[0.0; 9]).token, END);
+    let mut drawer = drawer_of(spec, &[1]);
+    assert!(!drawer.is_over());
+    drawer.accept(END);
+    assert!(drawer.is_over());
+    assert_eq!(drawer.drawing(draw()), Err(GrammarError::Over));
+}
+
+#[test]
+fn a_bias_against_all_that_a_grammar_allows_is_an_error() {
+    let (grammar, _) = grammar("a|b");
+    let spec = DrawSpec {
+        bias: vec![(1, f32::NEG_INFINITY), (2, f32::NEG_INFINITY)],
+        grammar: Some(Arc::new(grammar)),
+        ..DrawSpec::default()
+    };
+    let drawing = drawer_of(spec, &[]).drawing(draw());
+    assert_eq!(drawing, Err(GrammarError::NothingLeft));
+}
+
+#[test]
+fn bad_fields_are_named() {
+    let check = |sampling: Sampling, field: &str| {
+        let error = sampling.validate().expect_err("bad");
+        assert_eq!(error.field, format!("sampling.{field}"));
+    };
+    let greedy = Sampling::GREEDY;
+    for repetition_penalty in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        let bad = Sampling {
+            repetition_penalty,
+            ..greedy
+        };
+        check(bad, "repetition_penalty");
+    }
+    let presence_penalty = f32::NAN;
+    check(
+        Sampling {
+            presence_penalty,
+            ..greedy
+        },
+        "presence_penalty",
+    );
+    let frequency_penalty = f32::INFINITY;
+    check(
+        Sampling {
+            frequency_penalty,
+            ..greedy
+        },
+        "frequency_penalty",
+    );
+    check(
+        Sampling {
+            temperature: -1.0,
+            ..greedy
+        },
+        "temperature",
+    );
+    check(
+        Sampling {
+            top_p: 0.0,
+            ..greedy
+        },
+        "top_p",
+    );
+    check(
+        Sampling {
+            min_p: 1.5,
+            ..greedy
+        },
+        "min_p",
+    );
+
+    let check = |spec: DrawSpec, field: &str, words: &str| {
+        let error = spec.validate(4).expect_err("bad");
+        assert_eq!(error.field, field);
+        assert!(error.to_string().contains(words), "{error}");
+    };
+    let bias = |bias: &[(TokenId, f32)]| DrawSpec {
+        bias: bias.to_vec(),
+        ..DrawSpec::default()
+    };
+    let never = f32::NEG_INFINITY;
+    check(bias(&[(4, 1.0)]), "bias", "ids below 4");
+    check(bias(&[(1, f32::NAN)]), "bias", "finite");
+    check(bias(&[(1, f32::INFINITY)]), "bias", "finite");
+    check(bias(&[(1, 1.0), (1, 1.0)]), "bias", "two biases of token 1");
+    check(
+        bias(&[(0, never), (1, never), (2, never), (3, never)]),
+        "bias",
+        "can be drawn",
+    );
+    let logprobs = Some(21);
+    check(
+        DrawSpec {
+            logprobs,
+            ..DrawSpec::default()
+        },
+        "logprobs",
+        "at most 20",
+    );
+    let end_tokens = vec![7];
+    check(
+        DrawSpec {
+            end_tokens,
+            ..DrawSpec::default()
+        },
+        "end_tokens",
+        "7",
+    );
+    assert_eq!(
+        bias(&[(0, never), (1, never), (2, never)]).validate(4),
+        Ok(())
+    );
+}

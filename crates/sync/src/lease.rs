@@ -1,0 +1,163 @@
+//! Who still uses a segment: a count of handles that an eviction must beat.
+//!
+//! `S` names segments.
+//!
+//! The word is the number of live [`Lease`]s, or `EVICTED`. A lease is RAII: an
+//! actor that dies drops its leases with it. A segment is evicted only by winning
+//! a compare-and-swap from "no leases", after which no lease can be taken.
+
+use std::fmt;
+
+use crate::planted::{Bug, errs};
+use crate::primitives::plant::{Plant, ordering, planted};
+use crate::primitives::{Arc, AtomicUsize, Ordering};
+
+const EVICTED: usize = usize::MAX;
+
+/// The word that all leases of one segment share. Its owner is the cache.
+#[derive(Clone)]
+pub struct LeaseWord<S>(Arc<Word<S>>);
+
+struct Word<S> {
+    segment: S,
+    leases: AtomicUsize,
+}
+
+impl<S: Copy> LeaseWord<S> {
+    /// The word of a segment that nobody uses yet.
+    #[must_use]
+    pub fn new(segment: S) -> Self {
+        Self(Arc::new(Word {
+            segment,
+            leases: AtomicUsize::new(0),
+        }))
+    }
+
+    /// The segment.
+    #[must_use]
+    pub fn segment(&self) -> S {
+        self.0.segment
+    }
+
+    /// Leases alive at some moment during this call; 0 once evicted.
+    #[must_use]
+    pub fn leases(&self) -> usize {
+        match self.0.leases.load(Ordering::Acquire) {
+            EVICTED => 0,
+            leases => leases,
+        }
+    }
+
+    /// Takes a lease, unless the segment has been evicted.
+    #[must_use]
+    pub fn lease(&self) -> Option<Lease<S>> {
+        let mut seen = self.0.leases.load(Ordering::Relaxed);
+        loop {
+            if seen == EVICTED {
+                return None;
+            }
+            assert!(
+                seen < EVICTED - 1,
+                "a segment has fewer leases than addresses"
+            );
+            match self.0.leases.compare_exchange_weak(
+                seen,
+                seen + 1,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => {
+                    return Some(Lease(Arc::clone(&self.0)));
+                }
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Evicts the segment if nobody holds a lease. True once, for the winner.
+    #[must_use]
+    pub fn try_evict(&self) -> bool {
+        if planted(Plant::LeaseEvictInTwoSteps) {
+            // Looks before it leaps, but not in one step: a lease slips between.
+            let free = self.0.leases.load(Ordering::Acquire) == 0;
+            if free {
+                self.0.leases.store(EVICTED, Ordering::Release);
+            }
+            return free;
+        }
+        if errs(Bug::LeasedEvicted) {
+            return self.0.leases.swap(EVICTED, Ordering::AcqRel) != EVICTED;
+        }
+        let order = ordering(
+            Plant::LeaseEvictAcquire,
+            Ordering::AcqRel,
+            Ordering::Release,
+        );
+        self.0
+            .leases
+            .compare_exchange(0, EVICTED, order, Ordering::Relaxed)
+            .is_ok()
+    }
+}
+
+impl<S: Copy + fmt::Debug> fmt::Debug for LeaseWord<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "LeaseWord({:?}, {} leases)",
+            self.segment(),
+            self.leases()
+        )
+    }
+}
+
+/// The right to use a segment; while it lives, the segment is not evicted.
+pub struct Lease<S>(Arc<Word<S>>);
+
+impl<S: Copy> Lease<S> {
+    /// The segment.
+    #[must_use]
+    pub fn segment(&self) -> S {
+        self.0.segment
+    }
+}
+
+impl<S> Clone for Lease<S> {
+    /// Another lease of the same segment: it cannot be evicted meanwhile.
+    fn clone(&self) -> Self {
+        let before = self.0.leases.fetch_add(1, Ordering::Relaxed);
+        assert!(
+            before < EVICTED - 1,
+            "a segment has fewer leases than addresses"
+        );
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<S> Drop for Lease<S> {
+    fn drop(&mut self) {
+        if planted(Plant::LeaseDropInTwoSteps) {
+            // Counts down, but not in one step: another's drop between is not counted.
+            let before = self.0.leases.load(Ordering::Acquire);
+            self.0.leases.store(before - 1, Ordering::Release);
+            return;
+        }
+        let order = ordering(
+            Plant::LeaseDropRelease,
+            Ordering::Release,
+            Ordering::Relaxed,
+        );
+        let before = self.0.leases.fetch_sub(1, order);
+        // While a panic unwinds, a second one would abort the process and hide the first.
+        debug_assert!(
+            before != 0 && before != EVICTED || std::thread::panicking(),
+            "a lease is given back once, and before eviction"
+        );
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Lease<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lease({:?})", self.0.segment)
+    }
+}

@@ -1,0 +1,146 @@
+//! A model's tokenizer and chat template together.
+
+use std::path::Path;
+
+use super::{Chat, ChatTemplate, Detokenizer, GgufVocabulary, SpecialTokens, TextError, Tokenizer};
+use motet_core::TokenId;
+
+/// How much text there is room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextRoom {
+    /// Bytes of rendered text.
+    pub bytes_max: usize,
+    /// Tokens.
+    pub tokens_max: usize,
+}
+
+impl TextRoom {
+    const UNBOUNDED: Self = Self {
+        bytes_max: usize::MAX,
+        tokens_max: usize::MAX,
+    };
+}
+
+/// Everything between a model's text and its tokens. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct TextCodec {
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+}
+
+impl TextCodec {
+    /// Puts the parts together.
+    #[must_use]
+    pub fn new(tokenizer: Tokenizer, template: Option<ChatTemplate>) -> Self {
+        Self {
+            tokenizer,
+            template,
+        }
+    }
+
+    /// Reads a model folder: see [`Tokenizer::from_folder`] and
+    /// [`ChatTemplate::from_folder`].
+    ///
+    /// # Errors
+    ///
+    /// [`TextError`] naming the file, and the field where there is one.
+    pub fn from_folder(folder: &Path) -> Result<Self, TextError> {
+        let template = ChatTemplate::from_folder(folder)?;
+        Ok(Self::new(Tokenizer::from_folder(folder)?, template))
+    }
+
+    /// Reads a GGUF file's metadata: see [`Tokenizer::from_gguf`] and
+    /// [`ChatTemplate::from_gguf`].
+    ///
+    /// # Errors
+    ///
+    /// [`TextError`] naming the metadata key.
+    pub fn from_gguf(vocabulary: &GgufVocabulary) -> Result<Self, TextError> {
+        let template = ChatTemplate::from_gguf(vocabulary)?;
+        Ok(Self::new(Tokenizer::from_gguf(vocabulary)?, template))
+    }
+
+    /// The tokenizer.
+    #[must_use]
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// The chat template, if the model has one.
+    #[must_use]
+    pub fn template(&self) -> Option<&ChatTemplate> {
+        self.template.as_ref()
+    }
+
+    /// The tokens of a plain prompt, begun and ended as the model wants it. Special tokens
+    /// that it spells count as such: who writes a plain prompt writes the template too.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::Encode`].
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<TokenId>, TextError> {
+        self.tokenizer.encode(text, true)
+    }
+
+    /// The tokens of text that goes on after other tokens: no begin and end tokens.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::Encode`].
+    pub fn encode_continuation(&self, text: &str) -> Result<Vec<TokenId>, TextError> {
+        self.tokenizer.encode(text, false)
+    }
+
+    /// The tokens of a conversation up to where the assistant is to speak. As in
+    /// `transformers` the template alone decides on begin and end tokens: none
+    /// are added to what it spells.
+    ///
+    /// Special tokens that a message or a variable spells are text, unless
+    /// [`Chat::with_special_tokens`] says otherwise.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::NoTemplate`], [`TextError::Template`], [`TextError::TooLong`],
+    /// [`TextError::Encode`].
+    pub fn encode_chat(&self, chat: &Chat) -> Result<Vec<TokenId>, TextError> {
+        self.encode_rendered(chat, true, TextRoom::UNBOUNDED)
+    }
+
+    /// The tokens of a conversation so far, without asking the assistant to speak.
+    ///
+    /// # Errors
+    ///
+    /// As [`encode_chat`](Self::encode_chat).
+    pub fn encode_conversation(&self, chat: &Chat) -> Result<Vec<TokenId>, TextError> {
+        self.encode_rendered(chat, false, TextRoom::UNBOUNDED)
+    }
+
+    /// The tokens of a conversation that has so much room.
+    pub fn encode_rendered(
+        &self,
+        chat: &Chat,
+        add_generation_prompt: bool,
+        room: TextRoom,
+    ) -> Result<Vec<TokenId>, TextError> {
+        let template = self.template.as_ref().ok_or(TextError::NoTemplate)?;
+        let tokenizer = &self.tokenizer;
+        let render = |chat| {
+            let text = template.render_within(chat, add_generation_prompt, room.bytes_max)?;
+            tokenizer.check_count(&text, room.tokens_max)?;
+            Ok::<_, TextError>(text)
+        };
+        if chat.with_special_tokens {
+            return tokenizer.encode(&render(chat)?, false);
+        }
+        match tokenizer.markup().mark(chat, template.source())? {
+            None => tokenizer.encode_unmarked(&render(chat)?),
+            Some((marked, marks)) => tokenizer.encode_marked(&render(&marked)?, &marks),
+        }
+    }
+
+    /// A detokenizer for one sequence's output, without special tokens.
+    #[must_use]
+    pub fn detokenizer(&self) -> Detokenizer {
+        Detokenizer::new(&self.tokenizer, SpecialTokens::Skip)
+    }
+}

@@ -1,0 +1,80 @@
+//! Tokens to text, one at a time.
+
+use super::{TextError, Tokenizer, Utf8Stream};
+use motet_core::TokenId;
+
+/// What becomes of special tokens in the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpecialTokens {
+    /// They are spelled out.
+    Keep,
+    /// They leave no trace.
+    Skip,
+}
+
+/// One sequence's way from tokens to text.
+///
+/// Every token gives the text that is complete with it, so that no piece ends
+/// inside a character; all pieces joined are the text of all tokens. A token
+/// costs a table look-up and a check that its bytes are UTF-8, about ten
+/// nanoseconds, and no allocation, however long the text has become.
+#[derive(Clone, Debug)]
+pub struct Detokenizer {
+    tokenizer: Tokenizer,
+    special: SpecialTokens,
+    /// Spaces that still are no text: only at the very beginning.
+    leading_spaces: usize,
+    characters: Utf8Stream,
+}
+
+impl Detokenizer {
+    /// At the beginning of a text. SentencePiece tokenizers put a space before
+    /// its first word; it is taken away again.
+    #[must_use]
+    pub fn new(tokenizer: &Tokenizer, special: SpecialTokens) -> Self {
+        Self {
+            tokenizer: tokenizer.clone(),
+            special,
+            leading_spaces: tokenizer.leading_spaces(),
+            characters: Utf8Stream::new(),
+        }
+    }
+
+    /// Within a text: the tokens continue a prompt, and a space before the first
+    /// word is text like any other.
+    #[must_use]
+    pub fn continuing(tokenizer: &Tokenizer, special: SpecialTokens) -> Self {
+        Self {
+            leading_spaces: 0,
+            ..Self::new(tokenizer, special)
+        }
+    }
+
+    /// Takes the next token; gives the text that is now complete. It is empty
+    /// where the token is skipped or ends inside a character.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::UnknownToken`]; the text so far is unharmed and the next
+    /// token may follow.
+    pub fn push(&mut self, token: TokenId) -> Result<&str, TextError> {
+        let mut bytes = self.tokenizer.token_bytes(token)?;
+        if self.special == SpecialTokens::Skip && self.tokenizer.is_special(token) {
+            bytes = &[];
+        }
+        while self.leading_spaces > 0 && !bytes.is_empty() {
+            let Some(rest) = bytes.strip_prefix(b" ") else {
+                self.leading_spaces = 0;
+                break;
+            };
+            self.leading_spaces -= 1;
+            bytes = rest;
+        }
+        Ok(self.characters.push(bytes))
+    }
+
+    /// Ends the text: a character that was begun and not ended becomes U+FFFD.
+    pub fn finish(&mut self) -> &str {
+        self.characters.finish()
+    }
+}

@@ -1,0 +1,266 @@
+//! Building a tokenizer from what a GGUF file says of it.
+
+use std::fmt;
+
+use tokenizers::models::bpe::{BPE, Merges, Vocab};
+use tokenizers::normalizers::replace::Replace;
+use tokenizers::normalizers::{NormalizerWrapper, Prepend, Sequence};
+use tokenizers::{AddedToken, Tokenizer};
+
+use super::TextError;
+use super::error::field_error;
+use super::pieces::{PieceRules, PieceSource, Pieces};
+use super::pre_tokenizer::PreTokenizer;
+use super::sentence_piece;
+use super::tokenizer::Parts;
+use motet_core::TokenId;
+
+/// The tokenizer part of a GGUF file's metadata, key by key. Lists that the file
+/// does not have are empty.
+#[derive(Clone, Default)]
+pub struct GgufVocabulary {
+    /// `tokenizer.ggml.model`: `gpt2` or `llama`.
+    pub model: String,
+    /// `tokenizer.ggml.pre`: how byte-level BPE cuts text into words.
+    pub pre: Option<String>,
+    /// `tokenizer.ggml.tokens`: the token of every id.
+    pub tokens: Vec<String>,
+    /// `tokenizer.ggml.merges`: pairs, separated by a space, the first to merge
+    /// first.
+    pub merges: Vec<String>,
+    /// `tokenizer.ggml.scores`: one a token, for SentencePiece.
+    pub scores: Vec<f32>,
+    /// `tokenizer.ggml.token_type`: one a token: 1 normal, 2 unknown, 3 control,
+    /// 4 user-defined, 5 unused, 6 byte.
+    pub token_types: Vec<i32>,
+    /// `tokenizer.ggml.bos_token_id`.
+    pub begin: Option<TokenId>,
+    /// `tokenizer.ggml.eos_token_id`.
+    pub end: Option<TokenId>,
+    /// `tokenizer.ggml.eot_token_id`.
+    pub end_of_turn: Option<TokenId>,
+    /// `tokenizer.ggml.unknown_token_id`.
+    pub unknown: Option<TokenId>,
+    /// `tokenizer.ggml.padding_token_id`.
+    pub padding: Option<TokenId>,
+    /// `tokenizer.ggml.add_bos_token`.
+    pub add_begin: Option<bool>,
+    /// `tokenizer.ggml.add_eos_token`.
+    pub add_end: Option<bool>,
+    /// `tokenizer.ggml.add_space_prefix`, for SentencePiece.
+    pub add_space_prefix: Option<bool>,
+    /// `tokenizer.chat_template`.
+    pub chat_template: Option<String>,
+}
+
+/// Where a GGUF file's fields are, for messages.
+pub(super) const METADATA: &str = "GGUF metadata";
+
+/// What a token is, as `tokenizer.ggml.token_type` numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TokenType {
+    Normal,
+    Unknown,
+    Control,
+    UserDefined,
+    Unused,
+    Byte,
+}
+
+impl GgufVocabulary {
+    /// Type of a token; tokens are normal where the file has no types.
+    pub(super) fn token_type(&self, index: usize) -> TokenType {
+        match self.token_types.get(index) {
+            Some(2) => TokenType::Unknown,
+            Some(3) => TokenType::Control,
+            Some(4) => TokenType::UserDefined,
+            Some(5) => TokenType::Unused,
+            Some(6) => TokenType::Byte,
+            _ => TokenType::Normal,
+        }
+    }
+
+    /// The text of a token named by one of the id fields.
+    pub(super) fn token(&self, id: Option<TokenId>) -> Option<&str> {
+        self.tokens.get(id? as usize).map(String::as_str)
+    }
+
+    fn check(&self) -> Result<(), TextError> {
+        let count = self.tokens.len();
+        if count == 0 || u32::try_from(count).is_err() {
+            return Err(bad("tokens", format!("{count} tokens"), "1 to 2^32 - 1"));
+        }
+        for (key, found) in [
+            ("token_type", self.token_types.len()),
+            ("scores", self.scores.len()),
+        ] {
+            if found != 0 && found != count {
+                return Err(bad(
+                    key,
+                    format!("{found} values"),
+                    format!("{count}, one a token"),
+                ));
+            }
+        }
+        for (key, id) in [
+            ("bos_token_id", self.begin),
+            ("eos_token_id", self.end),
+            ("eot_token_id", self.end_of_turn),
+            ("unknown_token_id", self.unknown),
+        ] {
+            if let Some(id) = id.filter(|id| *id as usize >= count) {
+                return Err(bad(key, id.to_string(), format!("an id below {count}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// [`TextError::Field`] for `tokenizer.ggml.<key>`.
+pub(super) fn bad(key: &str, what: impl Into<String>, expected: impl Into<String>) -> TextError {
+    field_error(METADATA, format!("tokenizer.ggml.{key}"), what, expected)
+}
+
+pub(super) fn build_tokenizer(vocabulary: &GgufVocabulary) -> Result<Parts, TextError> {
+    vocabulary.check()?;
+    let (mut encoder, rules, add_begin) = match vocabulary.model.as_str() {
+        "gpt2" => byte_level(vocabulary)?,
+        "llama" => sentence_piece(vocabulary)?,
+        other => return Err(bad("model", format!("`{other}`"), "gpt2 or llama")),
+    };
+    let added = added_tokens(vocabulary);
+    encoder
+        .add_tokens(added)
+        .map_err(|error| bad("tokens", error.to_string(), "tokens that can be told apart"))?;
+    let tokens = vocabulary.tokens.iter().enumerate().map(|(index, text)| {
+        let kind = vocabulary.token_type(index);
+        let special = matches!(kind, TokenType::Control | TokenType::Unknown);
+        Some(PieceSource {
+            text,
+            added: special || kind == TokenType::UserDefined,
+            special,
+        })
+    });
+    let mut ends: Vec<TokenId> = vocabulary.end.into_iter().collect();
+    ends.extend(
+        vocabulary
+            .end_of_turn
+            .filter(|id| Some(*id) != vocabulary.end),
+    );
+    Ok(Parts {
+        pieces: Pieces::new(&rules, tokens),
+        encoder,
+        begin: vocabulary.begin,
+        ends,
+        add_begin: vocabulary.add_begin.unwrap_or(add_begin),
+        add_end: vocabulary.add_end.unwrap_or(false),
+    })
+}
+
+/// Tokens that are recognised in a text before anything else happens to it.
+fn added_tokens(vocabulary: &GgufVocabulary) -> Vec<AddedToken> {
+    let tokens = vocabulary.tokens.iter().enumerate();
+    let added = tokens.filter_map(|(index, text)| {
+        let special = match vocabulary.token_type(index) {
+            TokenType::Control | TokenType::Unknown => true,
+            TokenType::UserDefined => false,
+            TokenType::Normal | TokenType::Unused | TokenType::Byte => return None,
+        };
+        Some(AddedToken::from(text.as_str(), special).normalized(false))
+    });
+    added.collect()
+}
+
+/// Byte-level BPE, as GPT-2 introduced it (Radford et al. 2019).
+fn byte_level(vocabulary: &GgufVocabulary) -> Result<(Tokenizer, PieceRules, bool), TextError> {
+    let name = vocabulary.pre.as_deref().unwrap_or("default");
+    let pre_tokenizer = PreTokenizer::named(name).ok_or_else(|| {
+        let known = PreTokenizer::names();
+        bad("pre", format!("`{name}`"), format!("one of {known}"))
+    })?;
+    let merges: Result<Merges, TextError> =
+        vocabulary.merges.iter().map(|pair| merge(pair)).collect();
+    let model = BPE::builder()
+        .vocab_and_merges(vocab(vocabulary), merges?)
+        .ignore_merges(pre_tokenizer.ignore_merges)
+        .build()
+        .map_err(|error| {
+            bad(
+                "merges",
+                error.to_string(),
+                "pairs of tokens that make a token",
+            )
+        })?;
+    let mut encoder = Tokenizer::new(model);
+    encoder.with_pre_tokenizer(Some(pre_tokenizer.build()));
+    let rules = PieceRules {
+        byte_level: true,
+        ..PieceRules::default()
+    };
+    Ok((encoder, rules, pre_tokenizer.add_begin))
+}
+
+/// SentencePiece's BPE with byte fallback, as Llama 2 uses it (Kudo and
+/// Richardson 2018).
+fn sentence_piece(vocabulary: &GgufVocabulary) -> Result<(Tokenizer, PieceRules, bool), TextError> {
+    let mut builder = BPE::builder()
+        .vocab_and_merges(vocab(vocabulary), sentence_piece::merges(vocabulary)?)
+        .byte_fallback(true)
+        .fuse_unk(true);
+    if let Some(unknown) = vocabulary.token(vocabulary.unknown) {
+        builder = builder.unk_token(unknown.to_owned());
+    }
+    let model = builder
+        .build()
+        .map_err(|error| bad("tokens", error.to_string(), "a SentencePiece vocabulary"))?;
+    let mark = sentence_piece::SPACE_MARK;
+    let space_prefix = vocabulary.add_space_prefix.unwrap_or(true);
+    let mut steps: Vec<NormalizerWrapper> = Vec::new();
+    if space_prefix {
+        steps.push(Prepend::new(mark.to_owned()).into());
+    }
+    steps.push(
+        Replace::new(" ", mark)
+            .expect("a space is a valid pattern")
+            .into(),
+    );
+    let mut encoder = Tokenizer::new(model);
+    encoder
+        .with_normalizer(Some(Sequence::new(steps)))
+        .expect("there are no added tokens yet that could fail to normalise");
+    let rules = PieceRules {
+        byte_fallback: true,
+        replaced: vec![(mark.to_owned(), " ".to_owned())],
+        leading_spaces: usize::from(space_prefix),
+        ..PieceRules::default()
+    };
+    Ok((encoder, rules, true))
+}
+
+fn vocab(vocabulary: &GgufVocabulary) -> Vocab {
+    vocabulary.tokens.iter().cloned().zip(0..).collect()
+}
+
+/// Splits at the first space after the first character.
+fn merge(pair: &str) -> Result<(String, String), TextError> {
+    let first = pair.chars().next().map_or(0, char::len_utf8);
+    let Some(space) = pair[first..].find(' ') else {
+        let what = format!("`{pair}` has no space");
+        return Err(bad("merges", what, "two tokens separated by a space"));
+    };
+    let (left, right) = pair.split_at(first + space);
+    Ok((left.to_owned(), right[1..].to_owned()))
+}
+
+impl fmt::Debug for GgufVocabulary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GgufVocabulary")
+            .field("model", &self.model)
+            .field("pre", &self.pre)
+            .field("tokens", &self.tokens.len())
+            .field("merges", &self.merges.len())
+            .field("begin", &self.begin)
+            .field("end", &self.end)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,116 @@
+//! What compiling a grammar would cost, judged before it is compiled.
+//!
+//! llguidance bounds part of its own work by fuel and sizes. The rest grows with the square of a source, or
+//! exponentially, and nothing can stop it: pairs of `patternProperties`, copies of schemas that are intersected,
+//! members of an object, products of expressions, tables of remainders. These are what is counted here. A grammar that
+//! passes compiles within a second or two of processor time; the hostile corpus shows it (`tests/grammars.rs`).
+
+mod schema;
+
+use serde_json::Value;
+
+use motet_core::protocol::{GrammarBound, GrammarLimits};
+
+/// Judges a JSON schema.
+pub(super) fn judge_schema(schema: &Value, limits: &GrammarLimits) -> Result<(), GrammarBound> {
+    schema::judge(schema, limits)
+}
+
+/// Judges a Lark text, and the schemas inside it.
+pub(super) fn judge_lark(text: &str, limits: &GrammarLimits) -> Result<(), GrammarBound> {
+    for directive in ["%json", "%llguidance"] {
+        let found = text.matches(directive).count();
+        if found > 0 && !limits.options_allowed {
+            return Err(options(found));
+        }
+    }
+    for (at, found) in text.match_indices("%json") {
+        let inside = &text[at + found.len()..];
+        let first = serde_json::Deserializer::from_str(inside)
+            .into_iter()
+            .next();
+        // A text that is no JSON does not compile either.
+        if let Some(Ok(schema)) = first {
+            judge_schema(&schema, limits)?;
+        }
+    }
+    let found = operators(text);
+    check(
+        "grammar.intersected_patterns_max",
+        limits.intersected_patterns_max,
+        found as f64,
+    )
+}
+
+/// The refusal of llguidance's own options.
+fn options(found: usize) -> GrammarBound {
+    GrammarBound {
+        bound: "grammar.options_allowed",
+        limit: 0,
+        found: found as u64,
+    }
+}
+
+fn check(bound: &'static str, limit: usize, found: f64) -> Result<(), GrammarBound> {
+    if found > limit as f64 {
+        return Err(GrammarBound {
+            bound,
+            limit: limit as u64,
+            found: found as u64,
+        });
+    }
+    Ok(())
+}
+
+/// Intersections and complements in a Lark text: each `&`, and each `~` that does not repeat, outside of strings,
+/// expressions and comments.
+fn operators(text: &str) -> usize {
+    let mut found = 0;
+    for line in text.lines() {
+        let mut inside: Option<char> = None;
+        let mut letters = line.chars().peekable();
+        while let Some(letter) = letters.next() {
+            match (inside, letter) {
+                (Some(_), '\\') => {
+                    letters.next();
+                }
+                (Some(end), _) if letter == end => inside = None,
+                (Some(_), _) => {}
+                (None, '"' | '\'') => inside = Some(letter),
+                (None, '/') if letters.peek() == Some(&'/') => break,
+                (None, '/') => inside = Some('/'),
+                (None, '#') => break,
+                (None, '&') => found += 1,
+                (None, '~') if !letters.peek().is_some_and(char::is_ascii_digit) => found += 1,
+                (None, _) => {}
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operators_are_counted_where_they_are_some() {
+        let check = |text: &str, found| assert_eq!(operators(text), found, "{text}");
+        check("start: A\nA: /a/ & /b/ & ~(/c/)", 3);
+        check("start: \"a&~\" /&\\/&~/ # & ~", 0);
+        check("a: b~3 b~1..9 // & ~", 0);
+        check("a: 'x' & ~ B", 2);
+    }
+
+    #[test]
+    fn options_are_the_operators_to_allow() {
+        let text = "start: x\nx: %json {\"patternProperties\": {\"x-guidance\": {}}}";
+        let mut limits = GrammarLimits::default();
+        let refused = |limits: &GrammarLimits| judge_lark(text, limits).expect_err("refused").bound;
+        assert_eq!(refused(&limits), "grammar.options_allowed");
+        limits.options_allowed = true;
+        assert_eq!(judge_lark(text, &limits), Ok(()));
+        limits.patterns_max = 0;
+        assert_eq!(refused(&limits), "grammar.patterns_max");
+    }
+}

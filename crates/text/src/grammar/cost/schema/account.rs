@@ -1,0 +1,118 @@
+//! What a schema has cost so far, and its bounds.
+
+use super::shape::Shape;
+use crate::grammar::cost::check;
+use motet_core::protocol::{GrammarBound, GrammarLimits};
+
+/// Shapes are nested no deeper; llguidance gives up there as well.
+const NESTED_MAX: usize = 128;
+/// So many comparisons of `oneOf`'s options take what copying a schema takes.
+pub(super) const COMPARISONS_PER_NODE: f64 = 20.0;
+
+/// Whatever is added to it is held against the limits at once.
+pub(super) struct Account<'a> {
+    limits: &'a GrammarLimits,
+    pattern_pairs: f64,
+    intersections: f64,
+    expansion: f64,
+}
+
+impl<'a> Account<'a> {
+    pub(super) fn new(limits: &'a GrammarLimits) -> Self {
+        Self {
+            limits,
+            pattern_pairs: 0.0,
+            intersections: 0.0,
+            expansion: 0.0,
+        }
+    }
+
+    /// Schemas are copied or expanded.
+    pub(super) fn expand(&mut self, nodes: f64) -> Result<(), GrammarBound> {
+        self.expansion += nodes;
+        check(
+            "grammar.expansion_max",
+            self.limits.expansion_max,
+            self.expansion,
+        )
+    }
+
+    /// Each option of a `oneOf` is compared with each other, key by key.
+    pub(super) fn compare_options(&mut self, shape: &Shape<'_>) -> Result<(), GrammarBound> {
+        if !shape.is_one_of {
+            return Ok(());
+        }
+        let comparisons = shape.comparisons().powi(2) / 2.0;
+        self.expand(comparisons / COMPARISONS_PER_NODE)
+    }
+
+    /// Keys of `patternProperties` are compared with each other, and with the names of members.
+    pub(super) fn compare(&mut self, keys: usize, members: usize) -> Result<(), GrammarBound> {
+        let keys = keys as f64;
+        // A name takes a fiftieth of what a pair takes.
+        self.pattern_pairs += keys * (keys - 1.0).max(0.0) / 2.0 + keys * members as f64 / 50.0;
+        check(
+            "grammar.pattern_pairs_max",
+            self.limits.pattern_pairs_max,
+            self.pattern_pairs,
+        )
+    }
+
+    /// Keys of two objects are compared, for each pair of options that they are in.
+    pub(super) fn compare_each(
+        &mut self,
+        pairs: f64,
+        keys: usize,
+        members: usize,
+    ) -> Result<(), GrammarBound> {
+        for _ in 0..(pairs as usize).min(self.limits.pattern_pairs_max) {
+            self.compare(keys, members)?;
+            if keys == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Options of two shapes are intersected.
+    pub(super) fn intersect(&mut self, pairs: f64) -> Result<(), GrammarBound> {
+        self.intersections += pairs;
+        check(
+            "grammar.intersections_max",
+            self.limits.intersections_max,
+            self.intersections,
+        )
+    }
+
+    pub(super) fn check_depth(&self, depth: usize) -> Result<(), GrammarBound> {
+        check(
+            "grammar.depth_max",
+            NESTED_MAX.min(self.limits.depth_max),
+            depth as f64,
+        )
+    }
+
+    pub(super) fn check_members(&self, members: usize) -> Result<(), GrammarBound> {
+        check(
+            "grammar.members_max",
+            self.limits.members_max,
+            members as f64,
+        )
+    }
+
+    pub(super) fn check_multiple(&self, multiple_of: f64) -> Result<(), GrammarBound> {
+        check(
+            "grammar.multiple_of_max",
+            self.limits.multiple_of_max,
+            multiple_of,
+        )
+    }
+
+    pub(super) fn check_patterns(&self, patterns: f64) -> Result<(), GrammarBound> {
+        check(
+            "grammar.intersected_patterns_max",
+            self.limits.intersected_patterns_max,
+            patterns,
+        )
+    }
+}

@@ -1,0 +1,221 @@
+//! One sequence's place in a grammar.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use llguidance::TokenParser;
+use llguidance::api::StopReason;
+use llguidance::earley::ParserStats;
+
+use super::GrammarVocabulary;
+use super::memory::Charge;
+use super::source::first_lines;
+use motet_core::TokenId;
+use motet_core::protocol::{GrammarError, Next, TokenMask};
+
+/// Follows one output through a grammar, token by token, on the calling thread.
+pub struct Matcher {
+    parser: TokenParser,
+    /// Why it cannot go on.
+    failed: Option<GrammarError>,
+    /// What its lexer's states take.
+    charge: Charge,
+    /// What the parser had counted when its work was asked for last.
+    counted: ParserStats,
+    /// And when the last token had been taken in.
+    accepted: ParserStats,
+    /// Items of a row that tokens lately added, in the mean.
+    row: u64,
+    vocab_size: usize,
+    end_tokens: Arc<[TokenId]>,
+    ended: bool,
+}
+
+impl Matcher {
+    pub(super) fn new(mut parser: TokenParser, vocabulary: &GrammarVocabulary) -> Self {
+        if parser.is_fresh() {
+            parser.start_without_prompt();
+        }
+        let counted = parser.parser_stats().clone();
+        Self {
+            parser,
+            failed: None,
+            charge: vocabulary.memory().charge(),
+            accepted: counted.clone(),
+            counted,
+            row: 0,
+            vocab_size: vocabulary.vocab_size(),
+            end_tokens: vocabulary.end_tokens().into(),
+            ended: false,
+        }
+    }
+
+    /// A copy with a lexer of its own. The caches of a shared one would count against
+    /// everyone's bounds.
+    pub(super) fn fresh(&self) -> Self {
+        Self {
+            parser: self.parser.deep_clone(),
+            failed: self.failed.clone(),
+            charge: self.charge.beside(),
+            counted: self.counted.clone(),
+            accepted: self.accepted.clone(),
+            end_tokens: Arc::clone(&self.end_tokens),
+            ..*self
+        }
+    }
+
+    /// Takes the next token of the output.
+    ///
+    /// # Errors
+    ///
+    /// [`GrammarError::Failed`] when the grammar does not allow it here, or when it
+    /// costs too much. The matcher cannot go on then.
+    pub fn accept(&mut self, token: TokenId) -> Result<(), GrammarError> {
+        if self.end_tokens.contains(&token) && self.is_complete() {
+            self.ended = true;
+            return Ok(());
+        }
+        let taken = self.attempt(|parser| {
+            parser.consume_token(token)?;
+            parser.check_stop()
+        });
+        self.accepted = self.parser.parser_stats().clone();
+        taken.map(|_| ()).map_err(|error| self.fail(error))
+    }
+
+    /// What may come next. The dear part: up to milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// [`GrammarError::Failed`] when it costs too much, or when no token spells what
+    /// the grammar asks for.
+    pub fn next_tokens(&mut self) -> Result<Next, GrammarError> {
+        if self.ended {
+            return Ok(Next::Over);
+        }
+        let complete = self.is_complete();
+        if self.is_at_an_end() {
+            return Ok(self.only_ends());
+        }
+        let mask = self.attempt(TokenParser::compute_mask);
+        let has_nothing = self.parser.stop_reason() == StopReason::NoExtensionBias;
+        match mask {
+            Ok(mask) => {
+                self.weigh()?;
+                let mask = TokenMask::from_words(mask.into(), self.vocab_size);
+                Ok(Next::Mask(Arc::new(mask)))
+            }
+            // Where there are end tokens, a mask of a complete grammar has them.
+            Err(_) if complete && has_nothing => {
+                self.ended = true;
+                Ok(Next::Over)
+            }
+            Err(_) if has_nothing => Err(self.fail(failed(
+                "no token of the vocabulary spells what must come next",
+            ))),
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    /// What it has done since it was asked last, in units of about a microsecond: the
+    /// same for the same tokens, whatever else the machine does.
+    pub fn take_work(&mut self) -> u64 {
+        let all = self.parser.parser_stats().clone();
+        let taking_in = self.accepted.delta(&self.counted);
+        let mask = all.delta(&self.accepted);
+        (self.counted, self.accepted) = (all.clone(), all);
+        self.row = mean_row(&taking_in).unwrap_or(self.row);
+        // A mask may look at a thousand rows that are empty beside one that is not.
+        let row = mean_row(&mask).unwrap_or(0).max(self.row);
+        work_of(&taking_in, self.row) + work_of(&mask, row)
+    }
+
+    /// Bytes that its lexer's states take, by llguidance's own count.
+    #[must_use]
+    pub fn state_bytes(&self) -> usize {
+        self.parser.parser.lexer_stats().num_bytes
+    }
+
+    /// Pays for the bytes of its states.
+    fn weigh(&mut self) -> Result<(), GrammarError> {
+        let bytes = self.state_bytes();
+        self.charge.set(bytes).map_err(|error| self.fail(error))
+    }
+
+    /// Has the parser do something, which may panic. It does nothing more once something
+    /// has failed.
+    fn attempt<T, E: fmt::Display>(
+        &mut self,
+        part: impl FnOnce(&mut TokenParser) -> Result<T, E>,
+    ) -> Result<T, GrammarError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let mut part = Some(part);
+        let parser = &mut self.parser;
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            let part = part.take().expect("it is called once");
+            part(parser).map_err(|error| failed(&error.to_string()))
+        }));
+        done.unwrap_or_else(|_| Err(GrammarError::Panicked))
+    }
+
+    fn fail(&mut self, error: GrammarError) -> GrammarError {
+        self.failed.get_or_insert(error).clone()
+    }
+
+    /// Whether the output may end here.
+    #[must_use]
+    pub fn is_complete(&mut self) -> bool {
+        // A matcher that has stopped for want of anything more is complete too.
+        self.ended
+            || self.is_at_an_end()
+            || self
+                .attempt(|parser| Ok::<_, GrammarError>(parser.is_accepting()))
+                .unwrap_or(false)
+    }
+
+    fn is_at_an_end(&self) -> bool {
+        let stopped = self.parser.stop_reason();
+        self.failed.is_none()
+            && matches!(stopped, StopReason::NoExtension | StopReason::EndOfSentence)
+    }
+
+    fn only_ends(&self) -> Next {
+        match &self.end_tokens[..] {
+            [] => Next::Over,
+            ends => Next::Mask(Arc::new(TokenMask::of(ends, self.vocab_size))),
+        }
+    }
+}
+
+/// Items of a row, where there are rows.
+fn mean_row(counts: &ParserStats) -> Option<u64> {
+    (counts.all_items as u64).checked_div(counts.rows as u64)
+}
+
+/// What these counts cost, in units of about a microsecond: 14 units of the lexer's fuel, 20
+/// items, 50 nodes of the trie. Items of long rows cost more: each is looked for in its row, and
+/// in an ambiguous grammar it is found again for each way to it, so that 300 items of a row take
+/// as long as 6,000 in short ones.
+fn work_of(counts: &ParserStats, row: u64) -> u64 {
+    let items = counts.all_items as u64;
+    let in_long_rows = items.saturating_mul(row).saturating_mul(row) / 100_000;
+    counts.lexer_cost / 14 + items / 20 + in_long_rows + counts.trie_nodes_walked as u64 / 50
+}
+
+fn failed(what: &str) -> GrammarError {
+    GrammarError::Failed {
+        what: first_lines(what),
+    }
+}
+
+impl fmt::Debug for Matcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Matcher")
+            .field("stop_reason", &self.parser.stop_reason())
+            .field("ended", &self.ended)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,127 @@
+//! What the lexers' states of all outputs take, and how much one of them may.
+
+use motet_sync::primitives::{Arc, AtomicUsize, Ordering};
+
+use motet_core::protocol::{GrammarError, GrammarLimits};
+
+/// A budget of bytes that all outputs of a vocabulary share. Clones are the same budget.
+#[derive(Clone, Debug)]
+pub(super) struct Memory(Arc<Budget>);
+
+#[derive(Debug)]
+struct Budget {
+    sequence_bytes_max: usize,
+    bytes_max: usize,
+    used: AtomicUsize,
+    /// Outputs that take part.
+    charges: AtomicUsize,
+}
+
+/// What one output has of the budget; it is given back when this is dropped.
+#[derive(Debug)]
+pub(super) struct Charge {
+    budget: Memory,
+    bytes: usize,
+}
+
+impl Memory {
+    pub(super) fn new(limits: &GrammarLimits) -> Self {
+        Self(Arc::new(Budget {
+            sequence_bytes_max: limits.sequence_bytes_max,
+            bytes_max: limits.bytes_max,
+            used: AtomicUsize::new(0),
+            charges: AtomicUsize::new(0),
+        }))
+    }
+
+    /// Takes part with nothing so far.
+    pub(super) fn charge(&self) -> Charge {
+        self.0.charges.fetch_add(1, Ordering::Relaxed);
+        Charge {
+            budget: self.clone(),
+            bytes: 0,
+        }
+    }
+
+    pub(super) fn used(&self) -> usize {
+        self.0.used.load(Ordering::Relaxed)
+    }
+}
+
+impl Charge {
+    /// Another one of the same budget, with nothing so far.
+    pub(super) fn beside(&self) -> Self {
+        self.budget.charge()
+    }
+
+    /// The output's states take so many bytes now. The sums are advisory to each other, so that their order does not
+    /// matter.
+    ///
+    /// # Errors
+    ///
+    /// [`GrammarError::Memory`] when that is more than one output may have; or when all have more than they may
+    /// together, and this one more than an equal part. An output within its part is never ended for what others have.
+    pub(super) fn set(&mut self, bytes: usize) -> Result<(), GrammarError> {
+        let budget = &self.budget.0;
+        budget.used.fetch_add(bytes, Ordering::Relaxed);
+        let used = budget.used.fetch_sub(self.bytes, Ordering::Relaxed) - self.bytes;
+        self.bytes = bytes;
+        let refuse = |setting, limit| {
+            Err(GrammarError::Memory {
+                setting,
+                limit,
+                found: bytes,
+            })
+        };
+        if bytes > budget.sequence_bytes_max {
+            return refuse("`grammar.sequence_bytes_max`", budget.sequence_bytes_max);
+        }
+        let part = budget.bytes_max / budget.charges.load(Ordering::Relaxed).max(1);
+        if used > budget.bytes_max && bytes > part {
+            return refuse("an equal part of `grammar.bytes_max`", part);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let budget = &self.budget.0;
+        budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        budget.charges.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_output_ends_for_what_it_has_itself() {
+        let memory = Memory::new(&GrammarLimits {
+            sequence_bytes_max: 60,
+            bytes_max: 100,
+            ..GrammarLimits::default()
+        });
+        let (mut large, mut small) = (memory.charge(), memory.charge());
+        assert_eq!(large.set(60), Ok(()));
+        assert_eq!(memory.used(), 60);
+        let error = large.set(61).expect_err("one too many").to_string();
+        assert!(
+            error.contains("61 bytes") && error.contains("most 60"),
+            "{error}"
+        );
+        assert_eq!(large.set(60), Ok(()));
+        // Together they have too much, and it is the large one that has more than its part.
+        assert_eq!(small.set(45), Ok(()));
+        let error = large.set(60).expect_err("above its part").to_string();
+        assert!(
+            error.contains("60 bytes") && error.contains("most 50"),
+            "{error}"
+        );
+        drop(large);
+        assert_eq!((memory.used(), small.set(60)), (45, Ok(())));
+        drop(small);
+        assert_eq!(memory.used(), 0);
+    }
+}

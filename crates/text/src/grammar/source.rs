@@ -1,0 +1,327 @@
+//! A request's grammar: what it is given as, and compiled.
+
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use llguidance::api::{GrammarInit, TopLevelGrammar};
+use llguidance::toktrie::InferenceCapabilities;
+use llguidance::{Logger, panic_utils};
+use serde_json::{Value, json};
+
+use super::{GrammarVocabulary, GrammarWalk, MaskPool, Matcher, cost};
+use motet_core::TokenId;
+use motet_core::protocol::{
+    ConstraintWalk, GrammarBound, GrammarError, GrammarLimits, Next, TokenConstraint,
+};
+
+/// What an output is to follow, to the end: where the grammar is complete the output
+/// may end, and before that it cannot.
+#[derive(Clone, PartialEq, Eq)]
+pub enum GrammarSource {
+    /// Any JSON object.
+    Json,
+    /// JSON that a schema accepts, in JSON, with `$ref`s within itself only. Members
+    /// come in the order of the schema.
+    JsonSchema(String),
+    /// A regular expression in the syntax of the `regex` crate, without look-around;
+    /// all of the output matches it.
+    Regex(String),
+    /// A context-free grammar in llguidance's variant of Lark.
+    Lark(String),
+}
+
+impl GrammarSource {
+    /// Longest schema, in bytes.
+    pub const SCHEMA_BYTES_MAX: usize = 64 << 10;
+    /// Longest Lark grammar, in bytes.
+    pub const LARK_BYTES_MAX: usize = 16 << 10;
+    /// Longest regular expression, in bytes, and the most that those in a schema have
+    /// together. No fuel bounds what llguidance takes to compile one: 16 ms for 4 KB
+    /// that are nothing but groups, but minutes for some of a few hundred KB.
+    pub const EXPRESSION_BYTES_MAX: usize = 4 << 10;
+
+    /// What it is meant to be, for errors.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            GrammarSource::Json => "JSON",
+            GrammarSource::JsonSchema(_) => "JSON schema",
+            GrammarSource::Regex(_) => "regular expression",
+            GrammarSource::Lark(_) => "Lark grammar",
+        }
+    }
+
+    fn text(&self) -> &str {
+        match self {
+            GrammarSource::Json => "",
+            GrammarSource::JsonSchema(text)
+            | GrammarSource::Regex(text)
+            | GrammarSource::Lark(text) => text,
+        }
+    }
+
+    /// Its length, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.text().len()
+    }
+
+    /// Refuses what is too long. It looks at nothing else, so that it costs nothing.
+    pub fn check_bytes(&self) -> Result<(), GrammarError> {
+        let (name, bytes_max) = match self {
+            GrammarSource::Regex(_) => ("bytes of the expression", Self::EXPRESSION_BYTES_MAX),
+            GrammarSource::Lark(_) => ("bytes of the text", Self::LARK_BYTES_MAX),
+            _ => ("bytes of the schema", Self::SCHEMA_BYTES_MAX),
+        };
+        self.check(name, self.bytes(), bytes_max)
+    }
+
+    fn check(&self, bound: &'static str, found: usize, limit: usize) -> Result<(), GrammarError> {
+        if found <= limit {
+            return Ok(());
+        }
+        Err(GrammarError::TooDear {
+            kind: self.kind(),
+            bound: GrammarBound {
+                bound,
+                limit: limit as u64,
+                found: found as u64,
+            },
+        })
+    }
+
+    /// Its text parsed, once it is judged: nothing dear has happened then.
+    fn parsed(&self, limits: &GrammarLimits) -> Result<TopLevelGrammar, GrammarError> {
+        let kind = self.kind();
+        let too_dear = |bound| GrammarError::TooDear { kind, bound };
+        self.check_bytes()?;
+        let is_judged = !limits.is_unbounded();
+        Ok(match self {
+            GrammarSource::Json => TopLevelGrammar::from_json_schema(json!({"type": "object"})),
+            GrammarSource::JsonSchema(text) => {
+                let schema = serde_json::from_str::<Value>(text);
+                let schema = schema.map_err(|error| GrammarError::Compile {
+                    kind,
+                    what: format!("{error}; expected JSON"),
+                })?;
+                let bytes = expression_bytes(&schema);
+                self.check("bytes of patterns", bytes, Self::EXPRESSION_BYTES_MAX)?;
+                if is_judged {
+                    cost::judge_schema(&schema, limits).map_err(too_dear)?;
+                }
+                TopLevelGrammar::from_json_schema(schema)
+            }
+            GrammarSource::Regex(text) => TopLevelGrammar::from_regex(text),
+            GrammarSource::Lark(text) => {
+                if is_judged {
+                    cost::judge_lark(text, limits).map_err(too_dear)?;
+                }
+                TopLevelGrammar::from_lark(text.clone())
+            }
+        })
+    }
+}
+
+/// A compiled grammar. Cheap to clone; equal to its clones and to nothing else.
+#[derive(Clone)]
+pub struct Grammar {
+    pub(super) compiled: Arc<Compiled>,
+    pub(super) pool: Arc<MaskPool>,
+    /// The walk of the one sequence that it is for, if it is for one.
+    walk: Option<Arc<GrammarWalk>>,
+}
+
+/// What the threads of the pool use of a grammar.
+pub(super) struct Compiled {
+    source: GrammarSource,
+    /// At the beginning. Its caches are no one's but those of whoever copies it.
+    start: Mutex<Matcher>,
+    pub(super) first: Next,
+}
+
+impl Grammar {
+    /// Compiles a grammar for one tokenizer and computes its first mask. Masks that
+    /// follow are computed on the threads of `pool`.
+    ///
+    /// Takes from less than a millisecond to a second or two, as the vocabulary's
+    /// [`GrammarLimits`] allow: keep it off threads that others wait for.
+    ///
+    /// # Errors
+    ///
+    /// [`GrammarError::Compile`], [`GrammarError::TooLarge`] and
+    /// [`GrammarError::TooDear`].
+    pub fn compile(
+        source: &GrammarSource,
+        vocabulary: &GrammarVocabulary,
+        pool: &Arc<MaskPool>,
+    ) -> Result<Self, GrammarError> {
+        Self::compile_while(source, vocabulary, pool, || true)
+    }
+
+    /// The same, which ends between its stages once `wanted` says no.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`compile`](Self::compile), and [`GrammarError::Unwanted`].
+    pub fn compile_while(
+        source: &GrammarSource,
+        vocabulary: &GrammarVocabulary,
+        pool: &Arc<MaskPool>,
+        wanted: impl Fn() -> bool,
+    ) -> Result<Self, GrammarError> {
+        let kind = source.kind();
+        let refuse = |what: String| {
+            if is_about_bounds(&what) {
+                GrammarError::TooLarge { kind, what }
+            } else {
+                GrammarError::Compile { kind, what }
+            }
+        };
+        let still_wanted = || wanted().then_some(()).ok_or(GrammarError::Unwanted);
+        still_wanted()?;
+        let parsed = source.parsed(vocabulary.limits())?;
+        still_wanted()?;
+        let refuse_any = |error: &dyn std::fmt::Display| refuse(first_lines(&error.to_string()));
+        let limits = vocabulary.parser_limits();
+        let environment = vocabulary.factory().tok_env().clone();
+        let init = GrammarInit::Serialized(parsed);
+        let rules = || init.to_internal(Some(environment), limits.clone());
+        let rules = panic_utils::catch_unwind(AssertUnwindSafe(rules));
+        let (rules, lexer) = rules.map_err(|error| refuse_any(&format_args!("{error:#}")))?;
+        still_wanted()?;
+        let init = GrammarInit::Internal(rules, lexer);
+        let factory = vocabulary.factory();
+        let parser = || {
+            let capabilities = InferenceCapabilities::default();
+            factory.create_parser_from_init_ext(
+                init,
+                Logger::new(0, 0),
+                capabilities,
+                limits.clone(),
+            )
+        };
+        let parser = panic_utils::catch_unwind(AssertUnwindSafe(parser));
+        let parser = parser.map_err(|error| refuse_any(&format_args!("{error:#}")))?;
+        still_wanted()?;
+        let mut start = Matcher::new(parser, vocabulary);
+        let first = start.next_tokens().map_err(|error| match error {
+            GrammarError::Failed { what } => refuse(what),
+            other => other,
+        })?;
+        let start = Mutex::new(start);
+        let source = source.clone();
+        let compiled = Compiled {
+            source,
+            start,
+            first,
+        };
+        Ok(Self {
+            compiled: Arc::new(compiled),
+            pool: Arc::clone(pool),
+            walk: None,
+        })
+    }
+
+    /// What it was compiled from.
+    #[must_use]
+    pub fn source(&self) -> &GrammarSource {
+        &self.compiled.source
+    }
+
+    /// A matcher at the beginning, for use without a pool.
+    #[must_use]
+    pub fn matcher(&self) -> Matcher {
+        self.compiled.matcher()
+    }
+}
+
+impl TokenConstraint for Grammar {
+    fn for_one_sequence(&self) -> Arc<dyn TokenConstraint> {
+        Arc::new(Self {
+            walk: Some(Arc::new(GrammarWalk::new(self, &[]))),
+            ..self.clone()
+        })
+    }
+
+    fn sequence_walk(&self) -> Option<Arc<dyn ConstraintWalk>> {
+        let walk = self.walk.clone()?;
+        Some(walk)
+    }
+
+    fn identity(&self) -> usize {
+        Arc::as_ptr(&self.compiled).addr()
+    }
+
+    fn walk(&self, output: &[TokenId]) -> Arc<dyn ConstraintWalk> {
+        Arc::new(GrammarWalk::new(self, output))
+    }
+}
+
+impl Compiled {
+    pub(super) fn matcher(&self) -> Matcher {
+        // Copying changes nothing that a panic could leave half-changed.
+        let start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
+        start.fresh()
+    }
+}
+
+impl PartialEq for Grammar {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.compiled, &other.compiled)
+    }
+}
+
+impl fmt::Debug for Grammar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Grammar").field(self.source()).finish()
+    }
+}
+
+/// Shows what kind it is, and how long: it is part of a request.
+impl fmt::Debug for GrammarSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} bytes", self.kind(), self.text().len())
+    }
+}
+
+/// How long the regular expressions of a schema are together. What only looks like one
+/// counts too.
+fn expression_bytes(schema: &Value) -> usize {
+    match schema {
+        Value::Array(items) => items.iter().map(expression_bytes).sum(),
+        Value::Object(fields) => {
+            let bytes = fields.iter().map(|(name, value)| {
+                let own = match (name.as_str(), value) {
+                    ("pattern", Value::String(pattern)) => pattern.len(),
+                    ("patternProperties", Value::Object(patterns)) => {
+                        patterns.keys().map(String::len).sum()
+                    }
+                    _ => 0,
+                };
+                own + expression_bytes(value)
+            });
+            bytes.sum()
+        }
+        _ => 0,
+    }
+}
+
+/// llguidance tells its bounds from other errors by words only.
+fn is_about_bounds(what: &str) -> bool {
+    let words = [
+        "too big",
+        "too large",
+        "fuel",
+        "too complex",
+        "Too many items",
+    ];
+    words.iter().any(|word| what.contains(word))
+}
+
+/// An error without the state and the backtrace that may follow it.
+pub(super) fn first_lines(what: &str) -> String {
+    let end = ["\n<state>", "\n<non-verbose/>", "\n<backtrace>"]
+        .iter()
+        .filter_map(|mark| what.find(mark))
+        .min();
+    what[..end.unwrap_or(what.len())].trim_end().to_owned()
+}

@@ -1,0 +1,409 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, mpsc};
+use std::task::{Wake, Waker};
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use motet_core::TokenId;
+use motet_core::protocol::{ConstraintWalk, TokenConstraint};
+
+const END: TokenId = 0;
+
+/// Single bytes and some longer tokens, after an end token.
+fn tokens() -> Vec<Vec<u8>> {
+    let mut tokens = vec![b"<end>".to_vec()];
+    tokens.extend((0..=255u8).map(|byte| vec![byte]));
+    let longer = ["{\"", "\":", "true", "12", "  ", "ab", "},", "é", "</s>"];
+    tokens.extend(longer.map(|text| text.as_bytes().to_vec()));
+    tokens.push(Vec::new());
+    tokens
+}
+
+/// That vocabulary, in which the first token ends outputs.
+fn vocabulary() -> GrammarVocabulary {
+    static SHARED: LazyLock<GrammarVocabulary> =
+        LazyLock::new(|| GrammarVocabulary::from_bytes(tokens(), &[END]).expect("a vocabulary"));
+    SHARED.clone()
+}
+
+fn pool() -> Arc<MaskPool> {
+    MaskPool::start(1).expect("a thread")
+}
+
+fn regex(text: &str) -> GrammarSource {
+    GrammarSource::Regex(text.into())
+}
+
+fn schema(text: &str) -> GrammarSource {
+    GrammarSource::JsonSchema(text.into())
+}
+
+/// Options are allowed, so that outputs need not be full of spaces.
+fn compiled(source: &GrammarSource) -> Grammar {
+    let vocabulary = vocabulary().with_limits(GrammarLimits {
+        options_allowed: true,
+        ..GrammarLimits::default()
+    });
+    Grammar::compile(source, &vocabulary, &pool()).expect("compiles")
+}
+
+/// A walk and the leave to go on with it.
+struct Walking(GrammarWalk, Attached);
+
+impl Walking {
+    fn new(grammar: &Grammar, output: &[TokenId]) -> Self {
+        let walk = GrammarWalk::new(grammar, output);
+        let attached = walk.attach(output);
+        Self(walk, attached)
+    }
+
+    fn accept(&self, token: TokenId) {
+        self.0.accept(self.1, token);
+    }
+
+    fn next_tokens(&self) -> Result<Next, GrammarError> {
+        self.0.next_tokens(self.1)
+    }
+}
+
+fn allowed(next: &Next) -> Vec<TokenId> {
+    match next {
+        Next::Mask(mask) => mask.tokens().collect(),
+        Next::Over => Vec::new(),
+    }
+}
+
+/// The token that spells one byte.
+fn byte(byte: u8) -> TokenId {
+    TokenId::from(byte) + 1
+}
+
+#[test]
+fn the_end_is_allowed_where_the_grammar_is_complete() {
+    let mut matcher = compiled(&regex("ab?")).matcher();
+    let check = |matcher: &mut Matcher, complete, tokens: &[TokenId]| {
+        assert_eq!(matcher.is_complete(), complete);
+        let mut found = allowed(&matcher.next_tokens().expect("goes on"));
+        found.retain(|token| *token < 257);
+        assert_eq!(found, tokens);
+    };
+    check(&mut matcher, false, &[byte(b'a')]);
+    matcher.accept(byte(b'a')).expect("allowed");
+    check(&mut matcher, true, &[END, byte(b'b')]);
+    matcher.accept(byte(b'b')).expect("allowed");
+    check(&mut matcher, true, &[END]);
+    matcher.accept(END).expect("allowed");
+    assert_eq!(matcher.next_tokens(), Ok(Next::Over));
+}
+
+#[test]
+fn without_an_end_token_a_complete_grammar_is_over() {
+    let vocabulary = GrammarVocabulary::from_bytes(tokens(), &[]).expect("a vocabulary");
+    for (source, output) in [("ab?", "ab"), ("(ab?)?", "ab"), ("", "")] {
+        let grammar = Grammar::compile(&regex(source), &vocabulary, &pool()).expect("compiles");
+        let mut matcher = grammar.matcher();
+        for letter in output.bytes() {
+            assert!(matches!(matcher.next_tokens(), Ok(Next::Mask(_))));
+            matcher.accept(byte(letter)).expect("allowed");
+        }
+        assert_eq!(matcher.next_tokens(), Ok(Next::Over), "{source}");
+        assert!(matcher.is_complete());
+    }
+}
+
+#[test]
+fn an_empty_expression_allows_the_end_only() {
+    let mut matcher = compiled(&regex("")).matcher();
+    assert_eq!(allowed(&matcher.next_tokens().expect("a mask")), [END]);
+}
+
+#[test]
+fn what_is_no_grammar_is_refused() {
+    let check = |source: GrammarSource, words: &[&str]| {
+        let error = Grammar::compile(&source, &vocabulary(), &pool());
+        let error = error.expect_err("refused").to_string();
+        assert!(words.iter().all(|word| error.contains(word)), "{error}");
+        assert!(!error.contains('\n') || error.len() < 400, "{error}");
+    };
+    check(regex("a("), &["regular expression does not compile"]);
+    check(regex("(?=a)"), &["regular expression does not compile"]);
+    check(
+        schema("{"),
+        &["JSON schema does not compile", "expected JSON"],
+    );
+    check(schema("{\"type\": 7}"), &["JSON schema does not compile"]);
+    check(schema("false"), &["JSON schema does not compile"]);
+    check(
+        schema("{\"$ref\": \"https://example.org/\"}"),
+        &["JSON schema does not compile"],
+    );
+    check(
+        GrammarSource::Lark("start: other".into()),
+        &["Lark grammar does not compile"],
+    );
+    let long = GrammarSource::Regex("a".repeat(GrammarSource::EXPRESSION_BYTES_MAX + 1));
+    check(
+        long,
+        &["regular expression is too dear", "bytes", "4097", "4096"],
+    );
+    let pattern = "a".repeat(GrammarSource::EXPRESSION_BYTES_MAX);
+    for schema_text in [
+        format!(r#"{{"type": "string", "pattern": "{pattern}b"}}"#),
+        format!(r#"{{"items": [{{"patternProperties": {{"{pattern}b": true}}}}]}}"#),
+    ] {
+        check(
+            schema(&schema_text),
+            &["JSON schema is too dear", "of patterns"],
+        );
+    }
+    let lark = format!("start: \"{}\"", "a".repeat(GrammarSource::LARK_BYTES_MAX));
+    check(GrammarSource::Lark(lark), &["Lark grammar is too dear"]);
+    let guidance = r#"{"items": {"x-guidance": {"lenient": true}}}"#;
+    check(
+        schema(guidance),
+        &["JSON schema is too dear", "grammar.options_allowed"],
+    );
+}
+
+#[test]
+fn vocabularies_are_checked() {
+    let refused = |tokens: Vec<Vec<u8>>, ends: &[TokenId]| {
+        let error = GrammarVocabulary::from_bytes(tokens, ends).expect_err("refused");
+        error.to_string()
+    };
+    assert!(refused(Vec::new(), &[]).contains("0 tokens"));
+    assert!(refused(vec![b"a".to_vec()], &[1]).contains("end token 1"));
+}
+
+/// A vocabulary that cannot spell what must come next fails its sequence only.
+#[test]
+fn an_output_that_cannot_go_on_is_an_error() {
+    let tokens = vec![Vec::new(), b"a".to_vec(), b"b".to_vec()];
+    let vocabulary = GrammarVocabulary::from_bytes(tokens, &[END]).expect("a vocabulary");
+    let grammar = Grammar::compile(&regex("a(b|cd)"), &vocabulary, &pool()).expect("compiles");
+    let walk = Walking::new(&grammar, &[]);
+    walk.accept(1);
+    assert_eq!(allowed(&walk.next_tokens().expect("b")), [2]);
+    let dead_end = Grammar::compile(&regex("ac"), &vocabulary, &pool()).expect("compiles");
+    let walk = Walking::new(&dead_end, &[]);
+    walk.accept(1);
+    let error = walk
+        .next_tokens()
+        .expect_err("no token spells c")
+        .to_string();
+    assert!(error.contains("no token of the vocabulary"), "{error}");
+    // What the grammar does not allow is an error too, now and later.
+    let walk = Walking::new(&grammar, &[2]);
+    assert!(matches!(
+        walk.next_tokens(),
+        Err(GrammarError::Failed { .. })
+    ));
+    walk.accept(1);
+    assert!(matches!(
+        walk.next_tokens(),
+        Err(GrammarError::Failed { .. })
+    ));
+}
+
+#[test]
+fn walks_of_one_grammar_go_their_own_ways() {
+    let grammar = compiled(&regex("(ab)*"));
+    let walks: Vec<Walking> = (0..20).map(|_| Walking::new(&grammar, &[])).collect();
+    for letter in [b'a', b'b', b'a'] {
+        walks.iter().for_each(|walk| walk.accept(byte(letter)));
+        for walk in &walks {
+            let next = allowed(&walk.next_tokens().expect("goes on"));
+            assert!(next.contains(&byte(if letter == b'a' { b'b' } else { b'a' })));
+        }
+    }
+}
+
+#[test]
+fn a_walk_goes_on_where_it_is() {
+    let grammar = compiled(&regex("a*b"));
+    let walk = GrammarWalk::new(&grammar, &[]);
+    let first = walk.attach(&[]);
+    for _ in 0..40 {
+        walk.accept(first, byte(b'a'));
+    }
+    assert!(walk.next_tokens(first).is_ok());
+    let work = walk.work();
+    // Another drawer has the same output: nothing is read again, and the first is not listened to any more.
+    let output = vec![byte(b'a'); 40];
+    let second = walk.attach(&output);
+    assert!(walk.next_tokens(second).is_ok());
+    assert_eq!(walk.work(), work);
+    walk.accept(first, byte(b'b'));
+    assert_eq!(walk.next_tokens(first), Err(GrammarError::Unwanted));
+    let next = allowed(&walk.next_tokens(second).expect("goes on"));
+    assert!(
+        next.contains(&byte(b'a')),
+        "the first one's b was not taken"
+    );
+    // One that lacks the last tokens begins anew, and is where it would be.
+    let third = walk.attach(&output[..3]);
+    assert_eq!(
+        walk.next_tokens(third),
+        Walking::new(&grammar, &output[..3]).next_tokens()
+    );
+}
+
+/// Each mask has fuel of its own, and an output that is read again has no masks: what they had together is not less.
+#[test]
+fn a_dear_output_that_is_read_again_goes_on() {
+    let grammar = compiled(&regex(&"[a-z]?".repeat(300)));
+    let walk = Walking::new(&grammar, &[]);
+    let mut output = Vec::new();
+    for letter in (b'a'..=b'z').cycle().take(60) {
+        assert!(walk.next_tokens().is_ok());
+        output.push(byte(letter));
+        walk.accept(byte(letter));
+    }
+    let next = walk.next_tokens();
+    assert!(allowed(next.as_ref().expect("goes on")).contains(&byte(b'a')));
+    assert_eq!(Walking::new(&grammar, &output).next_tokens(), next);
+}
+
+/// The drawer's mask is not wanted any more, and no job says so when it arrives.
+#[test]
+fn a_drawer_that_sleeps_hears_that_another_is_attached() {
+    let (pool, _jobs) = MaskPool::without_threads();
+    let grammar = Grammar::compile(&regex("a*b"), &vocabulary(), &pool).expect("compiles");
+    let walk = GrammarWalk::new(&grammar, &[]);
+    let first = walk.attach(&[byte(b'a')]);
+    let (told, hears) = mpsc::channel();
+    let drawer = walk.clone();
+    std::thread::spawn(move || told.send(drawer.next_tokens(first)));
+    while walk.sleepers() == 0 {
+        std::thread::yield_now();
+    }
+    walk.attach(&[]);
+    // It takes so long only where the drawer sleeps for ever.
+    let heard = hears.recv_timeout(Duration::from_secs(60));
+    assert_eq!(heard, Ok(Err(GrammarError::Unwanted)));
+}
+
+#[test]
+fn grammars_equal_their_clones_only() {
+    let grammar = compiled(&regex("a"));
+    assert_eq!(grammar, grammar.clone());
+    assert_ne!(grammar, compiled(&regex("a")));
+}
+
+/// Any choice among what is allowed, until the end is chosen.
+fn output(grammar: &Grammar, choices: &[u64]) -> Option<Vec<TokenId>> {
+    let walk = Walking::new(grammar, &[]);
+    let mut tokens = Vec::new();
+    for choice in choices {
+        let next = allowed(&walk.next_tokens().expect("goes on"));
+        // The end where it may be, or else most outputs are endless.
+        let token = match next.contains(&END) && choice % 3 == 0 {
+            true => END,
+            false => next[*choice as usize % next.len()],
+        };
+        if token == END {
+            return Some(tokens);
+        }
+        tokens.push(token);
+        walk.accept(token);
+        if choice % 7 == 0 {
+            let anew = Walking::new(grammar, &tokens);
+            assert_eq!(anew.next_tokens(), walk.next_tokens(), "{tokens:?}");
+        }
+    }
+    None
+}
+
+fn text(tokens: &[TokenId]) -> String {
+    let spelled = self::tokens();
+    let bytes = tokens
+        .iter()
+        .flat_map(|token| spelled[*token as usize].clone());
+    String::from_utf8(bytes.collect()).expect("grammars allow UTF-8 only")
+}
+
+fn is_of_the_schema(text: &str) -> bool {
+    let Ok(value) = serde_json::from_str::<serde_json::Value>(text) else {
+        return false;
+    };
+    let members: Vec<&String> = value.as_object().expect("an object").keys().collect();
+    members == ["n", "ok"] && value["ok"].is_boolean() && {
+        let n = value["n"].as_array().expect("a list");
+        n.len() <= 3
+            && n.iter()
+                .all(|n| n.as_i64().is_some_and(|n| (0..=120).contains(&n)))
+    }
+}
+
+const SCHEMA: &str = r##"{"type": "object", "additionalProperties": false,
+    "properties": {"n": {"type": "array", "maxItems": 3, "items": {"$ref": "#/$defs/n"}},
+                   "ok": {"type": "boolean"}}, "required": ["n", "ok"],
+    "$defs": {"n": {"type": "integer", "minimum": 0, "maximum": 120}},
+    "x-guidance": {"whitespace_flexible": false}}"##;
+
+const DATE: &str = r"(19|20)[0-9]{2}-[01][0-9](-[0-3][0-9])?|é+/never";
+
+/// Notes that it was woken.
+#[derive(Default)]
+struct Bell(AtomicBool);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A bell rings for masks that no step waits for, and for no others.
+#[test]
+fn a_mask_that_is_awaited_rings() {
+    let grammar = compiled(&regex("a*b")).for_one_sequence();
+    let walk = grammar.sequence_walk().expect("it is for one");
+    let bell = Arc::new(Bell::default());
+    walk.wake(Waker::from(Arc::clone(&bell)));
+    let rang = || bell.0.swap(false, Ordering::Relaxed);
+    let attached = walk.attach(&[]);
+    walk.accept(attached, byte(b'a'));
+    assert!(walk.next_tokens(attached).is_ok());
+    assert!(!rang(), "a step waits for it");
+    for output in [
+        vec![byte(b'a'); 2],
+        vec![byte(b'a'); 50],
+        vec![byte(b'a'); 3],
+    ] {
+        walk.await_mask(&output);
+        while !walk.state().is_ready {
+            std::thread::yield_now();
+        }
+        assert!(rang(), "nobody else says that it is there");
+        assert_eq!(walk.state().tokens, output.len());
+        walk.await_mask(&output);
+        assert!(walk.state().is_ready && !rang(), "it was there already");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn whatever_is_chosen_follows_the_grammar(choices in prop::collection::vec(any::<u64>(), 80)) {
+        static JSON: LazyLock<Grammar> = LazyLock::new(|| compiled(&schema(SCHEMA)));
+        static ANY: LazyLock<Grammar> = LazyLock::new(|| compiled(&GrammarSource::Json));
+        static DATES: LazyLock<Grammar> = LazyLock::new(|| compiled(&regex(DATE)));
+        let output_of = |grammar: &Grammar| output(grammar, &choices).map(|tokens| text(&tokens));
+        if let Some(text) = output_of(&JSON) {
+            prop_assert!(is_of_the_schema(&text), "{}", text);
+        }
+        if let Some(text) = output_of(&ANY) {
+            // A number may be too large for any type, and JSON all the same.
+            let value = serde_json::from_str::<serde::de::IgnoredAny>(&text);
+            prop_assert!(value.is_ok() && text.trim_start().starts_with('{'), "{}", text);
+        }
+        if let Some(text) = output_of(&DATES) {
+            let digits = text.bytes().filter(|byte| byte.is_ascii_digit()).count();
+            let is_date = (text.starts_with("19") || text.starts_with("20")) && digits >= 6;
+            prop_assert!(is_date || text.ends_with("/never"), "{}", text);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What every token spells, as a trie, for grammars to walk.
+
+use std::fmt;
+use std::sync::Arc;
+
+use llguidance::ParserFactory;
+use llguidance::api::ParserLimits;
+use llguidance::toktrie::{ApproximateTokEnv, INVALID_TOKEN, TokEnv, TokRxInfo, TokTrie};
+
+use super::memory::Memory;
+use crate::Tokenizer;
+use motet_core::TokenId;
+use motet_core::protocol::{GrammarError, GrammarLimits};
+
+/// The token texts of one tokenizer, prepared for grammars. Making it takes a fifth of
+/// a second for 49,152 tokens; cheap to clone, and shared by all its clones.
+#[derive(Clone)]
+pub struct GrammarVocabulary {
+    parts: Arc<Parts>,
+    limits: Arc<GrammarLimits>,
+    memory: Memory,
+}
+
+struct Parts {
+    factory: ParserFactory,
+    size: usize,
+    end_tokens: Vec<TokenId>,
+}
+
+/// Longest token text, in bytes; the trie is as deep. Longer ones are never drawn.
+const TOKEN_BYTES_MAX: usize = 1024;
+/// What a state of a lexer takes, by llguidance's own words: one to two kilobytes.
+const STATE_BYTES: usize = 1280;
+/// The trie keeps a token's id in 24 bits.
+const TOKENS_MAX: usize = 1 << 24;
+
+impl GrammarVocabulary {
+    /// The vocabulary of a tokenizer. Special tokens spell nothing that a grammar could
+    /// ask for; its end tokens end what a grammar allows to end.
+    ///
+    /// # Errors
+    ///
+    /// [`GrammarError::Vocabulary`].
+    pub fn new(tokenizer: &Tokenizer) -> Result<Self, GrammarError> {
+        let tokens = (0..tokenizer.vocab_size() as TokenId).map(|token| {
+            let bytes = tokenizer.token_bytes(token);
+            match tokenizer.is_special(token) {
+                true => Vec::new(),
+                false => bytes.map_or_else(|_| Vec::new(), <[u8]>::to_vec),
+            }
+        });
+        Self::from_bytes(tokens.collect(), tokenizer.end_tokens())
+    }
+
+    /// The vocabulary whose token `t` spells `tokens[t]`; a token that spells nothing
+    /// is never allowed. End tokens end the output and spell nothing, whatever their
+    /// bytes are. There may be none.
+    ///
+    /// # Errors
+    ///
+    /// [`GrammarError::Vocabulary`] when there are no tokens or too many, or when an
+    /// end token is not one of them.
+    pub fn from_bytes(
+        mut tokens: Vec<Vec<u8>>,
+        end_tokens: &[TokenId],
+    ) -> Result<Self, GrammarError> {
+        let size = tokens.len();
+        let refuse = |what: String, expected: String| GrammarError::Vocabulary { what, expected };
+        if size == 0 || size > TOKENS_MAX {
+            let expected = format!("1 to {TOKENS_MAX}");
+            return Err(refuse(format!("{size} tokens"), expected));
+        }
+        for &end in end_tokens {
+            let Some(bytes) = tokens.get_mut(end as usize) else {
+                let expected = format!("an id below {size}");
+                return Err(refuse(format!("end token {end}"), expected));
+            };
+            bytes.clear();
+        }
+        for bytes in &mut tokens {
+            // Beginning with this byte they would be names of special tokens, which
+            // grammars can ask for; no text in UTF-8 has it.
+            let is_name = bytes.first() == Some(&TokTrie::SPECIAL_TOKEN_MARKER);
+            if is_name || bytes.len() > TOKEN_BYTES_MAX {
+                bytes.clear();
+            }
+        }
+        let first_end = end_tokens.first().copied().unwrap_or(INVALID_TOKEN);
+        let mut trie = TokTrie::from(&TokRxInfo::new(size as u32, first_end), &tokens);
+        if !end_tokens.is_empty() {
+            trie = trie.with_eos_tokens(end_tokens);
+        }
+        let environment: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let factory = ParserFactory::new_simple(&environment);
+        let mut factory = factory.map_err(|error| {
+            let expected = "token texts that make a trie".to_owned();
+            refuse(error.to_string(), expected)
+        })?;
+        factory.quiet();
+        set_bounds(&mut factory);
+        let end_tokens = end_tokens.to_vec();
+        let parts = Arc::new(Parts {
+            factory,
+            size,
+            end_tokens,
+        });
+        let limits = GrammarLimits::default();
+        Ok(Self {
+            parts,
+            memory: Memory::new(&limits),
+            limits: Arc::new(limits),
+        })
+    }
+
+    /// The same vocabulary, whose grammars may cost as much as these limits say. All
+    /// outputs that follow its grammars share one budget of bytes.
+    #[must_use]
+    pub fn with_limits(self, limits: GrammarLimits) -> Self {
+        Self {
+            memory: Memory::new(&limits),
+            limits: Arc::new(limits),
+            ..self
+        }
+    }
+
+    /// What a grammar may cost.
+    #[must_use]
+    pub fn limits(&self) -> &GrammarLimits {
+        &self.limits
+    }
+
+    /// Token ids are below this.
+    #[must_use]
+    pub fn vocab_size(&self) -> usize {
+        self.parts.size
+    }
+
+    /// The tokens that end an output.
+    #[must_use]
+    pub fn end_tokens(&self) -> &[TokenId] {
+        &self.parts.end_tokens
+    }
+
+    /// Bytes that the lexers' states of all outputs take just now.
+    #[must_use]
+    pub fn state_bytes(&self) -> usize {
+        self.memory.used()
+    }
+
+    pub(super) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// llguidance's own limits on one grammar. No output has more states than its bytes
+    /// have room for.
+    pub(super) fn parser_limits(&self) -> ParserLimits {
+        let mut limits = self.factory().limits().clone();
+        let states = self.limits.sequence_bytes_max / STATE_BYTES;
+        limits.max_lexer_states = limits.max_lexer_states.min(states);
+        limits
+    }
+
+    pub(super) fn factory(&self) -> &ParserFactory {
+        &self.parts.factory
+    }
+}
+
+/// What one grammar may cost. In llguidance's own words, compiling gets through 50
+/// thousand units of fuel a millisecond, and a mask through 14 thousand. A mask of an ambiguous
+/// grammar takes time with the third power of the items in its rows: a tenth of a second at 1000.
+fn set_bounds(factory: &mut ParserFactory) {
+    let limits = factory.limits_mut();
+    limits.initial_lexer_fuel = 1_000_000;
+    limits.step_lexer_fuel = 200_000;
+    limits.step_max_items = 50_000;
+    limits.max_items_in_row = 1000;
+    limits.max_lexer_states = 25_000;
+    limits.max_grammar_size = 250_000;
+    // Errors would hold the output so far.
+    limits.verbose_errors = false;
+}
+
+impl fmt::Debug for GrammarVocabulary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrammarVocabulary")
+            .field("vocab_size", &self.parts.size)
+            .field("end_tokens", &self.parts.end_tokens)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,78 @@
+//! One sequence's output, from tokens to the text that its reader may see.
+
+use super::{Detokenizer, StopMatcher, StopStrings, TextCodec, TextError};
+use motet_core::TokenId;
+
+/// The text side of one sequence: detokenises, and ends at a stop string.
+#[derive(Debug)]
+pub struct TextOutput {
+    detokenizer: Detokenizer,
+    stops: Option<StopMatcher>,
+}
+
+/// What has become certain with a token.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Certain {
+    /// Text that the reader may see; often empty.
+    pub text: String,
+    /// Bytes of text that the token completed, whether the reader may see them or not.
+    pub completed_bytes: usize,
+    /// Whether a stop string has appeared: then this is the last text.
+    pub stopped: bool,
+}
+
+impl TextOutput {
+    /// The output of a sequence that ends before any of `stop_strings`.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::StopStrings`] when they are too many, too long or empty.
+    pub fn new(codec: &TextCodec, stop_strings: &[String]) -> Result<Self, TextError> {
+        let stops = match stop_strings {
+            [] => None,
+            some => Some(StopStrings::new(some)?.matcher()),
+        };
+        Ok(Self {
+            detokenizer: codec.detokenizer(),
+            stops,
+        })
+    }
+
+    /// Takes in the next token.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::UnknownToken`].
+    pub fn push(&mut self, token: TokenId) -> Result<Certain, TextError> {
+        let text = self.detokenizer.push(token)?;
+        let completed_bytes = text.len();
+        Ok(match &mut self.stops {
+            Some(stops) => {
+                let released = stops.push(text);
+                Certain {
+                    text: released.text.to_owned(),
+                    completed_bytes,
+                    stopped: released.stopped_by.is_some(),
+                }
+            }
+            None => Certain {
+                text: text.to_owned(),
+                completed_bytes,
+                stopped: false,
+            },
+        })
+    }
+
+    /// What was held back, now that no more tokens come.
+    pub fn finish(&mut self) -> String {
+        let torn = self.detokenizer.finish();
+        match &mut self.stops {
+            Some(stops) => {
+                let mut rest = stops.push(torn).text.to_owned();
+                rest.push_str(stops.finish());
+                rest
+            }
+            None => torn.to_owned(),
+        }
+    }
+}

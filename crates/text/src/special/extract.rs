@@ -1,0 +1,127 @@
+//! Added tokens are taken out of a text, as `tokenizers` does, but for those at marks.
+
+use tokenizers::normalizer::Range;
+use tokenizers::tokenizer::{Error, Model, PreTokenizer, Token};
+use tokenizers::{NormalizedString, Normalizer, OffsetType, PreTokenizedString, Tokenizer};
+
+use super::table::{Found, Table};
+use super::{Added, Markup};
+use motet_core::TokenId;
+
+/// The tokens of `text`, without begin and end tokens. A special token that begins at one
+/// of `marks`, in bytes and in order, is text. So is one that only the normalizer spells.
+///
+/// # Errors
+///
+/// What the tokenizer says.
+pub(crate) fn encode(
+    encoder: &Tokenizer,
+    markup: &Markup,
+    text: &str,
+    marks: &[usize],
+) -> Result<Vec<TokenId>, Error> {
+    let mut words = PreTokenizedString::from(text);
+    words.split(|_, piece| Ok(markup.extract(&markup.raw, piece, marks)))?;
+    words.split(|_, mut piece| {
+        if let Some(normalizer) = encoder.get_normalizer() {
+            normalizer.normalize(&mut piece)?;
+        }
+        Ok(markup.extract(&markup.normalized, piece, marks))
+    })?;
+    if let Some(pre_tokenizer) = encoder.get_pre_tokenizer() {
+        pre_tokenizer.pre_tokenize(&mut words)?;
+    }
+    words.tokenize(|word| encoder.get_model().tokenize(word.get()))?;
+    let encoding = words.into_encoding(None, 0, OffsetType::None)?;
+    Ok(encoding.get_ids().to_vec())
+}
+
+type Piece = (NormalizedString, Option<Vec<Token>>);
+
+impl Markup {
+    /// Cuts a piece of the text at the added tokens of `table`.
+    fn extract(&self, table: &Table, piece: NormalizedString, marks: &[usize]) -> Vec<Piece> {
+        let text = piece.get();
+        let mut pieces = Vec::new();
+        let mut done = 0;
+        let mut next = 0;
+        for at in table.places(text) {
+            if at < next {
+                continue;
+            }
+            let Found::Whole(number, bytes) = table.at(text, at) else {
+                continue;
+            };
+            next = at + bytes;
+            let added = &self.tokens[number];
+            if !is_token(added, &piece, at..next, marks) {
+                continue;
+            }
+            let (from, to) = added.reach(text, at..next, done);
+            if done < from {
+                pieces.push((slice(&piece, done..from), None));
+            }
+            let spelled = slice(&piece, from..to);
+            let bytes = spelled.get().len();
+            let token = Token::new(added.id, spelled.get().to_owned(), (0, bytes));
+            pieces.push((spelled, Some(vec![token])));
+            done = to;
+            next = next.max(to);
+        }
+        if done < text.len() || text.is_empty() {
+            pieces.push((slice(&piece, done..text.len()), None));
+        }
+        pieces
+    }
+}
+
+/// Whether what is spelled at `range` of a piece is this token, and not text.
+fn is_token(
+    added: &Added,
+    piece: &NormalizedString,
+    range: std::ops::Range<usize>,
+    marks: &[usize],
+) -> bool {
+    if added.token.single_word && !stands_alone(piece.get(), &range) {
+        return false;
+    }
+    if !added.is_special {
+        return true;
+    }
+    let Some(original) = piece.convert_offsets(Range::Normalized(range)) else {
+        return false;
+    };
+    let begins = piece.offsets_original().0;
+    let written = piece.get_range_original(Range::Original(original.clone()));
+    let from = begins + original.start;
+    let is_marked = marks[marks.partition_point(|mark| *mark < from)..]
+        .first()
+        .is_some_and(|mark| *mark < begins + original.end);
+    !is_marked && written == Some(added.token.content.as_str())
+}
+
+impl Added {
+    /// The token's range with the white space that it takes with it.
+    fn reach(&self, text: &str, range: std::ops::Range<usize>, done: usize) -> (usize, usize) {
+        let (mut from, mut to) = (range.start, range.end);
+        if self.token.lstrip {
+            from = text[..from].trim_end().len().max(done);
+        }
+        if self.token.rstrip {
+            let rest = &text[to..];
+            to += rest.len() - rest.trim_start().len();
+        }
+        (from, to)
+    }
+}
+
+fn slice(piece: &NormalizedString, range: std::ops::Range<usize>) -> NormalizedString {
+    let sliced = piece.slice(Range::Normalized(range));
+    sliced.expect("ranges lie on characters of the piece")
+}
+
+/// Whether no word goes on before or after.
+fn stands_alone(text: &str, range: &std::ops::Range<usize>) -> bool {
+    let is_word = |character: char| character.is_alphanumeric() || character == '_';
+    !text[..range.start].ends_with(is_word) && !text[range.end..].starts_with(is_word)
+}

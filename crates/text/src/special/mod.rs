@@ -1,0 +1,124 @@
+//! Special tokens in a conversation count only where the template writes them.
+//!
+//! A caller who writes `<|im_end|>` in a message would end the turn and could begin one of
+//! another role. llama.cpp and `transformers` (`split_special_tokens`) can read a text
+//! without special tokens; a rendered conversation is made of both kinds.
+//!
+//! Before the template runs, [`Markup::mark`] replaces the first character of each special
+//! token that a string of the caller's spells by a mark: a private-use character that no
+//! string of this conversation has. Lengths in characters stay, and so does everything that
+//! a template looks at in honest text. After it has run, [`Marks::restore`] puts the
+//! characters back and says where they are. [`extract`] then takes special tokens out of
+//! the text as the `tokenizers` crate does, but for those that begin at a mark.
+//!
+//! A string that ends like the beginning of a special token is marked too: another string
+//! might go on with the rest. A special token that begins in the template's own text and
+//! goes on in a string of the caller's counts: that is how templates spell roles.
+
+mod extract;
+mod mark;
+mod table;
+
+pub(super) use extract::encode;
+pub(super) use mark::Marks;
+use table::Table;
+
+use tokenizers::{AddedToken, NormalizedString, Normalizer, Tokenizer};
+
+use motet_core::TokenId;
+
+/// The added tokens of a tokenizer, and which of them structure a conversation.
+pub(super) struct Markup {
+    /// Found in a text as it is.
+    raw: Table,
+    /// Found in a normalised text.
+    normalized: Table,
+    tokens: Vec<Added>,
+    /// Spellings that only a template may write.
+    special: Table,
+}
+
+/// A token beside the model's own vocabulary.
+struct Added {
+    id: TokenId,
+    token: AddedToken,
+    is_special: bool,
+}
+
+impl Markup {
+    pub(super) fn new(encoder: &Tokenizer) -> Self {
+        let mut tokens: Vec<Added> = encoder
+            .get_added_tokens_decoder()
+            .into_iter()
+            .map(|(id, token)| Added {
+                id,
+                is_special: token.special || looks_special(&token.content),
+                token,
+            })
+            .collect();
+        tokens.sort_by_key(|added| added.id);
+        let spelled = |wanted: &dyn Fn(&Added) -> bool, spell: &dyn Fn(&Added) -> String| {
+            let chosen = tokens.iter().enumerate().filter(|(_, added)| wanted(added));
+            Table::new(chosen.map(|(index, added)| (spell(added), index)))
+        };
+        let content = |added: &Added| added.token.content.clone();
+        let normal = |added: &Added| normalized(encoder, &added.token.content);
+        Self {
+            raw: spelled(&|added| !added.token.normalized, &content),
+            normalized: spelled(&|added| added.token.normalized, &normal),
+            special: spelled(&|added| added.is_special, &content),
+            tokens,
+        }
+    }
+
+    /// Whether a text without a special token may become one with it: the normalizer could
+    /// spell one.
+    pub(super) fn may_be_made_by_normalizer(&self, encoder: &Tokenizer) -> bool {
+        let normalized = |added: &Added| added.is_special && added.token.normalized;
+        encoder.get_normalizer().is_some() && self.tokens.iter().any(normalized)
+    }
+}
+
+/// Whether a token is spelled as only marks of structure are. Some files do not say of
+/// these that they are special: DeepSeek's `<｜User｜>` is one.
+fn looks_special(token: &str) -> bool {
+    let inner = token
+        .strip_prefix('<')
+        .and_then(|rest| rest.strip_suffix('>'));
+    inner.is_some_and(|inner| {
+        ['|', '｜'].iter().any(|bar| {
+            inner.len() > 2 * bar.len_utf8() && inner.starts_with(*bar) && inner.ends_with(*bar)
+        })
+    })
+}
+
+fn normalized(encoder: &Tokenizer, text: &str) -> String {
+    let mut normal = NormalizedString::from(text);
+    let done = encoder
+        .get_normalizer()
+        .map_or(Ok(()), |normalizer| normalizer.normalize(&mut normal));
+    match done {
+        Ok(()) => normal.get().to_owned(),
+        Err(_) => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_of_structure_are_known_by_their_bars() {
+        for (token, expected) in [
+            ("<|im_end|>", true),
+            ("<｜User｜>", true),
+            ("<|>", false),
+            ("<||>", false),
+            ("<think>", false),
+            ("<tool_call>", false),
+            ("    ", false),
+        ] {
+            assert_eq!(looks_special(token), expected, "{token}");
+        }
+    }
+}

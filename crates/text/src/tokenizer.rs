@@ -1,0 +1,267 @@
+//! Text to token ids and back.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::pieces::Pieces;
+use super::spans;
+use super::special::{self, Marks, Markup};
+use super::{Detokenizer, GgufVocabulary, SpecialTokens, TextError, folder, gguf};
+use motet_core::TokenId;
+
+/// Words that each thread remembers. One takes 8 kB at most: 32 MB a thread, where somebody
+/// sends nothing but long words.
+const WORDS_KEPT: usize = 4096;
+
+/// Bytes of the pieces in which the tokens of a long text are counted.
+const PIECE_BYTES: usize = 32 << 10;
+
+/// A model's tokenizer. Cheap to clone, and shared by all its clones.
+///
+/// Encoding is the work of the `tokenizers` crate; decoding is a table look-up
+/// that gives what `tokenizers` would, except that malformed runs of byte tokens
+/// become U+FFFD character by character and not as a whole, so that text once
+/// given out stays as it was.
+///
+/// Each thread that encodes remembers up to four thousand words, some MB of them: encode
+/// on few threads.
+#[derive(Clone)]
+pub struct Tokenizer(Arc<Inner>);
+
+/// What a tokenizer is made of, wherever it came from.
+pub(super) struct Parts {
+    pub(super) encoder: tokenizers::Tokenizer,
+    pub(super) pieces: Pieces,
+    pub(super) begin: Option<TokenId>,
+    pub(super) ends: Vec<TokenId>,
+    /// Whether the begin token goes before a text; false where `encoder` does it.
+    pub(super) add_begin: bool,
+    /// Whether the first end token goes after a text; false where `encoder` does it.
+    pub(super) add_end: bool,
+}
+
+/// A tokenizer's parts, and what follows from them.
+struct Inner {
+    parts: Parts,
+    markup: Markup,
+    /// Most bytes of text that one token stands for.
+    token_bytes_max: usize,
+}
+
+impl Tokenizer {
+    /// Reads a folder as Hugging Face's `transformers` writes it: `tokenizer.json`
+    /// and, where they exist, the special tokens of `tokenizer_config.json` and
+    /// the end tokens of `generation_config.json`.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError`] naming the file, and the field where there is one.
+    pub fn from_folder(folder: &Path) -> Result<Self, TextError> {
+        folder::read_tokenizer(folder).map(Self::new)
+    }
+
+    /// Builds the tokenizer that a GGUF file describes: byte-level BPE (model
+    /// `gpt2`) or SentencePiece BPE (model `llama`).
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::Field`] naming the metadata key that is missing, makes no
+    /// sense, or names a tokenizer that is not known exactly.
+    pub fn from_gguf(vocabulary: &GgufVocabulary) -> Result<Self, TextError> {
+        gguf::build_tokenizer(vocabulary).map(Self::new)
+    }
+
+    /// The tokens of `text`. Special tokens spelled out in it are recognised.
+    ///
+    /// This takes about a second for a megabyte of prose, whatever its words are, and some
+    /// hundred bytes of memory for each byte: bound a text of a stranger's
+    /// ([`token_bytes_max`](Self::token_bytes_max)), and encode a long one on a thread for
+    /// blocking work. `Engine::tokenize` does both.
+    ///
+    /// With `special`, begin and end tokens are added as the model wants them; a
+    /// begin token is never doubled.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::Encode`] when the vocabulary cannot spell the text.
+    pub fn encode(&self, text: &str, special: bool) -> Result<Vec<TokenId>, TextError> {
+        let encoding = self.0.parts.encoder.encode_fast(text, special);
+        let encoding = encoding.map_err(|error| cannot_encode(text, &error))?;
+        let mut tokens = Vec::with_capacity(encoding.len() + 2);
+        if special && self.0.parts.add_begin {
+            tokens.extend(self.0.parts.begin);
+        }
+        tokens.extend_from_slice(encoding.get_ids());
+        if let Some(begin) = self.0.parts.begin
+            && special
+            && tokens.starts_with(&[begin, begin])
+        {
+            tokens.remove(0);
+        }
+        if special && self.0.parts.add_end {
+            tokens.extend(self.0.parts.ends.first());
+        }
+        Ok(tokens)
+    }
+
+    /// Refuses a long text that has more than twice `tokens_max` tokens, at the cost of so
+    /// many. Its pieces are tokenised one by one, cut anywhere: that makes some more tokens
+    /// at each cut, and not twice as many of all.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::TooManyTokens`], [`TextError::Encode`].
+    pub fn check_count(&self, text: &str, tokens_max: usize) -> Result<(), TextError> {
+        let refused_beyond = tokens_max.saturating_mul(2);
+        // A byte is one token at most, but for those that a tokenizer adds.
+        if text.len() <= refused_beyond.max(2 * PIECE_BYTES) {
+            return Ok(());
+        }
+        let (mut rest, mut count) = (text, 0);
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(rest.floor_char_boundary(PIECE_BYTES));
+            let encoding = self.0.parts.encoder.encode_fast(piece, false);
+            count += encoding
+                .map_err(|error| cannot_encode(piece, &error))?
+                .len();
+            if count > refused_beyond {
+                return Err(TextError::TooManyTokens { tokens_max });
+            }
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// The tokens of a rendered conversation. Special tokens at marks are text.
+    pub(super) fn encode_marked(
+        &self,
+        rendered: &str,
+        marks: &Marks,
+    ) -> Result<Vec<TokenId>, TextError> {
+        let (text, places) = marks.restore(rendered);
+        self.encode_unless_marked(&text, &places)
+    }
+
+    /// The tokens of a rendered conversation in which callers have spelled no special token.
+    pub(super) fn encode_unmarked(&self, rendered: &str) -> Result<Vec<TokenId>, TextError> {
+        if self
+            .0
+            .markup
+            .may_be_made_by_normalizer(&self.0.parts.encoder)
+        {
+            self.encode_unless_marked(rendered, &[])
+        } else {
+            self.encode(rendered, false)
+        }
+    }
+
+    fn encode_unless_marked(
+        &self,
+        text: &str,
+        places: &[usize],
+    ) -> Result<Vec<TokenId>, TextError> {
+        let tokens = special::encode(&self.0.parts.encoder, &self.0.markup, text, places);
+        tokens.map_err(|error| cannot_encode(text, &error))
+    }
+
+    /// The text of `tokens`, special ones spelled out.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::UnknownToken`].
+    pub fn decode(&self, tokens: &[TokenId]) -> Result<String, TextError> {
+        let mut detokenizer = Detokenizer::new(self, SpecialTokens::Keep);
+        let mut text = String::new();
+        for &token in tokens {
+            text.push_str(detokenizer.push(token)?);
+        }
+        text.push_str(detokenizer.finish());
+        Ok(text)
+    }
+
+    /// Token ids are below this. A model's own vocabulary may be padded beyond.
+    #[must_use]
+    pub fn vocab_size(&self) -> usize {
+        self.0.parts.pieces.len()
+    }
+
+    /// The id of the token that the vocabulary spells `token`.
+    #[must_use]
+    pub fn token_id(&self, token: &str) -> Option<TokenId> {
+        self.0.parts.encoder.token_to_id(token)
+    }
+
+    /// Whether the token steers the model and is no text: `<s>`, `<|im_end|>`.
+    #[must_use]
+    pub fn is_special(&self, token: TokenId) -> bool {
+        self.0.parts.pieces.is_special(token)
+    }
+
+    /// The token that begins a text, if the model has one.
+    #[must_use]
+    pub fn begin_token(&self) -> Option<TokenId> {
+        self.0.parts.begin
+    }
+
+    /// The tokens that end a text or a turn, the usual one first.
+    #[must_use]
+    pub fn end_tokens(&self) -> &[TokenId] {
+        &self.0.parts.ends
+    }
+
+    /// The bytes that a token stands for. They may be part of a character.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::UnknownToken`].
+    pub fn token_bytes(&self, token: TokenId) -> Result<&[u8], TextError> {
+        self.0.parts.pieces.get(token)
+    }
+
+    /// The most bytes of text that one token stands for: a text of more than so many times
+    /// as many bytes as a context has tokens does not fit. Where the tokenizer may shorten
+    /// text or drop some of it (Unicode normal forms, accents, runs of white space), it is
+    /// four times the longest token, and a text that shrinks by more is taken for too long.
+    #[must_use]
+    pub fn token_bytes_max(&self) -> usize {
+        self.0.token_bytes_max
+    }
+
+    pub(super) fn markup(&self) -> &Markup {
+        &self.0.markup
+    }
+
+    fn new(mut parts: Parts) -> Self {
+        let mut model = parts.encoder.get_model().clone();
+        model.resize_cache(WORDS_KEPT);
+        parts.encoder.with_model(model);
+        Self(Arc::new(Inner {
+            markup: Markup::new(&parts.encoder),
+            token_bytes_max: spans::token_bytes_max(&parts.encoder, &parts.pieces),
+            parts,
+        }))
+    }
+
+    /// Spaces that are no text at the beginning of one.
+    pub(super) fn leading_spaces(&self) -> usize {
+        self.0.parts.pieces.leading_spaces
+    }
+}
+
+fn cannot_encode(text: &str, error: &tokenizers::Error) -> TextError {
+    TextError::Encode {
+        bytes: text.len(),
+        what: error.to_string().into(),
+    }
+}
+
+impl fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("vocab_size", &self.vocab_size())
+            .field("begin_token", &self.begin_token())
+            .field("end_tokens", &self.end_tokens())
+            .finish_non_exhaustive()
+    }
+}

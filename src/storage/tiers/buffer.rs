@@ -1,0 +1,350 @@
+//! Memory for copies.
+//!
+//! Fresh memory is slow: the system clears each page when it is first touched, which
+//! costs several times what copying into it does. So buffers go back to a pool and are
+//! handed out again, warm. Buffers come from the system by themselves, page by page, and
+//! not from the allocator, so that what the pool frees leaves the process: an allocator
+//! may keep it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use memmap2::MmapMut;
+use tokio::time::Instant;
+
+use super::TierError;
+use motet_core::pager::footprint;
+use motet_sync::primitives::plant::{Plant, planted};
+use motet_sync::primitives::{Arc, Mutex, MutexGuard};
+
+/// What capacities are multiples of: a page of memory, on most systems.
+/// From this many bytes on the system is asked for large pages, if it has any to give:
+/// they are cleared faster.
+const LARGE_BYTES: usize = 2 << 20;
+
+/// Bytes of exactly the length that was asked for, at the start of a page. Goes back to
+/// its pool on drop.
+pub struct Buffer {
+    /// Taken on drop only.
+    memory: Option<MmapMut>,
+    bytes: usize,
+    pool: BufferPool,
+}
+
+/// Where buffers come from and go back to. Clones are the same pool.
+#[derive(Clone)]
+pub struct BufferPool {
+    shelf: Arc<Mutex<Shelf>>,
+}
+
+/// What a pool has at the moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    /// Bytes of buffers that are out, as capacities.
+    pub in_use_bytes: usize,
+    /// Bytes of memory that waits to be handed out again.
+    pub spare_bytes: usize,
+}
+
+/// What the clones of a pool share.
+struct Shelf {
+    /// By capacity; of each, that which was given back last is at the back.
+    spares: BTreeMap<usize, VecDeque<Spare>>,
+    stats: PoolStats,
+    spare_bytes_max: usize,
+}
+
+struct Spare {
+    memory: MmapMut,
+    since: Instant,
+}
+
+impl BufferPool {
+    /// A pool that holds at most `spare_bytes_max` bytes that nobody uses. A few times
+    /// the largest copy is enough: what is moving, and what was just dropped.
+    #[must_use]
+    pub fn new(spare_bytes_max: usize) -> Self {
+        let shelf = Shelf {
+            spares: BTreeMap::new(),
+            stats: PoolStats::default(),
+            spare_bytes_max,
+        };
+        Self {
+            shelf: Arc::new(Mutex::new(shelf)),
+        }
+    }
+
+    /// The memory that a buffer of `bytes` bytes takes: at least a page, and at most an
+    /// eighth more than it needs, so that there are few sizes and most find their like.
+    #[must_use]
+    pub fn capacity_bytes(bytes: usize) -> usize {
+        footprint::host_bytes(bytes)
+    }
+
+    /// A buffer of `bytes` bytes. What they are is arbitrary: whoever takes it writes
+    /// all of it.
+    ///
+    /// # Errors
+    ///
+    /// [`TierError::NoMemory`] when the system has none.
+    pub fn take(&self, bytes: usize) -> Result<Buffer, TierError> {
+        let capacity = Self::capacity_bytes(bytes);
+        let spare = self.shelf().take(capacity);
+        let memory = spare.map_or_else(|| fresh(capacity), Ok);
+        let memory = memory.map_err(|source| {
+            self.shelf().stats.in_use_bytes -= capacity;
+            TierError::NoMemory { bytes, source }
+        })?;
+        Ok(Buffer {
+            memory: Some(memory),
+            bytes,
+            pool: self.clone(),
+        })
+    }
+
+    /// Gives memory back to the system that nobody has used for `idle`.
+    pub fn trim(&self, idle: Duration) {
+        let now = Instant::now();
+        let freed = self.shelf().trim(|since| now - since >= idle);
+        drop(freed);
+    }
+
+    /// What there is at the moment.
+    #[must_use]
+    pub fn stats(&self) -> PoolStats {
+        self.shelf().stats
+    }
+
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        // Buffers are dropped while threads unwind, where another panic would abort; what
+        // one at the shelf could leave behind is a sum that is off.
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shelf {
+    /// Counts a buffer of this capacity as out, and hands out a spare if there is one.
+    fn take(&mut self, capacity: usize) -> Option<MmapMut> {
+        self.stats.in_use_bytes += capacity;
+        let alike = self.spares.get_mut(&capacity)?;
+        let spare = alike.pop_back()?;
+        self.stats.spare_bytes -= capacity;
+        Some(spare.memory)
+    }
+
+    /// Takes memory back, and answers with what there is no room for: freeing it takes
+    /// the system a while, for which nobody should wait at the shelf.
+    fn put(&mut self, memory: MmapMut) -> Vec<MmapMut> {
+        let capacity = memory.len();
+        if !planted(Plant::BufferTwoLocks) {
+            self.stats.in_use_bytes -= capacity;
+        }
+        if capacity > self.spare_bytes_max {
+            return vec![memory];
+        }
+        self.stats.spare_bytes += capacity;
+        self.spares.entry(capacity).or_default().push_back(Spare {
+            memory,
+            since: Instant::now(),
+        });
+        let mut freed = Vec::new();
+        while self.stats.spare_bytes > self.spare_bytes_max {
+            let oldest = self.spares.values().filter_map(VecDeque::front);
+            let since = oldest.map(|spare| spare.since).min();
+            let since = since.expect("bytes that are spare are those of a spare");
+            freed.extend(self.trim(|other| other == since));
+        }
+        freed
+    }
+
+    /// Takes out spares as long as the oldest of their capacity `may_go`.
+    fn trim(&mut self, may_go: impl Fn(Instant) -> bool) -> Vec<MmapMut> {
+        let mut freed = Vec::new();
+        self.spares.retain(|capacity, alike| {
+            while let Some(spare) = alike.pop_front_if(|spare| may_go(spare.since)) {
+                self.stats.spare_bytes -= capacity;
+                freed.push(spare.memory);
+            }
+            !alike.is_empty()
+        });
+        freed
+    }
+}
+
+impl Buffer {
+    /// The memory that it takes, which is more than its length.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        BufferPool::capacity_bytes(self.bytes)
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let memory = self.memory.as_ref();
+        &memory.expect("only drop takes it")[..self.bytes]
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let memory = self.memory.as_mut();
+        &mut memory.expect("only drop takes it")[..self.bytes]
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let memory = self.memory.take().expect("only drop takes it");
+        if planted(Plant::BufferTwoLocks) {
+            // Counts under two locks: what is taken between is not counted.
+            let in_use_bytes = self.pool.shelf().stats.in_use_bytes;
+            self.pool.shelf().stats.in_use_bytes = in_use_bytes - memory.len();
+        }
+        let freed = self.pool.shelf().put(memory);
+        drop(freed);
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes)", self.bytes)
+    }
+}
+
+impl fmt::Debug for BufferPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("BufferPool").field(&self.stats()).finish()
+    }
+}
+
+fn fresh(capacity: usize) -> std::io::Result<MmapMut> {
+    let memory = MmapMut::map_anon(capacity)?;
+    #[cfg(target_os = "linux")]
+    if capacity >= LARGE_BYTES {
+        // A wish: systems without large pages refuse it, and all goes on as before.
+        memory.advise(memmap2::Advice::HugePage).ok();
+    }
+    Ok(memory)
+}
+
+#[cfg(test)]
+mod tests {
+    use motet_core::pager::footprint::PAGE_BYTES;
+
+    use super::*;
+
+    #[test]
+    fn capacities_are_few_and_little_more_than_needed() {
+        let mut distinct = std::collections::BTreeSet::new();
+        for bytes in (0..1 << 22).step_by(1021) {
+            let capacity = BufferPool::capacity_bytes(bytes);
+            distinct.insert(capacity);
+            assert_eq!(capacity % PAGE_BYTES, 0);
+            let room = capacity.checked_sub(bytes).expect("enough");
+            assert!(room <= PAGE_BYTES + bytes / 8, "{bytes}: {capacity}");
+        }
+        assert!(distinct.len() < 8 * 11, "{}", distinct.len());
+    }
+
+    #[test]
+    fn buffers_are_of_the_length_that_was_asked_for_and_aligned() {
+        let pool = BufferPool::new(0);
+        for bytes in [0, 1, 4095, 4096, 4097, 1_000_000] {
+            let buffer = pool.take(bytes).unwrap();
+            assert_eq!(buffer.len(), bytes);
+            assert_eq!(buffer.as_ptr().align_offset(64), 0);
+            assert_eq!(pool.stats().in_use_bytes, buffer.capacity());
+        }
+        assert_eq!(pool.stats(), PoolStats::default());
+    }
+
+    #[test]
+    fn memory_is_used_again() {
+        let pool = BufferPool::new(1 << 20);
+        let mut buffer = pool.take(10_000).unwrap();
+        buffer.fill(7);
+        let at = buffer.as_ptr();
+        drop(buffer);
+        assert_eq!(pool.stats().spare_bytes, 12_288);
+
+        let other_size = pool.take(1).unwrap();
+        let again = pool.take(9_000).unwrap();
+        assert_eq!((again.as_ptr(), again.len()), (at, 9_000));
+        assert!(again.iter().all(|byte| *byte == 7), "nothing was cleared");
+        drop((other_size, again));
+        assert_eq!(pool.stats().in_use_bytes, 0);
+    }
+
+    #[test]
+    fn spares_are_bounded_and_the_oldest_go_first() {
+        let pool = BufferPool::new(4 * PAGE_BYTES);
+        let buffers: Vec<_> = (1..=3).map(|n| pool.take(n * PAGE_BYTES)).collect();
+        // Three pages come back last, and there is no room for what came before.
+        for buffer in buffers {
+            drop(buffer.unwrap());
+        }
+        assert_eq!(pool.stats().spare_bytes, 3 * PAGE_BYTES);
+        drop(pool.take(PAGE_BYTES).unwrap());
+        assert_eq!(pool.stats().spare_bytes, 4 * PAGE_BYTES);
+        drop(pool.take(5 * PAGE_BYTES).unwrap());
+        assert_eq!(
+            pool.stats().spare_bytes,
+            4 * PAGE_BYTES,
+            "too large to keep"
+        );
+    }
+
+    #[test]
+    fn trimming_frees_what_has_lain_idle() {
+        let pool = BufferPool::new(1 << 20);
+        drop(pool.take(10_000).unwrap());
+        std::thread::sleep(Duration::from_millis(20));
+        let (second, third) = (pool.take(5_000).unwrap(), pool.take(10_000).unwrap());
+        drop((second, third));
+        pool.trim(Duration::from_secs(60));
+        assert_eq!(pool.stats().spare_bytes, 8_192 + 12_288);
+        drop(pool.take(100_000).unwrap());
+        std::thread::sleep(Duration::from_millis(20));
+        drop(pool.take(10_000).unwrap());
+        pool.trim(Duration::from_millis(20));
+        assert_eq!(pool.stats().spare_bytes, 12_288);
+        pool.trim(Duration::ZERO);
+        assert_eq!(pool.stats(), PoolStats::default());
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_an_error() {
+        let pool = BufferPool::new(0);
+        for bytes in [usize::MAX, usize::MAX / 2, 1 << 60] {
+            let refused = pool.take(bytes);
+            assert!(matches!(refused, Err(TierError::NoMemory { .. })));
+        }
+        assert_eq!(pool.stats(), PoolStats::default());
+    }
+
+    #[test]
+    fn buffers_may_be_dropped_anywhere() {
+        let pool = BufferPool::new(1 << 20);
+        std::thread::scope(|threads| {
+            for thread in 0..4_u8 {
+                let pool = pool.clone();
+                threads.spawn(move || {
+                    for round in 1..200_usize {
+                        let mut buffer = pool.take(round * 37).unwrap();
+                        buffer.fill(thread);
+                        std::thread::yield_now();
+                        assert!(buffer.iter().all(|byte| *byte == thread));
+                    }
+                });
+            }
+        });
+        assert_eq!(pool.stats().in_use_bytes, 0);
+        assert!(pool.stats().spare_bytes <= 1 << 20);
+    }
+}

@@ -1,0 +1,322 @@
+//! What is found in a folder when it is opened.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustc_hash::FxHashSet;
+
+use super::header::MAGIC;
+use super::{DiskTier, Files, Kept, Label, PART, Recovered, SEGMENT, Stray, TierError};
+use motet_core::CopyId;
+use motet_core::pager::footprint;
+
+/// The file whose lock is the folder's.
+const LOCK: &str = "lock";
+
+/// The lock of a folder, which is ours until this is dropped.
+#[derive(Debug)]
+pub(super) struct FolderLock(File);
+
+/// What a file is by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Named {
+    /// The file of this number.
+    Segment(u64),
+    /// One of this number that was being written.
+    Part(u64),
+    /// One that ends like ours and is not numbered.
+    Misnamed,
+    /// Something else.
+    Other,
+}
+
+impl FolderLock {
+    /// Whether the folder at this path is the one that was locked. One that was removed and
+    /// made again is anybody's.
+    pub(super) fn holds(&self, files: &mut dyn Files, folder: &Path) -> io::Result<bool> {
+        files.is_locked(&folder.join(LOCK), &self.0)
+    }
+}
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        // To close the file is not enough where another thread is just starting a
+        // process: until that runs a program of its own, it has the file open too.
+        self.0.unlock().ok();
+    }
+}
+
+/// Makes the folder if need be, and locks it.
+pub(super) fn lock(files: &mut dyn Files, folder: &Path) -> Result<FolderLock, TierError> {
+    let path = folder.to_owned();
+    match files.create_folder(folder) {
+        Ok(()) => {}
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound => return Err(TierError::Missing { path }),
+            io::ErrorKind::NotADirectory => return Err(TierError::NotAFolder { path }),
+            // Where nothing can be made, the folder may be there all the same: the lock
+            // will tell.
+            io::ErrorKind::AlreadyExists | io::ErrorKind::ReadOnlyFilesystem => {}
+            _ => return Err(TierError::of_system(folder, error)),
+        },
+    }
+    let lock = folder.join(LOCK);
+    let locked = files.lock(&lock).map(FolderLock);
+    locked.map_err(|error| match error {
+        TryLockError::WouldBlock => TierError::Locked { path: lock },
+        TryLockError::Error(source) => match source.kind() {
+            io::ErrorKind::NotFound => TierError::Missing { path },
+            io::ErrorKind::NotADirectory => TierError::NotAFolder { path },
+            _ => TierError::of_system(&lock, source),
+        },
+    })
+}
+
+/// Locks a folder in which there is nothing, if there is one.
+pub(super) fn lock_empty(files: &mut dyn Files, folder: &Path) -> Option<FolderLock> {
+    let lock = folder.join(LOCK);
+    let mut there = files.list(folder).ok()?.into_iter();
+    let is_empty = there.all(|path| path == lock);
+    is_empty.then(|| files.lock(&lock).ok().map(FolderLock))?
+}
+
+/// What is to become of a file that is no copy.
+#[derive(Debug)]
+enum Fate {
+    /// It is ours, and of no use.
+    Goes(TierError),
+    /// It is not ours, or it is not known what it is.
+    Stays(TierError),
+    /// It is not there any more.
+    Gone,
+}
+
+impl DiskTier {
+    /// Looks at every file in the folder.
+    pub(super) fn recover(&mut self, first: CopyId) -> Result<Recovered, TierError> {
+        let listed = self.files.list(&self.folder);
+        let paths = listed.map_err(|source| TierError::of_system(&self.folder, source))?;
+        let mut recovered = Recovered {
+            exposed: self.exposed(),
+            ..Recovered::default()
+        };
+        let mut numbered = Vec::new();
+        for path in paths {
+            let fate = match named(&path) {
+                Named::Segment(number) => {
+                    numbered.push((number, path));
+                    continue;
+                }
+                Named::Part(number) => {
+                    self.taken.insert(number);
+                    let why = TierError::Unfinished { path: path.clone() };
+                    self.fate(&path, why, 0)
+                }
+                Named::Misnamed => {
+                    let why = TierError::damaged(&path, "it was renamed", "a number for a name");
+                    // Its name is no sign that a tier wrote it, so its begin has to be a whole
+                    // one.
+                    self.fate(&path, why, MAGIC.len())
+                }
+                Named::Other => continue,
+            };
+            self.seal_fate(path, fate, &mut recovered);
+        }
+        numbered.sort_unstable();
+        let found = self.read(numbered, &mut recovered);
+        self.keep(found, first, &mut recovered);
+        Ok(recovered)
+    }
+
+    /// The labels of the files that there is room for, newest first. A file without room is
+    /// passed over, and older ones that fit are kept. Files come oldest first.
+    fn read(&mut self, files: Vec<(u64, PathBuf)>, recovered: &mut Recovered) -> Vec<(u64, Label)> {
+        let label_bytes_max = self.limits.label_bytes_max;
+        let mut found: Vec<(u64, Label)> = Vec::new();
+        let mut states = FxHashSet::default();
+        let mut label_bytes = 0;
+        for (number, path) in files.into_iter().rev() {
+            let no_room = |bytes| no_label_room(bytes, label_bytes, label_bytes_max);
+            let admit = |tokens| {
+                let bytes = Label::host_bytes(tokens);
+                if bytes > label_bytes_max {
+                    return Err(no_room(bytes));
+                }
+                Ok(())
+            };
+            let why = match self.open_file(&path, number, admit) {
+                Ok((header, _)) => {
+                    let label = header.label;
+                    let bytes = Label::host_bytes(label.tokens.len());
+                    let state = (label.salt, label.before, label.start, label.beyond);
+                    if !states.insert((state, Arc::clone(&label.tokens))) {
+                        TierError::Twice { path: path.clone() }
+                    } else if bytes > label_bytes_max - label_bytes {
+                        no_room(bytes)
+                    } else {
+                        label_bytes += bytes;
+                        found.push((number, label));
+                        continue;
+                    }
+                }
+                Err(error) => error,
+            };
+            self.taken.insert(number);
+            let fate = match why {
+                TierError::Twice { .. } | TierError::NoRoom { .. } => Fate::Goes(why),
+                why => self.fate(&path, why, 0),
+            };
+            self.seal_fate(path, fate, recovered);
+        }
+        found
+    }
+
+    /// Keeps what the budget allows, the newest first: a file without room is passed over, and
+    /// older ones that fit are kept. Files come newest first.
+    fn keep(&mut self, files: Vec<(u64, Label)>, first: CopyId, recovered: &mut Recovered) {
+        self.next = files.first().map_or(0, |(last, _)| last.wrapping_add(1));
+        if self.next == 0 {
+            // Should numbers ever begin again, those of the files that are there are passed.
+            self.taken.extend(files.iter().map(|(number, _)| *number));
+        }
+        let mut kept = Vec::new();
+        for (number, label) in files {
+            let bytes = Self::bytes_taken(label.tokens.len(), label.bytes);
+            if bytes > self.limits.bytes_max.saturating_sub(self.used_bytes) {
+                let (path, error) = (self.path(number), self.no_room(bytes));
+                self.taken.insert(number);
+                self.seal_fate(path, Fate::Goes(error), recovered);
+                continue;
+            }
+            self.used_bytes += bytes;
+            kept.push((Kept { number, bytes }, label));
+        }
+        for (id, (kept, label)) in (first.0..).zip(kept.into_iter().rev()) {
+            self.copies.insert(CopyId(id), kept);
+            recovered.copies.push((CopyId(id), label));
+        }
+    }
+
+    /// Removes a file, or leaves it where it is, and notes why. One that stays counts, if it
+    /// may be ours.
+    fn seal_fate(&mut self, path: PathBuf, fate: Fate, recovered: &mut Recovered) {
+        let error = match fate {
+            Fate::Gone => return,
+            Fate::Goes(why) => match self.files.remove(&path) {
+                Ok(()) => return recovered.removed.push((path, why)),
+                Err(source) if source.kind() == io::ErrorKind::NotFound => return,
+                Err(source) => {
+                    let bytes = self.count_left(&path, recovered);
+                    let paths = vec![path.clone()];
+                    self.strays.push(Stray { paths, bytes });
+                    TierError::of_system(&path, source)
+                }
+            },
+            Fate::Stays(why) => {
+                if !matches!(why, TierError::Foreign { .. }) {
+                    self.count_left(&path, recovered);
+                }
+                why
+            }
+        };
+        recovered.left.push((path, error));
+    }
+
+    /// Counts a file that stays, as far as the system says how large it is.
+    fn count_left(&mut self, path: &Path, recovered: &mut Recovered) -> usize {
+        let bytes = self.files.bytes(path).unwrap_or(0);
+        let bytes = footprint::file_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
+        self.used_bytes = self.used_bytes.saturating_add(bytes);
+        recovered.left_bytes = recovered.left_bytes.saturating_add(bytes);
+        bytes
+    }
+
+    /// What becomes of a file that is not what it should be, and why. It is ours only with
+    /// `magic_bytes_min` bytes of the magic.
+    fn fate(&mut self, path: &Path, why: TierError, magic_bytes_min: usize) -> Fate {
+        if !why.is_of_the_file() && !matches!(why, TierError::Unfinished { .. }) {
+            return Fate::Stays(why);
+        }
+        match self.is_ours(path, magic_bytes_min) {
+            Ok(true) => Fate::Goes(why),
+            Ok(false) => Fate::Stays(TierError::Foreign {
+                path: path.to_owned(),
+            }),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Fate::Gone,
+            Err(source) => Fate::Stays(TierError::of_system(path, source)),
+        }
+    }
+
+    /// Whether a file begins like ours, as far as it goes, and goes as far as
+    /// `magic_bytes_min`. One of our names that was being written when the power failed may
+    /// have nothing in it.
+    fn is_ours(&mut self, path: &Path, magic_bytes_min: usize) -> io::Result<bool> {
+        let (mut file, bytes) = self.files.open(path)?;
+        let mut begin = [0; MAGIC.len()];
+        let length = begin
+            .len()
+            .min(usize::try_from(bytes).unwrap_or(usize::MAX));
+        file.read(&mut begin[..length])?;
+        Ok(length >= magic_bytes_min && begin[..length] == MAGIC[..length])
+    }
+
+    /// That others may use the folder.
+    pub(super) fn exposed(&mut self) -> Option<TierError> {
+        let others = self.files.others_may(&self.folder).ok()?;
+        (others != 0).then(|| TierError::Exposed {
+            path: self.folder.clone(),
+            mode: 0o700 | others,
+        })
+    }
+}
+
+fn no_label_room(bytes: usize, used_bytes: usize, bytes_max: usize) -> TierError {
+    TierError::NoRoom {
+        tier: "host memory for what is known of copies",
+        bytes,
+        used_bytes,
+        bytes_max,
+    }
+}
+
+fn named(path: &Path) -> Named {
+    let part = |of: Option<&std::ffi::OsStr>| of.and_then(|of| of.to_str()).map(str::to_owned);
+    let (stem, extension) = (part(path.file_stem()), part(path.extension()));
+    let number = stem.as_deref().and_then(number);
+    match (extension.as_deref(), number) {
+        (Some(SEGMENT), Some(number)) => Named::Segment(number),
+        (Some(PART), Some(number)) => Named::Part(number),
+        (Some(SEGMENT | PART), None) => Named::Misnamed,
+        _ => Named::Other,
+    }
+}
+
+/// The number that 16 lower-case hexadecimal digits are.
+fn number(stem: &str) -> Option<u64> {
+    let number = u64::from_str_radix(stem, 16).ok()?;
+    (format!("{number:016x}") == stem).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_numbered_files_are_taken_for_ours() {
+        let check = |name: &str, expected: Named| {
+            assert_eq!(named(&Path::new("/tier").join(name)), expected, "{name}");
+        };
+        check("000000000000001f.segment", Named::Segment(31));
+        check("000000000000001f.part", Named::Part(31));
+        check("000000000000001F.segment", Named::Misnamed);
+        check("1f.segment", Named::Misnamed);
+        check("+00000000000001f.segment", Named::Misnamed);
+        check("notes.part", Named::Misnamed);
+        check("notes.segment.txt", Named::Other);
+        check("segment", Named::Other);
+        check(".segment", Named::Other);
+        check(LOCK, Named::Other);
+    }
+}

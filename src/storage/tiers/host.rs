@@ -1,0 +1,75 @@
+//! Copies in memory.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::{Buffer, BufferPool, Tier, TierError};
+use motet_core::CopyId;
+use motet_core::pager::Label;
+
+/// The host tier: buffers, shared with whoever is reading them.
+///
+/// A copy that is removed while it is being read takes memory until that is over: the
+/// pool counts it ([`PoolStats::in_use_bytes`](super::PoolStats)), the tier does not.
+#[derive(Debug)]
+pub struct HostTier {
+    copies: FxHashMap<CopyId, Arc<Buffer>>,
+    used_bytes: usize,
+    bytes_max: usize,
+}
+
+impl HostTier {
+    /// An empty one that takes at most `bytes_max` bytes of memory.
+    #[must_use]
+    pub fn new(bytes_max: usize) -> Self {
+        Self {
+            copies: FxHashMap::default(),
+            used_bytes: 0,
+            bytes_max,
+        }
+    }
+
+    /// What a copy of `bytes` bytes takes of the budget.
+    #[must_use]
+    pub fn bytes_taken(bytes: usize) -> usize {
+        BufferPool::capacity_bytes(bytes)
+    }
+}
+
+impl Tier for HostTier {
+    fn store(&mut self, copy: CopyId, label: &Label, bytes: &Arc<Buffer>) -> Result<(), TierError> {
+        assert_eq!(bytes.len(), label.bytes, "a label is that of its bytes");
+        if self.copies.contains_key(&copy) {
+            return Ok(());
+        }
+        let needed = bytes.capacity();
+        if needed > self.bytes_max.saturating_sub(self.used_bytes) {
+            return Err(TierError::NoRoom {
+                tier: "the host tier",
+                bytes: needed,
+                used_bytes: self.used_bytes,
+                bytes_max: self.bytes_max,
+            });
+        }
+        self.used_bytes += needed;
+        self.copies.insert(copy, Arc::clone(bytes));
+        Ok(())
+    }
+
+    fn load(&mut self, copy: CopyId, _: &Label) -> Result<Arc<Buffer>, TierError> {
+        let bytes = self.copies.get(&copy);
+        bytes.map(Arc::clone).ok_or(TierError::Unknown(copy))
+    }
+
+    fn remove(&mut self, copy: CopyId) -> Result<(), TierError> {
+        if let Some(bytes) = self.copies.remove(&copy) {
+            self.used_bytes -= bytes.capacity();
+        }
+        Ok(())
+    }
+
+    fn used_bytes(&self) -> usize {
+        self.used_bytes
+    }
+}

@@ -1,0 +1,255 @@
+//! Eight bits for a number.
+//!
+//! Keys and values are planes of rows (tokens) and channels. A channel of a plane has a
+//! range of its own, keys above all: a few channels are large for every token. So each
+//! channel of each plane gets its own smallest value and step, and a number becomes the
+//! count of steps above the smallest: asymmetric quantisation per channel, which KIVI
+//! (Liu et al., 2024) found best for keys. Values are treated alike; at eight bits they
+//! can bear it.
+//!
+//! ```text
+//! each plane:  smallest    f32 of each channel
+//!              step        f32 of each channel
+//!              steps       u8, [rows, channels]
+//! ```
+//!
+//! A number comes back within half a step: the range of its channel / 510. To that comes
+//! the rounding of the arithmetic, which is in `f32`, and of what the result is kept in.
+//! What was encoded from decoded numbers is not always the same again: encode once.
+
+mod number;
+#[cfg(test)]
+mod tests;
+
+use half::{bf16, f16};
+
+use motet_model::{FloatKind, Floats};
+use number::{Number, TILE, Tile};
+
+/// Why numbers could not be encoded or decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PrecisionError {
+    /// The bytes are not those of whole planes, or not as many on both sides.
+    #[error("{full_bytes} bytes cannot be {eight_bytes} in eight bits a number")]
+    Length {
+        /// Bytes in full precision.
+        full_bytes: usize,
+        /// Bytes in eight bits a number.
+        eight_bytes: usize,
+    },
+    /// A channel has numbers that are not finite, or a range that is not.
+    #[error("the numbers have no finite range: expected finite numbers")]
+    NotFinite,
+}
+
+const STEPS: f32 = 255.0;
+/// To a number below 2^22 this adds what leaves its nearest whole number in the low bits.
+const WHOLE: f32 = 8_388_608.0;
+
+/// Planes of numbers, kept in eight bits each.
+#[derive(Clone, Copy, Debug)]
+pub struct EightBits(pub Floats);
+
+impl EightBits {
+    /// Bytes in eight bits a number of so many bytes in full precision; `None` unless
+    /// they are whole planes. Planes of very few rows get larger.
+    #[must_use]
+    pub fn eight_bytes(&self, full_bytes: usize) -> Option<usize> {
+        let (full, eight) = (self.full_plane_bytes()?, self.eight_plane_bytes()?);
+        if full == 0 {
+            return (full_bytes == 0).then_some(0);
+        }
+        let planes = full_bytes / full;
+        (planes * full == full_bytes).then_some(planes.checked_mul(eight)?)
+    }
+
+    /// Encodes all planes in `full`.
+    ///
+    /// # Errors
+    ///
+    /// [`PrecisionError`]; then what is in `eight` is of no use.
+    pub fn encode(&self, full: &[u8], eight: &mut [u8]) -> Result<(), PrecisionError> {
+        self.check_lengths(full.len(), eight.len())?;
+        let pairs = self.pairs(full.len());
+        let Some((full_bytes, eight_bytes)) = pairs else {
+            return Ok(());
+        };
+        let planes = full
+            .chunks_exact(full_bytes)
+            .zip(eight.chunks_exact_mut(eight_bytes));
+        for (full, eight) in planes {
+            match self.0.kind {
+                FloatKind::F32 => self.encode_plane::<f32>(full, eight)?,
+                FloatKind::F16 => self.encode_plane::<f16>(full, eight)?,
+                FloatKind::Bf16 => self.encode_plane::<bf16>(full, eight)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes all planes in `eight`.
+    ///
+    /// # Errors
+    ///
+    /// [`PrecisionError::Length`].
+    pub fn decode(&self, eight: &[u8], full: &mut [u8]) -> Result<(), PrecisionError> {
+        self.check_lengths(full.len(), eight.len())?;
+        let Some((full_bytes, eight_bytes)) = self.pairs(full.len()) else {
+            return Ok(());
+        };
+        let planes = full
+            .chunks_exact_mut(full_bytes)
+            .zip(eight.chunks_exact(eight_bytes));
+        for (full, eight) in planes {
+            match self.0.kind {
+                FloatKind::F32 => self.decode_plane::<f32>(eight, full),
+                FloatKind::F16 => self.decode_plane::<f16>(eight, full),
+                FloatKind::Bf16 => self.decode_plane::<bf16>(eight, full),
+            }
+        }
+        Ok(())
+    }
+
+    fn check_lengths(&self, full_bytes: usize, eight_bytes: usize) -> Result<(), PrecisionError> {
+        if self.eight_bytes(full_bytes) == Some(eight_bytes) {
+            return Ok(());
+        }
+        Err(PrecisionError::Length {
+            full_bytes,
+            eight_bytes,
+        })
+    }
+
+    /// Bytes of a plane, before and after, where there is something to do.
+    fn pairs(&self, full_bytes: usize) -> Option<(usize, usize)> {
+        let pair = (self.full_plane_bytes()?, self.eight_plane_bytes()?);
+        (full_bytes > 0).then_some(pair)
+    }
+
+    fn full_plane_bytes(&self) -> Option<usize> {
+        let number = match self.0.kind {
+            FloatKind::F32 => f32::BYTES,
+            FloatKind::F16 | FloatKind::Bf16 => f16::BYTES,
+        };
+        self.0
+            .rows
+            .checked_mul(self.0.channels)?
+            .checked_mul(number)
+    }
+
+    fn eight_plane_bytes(&self) -> Option<usize> {
+        let ranges = self.0.channels.checked_mul(2 * f32::BYTES)?;
+        self.0
+            .rows
+            .checked_mul(self.0.channels)?
+            .checked_add(ranges)
+    }
+
+    fn encode_plane<N: Number>(&self, full: &[u8], eight: &mut [u8]) -> Result<(), PrecisionError> {
+        let channels = self.0.channels;
+        let (ranges, steps) = eight.split_at_mut(2 * f32::BYTES * channels);
+        let (lows, widths) = ranges.split_at_mut(f32::BYTES * channels);
+        for from in (0..channels).step_by(TILE) {
+            let lanes = TILE.min(channels - from);
+            let rows = || {
+                let rows = full.chunks_exact(N::BYTES * channels);
+                rows.map(|row| &row[N::BYTES * from..][..N::BYTES * lanes])
+            };
+            let (low, high) = extremes::<N>(rows());
+            let width: Tile = std::array::from_fn(|lane| step_between(low[lane], high[lane]));
+            if width.iter().any(|width| !width.is_finite()) {
+                return Err(PrecisionError::NotFinite);
+            }
+            f32::write(&low, &mut lows[f32::BYTES * from..][..f32::BYTES * lanes]);
+            f32::write(
+                &width,
+                &mut widths[f32::BYTES * from..][..f32::BYTES * lanes],
+            );
+            let into = steps.chunks_exact_mut(channels);
+            let into = into.map(|row| &mut row[from..][..lanes]);
+            count_steps::<N>(rows(), &low, &width, into);
+        }
+        Ok(())
+    }
+
+    fn decode_plane<N: Number>(&self, eight: &[u8], full: &mut [u8]) {
+        let channels = self.0.channels;
+        let (ranges, steps) = eight.split_at(2 * f32::BYTES * channels);
+        let (lows, widths) = ranges.split_at(f32::BYTES * channels);
+        for from in (0..channels).step_by(TILE) {
+            let lanes = TILE.min(channels - from);
+            let (mut low, mut width) = ([0.0; TILE], [0.0; TILE]);
+            f32::read(&lows[f32::BYTES * from..][..f32::BYTES * lanes], &mut low);
+            f32::read(
+                &widths[f32::BYTES * from..][..f32::BYTES * lanes],
+                &mut width,
+            );
+            let rows = steps.chunks_exact(channels);
+            for (row, into) in rows.zip(full.chunks_exact_mut(N::BYTES * channels)) {
+                let mut steps = [0; TILE];
+                steps[..lanes].copy_from_slice(&row[from..][..lanes]);
+                let mut numbers = [0.0; TILE];
+                for lane in 0..TILE {
+                    numbers[lane] = low[lane] + width[lane] * f32::from(steps[lane]);
+                }
+                N::write(&numbers, &mut into[N::BYTES * from..][..N::BYTES * lanes]);
+            }
+        }
+    }
+}
+
+/// The smallest and the largest number of each channel. Where one is not finite, neither
+/// is the largest.
+fn extremes<'a, N: Number>(rows: impl Iterator<Item = &'a [u8]>) -> (Tile, Tile) {
+    let (mut low, mut high) = ([f32::INFINITY; TILE], [f32::NEG_INFINITY; TILE]);
+    let (mut poison, mut numbers) = ([0.0; TILE], [0.0; TILE]);
+    for row in rows {
+        N::read(row, &mut numbers);
+        for lane in 0..TILE {
+            let number = numbers[lane];
+            low[lane] = if number < low[lane] {
+                number
+            } else {
+                low[lane]
+            };
+            high[lane] = if number > high[lane] {
+                number
+            } else {
+                high[lane]
+            };
+            // Not a number, where the number is not finite: comparisons would miss it.
+            poison[lane] += number * 0.0;
+        }
+    }
+    for lane in 0..TILE {
+        high[lane] += poison[lane];
+    }
+    (low, high)
+}
+
+/// Zero where nothing lies between; not finite where the range is not.
+fn step_between(low: f32, high: f32) -> f32 {
+    let step = (high - low) / STEPS;
+    // Its inverse would overflow. To count as constant costs an error below 1e-35.
+    if step < f32::MIN_POSITIVE { 0.0 } else { step }
+}
+
+fn count_steps<'a, 'b, N: Number>(
+    rows: impl Iterator<Item = &'a [u8]>,
+    low: &Tile,
+    width: &Tile,
+    into: impl Iterator<Item = &'b mut [u8]>,
+) {
+    let inverse = width.map(|width| if width > 0.0 { 1.0 / width } else { 0.0 });
+    let mut numbers = *low;
+    for (row, into) in rows.zip(into) {
+        N::read(row, &mut numbers);
+        let mut steps = [0; TILE];
+        for lane in 0..TILE {
+            let count = (numbers[lane] - low[lane]) * inverse[lane];
+            steps[lane] = (count + WHOLE).to_bits() as u8;
+        }
+        into.copy_from_slice(&steps[..into.len()]);
+    }
+}
