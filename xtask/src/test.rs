@@ -44,7 +44,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "clippy, mlx", quick: true, environment: &[],
         cargo: &["clippy", "--workspace", "--all-targets", "--features", "mlx", "--", "-D", "warnings"] },
     Stage { name: "documentation", quick: false, environment: &[("RUSTDOCFLAGS", "-D warnings")],
-        cargo: &["doc", "--no-deps", "--workspace", "--exclude", "motet-mlx"] },
+        cargo: &["doc", "--no-deps", "-p", "motet", "-p", "motet-sync", "-p", "motet-core", "-p", "motet-model", "-p", "motet-text", "-p", "motet-weights", "-p", "motet-kernels"] },
     Stage { name: "documentation, mlx", quick: false, environment: &[("RUSTDOCFLAGS", "-D warnings")],
         cargo: &["doc", "--no-deps", "--package", "motet", "--package", "motet-mlx", "--features", "motet/mlx"] },
     Stage { name: "tests", quick: true, environment: &[],

@@ -87,7 +87,7 @@ pub struct UserView {
     pub waiting_tokens: usize,
     /// How long the one that has waited longest is in the queue.
     pub longest_wait: Duration,
-    /// The service that it has had: see [`fair`](motet_core::scheduler::fair).
+    /// The service that it has had: see [`fair`](crate::scheduler::fair).
     pub service: f64,
 }
 

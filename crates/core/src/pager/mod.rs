@@ -4,7 +4,7 @@
 //! outside the device: immutable, and found by [what it is the state of](index.rs), so
 //! that nothing which happens in the trie changes it. The core knows in which tiers each
 //! copy is, keeps the tiers within their bytes, and decides what moves when; it deals in
-//! names and byte counts. Threads of their own copy the bytes ([`carrier`]), and tell it
+//! names and byte counts. Threads of their own copy the bytes (the engine's `storage`), and tell it
 //! when they have.
 //!
 //! | file | what happens there |
@@ -17,9 +17,7 @@
 //! | `ledger.rs`, `recover.rs` | a core that panics is replaced by one that knows as much |
 //! | `inspect.rs` | the copies that count, for those who watch |
 //! | `index.rs` | which copies hold the state of which tokens |
-//! | [`tiers`] | host memory and disk |
-//! | [`carrier`] | the copy threads |
-//! | `simulated.rs` | tasks in their place, where there are to be no threads |
+//! | [`footprint`] | bytes that a copy takes of a tier's budget |
 //!
 //! **Nothing waits for a copy but who wants it.** The device hands over and takes in
 //! handles only; a segment that leaves stays on the device, and of use there, until its

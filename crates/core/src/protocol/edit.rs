@@ -64,7 +64,7 @@ pub enum Edit {
         by: SegmentId,
     },
     /// Tokens are taken out of a slot, and what follows them moves in: see
-    /// [`Model::remove`].
+    /// `Model::remove`.
     Remove {
         /// The slot.
         slot: SlotId,

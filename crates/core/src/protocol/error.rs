@@ -91,9 +91,9 @@ pub enum GenerateError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Deadline {
-    /// [`Request::start_by`].
+    /// `Request::start_by`.
     Start,
-    /// [`Request::finish_by`].
+    /// `Request::finish_by`.
     Finish,
 }
 

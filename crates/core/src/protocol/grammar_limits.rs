@@ -51,7 +51,7 @@ pub struct GrammarLimits {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{bound} is {found}; expected at most {limit}")]
 pub struct GrammarBound {
-    /// The setting, as [`GrammarLimits`] spells it, or the constant of [`GrammarSource`](motet_text::grammar::GrammarSource).
+    /// The setting, as [`GrammarLimits`] spells it, or the constant of `GrammarSource`.
     pub bound: &'static str,
     /// What it is set to.
     pub limit: u64,

@@ -6,7 +6,7 @@ use crate::cache::Miss;
 
 /// The class of a request. A higher class starts before a lower one and may take its
 /// place; a class in which a request waits long has turns
-/// ([`ageing`](motet_core::config::SchedulerConfig::ageing)), and keeps its place in them.
+/// ([`ageing`](crate::config::SchedulerConfig::ageing)), and keeps its place in them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
     /// Work that nobody waits for: batch jobs.

@@ -190,7 +190,7 @@ impl DrawSpec {
     /// Most alternatives whose log probabilities are given for a token, as at OpenAI.
     pub const LOGPROBS_MAX: usize = 20;
 
-    /// Whether it wants anything at all; otherwise draws are [plain](super::Drawing::plain),
+    /// Whether it wants anything at all; otherwise draws are plain,
     /// unless there are penalties.
     #[must_use]
     pub fn is_empty(&self) -> bool {

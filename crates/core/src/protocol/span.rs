@@ -12,7 +12,7 @@ pub enum Want {
     Nothing,
     /// One token drawn from the logits of the last row. This is what is known of the
     /// draw when the step is launched; the rest comes with its
-    /// [`Drawing`](super::sampling::Drawing).
+    /// `Drawing`.
     Token(Draw),
     /// The logits of every row, on the host. For evaluation and tests; costs
     /// `rows * vocabulary * 4` bytes.

@@ -3,19 +3,19 @@
 //!
 //! Three loops over threads:
 //!
-//! 1. [`rotate`]: queries are rotated (and scaled) into scratch memory, new keys
+//! 1. `rotate`: queries are rotated (and scaled) into scratch memory, new keys
 //!    and values into each span's tail.
-//! 2. [`run`](item::run): the [plan]'s items, each a block of queries over a range
+//! 2. `run`: the plan's items, each a block of queries over a range
 //!    of keys, by online softmax (Milakov and Gimelshein 2018; FlashAttention,
 //!    Dao et al. 2022). Rows of all spans that share segments are stacked, so that
 //!    shared keys are read once (as in Hydragen and ChunkAttention). Pairs that the
 //!    mask hides are not computed, except where a block of keys crosses its edge.
-//! 3. [`merge`]: where several items worked for a row, their results are merged by
+//! 3. `merge`: where several items worked for a row, their results are merged by
 //!    log-sum-exp.
 //!
-//! Two inner kernels do the products. [`few`]: one to `LANES / 2` queries, keys
+//! Two inner kernels do the products. `few`: one to `LANES / 2` queries, keys
 //! are read row by row as they lie; this is decoding, and limited by memory.
-//! [`many`]: queries side by side in the lanes of a vector, a key's numbers
+//! `many`: queries side by side in the lanes of a vector, a key's numbers
 //! broadcast, so that nothing of the keys is ever transposed and the softmax needs
 //! no horizontal operation.
 //!

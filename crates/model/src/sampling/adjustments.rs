@@ -10,7 +10,7 @@
 ///
 /// In single precision that gives the very numbers that
 /// [`Drawing::from_logits`](super::Drawing::from_logits) draws from, so that
-/// [`Draw::from_logits`](motet_core::protocol::Draw::from_logits) of them is the same token, for rows
+/// [`sample_row`](super::sample_row) of them is the same token, for rows
 /// that have a finite logit left. All three are as long as the row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adjustments {
