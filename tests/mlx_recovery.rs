@@ -123,8 +123,9 @@ async fn check(kills: u64, output_tokens: usize) {
     assert!(killed.brought == 0 && copied.brought > 0);
     let again = |run: &Run| run.evaluated - undisturbed.evaluated;
     let (copied, killed) = (again(&copied), again(&killed));
+    // How much less depends on how far the copies were when the device was killed.
     assert!(
-        copied * 2 < killed,
+        copied < killed,
         "{copied} tokens again, {killed} without copies"
     );
 }
