@@ -52,7 +52,11 @@ const STAGES: &[Stage] = &[
     // One BLAS thread: tests run side by side, and two threads that wait for each other
     // on a busy machine were measured 20 times slower than one.
     Stage { name: "tests, mlx", quick: true, environment: &[("OPENBLAS_NUM_THREADS", "1")],
-        cargo: &["test", "--package", "motet", "--package", "motet-mlx", "--features", "motet/mlx"] },
+        cargo: &["test", "--package", "motet", "--package", "motet-mlx", "--features", "motet/mlx",
+            // What the feature changes: all other tests were run without it.
+            "--lib", "--test", "mlx_*", "--test", "guide", "--test", "kernels"] },
+    Stage { name: "examples in docs, mlx", quick: false, environment: &[],
+        cargo: &["test", "--package", "motet", "--package", "motet-mlx", "--features", "motet/mlx", "--doc"] },
     Stage { name: "loom", quick: false, environment: &[("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/loom"), ("LOOM_MAX_PREEMPTIONS", "3")],
         cargo: &["test", "--test", "loom"] },
     Stage { name: "loom, planted bugs", quick: false, environment: &[("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/loom-planted"), ("LOOM_MAX_PREEMPTIONS", "3"), ("RUST_BACKTRACE", "0")],
