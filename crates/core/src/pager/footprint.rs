@@ -16,7 +16,7 @@ pub const FILE_HEADER_BYTES: usize = 144;
 pub fn host_bytes(bytes: usize) -> usize {
     let pages = bytes.div_ceil(PAGE_BYTES).max(1);
     let step = (pages.next_power_of_two() / 16).max(1);
-    // What overflows is more than there is, and so is half of all addresses.
+    // A size that overflows is more than any machine has, and so is half of the address space.
     let bytes = pages.next_multiple_of(step).checked_mul(PAGE_BYTES);
     bytes.unwrap_or(usize::MAX).min(isize::MAX as usize)
 }

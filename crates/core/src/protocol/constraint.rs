@@ -7,7 +7,7 @@ use std::task::Waker;
 use super::{GrammarError, TokenMask};
 use crate::TokenId;
 
-/// What the output of a request must follow, such as a compiled grammar.
+/// A rule that the output of a request must follow, such as a compiled grammar.
 pub trait TokenConstraint: Debug + Send + Sync {
     /// The same constraint for one sequence, whose walk lasts as long as the sequence,
     /// whatever slots it has.

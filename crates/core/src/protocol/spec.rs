@@ -222,6 +222,7 @@ pub fn tail_capacity(tokens: usize, block_tokens: usize) -> usize {
 
 impl ModelSpec {
     /// A model of one layer of each kind, whose state weighs a byte each: for tests.
+    #[doc(hidden)]
     #[must_use]
     pub fn of_kinds(kinds: &[LayerKind]) -> Self {
         let group = |kind: &LayerKind| LayerGroup {
