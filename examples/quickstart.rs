@@ -29,13 +29,13 @@ async fn main() -> anyhow::Result<()> {
 /// The first argument, or the model that `cargo xtask setup` fetched.
 fn model_path() -> anyhow::Result<std::path::PathBuf> {
     let named = std::env::args_os().nth(1);
-    let fetched = || {
+    let downloaded = || {
         let folder = std::env::var_os("MOTET_MODEL_DIR")?;
         Some(std::path::Path::new(&folder).join("smollm2-135m-instruct.gguf"))
     };
     named
         .map(Into::into)
         .or_else(|| std::env::var_os("MOTET_MODEL").map(Into::into))
-        .or_else(fetched)
+        .or_else(downloaded)
         .ok_or_else(|| anyhow::anyhow!("name a model, or run `cargo xtask setup` first"))
 }

@@ -1,34 +1,34 @@
 //! The house never holds more than it may, and loses no place.
 
 use motet::UserId;
-use motet_sync::admission::{Admission, Refusal};
-use motet_sync::primitives::plant::Plant;
+use motet_sync::admission::{Admission, AdmissionError};
+use motet_sync::primitives::inject::InjectedBug;
 
 use crate::world::{Guarded, model, thread};
 
 /// Who is inside alone does not find the house as those left it who were.
-const OF_PLACES: [Plant; 3] = [
-    Plant::AdmissionInTwoSteps,
-    Plant::AdmissionEnterAcquire,
-    Plant::AdmissionLeaveRelease,
+const ADMISSION_BUGS: [InjectedBug; 3] = [
+    InjectedBug::AdmissionInTwoSteps,
+    InjectedBug::AdmissionEnterAcquire,
+    InjectedBug::AdmissionLeaveRelease,
 ];
 
 /// There are no limits for single users here.
 const USER: UserId = UserId(1);
 
 #[test]
-fn the_bound_holds_for_callers_at_the_same_moment() {
-    model("two submits at a bound of one", &OF_PLACES, || {
+fn bound_holds_for_concurrent_callers() {
+    model("two submits at a bound of one", &ADMISSION_BUGS, || {
         let admission = Admission::new(1, 1);
-        let house = Guarded::new(0);
+        let inside_state = Guarded::new(0);
         let callers: Vec<_> = (0..2)
             .map(|_| {
-                let (admission, house) = (admission.clone(), house.clone());
+                let (admission, inside_state) = (admission.clone(), inside_state.clone());
                 thread::spawn(move || {
                     let permit = admission.enter(USER);
                     if permit.is_ok() {
                         // Alone inside.
-                        house.write(house.read() + 1);
+                        inside_state.write(inside_state.read() + 1);
                     }
                     permit.is_ok()
                 })
@@ -39,28 +39,28 @@ fn the_bound_holds_for_callers_at_the_same_moment() {
             .filter_map(|c| c.join().unwrap().then_some(()));
         let entered = entered.count();
         assert!(entered >= 1, "a free place is given to somebody");
-        assert_eq!(house.read(), entered, "each found what was left");
+        assert_eq!(inside_state.read(), entered, "each found what was left");
         assert_eq!(admission.inside(), 0, "every place was given back");
     });
 }
 
 /// One caller wants two places, another one, and there are two.
 #[test]
-fn a_group_gets_all_its_places_or_none() {
+fn group_gets_all_its_permits_or_none() {
     model(
         "a submit of two against a submit of one",
-        &OF_PLACES,
+        &ADMISSION_BUGS,
         || {
             let admission = Admission::new(2, 0);
-            let house = Guarded::new(());
-            let enter = |places: usize| {
-                let (admission, house) = (admission.clone(), house.clone());
+            let inside_state = Guarded::new(());
+            let enter = |requests: usize| {
+                let (admission, inside_state) = (admission.clone(), inside_state.clone());
                 move || {
-                    let permits = admission.enter_all(USER, places);
+                    let permits = admission.enter_all(USER, requests);
                     if let Ok(permits) = &permits {
-                        assert_eq!(permits.len(), places);
+                        assert_eq!(permits.len(), requests);
                         // Together they would be three.
-                        house.write(());
+                        inside_state.write(());
                     }
                     permits.is_ok()
                 }
@@ -76,44 +76,48 @@ fn a_group_gets_all_its_places_or_none() {
 
 /// Two prompts claim their tokens; one gets its slot, the other leaves.
 #[test]
-fn the_bound_of_tokens_holds_and_none_is_lost() {
-    model("two claims at a bound of one prompt", &OF_PLACES, || {
-        let admission = Admission::new(2, 3);
-        let waiting = Guarded::new(());
-        let claim = |starts: bool| {
-            let (admission, waiting) = (admission.clone(), waiting.clone());
-            move || {
-                let mut permit = admission.enter(USER).expect("there is a place for both");
-                let claimed = permit.claim(2);
-                if claimed.is_ok() {
-                    // Alone.
-                    waiting.write(());
-                    if starts {
-                        permit.started();
+fn token_bound_holds_and_no_token_is_lost() {
+    model(
+        "two claims at a bound of one prompt",
+        &ADMISSION_BUGS,
+        || {
+            let admission = Admission::new(2, 3);
+            let waiting = Guarded::new(());
+            let claim = |starts: bool| {
+                let (admission, waiting) = (admission.clone(), waiting.clone());
+                move || {
+                    let mut permit = admission.enter(USER).expect("there is a place for both");
+                    let claimed = permit.claim(2);
+                    if claimed.is_ok() {
+                        // Alone.
+                        waiting.write(());
+                        if starts {
+                            permit.started();
+                        }
                     }
+                    claimed
                 }
-                claimed
+            };
+            let leaves = thread::spawn(claim(false));
+            let starts = claim(true)();
+            let leaves = leaves.join().unwrap();
+            for rejected in [starts, leaves].into_iter().filter_map(Result::err) {
+                assert_eq!(rejected, AdmissionError::Tokens { excess: 1 });
             }
-        };
-        let leaves = thread::spawn(claim(false));
-        let starts = claim(true)();
-        let leaves = leaves.join().unwrap();
-        for refused in [starts, leaves].into_iter().filter_map(Result::err) {
-            assert_eq!(refused, Refusal::Tokens { excess: 1 });
-        }
-        assert!(starts.is_ok() || leaves.is_ok(), "somebody is let in");
-        assert_eq!(admission.waiting_tokens(), 0, "every token was given back");
-        assert_eq!(admission.inside(), 0, "and every place");
-    });
+            assert!(starts.is_ok() || leaves.is_ok(), "somebody is let in");
+            assert_eq!(admission.waiting_tokens(), 0, "every token was given back");
+            assert_eq!(admission.inside(), 0, "and every place");
+        },
+    );
 }
 
 /// A drain shuts the gate and waits for nobody to be inside; a submit comes late.
 #[test]
-fn nobody_enters_after_the_gate_is_shut() {
+fn no_request_enters_after_the_gate_is_shut() {
     let finds = [
-        Plant::AdmissionInTwoSteps,
-        Plant::AdmissionLeaveRelease,
-        Plant::AdmissionInsideAcquire,
+        InjectedBug::AdmissionInTwoSteps,
+        InjectedBug::AdmissionLeaveRelease,
+        InjectedBug::AdmissionInsideAcquire,
     ];
     model("shutdown drain against a late submit", &finds, || {
         let admission = Admission::new(2, 0);
@@ -122,7 +126,7 @@ fn nobody_enters_after_the_gate_is_shut() {
             let (admission, is_open) = (admission.clone(), is_open.clone());
             thread::spawn(move || {
                 if let Ok(_permit) = admission.enter(USER) {
-                    assert!(is_open.read(), "inside a closed house");
+                    assert!(is_open.read(), "inside a closed engine");
                 }
             })
         };
@@ -131,20 +135,20 @@ fn nobody_enters_after_the_gate_is_shut() {
             is_open.write(false);
         }
         caller.join().unwrap();
-        assert_eq!(admission.enter(USER).map(drop), Err(Refusal::Shut));
-        assert_eq!(admission.inside(), 0, "the house is empty in the end");
+        assert_eq!(admission.enter(USER).map(drop), Err(AdmissionError::Shut));
+        assert_eq!(admission.inside(), 0, "the engine is empty in the end");
         assert!(admission.is_shut());
     });
 }
 
 #[test]
 #[cfg_attr(motet_loom, ignore = "nobody else is there")]
-fn a_prompt_that_is_too_long_waits_alone() {
+fn too_long_prompt_waits_alone() {
     let admission = Admission::new(3, 10);
     let mut long = admission.enter(USER).unwrap();
     assert_eq!(long.claim(1_000), Ok(()), "no other waits");
     let mut short = admission.enter(USER).unwrap();
-    assert_eq!(short.claim(1), Err(Refusal::Tokens { excess: 991 }));
+    assert_eq!(short.claim(1), Err(AdmissionError::Tokens { excess: 991 }));
     long.started();
     assert_eq!(short.claim(1), Ok(()));
     assert_eq!((admission.inside(), admission.waiting_tokens()), (2, 1));

@@ -1,7 +1,7 @@
 //! Memory for copies: what is out and what is spare add up, whoever gives back last.
 
 use motet::storage::tiers::{BufferPool, PoolStats};
-use motet_sync::primitives::plant::Plant;
+use motet_sync::primitives::inject::InjectedBug;
 
 use crate::world::{model, thread};
 
@@ -10,8 +10,8 @@ const PAGE: usize = 4096;
 
 /// The pager frees a copy while a thread makes another.
 #[test]
-fn bytes_that_are_out_are_counted_once() {
-    let finds = [Plant::BufferTwoLocks, Plant::LockOrdersNothing];
+fn bytes_in_use_are_counted_once() {
+    let finds = [InjectedBug::BufferTwoLocks, InjectedBug::LockOrdersNothing];
     model("a buffer is given back while one is taken", &finds, || {
         let pool = BufferPool::new(PAGE);
         let copy = pool.take(1).expect("memory");
@@ -27,7 +27,7 @@ fn bytes_that_are_out_are_counted_once() {
         copies.join().unwrap();
         let at_rest = PoolStats {
             in_use_bytes: 0,
-            spare_bytes: PAGE,
+            idle_bytes: PAGE,
         };
         assert_eq!(pool.stats(), at_rest, "one page is kept");
     });

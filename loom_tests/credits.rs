@@ -1,16 +1,16 @@
 //! A sequence that pauses and a reader that catches up: whoever is last wakes it.
 
 use motet_sync::credits::Credits;
-use motet_sync::primitives::plant::Plant;
+use motet_sync::primitives::inject::InjectedBug;
 
 use crate::world::{Guarded, model, mpsc, thread};
 
 /// The reader takes the last token that is to be had while the scheduler pauses.
 #[test]
-fn no_wake_up_is_lost() {
+fn no_wakeup_is_lost() {
     model(
         "pause against read",
-        &[Plant::CreditsPauseInTwoSteps],
+        &[InjectedBug::CreditsPauseInTwoSteps],
         || {
             let credits = Credits::new(1);
             credits.sent();
@@ -29,8 +29,8 @@ fn no_wake_up_is_lost() {
 
 /// Tokens that were under way come after the pause; the reader goes on reading.
 #[test]
-fn late_tokens_and_the_pause_are_told_apart() {
-    let finds = [Plant::CreditsPauseInTwoSteps];
+fn late_tokens_are_distinguished_from_the_pause() {
+    let finds = [InjectedBug::CreditsPauseInTwoSteps];
     model("pause and a late token against two reads", &finds, || {
         let credits = Credits::new(2);
         credits.sent();
@@ -56,8 +56,11 @@ fn late_tokens_and_the_pause_are_told_apart() {
 /// There is one place for what is sent. The scheduler uses it again when it does not pause, or
 /// is woken.
 #[test]
-fn what_was_read_is_free_for_the_next() {
-    let finds = [Plant::CreditsPauseInTwoSteps, Plant::CreditsReadRelease];
+fn read_buffer_is_free_for_the_next_token() {
+    let finds = [
+        InjectedBug::CreditsPauseInTwoSteps,
+        InjectedBug::CreditsReadRelease,
+    ];
     model("a place for one token against its reader", &finds, || {
         send_twice(false);
     });
@@ -66,8 +69,11 @@ fn what_was_read_is_free_for_the_next() {
 /// As before, but the scheduler comes to it when the token was read: loom does not look at that
 /// by itself, since the reader has looked at the word as well by then.
 #[test]
-fn what_was_read_before_is_free_for_the_next() {
-    let finds = [Plant::CreditsReadRelease, Plant::CreditsPauseAcquire];
+fn buffer_read_earlier_is_free_for_the_next_token() {
+    let finds = [
+        InjectedBug::CreditsReadRelease,
+        InjectedBug::CreditsPauseAcquire,
+    ];
     model("a place for one token after its reader", &finds, || {
         send_twice(true);
     });
@@ -75,20 +81,20 @@ fn what_was_read_before_is_free_for_the_next() {
 
 fn send_twice(is_late: bool) {
     let credits = Credits::new(1);
-    let place = Guarded::new(0);
+    let buffer = Guarded::new(0);
     let (send, sent) = mpsc::channel();
     let (wake, woken) = mpsc::channel();
     let reader = {
-        let (credits, place) = (credits.clone(), place.clone());
+        let (credits, buffer) = (credits.clone(), buffer.clone());
         thread::spawn(move || {
             sent.recv().expect("a token comes");
-            let token = place.read();
+            let token = buffer.read();
             wake.send(credits.read()).ok();
             token
         })
     };
     credits.sent();
-    place.write(1);
+    buffer.write(1);
     send.send(()).expect("the reader listens");
     if is_late {
         thread::yield_now();
@@ -97,6 +103,6 @@ fn send_twice(is_late: bool) {
         let wakes = woken.recv().expect("the reader lives");
         assert!(wakes, "who paused is woken");
     }
-    place.write(2);
+    buffer.write(2);
     assert_eq!(reader.join().unwrap(), 1, "the first");
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use motet_sync::heartbeat::{Heartbeat, Pulse};
-use motet_sync::primitives::plant::Plant;
+use motet_sync::primitives::inject::InjectedBug;
 
 use crate::world::{Guarded, model, thread};
 
@@ -19,28 +19,28 @@ fn working(since: u64) -> Pulse {
 #[test]
 fn a_device_with_work_never_looks_idle() {
     let finds = [
-        Plant::HeartbeatInTwoSteps,
-        Plant::HeartbeatRelease,
-        Plant::HeartbeatAcquire,
+        InjectedBug::HeartbeatInTwoSteps,
+        InjectedBug::HeartbeatRelease,
+        InjectedBug::HeartbeatAcquire,
     ];
     model("a step lands against a look at health", &finds, || {
         let heartbeat = Heartbeat::new();
         heartbeat.work_sent(at(1));
         heartbeat.work_sent(at(2));
-        let landed = Guarded::new(0);
-        let looker = {
-            let (heartbeat, landed) = (heartbeat.clone(), landed.clone());
+        let finished = Guarded::new(0);
+        let reader = {
+            let (heartbeat, finished) = (heartbeat.clone(), finished.clone());
             thread::spawn(move || {
                 let seen = heartbeat.pulse();
                 if seen == working(7) {
-                    assert_eq!(landed.read(), 1, "what came before");
+                    assert_eq!(finished.read(), 1, "what came before");
                 }
                 seen
             })
         };
-        landed.write(1);
-        heartbeat.work_landed(at(7), 1);
-        let seen = looker.join().unwrap();
+        finished.write(1);
+        heartbeat.work_finished(at(7), 1);
+        let seen = reader.join().unwrap();
         assert!([working(1), working(7)].contains(&seen), "{seen:?}");
         assert_eq!(heartbeat.pulse(), working(7));
     });
@@ -49,20 +49,20 @@ fn a_device_with_work_never_looks_idle() {
 /// Work comes, lands, and the thread goes: whoever looks twice sees no earlier state the
 /// second time.
 #[test]
-fn who_looks_twice_sees_time_go_on() {
-    let finds = [Plant::HeartbeatInTwoSteps];
+fn repeated_reads_never_go_back_in_time() {
+    let finds = [InjectedBug::HeartbeatInTwoSteps];
     model("a device's last step against two looks", &finds, || {
         let heartbeat = Heartbeat::new();
-        let looker = {
+        let reader = {
             let heartbeat = heartbeat.clone();
             thread::spawn(move || [heartbeat.pulse(), heartbeat.pulse()])
         };
         heartbeat.work_sent(at(1));
-        heartbeat.work_landed(at(7), 1);
+        heartbeat.work_finished(at(7), 1);
         heartbeat.gone();
         let story = [Pulse::Idle, working(1), working(7), Pulse::Gone];
-        let told = |seen: Pulse| story.iter().position(|pulse| *pulse == seen);
-        let [first, second] = looker.join().unwrap().map(told);
+        let position_in_story = |seen: Pulse| story.iter().position(|pulse| *pulse == seen);
+        let [first, second] = reader.join().unwrap().map(position_in_story);
         assert!(first.is_some() && first <= second, "{first:?}, {second:?}");
         assert_eq!(heartbeat.pulse(), Pulse::Gone);
     });

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use motet::CopyId;
-use motet::device::{Leaving, dock};
-use motet::model::{Extent, Floats, ModelError, Packer};
-use motet::storage::carrier::{Host, MemoryCarrier};
+use motet::device::{Export, transfer_queue};
+use motet::model::{Floats, ModelError, Packer, SegmentSize};
+use motet::storage::copy_worker::{Host, MemoryCopyWorker};
 use motet::storage::tiers::BufferPool;
 use motet_core::cache::SaltDigest;
 use motet_core::pager::{Job, Label, Precision, Task};
-use motet_sync::primitives::plant::Plant;
+use motet_sync::primitives::inject::InjectedBug;
 
 use crate::world::{model, thread};
 
@@ -18,22 +18,22 @@ use crate::world::{model, thread};
 struct OneNumber;
 
 impl Packer for OneNumber {
-    type Parcel = u8;
+    type DetachedState = u8;
 
-    fn packed_bytes(&self, extent: Extent) -> usize {
-        extent.tokens
+    fn packed_bytes(&self, segment_size: SegmentSize) -> usize {
+        segment_size.tokens
     }
 
-    fn pack(&self, parcel: &u8, into: &mut [u8]) -> Result<(), ModelError> {
-        into.fill(*parcel);
+    fn pack(&self, detached_state: &u8, into: &mut [u8]) -> Result<(), ModelError> {
+        into.fill(*detached_state);
         Ok(())
     }
 
-    fn unpack(&self, _: Extent, bytes: &[u8]) -> Result<u8, ModelError> {
+    fn unpack(&self, _: SegmentSize, bytes: &[u8]) -> Result<u8, ModelError> {
         Ok(bytes[0])
     }
 
-    fn floats(&self, _: Extent) -> Option<Floats> {
+    fn floats(&self, _: SegmentSize) -> Option<Floats> {
         None
     }
 }
@@ -46,35 +46,44 @@ fn job(copy: CopyId, task: Task) -> Job {
 
 /// Two segments leave. The pager gives the first up while the copy thread packs both.
 #[test]
-fn what_is_given_up_while_it_is_packed_is_not_kept() {
+fn copy_given_up_during_packing_is_not_stored() {
     const GIVEN_UP: CopyId = CopyId(1);
-    const KEPT: CopyId = CopyId(2);
-    let finds = [Plant::HostKeepTwoLocks, Plant::LockOrdersNothing];
+    const PACKED: CopyId = CopyId(2);
+    let finds = [
+        InjectedBug::HostKeepTwoLocks,
+        InjectedBug::LockOrdersNothing,
+    ];
     model("a copy is given up while it is packed", &finds, || {
-        let (_dock, quay) = dock();
+        let (_device_end, host_end) = transfer_queue();
         let (host, pool) = (Host::new(1 << 20), BufferPool::new(0));
-        let arrived = quay.arrived.clone();
-        let mut carrier = MemoryCarrier::new(OneNumber, pool.clone(), host.clone(), arrived);
-        for copy in [GIVEN_UP, KEPT] {
-            assert!(carrier.carry(job(copy, Task::Pack)).is_none(), "it waits");
+        let imports = host_end.imports.clone();
+        let mut copy_worker = MemoryCopyWorker::new(OneNumber, pool.clone(), host.clone(), imports);
+        for copy in [GIVEN_UP, PACKED] {
+            assert!(
+                copy_worker.run_job(job(copy, Task::Pack)).is_none(),
+                "it waits"
+            );
         }
         let copies = thread::spawn(move || {
-            let done = [(GIVEN_UP, 7), (KEPT, 8)].map(|(copy, parcel)| {
-                let parcel = Ok(parcel);
-                carrier.pack(Leaving { copy, parcel })
+            let done = [(GIVEN_UP, 7), (PACKED, 8)].map(|(copy, detached_state)| {
+                let detached_state = Ok(detached_state);
+                copy_worker.pack(Export {
+                    copy,
+                    detached_state,
+                })
             });
-            (carrier, done)
+            (copy_worker, done)
         });
         host.forget(GIVEN_UP);
-        let (mut carrier, [_, kept]) = copies.join().unwrap();
-        assert!(kept.expect("it is awaited").result.is_ok());
+        let (mut copy_worker, [_, packed]) = copies.join().unwrap();
+        assert!(packed.expect("it is awaited").result.is_ok());
         let in_use = pool.stats().in_use_bytes;
         assert_eq!(in_use, BufferPool::capacity_bytes(3), "one is kept");
-        for (copy, parcel) in [(GIVEN_UP, None), (KEPT, Some(8))] {
-            let done = carrier.carry(job(copy, Task::Unpack));
+        for (copy, detached_state) in [(GIVEN_UP, None), (PACKED, Some(8))] {
+            let done = copy_worker.run_job(job(copy, Task::Unpack));
             let result = done.expect("it is done at once").result;
-            assert_eq!(result.is_ok(), parcel.is_some(), "{copy}");
-            assert_eq!(quay.arrived.take(copy), parcel);
+            assert_eq!(result.is_ok(), detached_state.is_some(), "{copy}");
+            assert_eq!(host_end.imports.take(copy), detached_state);
         }
     });
 }

@@ -1,69 +1,69 @@
 //! A segment is evicted only while nobody has a lease, and then nobody gets one.
 
 use motet::SegmentId;
-use motet_sync::lease::LeaseWord;
-use motet_sync::primitives::plant::Plant;
+use motet_sync::lease::LeaseCount;
+use motet_sync::primitives::inject::InjectedBug;
 
 use crate::world::{Guarded, model, thread};
 
 /// A reader leases and reads while the cache evicts and frees.
 #[test]
-fn a_lease_and_an_eviction_exclude_each_other() {
+fn lease_and_eviction_exclude_each_other() {
     let finds = [
-        Plant::LeaseEvictInTwoSteps,
-        Plant::LeaseDropRelease,
-        Plant::LeaseEvictAcquire,
+        InjectedBug::LeaseEvictInTwoSteps,
+        InjectedBug::LeaseDropRelease,
+        InjectedBug::LeaseEvictAcquire,
     ];
     model("lease against eviction", &finds, || {
-        let word = LeaseWord::new(SegmentId(1));
+        let lease_count = LeaseCount::new(SegmentId(1));
         let is_there = Guarded::new(true);
         let reader = {
-            let (word, is_there) = (word.clone(), is_there.clone());
+            let (lease_count, is_there) = (lease_count.clone(), is_there.clone());
             thread::spawn(move || {
-                let lease = word.lease();
+                let lease = lease_count.lease();
                 if lease.is_some() {
                     assert!(is_there.read(), "read after free");
                 }
                 lease.is_some()
             })
         };
-        let evicted = word.try_evict();
+        let evicted = lease_count.try_evict();
         if evicted {
             is_there.write(false);
         }
         let read = reader.join().unwrap();
         assert!(evicted || read, "somebody gets the segment");
         if !evicted {
-            assert!(word.try_evict(), "the last lease was given back");
+            assert!(lease_count.try_evict(), "the last lease was given back");
         }
     });
 }
 
 /// A fork takes a second lease while the first is dropped and the cache evicts.
 #[test]
-fn a_fork_races_with_the_last_drop_and_an_eviction() {
+fn fork_races_with_the_last_drop_and_an_eviction() {
     let finds = [
-        Plant::LeaseEvictInTwoSteps,
-        Plant::LeaseDropInTwoSteps,
-        Plant::LeaseDropRelease,
-        Plant::LeaseEvictAcquire,
+        InjectedBug::LeaseEvictInTwoSteps,
+        InjectedBug::LeaseDropInTwoSteps,
+        InjectedBug::LeaseDropRelease,
+        InjectedBug::LeaseEvictAcquire,
     ];
     model("fork against last drop against eviction", &finds, || {
-        let word = LeaseWord::new(SegmentId(1));
-        let first = word.lease().expect("a fresh word is not evicted");
+        let lease_count = LeaseCount::new(SegmentId(1));
+        let first = lease_count.lease().expect("a fresh word is not evicted");
         let is_there = Guarded::new(true);
         let forker = {
-            let (word, is_there) = (word.clone(), is_there.clone());
+            let (lease_count, is_there) = (lease_count.clone(), is_there.clone());
             thread::spawn(move || {
-                if let Some(_second) = word.lease() {
+                if let Some(_second) = lease_count.lease() {
                     assert!(is_there.read(), "read after free");
                 }
             })
         };
         let evicter = {
-            let (word, is_there) = (word.clone(), is_there.clone());
+            let (lease_count, is_there) = (lease_count.clone(), is_there.clone());
             thread::spawn(move || {
-                let evicted = word.try_evict();
+                let evicted = lease_count.try_evict();
                 if evicted {
                     is_there.write(false);
                 }
@@ -74,7 +74,11 @@ fn a_fork_races_with_the_last_drop_and_an_eviction() {
         drop(first);
         forker.join().unwrap();
         let evicted = evicter.join().unwrap();
-        assert_eq!(word.leases(), 0, "every lease was given back");
-        assert_ne!(evicted, word.try_evict(), "evicted exactly once in the end");
+        assert_eq!(lease_count.leases(), 0, "every lease was given back");
+        assert_ne!(
+            evicted,
+            lease_count.try_evict(),
+            "evicted exactly once in the end"
+        );
     });
 }

@@ -7,14 +7,17 @@ use std::cell::Cell;
 
 use motet_sync::gate::gate;
 use motet_sync::parking::Parking;
-use motet_sync::primitives::plant::Plant;
+use motet_sync::primitives::inject::InjectedBug;
 
 use crate::world::{Arc, AtomicBool, Ordering, model, thread};
 
 /// Either the worker finds the loop before it parks, or whoever opens it sees that it parks.
 #[test]
-fn no_loop_is_slept_through() {
-    let finds = [Plant::ParkingWakerFence, Plant::ParkingSleeperFence];
+fn no_loop_is_missed_by_a_parked_worker() {
+    let finds = [
+        InjectedBug::ParkingWakerFence,
+        InjectedBug::ParkingSleeperFence,
+    ];
     model("a worker parks while a loop is opened", &finds, || {
         let (mut opener, entrance) = gate();
         let parking = Arc::new(Parking::new(1));
@@ -51,12 +54,12 @@ fn a_worker_ends_when_its_pool_does() {
     model("a worker parks while its pool ends", &[], || {
         let (mut opener, entrance) = gate();
         let parking = Arc::new(Parking::new(1));
-        let is_over = Arc::new(AtomicBool::new(false));
+        let is_finished = Arc::new(AtomicBool::new(false));
         let worker = {
-            let (parking, is_over) = (parking.clone(), is_over.clone());
+            let (parking, is_finished) = (parking.clone(), is_finished.clone());
             thread::spawn(move || {
                 let mut seen = 0;
-                let ended = || is_over.load(Ordering::Relaxed);
+                let ended = || is_finished.load(Ordering::Relaxed);
                 while let Some(number) = parking.wait(0, || entrance.number(seen), ended) {
                     seen = number;
                     // It may be late.
@@ -65,7 +68,7 @@ fn a_worker_ends_when_its_pool_does() {
             })
         };
         drop(opener.open(7_u64));
-        is_over.store(true, Ordering::Relaxed);
+        is_finished.store(true, Ordering::Relaxed);
         worker.thread().unpark();
         worker.join().unwrap();
     });

@@ -1,37 +1,37 @@
 //! No user has more of the house than it may, and none loses a place.
 
 use motet::UserId;
-use motet_sync::admission::{Admission, Refusal};
-use motet_sync::primitives::plant::Plant;
+use motet_sync::admission::{Admission, AdmissionError};
+use motet_sync::primitives::inject::InjectedBug;
 use motet_sync::users::{Counted, UserLimits, Users};
 
 use crate::world::{Guarded, model, thread};
 
-const OF_USERS: [Plant; 2] = [Plant::UsersTwoLocks, Plant::LockOrdersNothing];
+const USER_BUGS: [InjectedBug; 2] = [InjectedBug::UsersTwoLocks, InjectedBug::LockOrdersNothing];
 
 const ADA: UserId = UserId(1);
 const BOB: UserId = UserId(2);
 
 /// Two requests of one user come while one of another's goes.
 #[test]
-fn a_users_limit_holds_for_its_requests_at_the_same_moment() {
+fn user_limit_holds_for_concurrent_requests() {
     model(
         "two requests of a user at a limit of one",
-        &OF_USERS,
+        &USER_BUGS,
         || {
             let users = Users::new(UserLimits {
                 requests_max: 1,
                 tokens_max: 0,
             });
-            let hers = Guarded::new(());
+            let ada_state = Guarded::new(());
             let others = users.enter_all(BOB, 1).expect("he has none");
             let enter = || {
-                let (users, hers) = (users.clone(), hers.clone());
+                let (users, ada_state) = (users.clone(), ada_state.clone());
                 move || {
                     let share = users.enter_all(ADA, 1);
                     if share.is_ok() {
                         // One at a time.
-                        hers.write(());
+                        ada_state.write(());
                     }
                     share.map(drop)
                 }
@@ -40,12 +40,12 @@ fn a_users_limit_holds_for_its_requests_at_the_same_moment() {
             let second = enter()();
             drop(others);
             let first = first.join().unwrap();
-            let refused = Refusal::UserRequests {
+            let rejected = AdmissionError::UserRequests {
                 excess: 1,
                 inside: 1,
             };
-            for refusal in [first, second].into_iter().filter_map(Result::err) {
-                assert_eq!(refusal, refused);
+            for rejection in [first, second].into_iter().filter_map(Result::err) {
+                assert_eq!(rejection, rejected);
             }
             assert!(first.is_ok() || second.is_ok(), "somebody is let in");
             assert!(users.is_empty(), "who has nothing inside is forgotten");
@@ -56,10 +56,10 @@ fn a_users_limit_holds_for_its_requests_at_the_same_moment() {
 /// Two prompts of one user claim their tokens; one starts, one leaves. The house refuses
 /// neither, or the second.
 #[test]
-fn what_the_house_refuses_is_not_counted_as_the_users() {
+fn requests_rejected_by_the_engine_do_not_count_for_the_user() {
     model(
-        "two prompts of a user in a house for one",
-        &OF_USERS,
+        "two prompts of a user in an engine for one",
+        &USER_BUGS,
         || {
             let admission = Admission::new(2, 2).with_user_limits(UserLimits {
                 requests_max: 2,
@@ -79,13 +79,16 @@ fn what_the_house_refuses_is_not_counted_as_the_users() {
             let leaves = thread::spawn(claim(false));
             let starts = claim(true)();
             let leaves = leaves.join().unwrap();
-            for refused in [starts, leaves].into_iter().filter_map(Result::err) {
-                let users = Refusal::UserTokens {
+            for rejected in [starts, leaves].into_iter().filter_map(Result::err) {
+                let users = AdmissionError::UserTokens {
                     excess: 1,
                     waiting: 2,
                 };
-                let house = Refusal::Tokens { excess: 2 };
-                assert!(refused == users || refused == house, "{refused:?}");
+                let engine_limit = AdmissionError::Tokens { excess: 2 };
+                assert!(
+                    rejected == users || rejected == engine_limit,
+                    "{rejected:?}"
+                );
             }
             assert!(starts.is_ok() || leaves.is_ok(), "somebody is let in");
             assert_eq!(admission.inside(), 0);
@@ -97,7 +100,7 @@ fn what_the_house_refuses_is_not_counted_as_the_users() {
 
 #[test]
 #[cfg_attr(motet_loom, ignore = "nobody else is there")]
-fn a_users_limits_leave_room_for_others() {
+fn user_limits_leave_capacity_for_others() {
     let admission = Admission::new(3, 100).with_user_limits(UserLimits {
         requests_max: 2,
         tokens_max: 10,
@@ -105,13 +108,13 @@ fn a_users_limits_leave_room_for_others() {
     let mut long = admission.enter(ADA).unwrap();
     assert_eq!(long.claim(50), Ok(()), "no other of hers waits");
     let mut second = admission.enter(ADA).unwrap();
-    let too_many = Refusal::UserTokens {
+    let too_many = AdmissionError::UserTokens {
         excess: 41,
         waiting: 50,
     };
     assert_eq!(second.claim(1), Err(too_many));
     let third = admission.enter(ADA).map(drop);
-    let full = Refusal::UserRequests {
+    let full = AdmissionError::UserRequests {
         excess: 1,
         inside: 2,
     };
@@ -120,14 +123,17 @@ fn a_users_limits_leave_room_for_others() {
     assert_eq!(other.claim(50), Ok(()));
     long.started();
     // The house is what refuses now, and her share does not count it.
-    assert_eq!(second.claim(60), Err(Refusal::Tokens { excess: 10 }));
+    assert_eq!(second.claim(60), Err(AdmissionError::Tokens { excess: 10 }));
     let users = admission.users().unwrap();
-    let hers = Counted {
+    let ada_state = Counted {
         requests: 2,
         tokens: 0,
     };
-    assert_eq!(users.counted(ADA), hers);
-    assert_eq!(admission.enter(BOB).map(drop), Err(Refusal::Requests));
+    assert_eq!(users.counted(ADA), ada_state);
+    assert_eq!(
+        admission.enter(BOB).map(drop),
+        Err(AdmissionError::Requests)
+    );
     drop((long, second, other));
     assert!(users.is_empty());
 }

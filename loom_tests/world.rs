@@ -1,6 +1,6 @@
 //! The world that models live in: loom's, or std's where they run once as plain tests.
 
-use motet_sync::primitives::plant::Plant;
+use motet_sync::primitives::inject::InjectedBug;
 
 #[cfg(not(motet_loom))]
 pub(crate) use std::{
@@ -71,15 +71,19 @@ impl<T> UnsafeCell<T> {
 
 /// Runs the check once. `finds` are the mistakes that it must find where they are planted.
 #[cfg(not(motet_loom))]
-pub(crate) fn model(_name: &str, _finds: &[Plant], check: impl Fn() + Send + Sync + 'static) {
+pub(crate) fn model(_name: &str, _finds: &[InjectedBug], check: impl Fn() + Send + Sync + 'static) {
     check();
 }
 
 /// Checks every interleaving, or that each mistake of `finds` is found where it is planted.
 #[cfg(motet_loom)]
-pub(crate) fn model(name: &'static str, finds: &[Plant], check: impl Fn() + Send + Sync + 'static) {
+pub(crate) fn model(
+    name: &'static str,
+    finds: &[InjectedBug],
+    check: impl Fn() + Send + Sync + 'static,
+) {
     let check = std::sync::Arc::new(check);
-    if !cfg!(motet_planted_bug) {
+    if !cfg!(motet_injected_bug) {
         let (interleavings, explored) = explore(None, &check);
         explored.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         assert!(
@@ -88,17 +92,17 @@ pub(crate) fn model(name: &'static str, finds: &[Plant], check: impl Fn() + Send
         );
         return println!("{name}: {interleavings} interleavings");
     }
-    for plant in finds {
-        let (interleavings, explored) = explore(Some(*plant), &check);
+    for bug in finds {
+        let (interleavings, explored) = explore(Some(*bug), &check);
         let Err(panic) = explored else {
-            panic!("{name} does not find {plant:?} in {interleavings} interleavings");
+            panic!("{name} does not find {bug:?} in {interleavings} interleavings");
         };
         let text = panic.downcast_ref::<String>().map_or("", String::as_str);
         assert!(
             !text.contains("maximum number of branches"),
-            "{name} does not end with {plant:?}: {text}"
+            "{name} does not end with {bug:?}: {text}"
         );
-        println!("{name}: {plant:?} found after {interleavings} interleavings");
+        println!("{name}: {bug:?} found after {interleavings} interleavings");
     }
 }
 
@@ -106,7 +110,7 @@ pub(crate) fn model(name: &'static str, finds: &[Plant], check: impl Fn() + Send
 /// says how many there were.
 #[cfg(motet_loom)]
 fn explore(
-    plant: Option<Plant>,
+    bug: Option<InjectedBug>,
     check: &std::sync::Arc<impl Fn() + Send + Sync + 'static>,
 ) -> (usize, std::thread::Result<()>) {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -114,7 +118,7 @@ fn explore(
     let interleavings = std::sync::Arc::new(AtomicUsize::new(0));
     let (counted, check) = (interleavings.clone(), check.clone());
     let explored = std::thread::spawn(move || {
-        motet_sync::primitives::plant::plant(plant);
+        motet_sync::primitives::inject::inject(bug);
         loom::model(move || {
             counted.fetch_add(1, Relaxed);
             check();

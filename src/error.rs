@@ -1,5 +1,5 @@
-//! The errors that a caller of the engine meets. None of them shows what a request says,
-//! printed in whatever way: what may quote it is [`Withheld`], and is asked for.
+//! Errors that callers of the engine receive. No error prints a request's content, in `Display`
+//! or in `Debug`: text that may quote the request is [`Withheld`], and must be asked for.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub enum StartError {
          within `#[tokio::main]`, or on a runtime that was built with `enable_time()`"
     )]
     Runtime {
-        /// What was there.
+        /// What was found.
         found: &'static str,
     },
     /// A setting cannot work.
@@ -30,7 +30,7 @@ pub enum StartError {
     /// The model could not be loaded.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The device has not the memory that the worst case needs, whatever the budget says.
+    /// The device has less memory than the worst case needs, whatever the budget says.
     #[error(
         "the device has {available_bytes} bytes left and {needed_bytes} are needed: {worst}; \
          lower `cache.full_sequences_min`, `context_tokens_max` or `scheduler.step_tokens_max`, \
@@ -39,17 +39,17 @@ pub enum StartError {
     DeviceMemory {
         /// Bytes that the worst case needs.
         needed_bytes: usize,
-        /// Bytes that there were; 0 where the device failed and did not tell.
+        /// Bytes available; 0 where the device failed without saying.
         available_bytes: usize,
-        /// What they are needed for.
+        /// What the bytes are needed for.
         worst: WorstCase,
-        /// How it is known.
+        /// Where the numbers come from.
         why: String,
     },
-    /// The pager's folder cannot be used.
+    /// The pager's folder is unusable.
     #[error("the pager cannot use its folder: {0}")]
     Disk(#[from] TierError),
-    /// There are no threads for the pager.
+    /// The pager's threads could not be started.
     #[error("no thread for the pager: {0}")]
     Pager(std::io::Error),
     /// The tokenizer or chat template could not be loaded.
@@ -57,36 +57,35 @@ pub enum StartError {
     Text(#[from] TextError),
 }
 
-/// Why a request was not taken in. Nothing was spent on it.
+/// Why a request was not accepted. It has cost nothing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError {
-    /// A field of the request makes no sense.
+    /// A field of the request is invalid.
     #[error("request field `{field}` is {found}; expected {expected}")]
     Field {
         /// The field, as [`Request`] spells it.
         field: &'static str,
         /// What was found there.
         found: String,
-        /// What would be accepted.
+        /// What is accepted.
         expected: String,
     },
     /// The text could not be turned into tokens.
     #[error(transparent)]
     Text(#[from] TextError),
-    /// The request's grammar does not compile within its bounds.
+    /// The request's grammar does not compile within its limits.
     #[error(
         "request field `grammar` is one that fails: {why}; expected a grammar that compiles within its bounds"
     )]
     Grammar {
-        /// What is wrong with it, which quotes it.
+        /// What is wrong with the grammar, with quotes from it.
         why: Withheld,
     },
-    /// The request's grammar passes a bound on what compiling it may cost. It was not
-    /// compiled.
+    /// The request's grammar exceeds a bound on the cost of compiling it. It was not compiled.
     #[error("request field `grammar` passes a bound: {bound}")]
     GrammarTooDear {
-        /// Which, its limit and what was found.
+        /// The bound, its limit and what was found.
         bound: GrammarBound,
     },
     /// The request's grammar took too long to compile.
@@ -94,7 +93,7 @@ pub enum SubmitError {
         "request field `grammar` took longer than {limit:?} to compile, which is `grammar.compile_time_max`; expected a smaller one"
     )]
     GrammarTooSlow {
-        /// How long it may take.
+        /// How long compiling may take.
         limit: Duration,
     },
     /// The request needs text, and the engine was built without a tokenizer.
@@ -103,23 +102,23 @@ pub enum SubmitError {
         /// The field that needs it.
         field: &'static str,
     },
-    /// The request's cached state could never fit on the device.
+    /// The request's cached state can never fit on the device.
     #[error(
         "the request may need {needed_bytes} bytes of cached state; `cache.device_bytes_max` is {budget_bytes}"
     )]
     TooLarge {
         /// Bytes for prompt and longest output.
         needed_bytes: usize,
-        /// Bytes that there are in all.
+        /// The device's whole budget in bytes.
         budget_bytes: usize,
     },
-    /// As many requests are inside as there may be, or as many prompt tokens wait; of all
-    /// users, or of this one.
+    /// A limit on admitted requests or on waiting prompt tokens is reached, for all users or
+    /// for this one.
     #[error("the queue is full: {what}; try again in {retry_after:?}")]
     QueueFull {
-        /// What there are too many of.
+        /// The limit that is reached.
         what: QueueLimit,
-        /// When a place is likely to be free.
+        /// When capacity is likely to be free.
         retry_after: Duration,
         /// The request, given back.
         request: Box<Request>,
@@ -127,15 +126,15 @@ pub enum SubmitError {
     /// The engine takes no new requests: it is draining or has stopped.
     #[error("the engine is draining or has stopped, and takes no new requests")]
     Draining,
-    /// The engine has failed too often, and was given up: start another.
+    /// The engine has failed too often and has given up: start another.
     #[error("the engine is broken: {reason}")]
     Broken {
-        /// What failed last.
+        /// The last failure.
         reason: String,
     },
 }
 
-/// What a queue is full of.
+/// The limit that a full queue has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QueueLimit {
@@ -147,25 +146,25 @@ pub enum QueueLimit {
     UserRequests,
     /// Tokens of prompts of this user's that wait: `scheduler.user_queue_tokens_max`.
     UserTokens,
-    /// Texts that wait to be tokenised, of all users or of this one: `text.queue_max` and
-    /// `text.queue_bytes_max`. One user may have as many waiting as there is room for more.
+    /// Texts that wait to be tokenized, of all users or of this one: `text.queue_max` and
+    /// `text.queue_bytes_max`. One user may occupy at most half of what the others leave free.
     Text,
-    /// Grammars that wait to be compiled: `grammar.compilations_waiting_max`, of which one
-    /// user has no more than half.
+    /// Grammars that wait to be compiled: `grammar.compilations_waiting_max`. One user may
+    /// occupy at most half of it.
     Grammars,
 }
 
-/// Why something could not be kept in the cache.
+/// Why a cache command failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum KeepError {
-    /// The prompt was not taken in.
+pub enum CacheCommandError {
+    /// The prompt was not accepted.
     #[error(transparent)]
     Submit(Box<SubmitError>),
     /// The prompt could not be computed.
     #[error(transparent)]
     Generate(#[from] GenerateError),
-    /// The cache refused.
+    /// The cache rejected the command.
     #[error(transparent)]
     Cache(#[from] CacheError),
     /// The engine has stopped, or is broken.
@@ -173,14 +172,14 @@ pub enum KeepError {
     Stopped,
 }
 
-/// Why not all that is cached was written to the disk.
+/// Why a flush did not write everything that is cached to the disk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlushError {
-    /// It was not written in time; what was is there.
+    /// The flush did not finish in time; the part that was written stays.
     #[error("not everything was written within {flush_time:?}, which is `pager.flush_time`")]
     Late {
-        /// How long it may take.
+        /// How long a flush may take.
         flush_time: Duration,
     },
     /// The engine or its pager has stopped, or is broken.
@@ -188,14 +187,14 @@ pub enum FlushError {
     Stopped,
 }
 
-/// Why nobody could follow what is cached.
+/// Why a subscription to the cache's block events was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FollowError {
-    /// As many follow it as may.
+    /// The cache has as many subscribers as it may have.
     #[error("{followers_max} follow the cache already; drop one of them first")]
     TooMany {
-        /// How many may.
+        /// The limit on subscribers.
         followers_max: usize,
     },
     /// The engine has stopped, or is broken.
@@ -216,7 +215,7 @@ pub enum BestOfError {
 }
 
 impl SubmitError {
-    /// Its name in metrics.
+    /// Returns the error's label in metrics.
     pub(crate) fn label(&self) -> &'static str {
         match self {
             Self::QueueFull { what, .. } => what.label(),
@@ -232,7 +231,7 @@ impl SubmitError {
         }
     }
 
-    /// All names of refusals in metrics.
+    /// All labels of rejections in metrics.
     pub(crate) const LABELS: [&str; 10] = [
         "queue_requests",
         "queue_tokens",

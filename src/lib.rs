@@ -39,7 +39,7 @@
 //! //! | [`model`] | the trait that models implement; oracle, weights, MLX |
 //! | [`grammar`] | output that follows a JSON schema or a regular expression |
 //! | [`text`] | tokenizer, chat template, detokenising, stop strings |
-//! | [`watch`] | what happens, and how the house looks, for those who watch |
+//! | [`monitor`] | what happens, and how the house looks, for those who watch |
 //!
 //! # Guide
 //!
@@ -53,7 +53,8 @@ pub mod device;
 mod engine;
 pub mod error;
 #[doc(hidden)]
-pub mod fuse;
+pub mod failpoint;
+pub mod monitor;
 mod open;
 pub mod request;
 #[doc(hidden)]
@@ -62,7 +63,6 @@ pub mod simulation;
 pub mod storage;
 mod stream;
 mod telemetry;
-pub mod watch;
 
 /// What is cached, as far as a caller meets it.
 pub mod cache {

@@ -1,4 +1,4 @@
-//! From a model's files to what an engine needs of them.
+//! Opens a model's files and collects what an engine needs from them.
 
 #[cfg(feature = "mlx")]
 use std::path::Path;
@@ -7,11 +7,11 @@ use crate::error::StartError;
 use motet_core::TokenId;
 use motet_core::protocol::ModelError;
 #[cfg(feature = "mlx")]
-use motet_mlx::{KeptWeights, MlxModel, MlxOptions};
+use motet_mlx::{MlxModel, MlxOptions, RetainedWeights};
 use motet_text::{GgufVocabulary, TextCodec};
 use motet_weights::{GgufMetadata, ModelFiles, TokenizerSource};
 
-/// The tokenizer and chat template that come with a model's weights.
+/// Returns the tokenizer and chat template that come with a model's weights.
 ///
 /// # Errors
 ///
@@ -44,7 +44,7 @@ impl crate::Engine {
         Self::open_with(path, MlxOptions::default())
     }
 
-    /// As [`open`](Self::open), told how to run the model.
+    /// As [`open`](Self::open), with options for how to run the model.
     ///
     /// ```no_run
     /// use motet::model::mlx::{MlxDevice, MlxOptions};
@@ -63,8 +63,8 @@ impl crate::Engine {
     ///
     /// # Errors
     ///
-    /// As for [`open`](Self::open), and when the device that is asked for is not there. What
-    /// else [`MlxModel::load`] answers to the options comes from
+    /// As for [`open`](Self::open), and when the requested device does not exist. Errors of
+    /// [`MlxModel::load`] that concern the options come from
     /// [`start`](crate::EngineBuilder::start).
     pub fn open_with(
         path: impl AsRef<Path>,
@@ -74,14 +74,14 @@ impl crate::Engine {
     }
 }
 
-/// The same for any kind of path: what a start is made of is compiled here, once.
+/// Not generic over the path, so that the code of a start is compiled once.
 #[cfg(feature = "mlx")]
 fn open_at(path: &Path, options: MlxOptions) -> Result<crate::EngineBuilder, StartError> {
     let files = ModelFiles::open(path)?;
     let text = text_of(&files)?;
     let outline = MlxModel::outline(&files, &options)?;
-    let kept = KeptWeights::default();
-    let load = move || MlxModel::load_keeping(&files, options.clone(), &kept);
+    let retained_weights = RetainedWeights::default();
+    let load = move || MlxModel::load_reusing(&files, options.clone(), &retained_weights);
     Ok(crate::Engine::builder(load).outline(outline).text(text))
 }
 

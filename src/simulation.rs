@@ -1,11 +1,11 @@
-//! The house without threads, for simulations.
+//! An engine without threads, for simulations.
 //!
-//! Everything in a simulated house is a task of one tokio runtime that has one thread and
-//! a paused clock, so that a history follows from its seed alone (as in FoundationDB's
-//! simulation, Zhou et al., SIGMOD 2021, and TigerBeetle's). The device and what copies are
-//! tasks of a [`LocalSet`](tokio::task::LocalSet) that answer when the time has come which
-//! a [`Fate`] sets; all else is what the product runs. The cores check their integrity
-//! after each message.
+//! Every part of a simulated engine is a task of one single-threaded tokio runtime with a
+//! paused clock, so that a history follows from its seed alone (as in FoundationDB's
+//! simulation, Zhou et al., SIGMOD 2021, and TigerBeetle's). The device and the copy workers
+//! are tasks of a [`LocalSet`](tokio::task::LocalSet) that answer at times set by a
+//! [`FaultSchedule`]; all other code is the product's. The cores check their integrity after
+//! each message.
 
 use std::fmt;
 use std::future::Future;
@@ -19,65 +19,65 @@ use motet_core::pager::Job;
 use motet_core::protocol::Work;
 use motet_core::scheduler::{Effect, Event};
 
-/// Tasks that may wait to be started: more than one engine has.
+/// Most tasks that may wait to be started: more than one engine has.
 const TASKS_MAX: usize = 16;
 
-/// Decides what threads would leave to chance.
-pub trait Fate: Send + Sync {
-    /// How long the device takes for this work, from its launch or the end of the work
-    /// before it. Called when it is launched.
+/// Decides what would be left to chance with threads: durations, failures and mailbox sizes.
+pub trait FaultSchedule: Send + Sync {
+    /// Returns how long the device takes for this work, counted from its submission or from the
+    /// end of the previous work. Called at submission.
     fn work(&self, work: &Work) -> Duration;
 
-    /// What becomes of this copy. Called when it begins.
-    fn copy(&self, job: &Job) -> CopyFate;
+    /// Returns the duration and the result of this copy. Called when the copy starts.
+    fn copy(&self, job: &Job) -> ScheduledCopy;
 
-    /// Messages that the mailboxes of scheduler and pager hold, if that is to be fewer than
-    /// they do.
+    /// Returns the capacity of the scheduler's and the pager's mailboxes, if it is to be lower
+    /// than the default.
     fn mailbox_max(&self) -> Option<usize> {
         None
     }
 
-    /// A mailbox had no room for a message, which is kept for later.
+    /// Records that a mailbox was full; the message is kept and sent later.
     fn full(&self, _mailbox: &'static str) {}
 
-    /// A core is about to take in this message.
+    /// Records a message that a core is about to handle.
     fn message(&self, core: &'static str, message: &dyn fmt::Debug);
 
-    /// The scheduler's core is about to take in this event.
+    /// Records an event that the scheduler's core is about to handle.
     fn scheduler_event(&self, _event: &Event) {}
 
-    /// This is what followed from it, in order.
+    /// Records the effects of that event, in order.
     fn scheduler_effects(&self, _effects: &[Effect]) {}
 }
 
-/// What becomes of one copy between tiers.
+/// Duration and result of one copy between tiers.
 #[derive(Clone, Debug, Default)]
-pub struct CopyFate {
-    /// How long it takes.
+pub struct ScheduledCopy {
+    /// How long the copy takes.
     pub takes: Duration,
-    /// Why it fails, if it does. Then nothing is copied.
+    /// Why the copy fails, if it does. Then nothing is copied.
     pub fails: Option<String>,
 }
 
 type Start = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
-/// A house without threads. Clones are the same one; each engine has its own.
+/// An engine without threads. Clones share one simulation; each engine has its own.
 #[derive(Clone)]
 pub struct Simulation {
-    pub(crate) fate: Arc<dyn Fate>,
+    pub(crate) fault_schedule: Arc<dyn FaultSchedule>,
     starts: mpsc::Sender<Start>,
-    /// Rung when the device has done something: it may have handed something over.
-    pub(crate) handed_over: Arc<Notify>,
+    /// Notified after each piece of the device's work, which may have exported state.
+    pub(crate) exported: Arc<Notify>,
 }
 
 impl Simulation {
-    /// A house in which this fate rules.
+    /// Creates a simulation that follows this fault schedule.
     ///
     /// # Panics
     ///
     /// Outside a [`LocalSet`](tokio::task::LocalSet).
     #[must_use]
-    pub fn new(fate: Arc<dyn Fate>) -> Self {
+    pub fn new(fault_schedule: Arc<dyn FaultSchedule>) -> Self {
         let (starts, mut started) = mpsc::channel::<Start>(TASKS_MAX);
         tokio::task::spawn_local(async move {
             while let Some(start) = started.recv().await {
@@ -85,26 +85,26 @@ impl Simulation {
             }
         });
         Self {
-            fate,
+            fault_schedule,
             starts,
-            handed_over: Arc::default(),
+            exported: Arc::default(),
         }
     }
 
-    /// What a mailbox holds, which would be `mailbox_max`.
+    /// Returns the mailbox capacity: the fault schedule's if it sets one, else `mailbox_max`.
     pub(crate) fn mailbox_max(simulation: Option<&Self>, mailbox_max: usize) -> usize {
-        let fewer = simulation.and_then(|simulation| simulation.fate.mailbox_max());
+        let fewer = simulation.and_then(|simulation| simulation.fault_schedule.mailbox_max());
         fewer.unwrap_or(mailbox_max)
     }
 
-    /// Starts what would be a thread. Any task may ask for it.
+    /// Starts a task in place of a thread. May be called from any task.
     pub(crate) fn spawn<F>(&self, start: impl FnOnce() -> F + Send + 'static)
     where
         F: Future<Output = ()> + 'static,
     {
         let start: Start = Box::new(move || Box::pin(start()));
         let sent = self.starts.try_send(start);
-        assert!(sent.is_ok(), "few tasks stand for threads");
+        assert!(sent.is_ok(), "at most `TASKS_MAX` tasks wait to be started");
     }
 }
 
@@ -114,28 +114,28 @@ impl fmt::Debug for Simulation {
     }
 }
 
-/// The way to a thread, or to the task that stands for it.
+/// Sends to a thread, or to the task that replaces it in a simulation.
 #[derive(Debug)]
-pub(crate) enum Way<T> {
+pub(crate) enum WorkerSender<T> {
     Thread(crossbeam_channel::Sender<T>),
     Task(mpsc::Sender<T>),
 }
 
-impl<T> Way<T> {
-    /// False when nobody is there.
+impl<T> WorkerSender<T> {
+    /// Returns false when the receiver is gone.
     ///
     /// # Panics
     ///
-    /// When it is full, for this reason.
+    /// With the message `never_full` when the queue is full.
     #[must_use]
     pub(crate) fn send(&self, message: T, never_full: &str) -> bool {
         let (sent, full) = match self {
-            Self::Thread(way) => {
-                let sent = way.try_send(message);
+            Self::Thread(sender) => {
+                let sent = sender.try_send(message);
                 (sent.is_ok(), sent.is_err_and(|error| error.is_full()))
             }
-            Self::Task(way) => {
-                let sent = way.try_send(message);
+            Self::Task(sender) => {
+                let sent = sender.try_send(message);
                 let full = matches!(sent, Err(mpsc::error::TrySendError::Full(_)));
                 (sent.is_ok(), full)
             }

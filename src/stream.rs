@@ -8,21 +8,22 @@ use futures_core::Stream;
 use kameo::actor::WeakActorRef;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::actors::scheduler::{AskPlace, Resume, Scheduler, Stop};
+use crate::actors::scheduler::{AskQueuePosition, Resume, Scheduler, Stop};
 use crate::actors::sequence::Output;
 use crate::request::{Completion, Piece};
 use motet_core::SequenceId;
-use motet_core::protocol::{ContextLimit, Finish, GenerateError, QueuePlace};
-use motet_sync::cancel::CancelWord;
+use motet_core::protocol::{ContextLimit, Finish, GenerateError, QueuePosition};
+use motet_sync::cancel::CancelFlag;
 use motet_sync::credits::Credits;
 
-/// The tokens of one sequence as they come, with their text.
+/// The tokens of one sequence as they are generated, with their text.
 ///
-/// Dropping it cancels the sequence: by the next step boundary it runs no more and
-/// everything it held is given back. What it computed may still serve others.
+/// Dropping the stream cancels the sequence: it leaves the device by the next step boundary,
+/// and everything it held is freed. State that it computed may stay in the cache for other
+/// sequences.
 ///
-/// A stream that is not read pauses its sequence, and nobody else's, once it is
-/// `scheduler.unread_tokens_max` tokens ahead; reading wakes it.
+/// A stream that is not read pauses its own sequence and no other, once the sequence is
+/// `scheduler.unread_tokens_max` tokens ahead. Reading resumes it.
 ///
 /// It is also a [`Stream`] of the same items as [`next`](TokenStream::next).
 #[derive(Debug)]
@@ -30,38 +31,38 @@ pub struct TokenStream {
     pub(crate) sequence: SequenceId,
     pub(crate) prompt_tokens: usize,
     pub(crate) output: mpsc::Receiver<Output>,
-    pub(crate) cancel: CancelWord,
+    pub(crate) cancel: CancelFlag,
     pub(crate) credits: Credits,
     pub(crate) scheduler: WeakActorRef<Scheduler>,
-    pub(crate) doorbell: Arc<Notify>,
-    /// What it does when its context is full, and its forks do too.
+    pub(crate) wakeup: Arc<Notify>,
+    /// What the sequence and its forks do when the context is full.
     pub(crate) at_limit: ContextLimit,
-    /// The stream of the sequence that it has taken the place of, until it is heard of itself.
+    /// The stream of the sequence that this one replaces, held until this one's first output.
     pub(crate) replaced: Option<Box<TokenStream>>,
     pub(crate) finish: Option<Finish>,
-    pub(crate) over: bool,
+    pub(crate) is_finished: bool,
 }
 
 impl TokenStream {
-    /// The sequence's name, unique within the engine.
+    /// Returns the sequence's id, unique within the engine.
     #[must_use]
     pub fn sequence(&self) -> SequenceId {
         self.sequence
     }
 
-    /// Tokens of the prompt, after templates and tokenising; of a fork, those that it
-    /// appends.
+    /// Returns the number of prompt tokens, after template and tokenization; for a fork, the
+    /// tokens that it appends.
     #[must_use]
     pub fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
     }
 
-    /// The next piece; none when the sequence is over, and then
+    /// Returns the next piece, or `None` when the sequence has finished. Then
     /// [`finish`](TokenStream::finish) says how it ended.
     ///
     /// # Errors
     ///
-    /// [`GenerateError`] when it ends without its whole output; it is the last item.
+    /// [`GenerateError`] when the sequence ends without its whole output; it is the last item.
     ///
     /// # Cancel safety
     ///
@@ -70,30 +71,30 @@ impl TokenStream {
         std::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
 
-    /// How the sequence ended; none before [`next`](TokenStream::next) has
-    /// returned none, or when it ended in an error.
+    /// Returns how the sequence ended. `None` before [`next`](TokenStream::next) has returned
+    /// `None`, and after an error.
     #[must_use]
     pub fn finish(&self) -> Option<&Finish> {
         self.finish.as_ref()
     }
 
-    /// Where the sequence stands in the queue; none once it has started, or is over.
+    /// Returns the sequence's position in the queue; `None` once it has started or finished.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: it only asks.
-    pub async fn queue_place(&self) -> Option<QueuePlace> {
+    /// Cancel safe: it only reads.
+    pub async fn queue_position(&self) -> Option<QueuePosition> {
         let scheduler = self.scheduler.upgrade()?;
-        let (reply, place) = oneshot::channel();
-        let ask = AskPlace {
+        let (reply, position) = oneshot::channel();
+        let ask = AskQueuePosition {
             sequence: self.sequence,
             reply,
         };
         scheduler.tell(ask).send().await.ok()?;
-        place.await.ok()?
+        position.await.ok()?
     }
 
-    /// Waits for the whole output.
+    /// Waits for the whole output and returns it.
     ///
     /// # Errors
     ///
@@ -121,12 +122,13 @@ impl TokenStream {
 }
 
 impl TokenStream {
-    /// Tells the scheduler that this sequence has caught up with its reader.
+    /// Tells the scheduler that the reader has caught up with this sequence.
     fn resume(&self) {
         if let Some(scheduler) = self.scheduler.upgrade() {
-            // A full mailbox means that the scheduler is awake; it will hear the bell.
+            // A full mailbox means that the scheduler is awake; the wakeup makes it scan the
+            // flags.
             if scheduler.tell(Resume(self.sequence)).try_send().is_err() {
-                self.doorbell.notify_one();
+                self.wakeup.notify_one();
             }
         }
     }
@@ -136,7 +138,7 @@ impl Stream for TokenStream {
     type Item = Result<Piece, GenerateError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.over {
+        if self.is_finished {
             return Poll::Ready(None);
         }
         let output = ready!(self.output.poll_recv(cx));
@@ -155,7 +157,7 @@ impl Stream for TokenStream {
             Some(Output::Failed(error)) => Some(Err(error)),
             None => Some(Err(GenerateError::Lost)),
         };
-        self.over = true;
+        self.is_finished = true;
         Poll::Ready(item)
     }
 }
@@ -165,9 +167,10 @@ impl Drop for TokenStream {
         if self.cancel.cancel()
             && let Some(scheduler) = self.scheduler.upgrade()
         {
-            // A full mailbox means that the scheduler is awake; it will hear the bell.
+            // A full mailbox means that the scheduler is awake; the wakeup makes it scan the
+            // flags.
             if scheduler.tell(Stop(self.sequence)).try_send().is_err() {
-                self.doorbell.notify_one();
+                self.wakeup.notify_one();
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::until;
 use motet::config::EngineConfig;
-use motet::fuse::Fuses;
+use motet::failpoint::Failpoints;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::model::{LayerKind, ModelSpec};
 use motet::{Engine, Request, Shutdown, TokenId, TokenStream};
@@ -72,12 +72,12 @@ async fn read(streams: Vec<TokenStream>) -> Vec<Vec<TokenId>> {
 
 /// All users get as many tokens as they may have without reading; then, perhaps, the device
 /// dies. What they are told in the end, and how many tokens were evaluated.
-async fn run(backup_tokens: usize, dies: bool) -> (Vec<Vec<TokenId>>, usize) {
-    let (oracle, fuses) = (oracle(), Fuses::default());
+async fn run(backup_tokens: usize, device_dies: bool) -> (Vec<Vec<TokenId>>, usize) {
+    let (oracle, failpoints) = (oracle(), Failpoints::default());
     let config = config(&oracle.spec(), backup_tokens);
     let engine = Engine::builder(move || Ok(Oracle::new(oracle.clone()).expect("valid")))
         .config(config)
-        .fuses(fuses.clone())
+        .failpoints(failpoints.clone())
         .start()
         .await
         .expect("the engine starts");
@@ -109,13 +109,13 @@ async fn run(backup_tokens: usize, dies: bool) -> (Vec<Vec<TokenId>>, usize) {
     } else {
         assert_eq!(engine.stats().pager.packed, 0);
     }
-    if dies {
-        fuses.device.light(1);
+    if device_dies {
+        failpoints.device.arm(1);
     }
     let last = engine.submit(request(vec![LAST.0], LAST.1)).await;
     let last = read(vec![last.expect("there is room")]).await;
     assert_eq!(last[0].len(), LAST.1);
-    assert_eq!(engine.stats().rebuilds, u64::from(dies));
+    assert_eq!(engine.stats().rebuilds, u64::from(device_dies));
     let all = read(streams).await;
     let evaluated = engine.stats().evaluated_tokens;
     engine.shutdown(Shutdown::Finish).await;
@@ -123,9 +123,9 @@ async fn run(backup_tokens: usize, dies: bool) -> (Vec<Vec<TokenId>>, usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_in_copies_is_not_computed_again() {
+async fn backed_up_state_is_not_recomputed() {
     let (undisturbed, least) = run(BACKUP_TOKENS, false).await;
-    let again = async |backup_tokens| {
+    let recomputed = async |backup_tokens| {
         let (all, evaluated) = run(backup_tokens, true).await;
         assert_eq!(all, undisturbed);
         evaluated - least
@@ -133,9 +133,9 @@ async fn what_is_in_copies_is_not_computed_again() {
     // Of each what has come since the last copy was due, and the token that it goes on from; and
     // the request at which the device died.
     let unfinished = USERS as usize * (BACKUP_TOKENS + 1) + 4;
-    let with_copies = again(BACKUP_TOKENS).await;
+    let with_copies = recomputed(BACKUP_TOKENS).await;
     assert!(with_copies <= unfinished, "{with_copies} tokens");
-    let without = again(0).await;
+    let without = recomputed(0).await;
     assert!(
         without >= USERS as usize * PROMPT_TOKENS,
         "{without} tokens"

@@ -37,20 +37,20 @@ fn small() -> EngineConfig {
     config
 }
 
-fn alone(
+fn expected_tokens(
     oracle: &OracleConfig,
     prompt: &[TokenId],
     tokens: usize,
     sampling: Sampling,
 ) -> Vec<TokenId> {
-    let mut alone = oracle.solo(prompt, tokens, sampling);
-    let end = alone.iter().position(|token| *token == 0);
-    alone.truncate(end.unwrap_or(tokens));
-    alone
+    let mut expected_tokens = oracle.reference_tokens(prompt, tokens, sampling);
+    let end = expected_tokens.iter().position(|token| *token == 0);
+    expected_tokens.truncate(end.unwrap_or(tokens));
+    expected_tokens
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sixty_four_callers_get_what_each_gets_alone() {
+async fn sixty_four_concurrent_callers_get_their_reference_outputs() {
     let oracle = oracle();
     let engine = engine(&oracle, small()).await;
     let mut rng = ChaCha8Rng::seed_from_u64(3);
@@ -69,22 +69,22 @@ async fn sixty_four_callers_get_what_each_gets_alone() {
             .output_tokens_max(output)
             .sampling(sampling);
         let stream = engine.submit(request).await.expect("there is room");
-        let alone = alone(&oracle, &prompt, output, sampling);
-        callers.push((stream, prompt, alone, output));
+        let expected_tokens = expected_tokens(&oracle, &prompt, output, sampling);
+        callers.push((stream, prompt, expected_tokens, output));
     }
-    let mut told = 0;
-    for (stream, prompt, alone, output) in callers {
-        told += alone.len() as u64;
+    let mut output_tokens = 0;
+    for (stream, prompt, expected_tokens, output) in callers {
+        output_tokens += expected_tokens.len() as u64;
         let completion = stream.collect().await.expect("no fault was asked for");
-        assert_eq!(completion.tokens, alone);
+        assert_eq!(completion.tokens, expected_tokens);
         let usage = completion.finish.usage;
         assert_eq!(usage.prompt_tokens, prompt.len());
-        assert_eq!(usage.output_tokens, alone.len());
+        assert_eq!(usage.output_tokens, expected_tokens.len());
         assert!(
             usage.cached_tokens < prompt.len(),
             "one token is always evaluated"
         );
-        let expected = match alone.len() == output {
+        let expected = match expected_tokens.len() == output {
             true => FinishReason::Length,
             false => FinishReason::EndToken,
         };
@@ -92,7 +92,10 @@ async fn sixty_four_callers_get_what_each_gets_alone() {
     }
     let stats = engine.stats();
     assert_eq!((stats.finished, stats.failed, stats.running), (64, 0, 0));
-    assert_eq!(stats.output_tokens, told, "each token is counted once");
+    assert_eq!(
+        stats.output_tokens, output_tokens,
+        "each token is counted once"
+    );
     assert!(
         stats.steps_by_sequences.len() > 1,
         "sequences shared steps: {stats:?}"
@@ -107,7 +110,7 @@ async fn sixty_four_callers_get_what_each_gets_alone() {
 }
 
 #[tokio::test]
-async fn sixteen_users_compute_their_system_prompt_once() {
+async fn shared_system_prompt_is_computed_once_for_sixteen_users() {
     let oracle = oracle();
     let mut config = small();
     config.scheduler.sequences_max = 16;
@@ -136,7 +139,7 @@ async fn sixteen_users_compute_their_system_prompt_once() {
 }
 
 #[tokio::test]
-async fn bad_requests_are_named_and_harm_nobody() {
+async fn invalid_requests_are_rejected_by_field_and_affect_no_other() {
     let oracle = oracle();
     let mut config = small();
     config.cache.device_bytes_max = 2 * 1024;
@@ -183,13 +186,13 @@ async fn bad_requests_are_named_and_harm_nobody() {
     let completion = bystander.collect().await.unwrap();
     assert_eq!(
         completion.tokens,
-        alone(&oracle, &[1, 2, 3], 40, Sampling::GREEDY)
+        expected_tokens(&oracle, &[1, 2, 3], 40, Sampling::GREEDY)
     );
     engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test]
-async fn a_full_house_says_so_and_gives_the_request_back() {
+async fn full_engine_rejects_and_returns_the_request() {
     let mut oracle = oracle();
     oracle.cost.base = Duration::from_millis(2);
     oracle.end_one_in = 0;
@@ -226,7 +229,7 @@ async fn a_full_house_says_so_and_gives_the_request_back() {
 }
 
 #[tokio::test]
-async fn a_dropped_stream_is_cancelled_and_gives_everything_back() {
+async fn dropped_stream_is_cancelled_and_releases_everything() {
     let mut oracle = oracle();
     oracle.cost.base = Duration::from_millis(1);
     oracle.end_one_in = 0;
@@ -247,7 +250,7 @@ async fn a_dropped_stream_is_cancelled_and_gives_everything_back() {
 }
 
 #[tokio::test]
-async fn shutdown_ends_everyone_with_an_error() {
+async fn abort_ends_every_stream_with_an_error() {
     let mut oracle = oracle();
     oracle.cost.base = Duration::from_millis(1);
     oracle.end_one_in = 0;
@@ -265,7 +268,7 @@ async fn shutdown_ends_everyone_with_an_error() {
 }
 
 #[tokio::test]
-async fn an_engine_that_is_dropped_lets_its_streams_finish() {
+async fn dropped_engine_lets_its_streams_finish() {
     let mut oracle = oracle();
     oracle.end_one_in = 0;
     let engine = engine(&oracle, small()).await;
@@ -275,7 +278,7 @@ async fn an_engine_that_is_dropped_lets_its_streams_finish() {
     let completion = stream.collect().await.expect("it may finish");
     assert_eq!(
         completion.tokens,
-        oracle.solo(&[1, 2, 3], 40, Sampling::GREEDY)
+        oracle.reference_tokens(&[1, 2, 3], 40, Sampling::GREEDY)
     );
     let counters = oracle.counters.clone();
     common::until("everything stops", move || {
@@ -285,7 +288,7 @@ async fn an_engine_that_is_dropped_lets_its_streams_finish() {
 }
 
 #[tokio::test]
-async fn a_shared_engine_ends_its_sequences_and_is_shut_down_when_they_are_gone() {
+async fn aborted_engine_ends_its_sequences_before_it_shuts_down() {
     let mut oracle = oracle();
     oracle.end_one_in = 0;
     let engine = engine(&oracle, small()).await;
@@ -300,15 +303,15 @@ async fn a_shared_engine_ends_its_sequences_and_is_shut_down_when_they_are_gone(
 }
 
 /// Lets a future come as far as it comes by itself, which is not its end.
-async fn begin<F: Future>(future: &mut Pin<Box<F>>) {
-    let begun = poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending()));
-    assert!(begun.await, "it waits for something");
+async fn poll_once<F: Future>(future: &mut Pin<Box<F>>) {
+    let started = poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending()));
+    assert!(started.await, "it waits for something");
 }
 
 /// They have passed the gate and wait for their grammars when it is shut; the scheduler hears
 /// of them after it has ended all others.
 #[tokio::test]
-async fn whatever_is_being_taken_in_while_an_engine_is_aborted_ends_with_it() {
+async fn requests_in_setup_end_when_the_engine_is_aborted() {
     let mut oracle = oracle();
     oracle.end_one_in = 0;
     let model = oracle.clone();
@@ -337,10 +340,10 @@ async fn whatever_is_being_taken_in_while_an_engine_is_aborted_ends_with_it() {
         ..request(vec![3])
     };
     let mut best = Box::pin(engine.best_of(best_of));
-    begin(&mut one).await;
-    begin(&mut fork).await;
-    begin(&mut many).await;
-    begin(&mut best).await;
+    poll_once(&mut one).await;
+    poll_once(&mut fork).await;
+    poll_once(&mut many).await;
+    poll_once(&mut best).await;
     engine.abort().await;
 
     let mut streams = many.await.expect("there was room for all");
@@ -386,14 +389,17 @@ async fn failed_steps_and_panics_are_survived() {
             );
         } else {
             let tokens = result.expect("only the poisoned one fails").tokens;
-            assert_eq!(tokens, alone(&oracle, &prompt, 30, Sampling::GREEDY));
+            assert_eq!(
+                tokens,
+                expected_tokens(&oracle, &prompt, 30, Sampling::GREEDY)
+            );
         }
     }
     engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test]
-async fn an_engine_that_cannot_start_says_why() {
+async fn failed_start_reports_its_cause() {
     let failing = Engine::builder(|| Err::<Oracle, _>(ModelError::Device("no memory".into())));
     assert!(matches!(
         failing.start().await,

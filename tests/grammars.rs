@@ -11,13 +11,13 @@ mod vocabulary;
 use std::collections::BTreeMap;
 
 use common::{bytes, small, until};
-use motet::fuse::Fuses;
+use motet::failpoint::Failpoints;
 use motet::grammar::{
     Grammar, GrammarError, GrammarLimits, GrammarSource, GrammarVocabulary, MaskPool, Next,
 };
 use motet::model::oracle::{Oracle, OracleConfig};
+use motet::monitor::{EngineEvent, Events};
 use motet::request::{FinishReason, Priority};
-use motet::watch::{EngineEvent, Events};
 use motet::{Engine, Request, SequenceId, Shutdown, TokenId, TokenStream};
 
 /// Work that accepting a token and computing a mask may take, in the matcher's units: all of its fuel, all of the trie
@@ -36,7 +36,7 @@ fn source(kind: &str, text: &str) -> GrammarSource {
 }
 
 #[test]
-fn each_hostile_grammar_is_answered_within_bounds() {
+fn each_hostile_grammar_stays_within_bounds() {
     let vocabulary =
         GrammarVocabulary::from_bytes(vocabulary::tokens(), &[0]).expect("a vocabulary");
     let pool = MaskPool::start(1).expect("a thread");
@@ -110,7 +110,7 @@ fn follow(name: &str, grammar: &Grammar) -> Result<(), GrammarError> {
 /// The time of such a mask grows with the third power of the output. Work that grew with the output would leave others
 /// waiting for it until it takes a tenth of a second.
 #[test]
-fn the_work_of_an_ambiguous_grammar_grows_as_its_time_does() {
+fn work_of_an_ambiguous_grammar_grows_like_its_time() {
     let vocabulary =
         GrammarVocabulary::from_bytes(vocabulary::tokens(), &[0]).expect("a vocabulary");
     let pool = MaskPool::start(1).expect("a thread");
@@ -136,7 +136,7 @@ fn the_work_of_an_ambiguous_grammar_grows_as_its_time_does() {
 }
 
 #[test]
-fn states_that_take_too_much_end_their_output_with_both_numbers() {
+fn oversized_states_end_their_output_with_both_numbers() {
     // Less than an engine accepts, so that little work passes it.
     let bytes_max = 1 << 16;
     let vocabulary =
@@ -172,21 +172,21 @@ const UNREAD_TOKENS_MAX: usize = 64;
 const DEAR_TOKENS: usize = 60;
 
 /// Each of its masks takes some thousand units of work: it is slow after the eighth, and stays it for 200 tokens.
-fn dear() -> Request {
+fn costly_request() -> Request {
     let grammar = GrammarSource::Regex("[a-z]?".repeat(300));
     let request = Request::tokens([1, 2, 3, 4]).output_tokens_max(DEAR_TOKENS);
     request.grammar(grammar)
 }
 
 /// A grammar as people write them. The output pauses once for want of a reader.
-fn honest() -> Request {
+fn ordinary_request() -> Request {
     let grammar = GrammarSource::Regex("[a-z]+( [a-z]+)*".into());
     let request = Request::tokens([5, 6, 7, 8]).output_tokens_max(2 * UNREAD_TOKENS_MAX - 4);
     request.grammar(grammar)
 }
 
 /// On the oracle, whose tokens are the bytes.
-async fn engine(sequences_max: usize, fuses: &Fuses) -> Engine {
+async fn engine(sequences_max: usize, failpoints: &Failpoints) -> Engine {
     let oracle = OracleConfig {
         vocab_size: 257,
         end_tokens: vec![256],
@@ -200,7 +200,7 @@ async fn engine(sequences_max: usize, fuses: &Fuses) -> Engine {
     Engine::builder(move || Ok(Oracle::new(oracle.clone()).expect("valid")))
         .text(bytes())
         .config(config)
-        .fuses(fuses.clone())
+        .failpoints(failpoints.clone())
         .start()
         .await
         .expect("the engine starts")
@@ -217,30 +217,30 @@ async fn tokens_of(stream: TokenStream) -> Vec<TokenId> {
 }
 
 /// What a request gets in an engine of its own.
-async fn alone(request: Request) -> Vec<TokenId> {
-    let engine = engine(1, &Fuses::default()).await;
+async fn expected_tokens(request: Request) -> Vec<TokenId> {
+    let engine = engine(1, &Failpoints::default()).await;
     let tokens = tokens_of(submitted(&engine, request).await).await;
     engine.shutdown(Shutdown::Abort).await;
     tokens
 }
 
 /// Steps of `one` that `other` was not part of, between the first and the last that it was part of.
-fn steps_without(events: &mut Events, one: SequenceId, other: SequenceId) -> usize {
-    let (mut has_begun, mut without, mut since) = (false, 0, 0);
+fn count_steps_without(events: &mut Events, one: SequenceId, other: SequenceId) -> usize {
+    let (mut has_started, mut steps_without, mut since) = (false, 0, 0);
     while let Some(event) = events.try_next() {
         let EngineEvent::Step(step) = event else {
             continue;
         };
         let has = |sequence| step.spans.iter().any(|span| span.sequence == sequence);
         if has(other) {
-            without += std::mem::take(&mut since);
-            has_begun = true;
-        } else if has_begun && has(one) {
+            steps_without += std::mem::take(&mut since);
+            has_started = true;
+        } else if has_started && has(one) {
             since += 1;
         }
     }
     assert_eq!(events.missed(), 0);
-    without
+    steps_without
 }
 
 /// Masks that are dear again and again cost their own sequence its place in steps, and nobody else.
@@ -249,33 +249,33 @@ fn steps_without(events: &mut Events, one: SequenceId, other: SequenceId) -> usi
 /// most, are of both before the dear one is slow. From then on a step that is under way with it has the next one go
 /// without it: of 50 steps at least 25. All this is on one thread, so that neither goes on while a test begins another.
 #[tokio::test]
-async fn a_sequence_with_dear_masks_is_left_out_of_steps() {
-    let engine = engine(2, &Fuses::default()).await;
+async fn sequence_with_costly_masks_is_left_out_of_steps() {
+    let engine = engine(2, &Failpoints::default()).await;
     let mut events = engine.events();
-    let honest_stream = submitted(&engine, honest()).await;
+    let ordinary_stream = submitted(&engine, ordinary_request()).await;
     until("its caller is to read", || {
         engine.stats().output_tokens >= UNREAD_TOKENS_MAX as u64
     })
     .await;
-    let dear_stream = submitted(&engine, dear()).await;
-    let (one, other) = (honest_stream.sequence(), dear_stream.sequence());
-    let (honest_tokens, dear_tokens) =
-        tokio::join!(tokens_of(honest_stream), tokens_of(dear_stream));
+    let costly_stream = submitted(&engine, costly_request()).await;
+    let (one, other) = (ordinary_stream.sequence(), costly_stream.sequence());
+    let (ordinary_tokens, costly_tokens) =
+        tokio::join!(tokens_of(ordinary_stream), tokens_of(costly_stream));
     assert_eq!(engine.stats().preempted, 0);
     engine.shutdown(Shutdown::Abort).await;
-    let without = steps_without(&mut events, one, other);
-    assert!(without >= 20, "{without} steps went without it");
-    assert_eq!(honest_tokens, alone(honest()).await);
-    assert_eq!(dear_tokens, alone(dear()).await);
+    let steps_without = count_steps_without(&mut events, one, other);
+    assert!(steps_without >= 20, "{steps_without} steps went without it");
+    assert_eq!(ordinary_tokens, expected_tokens(ordinary_request()).await);
+    assert_eq!(costly_tokens, expected_tokens(costly_request()).await);
 }
 
 /// It loses its slot, and then more than once what was drawn and not told, so that its grammar reads the output again:
 /// the threads for masks do that, and it is part of no step before.
 #[tokio::test]
-async fn a_dear_sequence_that_loses_its_place_goes_on_with_the_same_tokens() {
-    let fuses = Fuses::default();
-    let engine = engine(1, &fuses).await;
-    let mut stream = submitted(&engine, dear().priority(Priority::Background)).await;
+async fn preempted_costly_sequence_resumes_with_the_same_tokens() {
+    let failpoints = Failpoints::default();
+    let engine = engine(1, &failpoints).await;
+    let mut stream = submitted(&engine, costly_request().priority(Priority::Background)).await;
     let mut tokens = Vec::new();
     let mut read = async |tokens: &mut Vec<TokenId>, count| {
         while tokens.len() < count {
@@ -290,8 +290,8 @@ async fn a_dear_sequence_that_loses_its_place_goes_on_with_the_same_tokens() {
     for rebuilds in 1..=6 {
         read(&mut tokens, 14 + 6 * rebuilds).await;
         match rebuilds {
-            6 => fuses.device.light(1),
-            _ => fuses.scheduler.light(1 + rebuilds as u64 % 2),
+            6 => failpoints.device.arm(1),
+            _ => failpoints.scheduler.arm(1 + rebuilds as u64 % 2),
         }
         until("it was made anew", || {
             engine.stats().rebuilds >= rebuilds as u64
@@ -299,6 +299,6 @@ async fn a_dear_sequence_that_loses_its_place_goes_on_with_the_same_tokens() {
         .await;
     }
     read(&mut tokens, DEAR_TOKENS).await;
-    assert_eq!(tokens, alone(dear()).await);
+    assert_eq!(tokens, expected_tokens(costly_request()).await);
     engine.shutdown(Shutdown::Abort).await;
 }

@@ -41,24 +41,24 @@ async fn run(engine: &Engine, request: Request) -> (Usage, usize) {
     let before = engine.stats().evaluated_tokens;
     let stream = engine.submit(request).await.expect("there is room");
     let usage = stream.collect().await.expect("an output").finish.usage;
-    until("it has landed", || engine.stats().running == 0).await;
+    until("its last step has finished", || engine.stats().running == 0).await;
     let evaluated = engine.stats().evaluated_tokens - before;
     (usage, usize::try_from(evaluated).expect("a few"))
 }
 
 /// What a prompt costs to whom nobody has computed anything for. One token that is drawn is
 /// never evaluated; one more may be, in a step that was under way.
-fn is_whole_price(evaluated: usize) -> bool {
+fn is_full_cost(evaluated: usize) -> bool {
     (100 + OUTPUT_TOKENS - 1..=100 + OUTPUT_TOKENS).contains(&evaluated)
 }
 
 #[tokio::test]
-async fn an_equal_prompt_of_another_salt_costs_what_it_costs_alone() {
+async fn equal_prompt_of_another_salt_costs_full_price() {
     let engine = engine(&oracle(), small()).await;
     for salt in [None, Some(""), Some("a"), Some("b")] {
         let (usage, evaluated) = run(&engine, of(salt)).await;
         assert_eq!(usage.cached_tokens, 0, "{salt:?}");
-        assert!(is_whole_price(evaluated), "{salt:?}: {evaluated}");
+        assert!(is_full_cost(evaluated), "{salt:?}: {evaluated}");
         let (usage, evaluated) = run(&engine, of(salt)).await;
         assert!(usage.cached_tokens >= 99, "its own is found: {usage:?}");
         assert!(evaluated < 10, "and not computed again: {evaluated}");
@@ -68,7 +68,7 @@ async fn an_equal_prompt_of_another_salt_costs_what_it_costs_alone() {
 
 /// All at once: one of a salt computes for the others of its salt, and for nobody else.
 #[tokio::test]
-async fn nobody_waits_for_what_another_salt_computes() {
+async fn sequences_never_wait_for_another_salt() {
     let engine = engine(&oracle(), small()).await;
     let mut streams = Vec::new();
     for salt in ["a", "b", "a", "b"] {
@@ -81,7 +81,7 @@ async fn nobody_waits_for_what_another_salt_computes() {
     }
     assert_eq!(cached[..2], [0, 0], "the first of each salt");
     assert!(cached[2..].iter().all(|cached| *cached >= 96), "{cached:?}");
-    until("all have landed", || engine.stats().running == 0).await;
+    until("all steps have finished", || engine.stats().running == 0).await;
     let evaluated = engine.stats().evaluated_tokens;
     let outputs = 4 * OUTPUT_TOKENS as u64;
     assert!(
@@ -121,7 +121,7 @@ async fn copies_are_found_by_their_own_salt_only() {
     assert!(evicted > 0, "the device was too small");
     let (usage, evaluated) = run(&first, of(Some("b"))).await;
     assert_eq!(usage.cached_tokens, 0, "it is in host memory, for others");
-    assert!(is_whole_price(evaluated), "{evaluated}");
+    assert!(is_full_cost(evaluated), "{evaluated}");
     until("it is copied out", || first.stats().pager.host_copies > 1).await;
     first.shutdown(Shutdown::Finish).await;
 
@@ -137,7 +137,7 @@ async fn copies_are_found_by_their_own_salt_only() {
     for salt in [None, Some("c")] {
         let (usage, evaluated) = run(&second, of(salt)).await;
         assert_eq!(usage.cached_tokens, 0, "it is on the disk, for others");
-        assert!(is_whole_price(evaluated), "{evaluated}");
+        assert!(is_full_cost(evaluated), "{evaluated}");
     }
     assert_eq!(second.stats().pager.read, 0, "nothing was brought for them");
     let (usage, _) = run(&second, of(Some("a"))).await;
@@ -146,7 +146,7 @@ async fn copies_are_found_by_their_own_salt_only() {
 }
 
 #[tokio::test]
-async fn inspection_and_upkeep_are_a_salts_own() {
+async fn inspection_and_cache_commands_are_limited_to_their_salt() {
     let engine = engine(&oracle(), small()).await;
     let tokens = async |salt| {
         let tree = engine.cache_tree(salt).await.expect("it lives");
@@ -157,8 +157,8 @@ async fn inspection_and_upkeep_are_a_salts_own() {
     assert!(tokens(Some("a")).await >= 100);
     for other in [None, Some(""), Some("b")] {
         assert_eq!(tokens(other).await, 0, "{other:?} sees nothing");
-        let cleared = engine.clear_cache(other).await;
-        cleared.expect("there is nothing to clear");
+        let result = engine.clear_cache(other).await;
+        result.expect("there is nothing to clear");
     }
     assert!(tokens(Some("a")).await >= 100, "nobody else has cleared it");
     let warmed = engine.warm(of(Some("b"))).await.expect("there is room");
@@ -175,7 +175,7 @@ async fn inspection_and_upkeep_are_a_salts_own() {
 }
 
 #[tokio::test]
-async fn a_user_fills_its_own_share_and_no_more() {
+async fn user_limits_bound_one_user_only() {
     let mut oracle = oracle();
     oracle.cost.base = Duration::from_millis(1);
     let mut config = small();
@@ -187,7 +187,7 @@ async fn a_user_fills_its_own_share_and_no_more() {
         let request = Request::tokens(prompt(tokens)).output_tokens_max(300);
         engine.submit(request.user(user))
     };
-    let refused = |refusal: Result<motet::TokenStream, SubmitError>| match refusal {
+    let queue_limit = |result: Result<motet::TokenStream, SubmitError>| match result {
         Err(SubmitError::QueueFull {
             what,
             retry_after,
@@ -201,10 +201,10 @@ async fn a_user_fills_its_own_share_and_no_more() {
     };
     let mut running = ask("ada", 10).await.expect("it is empty");
     running.next().await.expect("a token").expect("no fault");
-    let waits = ask("ada", 100).await.expect("one of hers waits");
-    assert_eq!(refused(ask("ada", 100).await), QueueLimit::UserTokens);
+    let queued = ask("ada", 100).await.expect("one of hers waits");
+    assert_eq!(queue_limit(ask("ada", 100).await), QueueLimit::UserTokens);
     let third = ask("ada", 50).await.expect("that many tokens may wait");
-    assert_eq!(refused(ask("ada", 10).await), QueueLimit::UserRequests);
+    assert_eq!(queue_limit(ask("ada", 10).await), QueueLimit::UserRequests);
     let others = [ask("bob", 100).await, ask("bob", 50).await];
     assert!(others.iter().all(Result::is_ok), "his share is his own");
     let unnamed = engine.submit(of(None)).await;
@@ -213,17 +213,17 @@ async fn a_user_fills_its_own_share_and_no_more() {
         Err(SubmitError::Field { field: "n", .. }) => {}
         other => panic!("four could never be inside, got {other:?}"),
     }
-    drop((waits, third));
+    drop((queued, third));
     until("her places are given back", || engine.health().waiting == 3).await;
     // What is given back is there at once, or as soon as its last trace is gone.
-    let mut again = ask("ada", 150).await;
+    let mut retried = ask("ada", 150).await;
     for _ in 0..1000 {
-        if again.is_ok() {
+        if retried.is_ok() {
             break;
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
-        again = ask("ada", 150).await;
+        retried = ask("ada", 150).await;
     }
-    assert!(again.is_ok(), "{again:?}");
+    assert!(retried.is_ok(), "{retried:?}");
     engine.shutdown(Shutdown::Abort).await;
 }

@@ -10,8 +10,8 @@ use common::read;
 use common::slow_oracle as oracle;
 use motet::cache::{BlockEvent, BlockHash, CacheError};
 use motet::config::EngineConfig;
-use motet::error::{FollowError, GenerateError, KeepError, StartError, SubmitError};
-use motet::fuse::Fuses;
+use motet::error::{CacheCommandError, FollowError, GenerateError, StartError, SubmitError};
+use motet::failpoint::Failpoints;
 use motet::model::LayerKind;
 use motet::model::oracle::{Oracle, OracleConfig, ShiftRule, StepCost};
 use motet::model::sampling::Sampling;
@@ -60,8 +60,8 @@ async fn a_fork_continues_its_source_and_shares_its_state() {
         let completion = fork.collect().await.unwrap();
         let mut continued = history.clone();
         continued.extend(appended);
-        let alone = oracle.solo(&continued, 12, Sampling::GREEDY);
-        assert_eq!(completion.tokens, alone, "{layers:?}");
+        let expected = oracle.reference_tokens(&continued, 12, Sampling::GREEDY);
+        assert_eq!(completion.tokens, expected, "{layers:?}");
         let usage = completion.finish.usage;
         assert_eq!(usage.prompt_tokens, 52);
         // State that is not kept is there at the end of the prompt, where one token is
@@ -70,8 +70,8 @@ async fn a_fork_continues_its_source_and_shares_its_state() {
 
         let rest = source.collect().await.unwrap().tokens;
         history.extend(rest);
-        let alone = oracle.solo(&prompt, 80, Sampling::GREEDY);
-        assert_eq!(history[prompt.len()..], alone, "{layers:?}: the source");
+        let expected = oracle.reference_tokens(&prompt, 80, Sampling::GREEDY);
+        assert_eq!(history[prompt.len()..], expected, "{layers:?}: the source");
         let evaluated = engine.stats().evaluated_tokens - before;
         assert!(
             evaluated < 80 + 12 + 20,
@@ -83,7 +83,7 @@ async fn a_fork_continues_its_source_and_shares_its_state() {
 
 /// What the fork's own request says of either does not count.
 #[tokio::test]
-async fn a_fork_has_its_sources_salt_and_context_limit() {
+async fn fork_has_the_salt_and_context_limit_of_its_source() {
     let oracle = oracle(FULL);
     let mut config = EngineConfig::default();
     // The source pauses long before its context is full.
@@ -103,8 +103,8 @@ async fn a_fork_has_its_sources_salt_and_context_limit() {
         keep: 20,
     };
     let continued = [prompt, vec![500]].concat();
-    let alone = oracle.solo_shifting(&continued, 200, Sampling::GREEDY, rule);
-    assert_eq!(tokens, alone, "it goes on past the context");
+    let expected = oracle.reference_tokens_with_shifts(&continued, 200, Sampling::GREEDY, rule);
+    assert_eq!(tokens, expected, "it goes on past the context");
     drop(source);
     engine.drain().await;
     for (salt, has_nodes) in [(Some("a"), true), (Some("b"), false), (None, false)] {
@@ -115,21 +115,24 @@ async fn a_fork_has_its_sources_salt_and_context_limit() {
 }
 
 #[tokio::test]
-async fn forks_of_nothing_are_refused() {
+async fn invalid_forks_are_rejected() {
     let oracle = oracle(FULL);
     let engine = engine(&oracle).await;
     let request = Request::tokens([1, 2, 3]).output_tokens_max(40);
     let mut source = engine.submit(request.ignore_end_tokens()).await.unwrap();
     read(&mut source, 1).await;
-    let more = || Request::tokens([7]).output_tokens_max(4);
-    let beyond = engine.fork(&source, Some(100), more()).await.unwrap();
-    match beyond.collect().await.unwrap_err() {
-        GenerateError::ForkBeyond { at, .. } => assert_eq!(at, 100),
+    let next_request = || Request::tokens([7]).output_tokens_max(4);
+    let past_computed = engine
+        .fork(&source, Some(100), next_request())
+        .await
+        .unwrap();
+    match past_computed.collect().await.unwrap_err() {
+        GenerateError::ForkPastEnd { at, .. } => assert_eq!(at, 100),
         other => panic!("{other}"),
     }
     while source.next().await.is_some() {}
-    let over = engine.fork(&source, None, more()).await.unwrap();
-    match over.collect().await.unwrap_err() {
+    let late_fork = engine.fork(&source, None, next_request()).await.unwrap();
+    match late_fork.collect().await.unwrap_err() {
         GenerateError::ForkSource(sequence) => assert_eq!(sequence, source.sequence()),
         other => panic!("{other}"),
     }
@@ -158,10 +161,10 @@ async fn a_full_context_shifts_and_goes_on() {
         for _ in 0..3 {
             callers.push(engine.submit(request.clone()).await.unwrap());
         }
-        let alone = oracle.solo_shifting(&prompt, 400, Sampling::GREEDY, rule);
+        let expected = oracle.reference_tokens_with_shifts(&prompt, 400, Sampling::GREEDY, rule);
         for caller in callers {
             let completion = caller.collect().await.unwrap();
-            assert_eq!(completion.tokens, alone, "{layers:?}, {can_shift}");
+            assert_eq!(completion.tokens, expected, "{layers:?}, {can_shift}");
             assert_eq!(completion.finish.reason, FinishReason::Length);
         }
         engine.shutdown(Shutdown::Abort).await;
@@ -169,25 +172,27 @@ async fn a_full_context_shifts_and_goes_on() {
 }
 
 #[tokio::test]
-async fn an_output_that_shifts_is_as_long_as_ten_contexts_at_most() {
+async fn shifting_output_is_at_most_ten_contexts_long() {
     let oracle = OracleConfig {
         context_tokens_max: 32,
         cost: StepCost::default(),
         ..oracle(FULL)
     };
     let engine = engine(&oracle).await;
-    for (wanted, generated) in [(319, 319), (321, 320), (100_000, 320)] {
-        let request = Request::tokens([1, 2]).output_tokens_max(wanted).shift(1);
+    for (requested, generated) in [(319, 319), (321, 320), (100_000, 320)] {
+        let request = Request::tokens([1, 2])
+            .output_tokens_max(requested)
+            .shift(1);
         let stream = engine.submit(request.ignore_end_tokens()).await.unwrap();
         let completion = stream.collect().await.unwrap();
-        assert_eq!(completion.tokens.len(), generated, "of {wanted}");
+        assert_eq!(completion.tokens.len(), generated, "of {requested}");
         assert_eq!(completion.finish.reason, FinishReason::Length);
     }
     engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test]
-async fn a_prompt_that_is_too_long_loses_its_middle_if_it_may() {
+async fn too_long_prompt_loses_its_middle_if_allowed() {
     let oracle = oracle(FULL);
     let engine = engine(&oracle).await;
     let long = text(1..301);
@@ -204,7 +209,10 @@ async fn a_prompt_that_is_too_long_loses_its_middle_if_it_may() {
     let completion = completion.unwrap();
     assert_eq!(completion.finish.usage.prompt_tokens, 128 - 50);
     let left: Vec<TokenId> = long[..28].iter().chain(&long[250..]).copied().collect();
-    assert_eq!(completion.tokens, oracle.solo(&left, 5, Sampling::GREEDY));
+    assert_eq!(
+        completion.tokens,
+        oracle.reference_tokens(&left, 5, Sampling::GREEDY)
+    );
 
     let mut request = Request::tokens([1]);
     request.at_context_limit = ContextLimit::Shift { keep: 128 };
@@ -216,7 +224,7 @@ async fn a_prompt_that_is_too_long_loses_its_middle_if_it_may() {
 }
 
 #[tokio::test]
-async fn what_is_warm_is_cached_and_what_is_pinned_stays() {
+async fn warmed_prompts_are_cached_and_pinned_prompts_stay() {
     for layers in [FULL, MIXED] {
         let oracle = oracle(layers);
         let engine = engine(&oracle).await;
@@ -233,8 +241,8 @@ async fn what_is_warm_is_cached_and_what_is_pinned_stays() {
         assert_eq!(ask(900).await, 50, "{layers:?}");
         engine.clear_cache(None).await.unwrap();
         let tree = engine.cache_tree(None).await.unwrap();
-        let kept: usize = tree.nodes.iter().map(|node| node.tokens.len()).sum();
-        assert_eq!(kept, 50, "only what is pinned is left");
+        let remaining: usize = tree.nodes.iter().map(|node| node.tokens.len()).sum();
+        assert_eq!(remaining, 50, "only what is pinned is left");
         assert!(tree.nodes.iter().all(|node| node.pins == 1));
         assert_eq!(ask(901).await, 50, "{layers:?}");
         engine.unpin(pin).await.unwrap();
@@ -242,7 +250,7 @@ async fn what_is_warm_is_cached_and_what_is_pinned_stays() {
         assert_eq!(engine.stats().cache.segments, 0);
         assert_eq!(ask(902).await, 0, "{layers:?}");
         match engine.unpin(pin).await.unwrap_err() {
-            KeepError::Cache(CacheError::UnknownPin(unknown)) => assert_eq!(unknown, pin),
+            CacheCommandError::Cache(CacheError::UnknownPin(unknown)) => assert_eq!(unknown, pin),
             other => panic!("{other}"),
         }
         engine.shutdown(Shutdown::Abort).await;
@@ -260,9 +268,9 @@ async fn pins_expire_and_have_a_budget() {
         .pin(Request::tokens(text(1..51)), soon)
         .await
         .unwrap();
-    let more = engine.pin(Request::tokens(text(60..80)), None).await;
-    match more.unwrap_err() {
-        KeepError::Cache(CacheError::PinTooLarge { bytes_max, .. }) => {
+    let next_request = engine.pin(Request::tokens(text(60..80)), None).await;
+    match next_request.unwrap_err() {
+        CacheCommandError::Cache(CacheError::PinTooLarge { bytes_max, .. }) => {
             assert_eq!(bytes_max, 60 * 8);
         }
         other => panic!("{other}"),
@@ -389,15 +397,15 @@ fn known(batches: &[BlockBatch]) -> BTreeSet<BlockHash> {
 }
 
 #[tokio::test]
-async fn what_is_cached_is_told_as_it_changes() {
+async fn followers_receive_block_events_as_the_cache_changes() {
     let engine = engine(&oracle(FULL)).await;
     engine
         .warm(Request::tokens(text(1..40)))
         .await
         .expect("there is room");
     let mut early = engine.follow_blocks().await.expect("nobody follows yet");
-    let mut told = vec![early.next().await.expect("all that is there")];
-    assert_eq!(known(&told).len(), 2, "whole blocks only");
+    let mut batches = vec![early.next().await.expect("all that is there")];
+    assert_eq!(known(&batches).len(), 2, "whole blocks only");
 
     let longer = Request::tokens(text(1..70));
     engine
@@ -405,27 +413,31 @@ async fn what_is_cached_is_told_as_it_changes() {
         .await
         .expect("there is room");
     engine.warm(longer).await.expect("there is room");
-    told.push(early.next().await.expect("a tenant's"));
-    told.push(early.next().await.expect("what follows"));
-    assert_eq!(known(&told).len(), 8, "tenants have blocks of their own");
+    batches.push(early.next().await.expect("a tenant's"));
+    batches.push(early.next().await.expect("what follows"));
+    assert_eq!(known(&batches).len(), 8, "tenants have blocks of their own");
     let mut late = engine.follow_blocks().await.expect("another may follow");
     let all = late.next().await.expect("all that is there");
-    assert_eq!(known(&[all]), known(&told), "who comes late knows the same");
+    assert_eq!(
+        known(&[all]),
+        known(&batches),
+        "who comes late knows the same"
+    );
 
     engine
         .clear_cache(Some("a tenant"))
         .await
         .expect("it is whole");
-    told.push(early.next().await.expect("what is gone"));
-    assert_eq!(known(&told).len(), 4);
-    let numbers: Vec<u64> = told.iter().map(|batch| batch.number).collect();
+    batches.push(early.next().await.expect("what is gone"));
+    assert_eq!(known(&batches).len(), 4);
+    let numbers: Vec<u64> = batches.iter().map(|batch| batch.number).collect();
     assert_eq!(numbers, [0, 1, 2, 3], "none was missed");
     engine.shutdown(Shutdown::Abort).await;
     while early.next().await.is_some() {}
 }
 
 #[tokio::test]
-async fn who_reads_nothing_misses_batches_and_holds_nobody_up() {
+async fn slow_follower_misses_batches_and_blocks_nothing() {
     let engine = engine(&OracleConfig::with_layers(FULL)).await;
     let mut slow = engine.follow_blocks().await.expect("nobody follows yet");
     for round in 0..600 {
@@ -447,40 +459,43 @@ async fn who_reads_nothing_misses_batches_and_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn who_follows_hears_that_the_cache_was_made_anew() {
-    let fuses = Fuses::default();
+async fn followers_are_notified_of_a_cache_rebuild() {
+    let failpoints = Failpoints::default();
     let build = || Ok(Oracle::new(oracle(FULL)).expect("a valid oracle"));
-    let engine = Engine::builder(build).fuses(fuses.clone()).start().await;
+    let engine = Engine::builder(build)
+        .failpoints(failpoints.clone())
+        .start()
+        .await;
     let engine = engine.expect("the engine starts");
     let mut early = engine.follow_blocks().await.expect("nobody follows yet");
     let warm = |last| engine.warm(Request::tokens(text(1..last)));
     warm(40).await.expect("there is room");
-    let mut told = vec![early.next().await.expect("all that is there")];
-    told.push(early.next().await.expect("what was computed"));
+    let mut batches = vec![early.next().await.expect("all that is there")];
+    batches.push(early.next().await.expect("what was computed"));
 
-    fuses.cache.light(1);
+    failpoints.cache.arm(1);
     warm(20).await.expect("it is computed again");
     let mut late = engine.follow_blocks().await.expect("another may follow");
     let all = known(&[late.next().await.expect("all that is there")]);
     assert_eq!(all.len(), 1);
-    while known(&told) != all {
-        told.push(early.next().await.expect("what follows"));
+    while known(&batches) != all {
+        batches.push(early.next().await.expect("what follows"));
     }
     engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test]
-async fn only_so_many_follow() {
+async fn number_of_followers_is_limited() {
     let engine = engine(&oracle(FULL)).await;
     let mut all = Vec::new();
-    let refused = loop {
+    let rejected = loop {
         match engine.follow_blocks().await {
             Ok(follower) => all.push(follower),
-            Err(refused) => break refused,
+            Err(rejected) => break rejected,
         }
     };
     let followers_max = all.len();
-    assert_eq!(refused, FollowError::TooMany { followers_max });
+    assert_eq!(rejected, FollowError::TooMany { followers_max });
     all.pop();
     engine.follow_blocks().await.expect("one has left");
     engine.shutdown(Shutdown::Abort).await;

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use motet::config::{DiskConfig, PagerConfig};
 use motet::model::oracle::OracleConfig;
-use motet::model::{Extent, LayerKind};
+use motet::model::{LayerKind, SegmentSize};
 use motet::{CopyId, SegmentId, SequenceId, TokenId};
 use motet_core::cache::SaltDigest;
 use motet_core::pager::{
-    Done, Effect, Label, Ledger, Message, Offer, PagerCore, Precision, Task, Told, Want,
+    Done, Effect, Label, Lookup, Message, OffloadCandidate, PagerCore, PagerEvent, Precision,
+    RecoveryLog, Task,
 };
-use motet_sync::lease::LeaseWord;
+use motet_sync::lease::LeaseCount;
 
 const SALT: SaltDigest = SaltDigest([9; 32]);
 const SEGMENT_TOKENS: usize = 64;
@@ -44,7 +45,7 @@ static ALLOCATOR: Counting = Counting;
 /// A pager, with the ledger that is kept of it, and one conversation.
 struct Pager {
     core: PagerCore,
-    ledger: Ledger,
+    recovery_log: RecoveryLog,
     conversation: Vec<TokenId>,
     segments: usize,
 }
@@ -61,10 +62,10 @@ impl Pager {
             ..PagerConfig::default()
         };
         let spec = OracleConfig::with_layers(&[LayerKind::Full]).spec();
-        let sizes = |_: Extent| (100, Precision::Full);
+        let sizes = |_: SegmentSize| (100, Precision::Full);
         Self {
             core: PagerCore::new(spec, config, Box::new(sizes), Vec::new()),
-            ledger: Ledger::default(),
+            recovery_log: RecoveryLog::default(),
             conversation: (0..(segments * SEGMENT_TOKENS) as TokenId).collect(),
             segments: 0,
         }
@@ -73,34 +74,34 @@ impl Pager {
     /// Whether the next segment of the conversation is kept, in host memory and on the disk.
     fn keep_next(&mut self) -> bool {
         self.segments += 1;
-        let word = LeaseWord::new(SegmentId(self.segments as u64));
-        let offer = Offer {
-            lease: word.lease().expect("nobody evicts it"),
+        let lease_count = LeaseCount::new(SegmentId(self.segments as u64));
+        let candidate = OffloadCandidate {
+            lease: lease_count.lease().expect("nobody evicts it"),
             salt: SALT,
             tokens: Arc::from(&self.conversation[..self.segments * SEGMENT_TOKENS]),
-            extent: Extent::whole(SEGMENT_TOKENS),
+            segment_size: SegmentSize::whole(SEGMENT_TOKENS),
             priority: 0,
         };
-        let mut to_do = self.tell(Message::Offer(offer));
-        let mut kept = false;
+        let mut to_do = self.send(Message::OffloadCandidate(candidate));
+        let mut is_accepted = false;
         while !to_do.is_empty() {
             let effects = std::mem::take(&mut to_do);
             for effect in effects {
                 match effect {
                     Effect::Do(job) => {
-                        kept |= job.task == Task::Pack;
+                        is_accepted |= job.task == Task::Pack;
                         to_do.extend(self.end(job.copy, job.task));
                     }
-                    Effect::Tell(Told::Refused { .. }) => return false,
+                    Effect::Notify(PagerEvent::Rejected { .. }) => return false,
                     _ => {}
                 }
             }
         }
-        kept
+        is_accepted
     }
 
     fn end(&mut self, copy: CopyId, task: Task) -> Vec<Effect> {
-        self.tell(Message::Done(Done {
+        self.send(Message::Done(Done {
             copy,
             task,
             result: Ok(()),
@@ -109,16 +110,18 @@ impl Pager {
         }))
     }
 
-    fn tell(&mut self, message: Message) -> Vec<Effect> {
-        self.ledger.hears(&message);
+    fn send(&mut self, message: Message) -> Vec<Effect> {
+        self.recovery_log.on_message(&message);
         let effects = self.core.handle(Duration::ZERO, message);
-        effects.iter().for_each(|effect| self.ledger.says(effect));
+        effects
+            .iter()
+            .for_each(|effect| self.recovery_log.on_effect(effect));
         effects
     }
 
     /// How many copies serve the whole conversation.
-    fn found(&mut self) -> usize {
-        let want = Want {
+    fn found_copies(&mut self) -> usize {
+        let lookup = Lookup {
             sequence: SequenceId(1),
             salt: SALT,
             tokens: Arc::from(&*self.conversation),
@@ -126,15 +129,15 @@ impl Pager {
             seen_tokens: 0,
             token_time: None,
         };
-        let found = match &self.tell(Message::Want(want))[..] {
-            [Effect::Tell(Told::Found { pieces, .. })] => pieces.len(),
-            [Effect::Tell(Told::Nothing { .. })] => 0,
+        let found_copies = match &self.send(Message::Lookup(lookup))[..] {
+            [Effect::Notify(PagerEvent::Hit { copy_ranges, .. })] => copy_ranges.len(),
+            [Effect::Notify(PagerEvent::Miss { .. })] => 0,
             other => panic!("one answer: {other:?}"),
         };
-        self.tell(Message::Cancel {
+        self.send(Message::Cancel {
             sequence: SequenceId(1),
         });
-        found
+        found_copies
     }
 }
 
@@ -142,7 +145,7 @@ impl Pager {
 /// are said to take is what they take, and twice the conversation takes twice as much. One
 /// test, for all share one allocator.
 #[test]
-fn labels_take_what_their_own_tokens_take() {
+fn label_bytes_are_proportional_to_their_own_tokens() {
     const SEGMENTS: usize = 2_000;
     let each = Label::host_bytes(SEGMENT_TOKENS);
     let mut pager = Pager::new(2 * SEGMENTS * each, SEGMENTS);
@@ -168,30 +171,30 @@ fn labels_take_what_their_own_tokens_take() {
     assert!(held[1] <= SEGMENTS * each, "{held:?}");
     assert!(held[1] <= 2 * held[0] + (64 << 10), "{held:?}");
     assert_eq!(
-        pager.found(),
+        pager.found_copies(),
         SEGMENTS,
         "and all are found by what they are"
     );
     pager.core.check_integrity();
 
-    labels_keep_within_their_bytes();
+    labels_stay_within_their_budget();
 }
 
-fn labels_keep_within_their_bytes() {
-    const KEPT: usize = 10;
+fn labels_stay_within_their_budget() {
+    const COPIES_MAX: usize = 10;
     let each = Label::host_bytes(SEGMENT_TOKENS);
-    let mut pager = Pager::new(KEPT * each + each - 1, 40);
+    let mut pager = Pager::new(COPIES_MAX * each + each - 1, 40);
     for segment in 1..=40 {
         assert!(pager.keep_next(), "something else gives way");
         let stats = pager.core.stats();
-        assert_eq!(stats.copies, segment.min(KEPT), "{stats:?}");
-        assert_eq!(stats.label_bytes, segment.min(KEPT) * each);
+        assert_eq!(stats.copies, segment.min(COPIES_MAX), "{stats:?}");
+        assert_eq!(stats.label_bytes, segment.min(COPIES_MAX) * each);
         pager.core.check_integrity();
     }
-    assert_eq!(pager.found(), 0, "the first were the coldest");
+    assert_eq!(pager.found_copies(), 0, "the first were the coldest");
     // One that is larger than all of it.
     let mut small = Pager::new(each - 1, 1);
     assert!(!small.keep_next());
     let stats = small.core.stats();
-    assert_eq!((stats.refused, stats.copies, stats.label_bytes), (1, 0, 0));
+    assert_eq!((stats.rejected, stats.copies, stats.label_bytes), (1, 0, 0));
 }

@@ -24,7 +24,7 @@ const FITTING: [(&str, &str); 5] = [
 ];
 
 /// The refusal where some variables differ from those of a set-up that fits.
-fn refusal(changed: &[(&str, &str)]) -> Option<String> {
+fn mismatch(changed: &[(&str, &str)]) -> Option<String> {
     let variables = FITTING.map(|(name, value)| {
         let other = changed.iter().find(|(changed, _)| *changed == name);
         (name, other.map_or(value, |(_, value)| *value))
@@ -33,22 +33,22 @@ fn refusal(changed: &[(&str, &str)]) -> Option<String> {
         let found = variables.iter().find(|(known, _)| *known == name);
         found.map(|(_, value)| (*value).to_owned())
     };
-    Prepared::read(read).refusal(&NEEDED, |library| {
+    Prepared::read(read).mismatch(&NEEDED, |library| {
         library == Path::new("/cache/mlxc/libmlxc.so")
     })
 }
 
 #[test]
-fn what_fits_is_taken() {
-    assert_eq!(refusal(&[]), None);
+fn matching_libraries_are_accepted() {
+    assert_eq!(mismatch(&[]), None);
     // Another version of this crate whose bridge and mlx-sys are the same.
-    assert_eq!(refusal(&[("DEP_MLX_MOTET_VERSION", "0.2.0")]), None);
+    assert_eq!(mismatch(&[("DEP_MLX_MOTET_VERSION", "0.2.0")]), None);
     // A configuration that was written by hand.
-    assert_eq!(Prepared::default().refusal(&NEEDED, |_| false), None);
+    assert_eq!(Prepared::default().mismatch(&NEEDED, |_| false), None);
 }
 
 #[test]
-fn a_mismatch_names_both_versions_and_the_command() {
+fn mismatch_reports_both_versions_and_the_command() {
     let cases: [(&[_], &[_]); 4] = [
         (
             &[
@@ -80,7 +80,7 @@ fn a_mismatch_names_both_versions_and_the_command() {
         ),
     ];
     for (changed, parts) in cases {
-        let text = refusal(changed).expect("it does not fit");
+        let text = mismatch(changed).expect("it does not fit");
         let always = [COMMAND, "do not fit motet 0.3.0"];
         for part in parts.iter().chain(&always) {
             assert!(text.contains(part), "no {part:?} in {text:?}");
@@ -90,7 +90,7 @@ fn a_mismatch_names_both_versions_and_the_command() {
 }
 
 #[test]
-fn the_bridge_says_its_version() {
+fn bridge_version_is_parsed() {
     let version = bridge_version(BRIDGE).expect("a version");
     assert!(
         version.parse::<u32>().is_ok_and(|version| version > 0),

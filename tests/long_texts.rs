@@ -35,14 +35,14 @@ async fn engine(text: TextCodec, config: EngineConfig) -> Engine {
         .expect("the engine starts")
 }
 
-fn chatty() -> TextCodec {
+fn chat_codec() -> TextCodec {
     let source = "{% for m in messages %}{{ m.content }}{% endfor %}";
     let template = ChatTemplate::new(source, []).expect("it compiles");
     TextCodec::new(bytes().tokenizer().clone(), Some(template))
 }
 
 /// What field is refused, with what was found and what is expected.
-async fn refused(engine: &Engine, request: Request) -> [String; 3] {
+async fn rejection(engine: &Engine, request: Request) -> [String; 3] {
     match engine.submit(request).await {
         Err(SubmitError::Field {
             field,
@@ -58,11 +58,11 @@ fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
 }
 
 #[tokio::test]
-async fn what_cannot_fit_is_refused_by_its_bytes() {
-    let engine = engine(chatty(), small()).await;
+async fn oversized_text_is_rejected_by_its_bytes() {
+    let engine = engine(chat_codec(), small()).await;
     let bytes_max = CONTEXT * TOKEN_BYTES;
     let long = "x".repeat(bytes_max + 1);
-    let [field, found, expected] = refused(&engine, Request::text(&*long)).await;
+    let [field, found, expected] = rejection(&engine, Request::text(&*long)).await;
     assert_eq!(field, "prompt.text");
     assert_eq!(found, format!("{} bytes long", bytes_max + 1));
     assert!(
@@ -71,7 +71,7 @@ async fn what_cannot_fit_is_refused_by_its_bytes() {
     );
 
     let chat = Request::chat([Message::user(&*long)]);
-    let [field, found, _] = refused(&engine, chat).await;
+    let [field, found, _] = rejection(&engine, chat).await;
     assert_eq!(field, "prompt.chat");
     assert_eq!(
         found,
@@ -79,11 +79,11 @@ async fn what_cannot_fit_is_refused_by_its_bytes() {
     );
 
     let many = vec![Message::user(""); CONTEXT + 1];
-    let [field, found, _] = refused(&engine, Request::chat(many)).await;
+    let [field, found, _] = rejection(&engine, Request::chat(many)).await;
     assert_eq!((&*field, &*found), ("prompt.chat", "8193 messages long"));
 
     // What would fit by its bytes is refused by its tokens, as ever.
-    let [field, found, _] = refused(&engine, Request::text("x".repeat(CONTEXT))).await;
+    let [field, found, _] = rejection(&engine, Request::text("x".repeat(CONTEXT))).await;
     assert_eq!((&*field, &*found), ("prompt", "8192 tokens long"));
 
     let counted = engine.tokenize(Prompt::Text(long), true, None).await;
@@ -105,7 +105,7 @@ async fn what_cannot_fit_is_refused_by_its_bytes() {
 }
 
 #[tokio::test]
-async fn a_prompt_that_may_lose_its_middle_may_have_some_contexts_of_text() {
+async fn shiftable_prompt_may_have_several_contexts_of_text() {
     let mut config = small();
     config.text.shift_contexts_max = 2;
     let engine = engine(bytes(), config).await;
@@ -117,7 +117,7 @@ async fn a_prompt_that_may_lose_its_middle_may_have_some_contexts_of_text() {
     let stream = engine.submit(request(2 * CONTEXT)).await.expect("taken in");
     assert!(stream.prompt_tokens() < CONTEXT);
     stream.collect().await.expect("a token");
-    let [field, _, expected] = refused(&engine, request(2 * CONTEXT * TOKEN_BYTES + 1)).await;
+    let [field, _, expected] = rejection(&engine, request(2 * CONTEXT * TOKEN_BYTES + 1)).await;
     assert_eq!(field, "prompt.text");
     assert!(
         expected.contains("`text.shift_contexts_max` = 2"),
@@ -131,7 +131,7 @@ async fn a_prompt_that_may_lose_its_middle_may_have_some_contexts_of_text() {
     };
     let stream = engine.submit(tokens(2 * CONTEXT)).await.expect("taken in");
     assert!(stream.prompt_tokens() < CONTEXT);
-    let [field, found, expected] = refused(&engine, tokens(2 * CONTEXT + 1)).await;
+    let [field, found, expected] = rejection(&engine, tokens(2 * CONTEXT + 1)).await;
     assert_eq!(
         (&*field, &*found),
         ("prompt", "16385 tokens long"),
@@ -145,7 +145,7 @@ async fn a_prompt_that_may_lose_its_middle_may_have_some_contexts_of_text() {
 
 /// A token that spells many bytes lets long texts by: they are counted, not tokenised.
 #[tokio::test]
-async fn a_text_of_short_tokens_is_given_up_when_it_has_too_many() {
+async fn text_of_short_tokens_is_rejected_when_it_has_too_many() {
     let letters = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet();
     let mut tokens: Vec<String> = letters.iter().map(char::to_string).collect();
     tokens.push("=".repeat(64));
@@ -157,14 +157,14 @@ async fn a_text_of_short_tokens_is_given_up_when_it_has_too_many() {
     };
     let tokenizer = Tokenizer::from_gguf(&vocabulary).expect("whole");
     let engine = engine(TextCodec::new(tokenizer, None), small()).await;
-    let [field, found, _] = refused(&engine, Request::text("x ".repeat(200_000))).await;
+    let [field, found, _] = rejection(&engine, Request::text("x ".repeat(200_000))).await;
     let found = (&*field, &*found);
     assert_eq!(found, ("prompt.text", "more than 8192 tokens long"));
 }
 
 /// What its template writes would fit, and making that of so much text is not for nothing.
 #[tokio::test]
-async fn a_conversation_far_beyond_what_fits_is_refused_before_its_template_sees_it() {
+async fn oversized_conversation_is_rejected_before_its_template_is_rendered() {
     let source = "{% for m in messages %}{{ m.content[:1] }}{% endfor %}";
     let template = ChatTemplate::new(source, []).expect("it compiles");
     let text = TextCodec::new(bytes().tokenizer().clone(), Some(template));
@@ -177,7 +177,7 @@ async fn a_conversation_far_beyond_what_fits_is_refused_before_its_template_sees
 
     let mut message = Message::user(&*content);
     message.more.insert("a".into(), serde_json::Value::Null);
-    let [field, found, expected] = refused(&engine, Request::chat([message])).await;
+    let [field, found, expected] = rejection(&engine, Request::chat([message])).await;
     assert_eq!(field, "prompt.chat");
     assert_eq!(found, format!("{} bytes long", bytes_max + 2));
     assert!(
@@ -187,7 +187,7 @@ async fn a_conversation_far_beyond_what_fits_is_refused_before_its_template_sees
 }
 
 #[tokio::test]
-async fn a_conversation_of_too_many_tokens_is_named_as_one() {
+async fn conversation_of_too_many_tokens_is_reported_as_one() {
     let letters = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet();
     let mut tokens: Vec<String> = letters.iter().map(char::to_string).collect();
     tokens.push("=".repeat(64));
@@ -198,19 +198,19 @@ async fn a_conversation_of_too_many_tokens_is_named_as_one() {
         ..GgufVocabulary::default()
     };
     let tokenizer = Tokenizer::from_gguf(&vocabulary).expect("whole");
-    let text = TextCodec::new(tokenizer, chatty().template().cloned());
+    let text = TextCodec::new(tokenizer, chat_codec().template().cloned());
     let engine = engine(text, small()).await;
     let chat = Request::chat([Message::user("x ".repeat(200_000))]);
-    let [field, found, _] = refused(&engine, chat).await;
+    let [field, found, _] = rejection(&engine, chat).await;
     let found = (&*field, &*found);
     assert_eq!(found, ("prompt.chat", "more than 8192 tokens long"));
 }
 
 #[test]
-fn long_texts_are_tokenised_beside_the_actors_and_short_ones_at_once() {
-    let (runtime, open) = stuck();
+fn long_texts_are_tokenised_off_the_actors_and_short_ones_inline() {
+    let (runtime, open) = blocked_runtime();
     runtime.block_on(async {
-        let engine = engine(chatty(), small()).await;
+        let engine = engine(chat_codec(), small()).await;
         let prompts = |bytes| {
             let text = "x".repeat(bytes);
             [
@@ -241,7 +241,7 @@ fn long_texts_are_tokenised_beside_the_actors_and_short_ones_at_once() {
 }
 
 /// A runtime whose one thread for blocking work is taken, until the sender is dropped.
-fn stuck() -> (tokio::runtime::Runtime, mpsc::Sender<()>) {
+fn blocked_runtime() -> (tokio::runtime::Runtime, mpsc::Sender<()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(1)
@@ -253,12 +253,12 @@ fn stuck() -> (tokio::runtime::Runtime, mpsc::Sender<()>) {
 }
 
 #[test]
-fn texts_that_wait_are_bounded_and_what_leaves_makes_room() {
-    let (runtime, open) = stuck();
+fn waiting_texts_are_bounded_and_a_cancelled_one_frees_its_place() {
+    let (runtime, open) = blocked_runtime();
     runtime.block_on(async {
         let mut config = small();
         config.text.queue_max = 4;
-        let engine = engine(chatty(), config).await;
+        let engine = engine(chat_codec(), config).await;
         let text = "x".repeat(5000);
         let ask = |user| engine.tokenize(Prompt::Text(text.clone()), true, user);
         let mut first = Box::pin(ask(Some("greedy")));
@@ -283,22 +283,22 @@ fn texts_that_wait_are_bounded_and_what_leaves_makes_room() {
         assert!(poll_once(another.as_mut()).is_pending(), "others have room");
 
         drop(first);
-        let mut again = Box::pin(ask(Some("greedy")));
+        let mut retry = Box::pin(ask(Some("greedy")));
         assert!(
-            poll_once(again.as_mut()).is_pending(),
+            poll_once(retry.as_mut()).is_pending(),
             "who leaves makes room"
         );
         drop(open);
         assert_eq!(another.await.expect("spelled").len(), 5000);
         assert_eq!(second.await.expect("spelled").len(), 5000);
-        assert_eq!(again.await.expect("spelled").len(), 5000);
+        assert_eq!(retry.await.expect("spelled").len(), 5000);
     });
 }
 
 /// What a word costs that nothing cuts: `cargo test --test long_texts -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints times"]
-fn the_cost_of_a_long_word() {
+fn print_cost_of_a_long_word() {
     let letters = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet();
     let mut tokens: Vec<String> = letters.iter().map(char::to_string).collect();
     let mut merges = Vec::new();

@@ -60,7 +60,7 @@ fn encode(codec: &TextCodec, prompt: &Prompt) -> Vec<TokenId> {
 }
 
 #[test]
-fn a_gpu_that_is_not_there_is_refused_and_the_best_device_is_named() {
+fn missing_gpu_is_rejected_and_the_best_device_is_named() {
     let files = ModelFiles::open(&model()).unwrap();
     let outline = |device| {
         let options = MlxOptions {

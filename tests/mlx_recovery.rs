@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use model::model;
 use motet::config::EngineConfig;
-use motet::fuse::Fuses;
+use motet::failpoint::Failpoints;
 use motet::text::Message;
 use motet::{Engine, Request, Shutdown, TokenId, TokenStream};
 
@@ -21,13 +21,13 @@ const BACKUP_TOKENS: usize = 8;
 /// What a reader has counted that has everything.
 const ALL: usize = usize::MAX;
 
-async fn engine(fuses: &Fuses, kills: u64, host_bytes_max: usize) -> Engine {
+async fn engine(failpoints: &Failpoints, kills: u64, host_bytes_max: usize) -> Engine {
     let mut config = EngineConfig::default();
     config.recovery.rebuilds_max = kills as usize;
     config.pager.host_bytes_max = host_bytes_max;
     config.pager.backup_tokens = BACKUP_TOKENS;
     let builder = Engine::open(model()).expect("a model").config(config);
-    let started = builder.fuses(fuses.clone()).start().await;
+    let started = builder.failpoints(failpoints.clone()).start().await;
     started.expect("the engine starts")
 }
 
@@ -49,8 +49,8 @@ async fn read(mut stream: TokenStream, count: Arc<AtomicUsize>) -> (Vec<TokenId>
 /// All users at once. The device thread is killed so often: each time that every user has had
 /// as many tokens since the last as lie between two copies, so that there are copies to bring.
 async fn run(kills: u64, output_tokens: usize, host_bytes_max: usize) -> Run {
-    let fuses = Fuses::default();
-    let engine = engine(&fuses, kills, host_bytes_max).await;
+    let failpoints = Failpoints::default();
+    let engine = engine(&failpoints, kills, host_bytes_max).await;
     let system = Message::system("You are the guide of a botanical garden. Answer in a few words.");
     let (mut readers, mut counts) = (Vec::new(), Vec::new());
     for user in 0..USERS {
@@ -79,7 +79,7 @@ async fn run(kills: u64, output_tokens: usize, host_bytes_max: usize) -> Run {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert!(before.iter().any(|now| *now != ALL), "the load goes on");
-        fuses.device.light(1);
+        failpoints.device.arm(1);
         while engine.stats().rebuilds < kill {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -122,8 +122,8 @@ async fn check(kills: u64, output_tokens: usize) {
     let copied = run(kills, output_tokens, 1 << 30).await;
     check_tokens(&copied, &undisturbed, output_tokens);
     assert!(killed.brought == 0 && copied.brought > 0);
-    let again = |run: &Run| run.evaluated - undisturbed.evaluated;
-    let (copied, killed) = (again(&copied), again(&killed));
+    let recomputed_tokens = |run: &Run| run.evaluated - undisturbed.evaluated;
+    let (copied, killed) = (recomputed_tokens(&copied), recomputed_tokens(&killed));
     assert!(
         copied * 2 < killed,
         "{copied} tokens again, {killed} without copies"
@@ -139,12 +139,12 @@ fn check_tokens(killed: &Run, undisturbed: &Run, output_tokens: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_device_thread_that_is_killed_costs_time_and_nothing_else() {
+async fn three_device_kills_cost_time_and_nothing_else() {
     check(3, 5 * BACKUP_TOKENS).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes minutes on a small machine"]
-async fn and_so_when_it_is_killed_twenty_times() {
+async fn twenty_device_kills_cost_time_and_nothing_else() {
     check(20, 22 * BACKUP_TOKENS).await;
 }

@@ -10,7 +10,7 @@ use common::{engine, until};
 use motet::config::{DiskConfig, EngineConfig};
 use motet::model::oracle::{OracleConfig, StepCost};
 use motet::model::sampling::Sampling;
-use motet::model::{Extent, LayerKind, ModelSpec};
+use motet::model::{LayerKind, ModelSpec, SegmentSize};
 use motet::{Engine, Request, Shutdown, TokenId};
 
 const TURNS: usize = 3;
@@ -47,25 +47,25 @@ fn opening(user: u32) -> Vec<TokenId> {
 /// Several users, several turns each, one after another: by its next turn each one's
 /// state has had to go.
 async fn converse(engine: &Engine, oracle: &OracleConfig, users: u32) -> usize {
-    let mut talks: Vec<Vec<TokenId>> = (0..users).map(opening).collect();
+    let mut conversations: Vec<Vec<TokenId>> = (0..users).map(opening).collect();
     let mut cached = 0;
     for turn in 0..TURNS {
-        for (user, talk) in (0..).zip(&mut talks) {
-            let request = Request::tokens(talk.clone()).output_tokens_max(20);
+        for (user, conversation) in (0..).zip(&mut conversations) {
+            let request = Request::tokens(conversation.clone()).output_tokens_max(20);
             let output = engine.submit(request).await.expect("room").collect();
             let output = output.await.expect("an output");
-            let alone = oracle.solo(talk, 20, Sampling::GREEDY);
-            assert_eq!(output.tokens, alone, "user {user}, turn {turn}");
+            let expected = oracle.reference_tokens(conversation, 20, Sampling::GREEDY);
+            assert_eq!(output.tokens, expected, "user {user}, turn {turn}");
             cached += output.finish.usage.cached_tokens;
-            talk.extend(&output.tokens);
-            talk.extend([901 + user, 950]);
+            conversation.extend(&output.tokens);
+            conversation.extend([901 + user, 950]);
         }
     }
     cached
 }
 
 #[tokio::test]
-async fn what_has_left_comes_back_and_is_what_it_was() {
+async fn offloaded_state_is_loaded_back_unchanged() {
     for layers in [
         &[LayerKind::Full][..],
         &[LayerKind::Full, LayerKind::Window { tokens: 32 }],
@@ -107,7 +107,10 @@ async fn a_restart_finds_what_was_on_the_disk() {
     let request = Request::tokens(opening(2)).output_tokens_max(5);
     let output = second.submit(request).await.expect("room").collect().await;
     let output = output.expect("an output");
-    assert_eq!(output.tokens, oracle.solo(&opening(2), 5, Sampling::GREEDY));
+    assert_eq!(
+        output.tokens,
+        oracle.reference_tokens(&opening(2), 5, Sampling::GREEDY)
+    );
     assert!(
         output.finish.usage.cached_tokens > 100,
         "{:?}",
@@ -165,12 +168,14 @@ async fn the_next_start_finds_what_was_computed_before_a_shutdown() {
 }
 
 #[tokio::test]
-async fn what_was_flushed_is_on_the_disk() {
+async fn flushed_copies_are_on_disk() {
     let oracle = oracle(&[LayerKind::Full]);
     let folder = Folder::new("paging-flush");
     let mut config = on_disk(&folder);
     // Much less than what is flushed: it goes through in parts.
-    let prompt_bytes = oracle.spec().segment_bytes(Extent::whole(opening(0).len()));
+    let prompt_bytes = oracle
+        .spec()
+        .segment_bytes(SegmentSize::whole(opening(0).len()));
     config.pager.host_bytes_max = 8 * prompt_bytes + (1 << 20);
     config.pager.label_bytes_max = Some(1 << 19);
     let first = engine(&oracle, config.clone()).await;

@@ -11,8 +11,8 @@ use std::time::Duration;
 use common::folder::Folder;
 use common::{engine, until};
 use motet::config::{DiskConfig, EngineConfig};
-use motet::error::{GenerateError, KeepError, SubmitError};
-use motet::fuse::Fuses;
+use motet::error::{CacheCommandError, GenerateError, SubmitError};
+use motet::failpoint::Failpoints;
 use motet::model::oracle::{Oracle, OracleConfig, StepFault};
 use motet::model::sampling::Sampling;
 use motet::model::{LayerKind, ModelError};
@@ -45,7 +45,7 @@ fn config() -> EngineConfig {
 }
 
 /// The same with so little room that sequences give way, and segments leave and come back.
-fn cramped(oracle: &OracleConfig) -> EngineConfig {
+fn low_memory(oracle: &OracleConfig) -> EngineConfig {
     let (mut config, spec) = (config(), oracle.spec());
     config.cache.device_bytes_max = spec.tail_bytes(256) * 3 + config.scratch_bytes(&spec);
     config.pager.host_bytes_max = spec.tail_bytes(256) * 64 + (64 << 10);
@@ -55,21 +55,21 @@ fn cramped(oracle: &OracleConfig) -> EngineConfig {
     config
 }
 
-async fn fused(oracle: &OracleConfig, config: EngineConfig) -> (Engine, Fuses) {
-    let (oracle, fuses) = (oracle.clone(), Fuses::default());
+async fn with_failpoints(oracle: &OracleConfig, config: EngineConfig) -> (Engine, Failpoints) {
+    let (oracle, failpoints) = (oracle.clone(), Failpoints::default());
     let engine = Engine::builder(move || Ok(Oracle::new(oracle.clone()).expect("valid")))
         .config(config)
-        .fuses(fuses.clone())
+        .failpoints(failpoints.clone())
         .start()
         .await
         .expect("the engine starts");
-    (engine, fuses)
+    (engine, failpoints)
 }
 
 /// A caller, and what it gets alone.
 struct Caller {
     stream: TokenStream,
-    alone: Vec<TokenId>,
+    expected: Vec<TokenId>,
 }
 
 /// Callers with prompts that begin alike, of whom half draw at random.
@@ -91,7 +91,7 @@ async fn callers(engine: &Engine, oracle: &OracleConfig, seed: u64, count: u64) 
             .sampling(sampling);
         callers.push(Caller {
             stream: engine.submit(request).await.expect("there is room"),
-            alone: oracle.solo(&prompt, output, sampling),
+            expected: oracle.reference_tokens(&prompt, output, sampling),
         });
     }
     callers
@@ -108,10 +108,10 @@ async fn read_all(callers: Vec<Caller>) {
     for (index, caller) in callers.into_iter().enumerate() {
         let completion = caller.stream.collect().await;
         let completion = completion.unwrap_or_else(|error| panic!("caller {index}: {error}"));
-        assert_eq!(completion.tokens, caller.alone, "caller {index}");
+        assert_eq!(completion.tokens, caller.expected, "caller {index}");
         assert_eq!(completion.finish.reason, FinishReason::Length);
         let usage = completion.finish.usage;
-        assert_eq!(usage.output_tokens, caller.alone.len());
+        assert_eq!(usage.output_tokens, caller.expected.len());
     }
 }
 
@@ -138,15 +138,15 @@ async fn generated(engine: &Engine, tokens: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_device_thread_that_dies_is_replaced() {
+async fn dead_device_thread_is_replaced() {
     for layers in [FULL, MIXED] {
         let oracle = oracle(layers);
-        let (engine, fuses) = fused(&oracle, config()).await;
+        let (engine, failpoints) = with_failpoints(&oracle, config()).await;
         let callers = callers(&engine, &oracle, 1, 30).await;
-        for death in 1..=6 {
-            generated(&engine, death * 200).await;
-            fuses.device.light(1);
-            until("it was replaced", || engine.stats().rebuilds >= death).await;
+        for fault in 1..=6 {
+            generated(&engine, fault * 200).await;
+            failpoints.device.arm(1);
+            until("it was replaced", || engine.stats().rebuilds >= fault).await;
         }
         assert!(engine.stats().rebuilds >= 6);
         check_all(engine, &oracle, callers).await;
@@ -154,46 +154,46 @@ async fn a_device_thread_that_dies_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_device_that_hangs_is_left_behind() {
+async fn stalled_device_is_abandoned() {
     let oracle = oracle(MIXED);
     let mut config = config();
     config.scheduler.device_timeout = Duration::from_millis(60);
     let engine = engine(&oracle, config).await;
     let callers = callers(&engine, &oracle, 2, 30).await;
-    for hang in 1..=3 {
-        generated(&engine, hang * 300).await;
+    for stall in 1..=3 {
+        generated(&engine, stall * 300).await;
         // It comes back while the others are at work, and is not listened to.
         let longer = Duration::from_millis(150);
-        oracle.faults.next_steps(1, StepFault::Hang(longer));
-        until("it was replaced", || engine.stats().rebuilds >= hang).await;
+        oracle.faults.next_steps(1, StepFault::Stall(longer));
+        until("it was replaced", || engine.stats().rebuilds >= stall).await;
     }
     check_all(engine, &oracle, callers).await;
 }
 
 /// With the threads that copy: none of them waits for what a device owes that hangs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn exports_that_hang_hold_up_no_copy() {
+async fn stalled_exports_delay_no_copy() {
     let mut oracle = oracle(FULL);
     // On a busy machine too, copies are faster.
     oracle.cost.per_token = Duration::from_micros(500);
-    let engine = engine(&oracle, cramped(&oracle)).await;
+    let engine = engine(&oracle, low_memory(&oracle)).await;
     read_all(callers(&engine, &oracle, 50, 30).await).await;
     until("segments leave", || engine.stats().pager.host_copies > 0).await;
     let hits = engine.stats().pager.host_hits;
-    oracle.faults.hang_exports(u64::MAX);
+    oracle.faults.stall_exports(u64::MAX);
     // What the device has still is not brought: some come more than once.
     for round in 0..20 {
         read_all(callers(&engine, &oracle, 50 + round % 2, 30).await).await;
-        let hung = oracle.faults.counts().exports_hung > 0;
-        if hung && engine.stats().pager.host_hits > hits {
+        let stalled = oracle.faults.counts().exports_stalled > 0;
+        if stalled && engine.stats().pager.host_hits > hits {
             break;
         }
     }
-    assert!(oracle.faults.counts().exports_hung > 0);
+    assert!(oracle.faults.counts().exports_stalled > 0);
     assert!(engine.stats().pager.host_hits > hits);
     oracle
         .faults
-        .next_steps(1, StepFault::Hang(Duration::from_millis(500)));
+        .next_steps(1, StepFault::Stall(Duration::from_millis(500)));
     read_all(callers(&engine, &oracle, 52, 10).await).await;
     assert!(engine.stats().rebuilds > 0, "the device was replaced");
     assert_eq!(oracle.faults.counts().exports_waited_for, 0);
@@ -201,7 +201,7 @@ async fn exports_that_hang_hold_up_no_copy() {
 }
 
 #[tokio::test]
-async fn health_tells_a_device_that_is_replaced_from_a_busy_one() {
+async fn health_distinguishes_recovering_from_busy() {
     let oracle = oracle(FULL);
     let (built, loads) = (oracle.clone(), AtomicU32::new(0));
     let slow_to_load = move || {
@@ -216,8 +216,8 @@ async fn health_tells_a_device_that_is_replaced_from_a_busy_one() {
     let callers = callers(&engine, &oracle, 3, 4).await;
     generated(&engine, 20).await;
     assert_eq!(engine.health().state, HealthState::Busy);
-    let hang = Duration::from_secs(1);
-    oracle.faults.next_steps(1, StepFault::Hang(hang));
+    let stall = Duration::from_secs(1);
+    oracle.faults.next_steps(1, StepFault::Stall(stall));
     let recovering = |state| matches!(state, HealthState::Recovering { .. });
     until("it is being replaced", || recovering(engine.health().state)).await;
     until("no device is there", || !engine.stats().device_alive).await;
@@ -231,69 +231,69 @@ async fn health_tells_a_device_that_is_replaced_from_a_busy_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_scheduler_that_panics_is_made_anew() {
+async fn panicked_scheduler_is_rebuilt() {
     for seed in 0..4 {
         let oracle = oracle(if seed % 2 == 0 { FULL } else { MIXED });
-        let (engine, fuses) = fused(&oracle, config()).await;
+        let (engine, failpoints) = with_failpoints(&oracle, config()).await;
         let callers = callers(&engine, &oracle, 10 + seed, 30).await;
         for panic in 1..=6 {
             generated(&engine, panic * 150).await;
-            fuses.scheduler.light(1 + seed + panic);
-            until("it went off", || !fuses.scheduler.is_lit()).await;
+            failpoints.scheduler.arm(1 + seed + panic);
+            until("it tripped", || !failpoints.scheduler.is_armed()).await;
         }
-        until("it was made anew", || engine.stats().rebuilds >= 6).await;
+        until("it was rebuilt", || engine.stats().rebuilds >= 6).await;
         check_all(engine, &oracle, callers).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cache_that_panics_begins_anew() {
+async fn panicked_cache_is_rebuilt() {
     for seed in 0..4 {
         let oracle = oracle(if seed % 2 == 0 { FULL } else { MIXED });
-        let (engine, fuses) = fused(&oracle, config()).await;
+        let (engine, failpoints) = with_failpoints(&oracle, config()).await;
         let callers = callers(&engine, &oracle, 20 + seed, 30).await;
         for panic in 1..=6 {
             generated(&engine, panic * 150).await;
-            fuses.cache.light(1 + seed);
-            until("it went off", || !fuses.cache.is_lit()).await;
+            failpoints.cache.arm(1 + seed);
+            until("it tripped", || !failpoints.cache.is_armed()).await;
         }
-        until("it was made anew", || engine.stats().rebuilds >= 6).await;
+        until("it was rebuilt", || engine.stats().rebuilds >= 6).await;
         check_all(engine, &oracle, callers).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_of_it_at_once_is_survived() {
+async fn simultaneous_faults_are_survived() {
     let oracle = oracle(FULL);
-    let mut config = cramped(&oracle);
+    let mut config = low_memory(&oracle);
     config.scheduler.device_timeout = Duration::from_millis(60);
-    let (engine, fuses) = fused(&oracle, config).await;
+    let (engine, failpoints) = with_failpoints(&oracle, config).await;
     let callers = callers(&engine, &oracle, 30, 40).await;
     for round in 1..=12 {
         generated(&engine, round * 150).await;
         match round % 4 {
-            0 => fuses.device.light(1),
-            1 => fuses.scheduler.light(round),
+            0 => failpoints.device.arm(1),
+            1 => failpoints.scheduler.arm(round),
             2 => {
-                fuses.cache.light(round);
-                fuses.pager.light(round);
+                failpoints.cache.arm(round);
+                failpoints.pager.arm(round);
             }
             _ => {
-                let hang = Duration::from_millis(100);
-                oracle.faults.next_steps(1, StepFault::Hang(hang));
-                fuses.scheduler.light(2);
-                fuses.cache.light(3);
+                let stall = Duration::from_millis(100);
+                oracle.faults.next_steps(1, StepFault::Stall(stall));
+                failpoints.scheduler.arm(2);
+                failpoints.cache.arm(3);
             }
         }
     }
-    until("some of it went off", || engine.stats().rebuilds >= 6).await;
+    until("some of it tripped", || engine.stats().rebuilds >= 6).await;
     assert!(engine.stats().pager.packed > 0, "segments leave");
     check_all(engine, &oracle, callers).await;
 }
 
 /// With host memory and a disk.
 fn paged(oracle: &OracleConfig, folder: &Folder) -> EngineConfig {
-    let mut config = cramped(oracle);
+    let mut config = low_memory(oracle);
     config.pager.disk = Some(DiskConfig {
         folder: folder.0.clone(),
         bytes_max: 1 << 22,
@@ -302,42 +302,42 @@ fn paged(oracle: &OracleConfig, folder: &Folder) -> EngineConfig {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pager_that_panics_is_made_anew() {
+async fn panicked_pager_is_rebuilt() {
     for (seed, layers) in [(40, FULL), (41, MIXED)] {
         let folder = Folder::new(&format!("recovery-pager-{seed}"));
         let mut oracle = oracle(layers);
         // On a busy machine too, copies are faster.
         oracle.cost.per_token = Duration::from_micros(500);
         let config = paged(&oracle, &folder);
-        let (engine, fuses) = fused(&oracle, config.clone()).await;
+        let (engine, failpoints) = with_failpoints(&oracle, config.clone()).await;
         let first = callers(&engine, &oracle, seed, 30).await;
         for panic in 1..=6 {
             generated(&engine, panic * 150).await;
-            fuses.pager.light(panic);
-            until("it went off", || !fuses.pager.is_lit()).await;
+            failpoints.pager.arm(panic);
+            until("it tripped", || !failpoints.pager.is_armed()).await;
         }
         read_all(first).await;
         let before = engine.stats();
         assert!(before.rebuilds >= 6, "{before:?}");
         assert!(before.pager.host_copies > 0 && before.pager.packed > 0);
         // What it had in host memory and on the disk is there after another panic, too.
-        fuses.pager.light(1);
+        failpoints.pager.arm(1);
         let mut after = before.clone();
         // What the device has still is not brought: some come more than once.
         for _ in 0..10 {
-            let again = callers(&engine, &oracle, seed, 30).await;
-            read_all(again).await;
+            let repeated = callers(&engine, &oracle, seed, 30).await;
+            read_all(repeated).await;
             after = engine.stats();
             if after.pager.host_hits > before.pager.host_hits {
                 break;
             }
         }
-        assert!(!fuses.pager.is_lit() && after.rebuilds > before.rebuilds);
+        assert!(!failpoints.pager.is_armed() && after.rebuilds > before.rebuilds);
         assert!(after.pager.host_hits > before.pager.host_hits, "{after:?}");
         assert!(after.pager.host_bytes <= config.pager.host_bytes_max);
         assert!(!engine.health().pager_lost);
         check_empty(engine, &oracle).await;
-        let (engine, _) = fused(&oracle, config).await;
+        let (engine, _) = with_failpoints(&oracle, config).await;
         assert!(engine.stats().pager.disk_copies > 0, "they are found");
         let third = callers(&engine, &oracle, seed, 30).await;
         read_all(third).await;
@@ -349,34 +349,34 @@ async fn a_pager_that_panics_is_made_anew() {
 
 /// What is cleared stays so, though the pager panics at that very message.
 #[tokio::test]
-async fn a_pager_that_panics_clears_all_the_same() {
+async fn clear_survives_a_pager_panic() {
     let folder = Folder::new("recovery-clear");
     let oracle = oracle(FULL);
-    let (engine, fuses) = fused(&oracle, paged(&oracle, &folder)).await;
+    let (engine, failpoints) = with_failpoints(&oracle, paged(&oracle, &folder)).await;
     read_all(callers(&engine, &oracle, 42, 30).await).await;
     let copies = || engine.stats().pager.host_copies + engine.stats().pager.disk_copies;
     assert!(copies() > 0);
     // What is still being offered and written is answered for before.
     tokio::time::sleep(Duration::from_millis(50)).await;
-    fuses.pager.light(1);
+    failpoints.pager.arm(1);
     engine.clear_all_caches().await.expect("it is cleared");
-    until("it went off", || !fuses.pager.is_lit()).await;
+    until("it tripped", || !failpoints.pager.is_armed()).await;
     until("all copies are gone", || copies() == 0).await;
     check_empty(engine, &oracle).await;
 }
 
 #[tokio::test]
-async fn a_pager_that_panics_too_often_is_done_without() {
+async fn engine_continues_without_a_pager_that_panics_too_often() {
     let folder = Folder::new("recovery-without");
     let oracle = oracle(FULL);
     let mut config = paged(&oracle, &folder);
     config.recovery.rebuilds_max = 2;
-    let (engine, fuses) = fused(&oracle, config).await;
+    let (engine, failpoints) = with_failpoints(&oracle, config).await;
     let callers = callers(&engine, &oracle, 43, 30).await;
     generated(&engine, 200).await;
     assert!(!engine.health().pager_lost);
     until("health says so", || {
-        fuses.pager.light(1);
+        failpoints.pager.arm(1);
         engine.health().pager_lost
     })
     .await;
@@ -386,21 +386,21 @@ async fn a_pager_that_panics_too_often_is_done_without() {
 
 /// A core panics at whatever is said of one sequence. Not one such panic counts.
 #[tokio::test]
-async fn a_request_at_which_a_core_panics_fails_alone() {
+async fn request_that_panics_a_core_fails_alone() {
     let oracle = oracle(FULL);
     let mut config = config();
     config.recovery.rebuilds_max = 0;
     for part in ["scheduler", "cache"] {
-        let (engine, fuses) = fused(&oracle, config.clone()).await;
-        let fuse = match part {
-            "cache" => &fuses.cache,
-            _ => &fuses.scheduler,
+        let (engine, failpoints) = with_failpoints(&oracle, config.clone()).await;
+        let failpoint = match part {
+            "cache" => &failpoints.cache,
+            _ => &failpoints.scheduler,
         };
         let callers = callers(&engine, &oracle, 70, 8).await;
         for round in 1..=4 {
             generated(&engine, round * 50).await;
             let next = SequenceId(8 + round);
-            fuse.light_for(next);
+            failpoint.arm_for(next);
             let poison = Request::tokens([1, 2, 3]).output_tokens_max(5);
             let poison = engine.submit(poison).await.expect("it is taken in");
             assert_eq!(poison.sequence(), next);
@@ -413,14 +413,14 @@ async fn a_request_at_which_a_core_panics_fails_alone() {
 }
 
 #[tokio::test]
-async fn forks_and_shifted_sequences_go_on_as_they_were() {
+async fn forks_and_shifted_sequences_survive_a_rebuild() {
     for layers in [FULL, MIXED] {
         let oracle = OracleConfig {
             context_tokens_max: 48,
             ..oracle(layers)
         };
         let run = async |fails: bool| {
-            let (engine, fuses) = fused(&oracle, config()).await;
+            let (engine, failpoints) = with_failpoints(&oracle, config()).await;
             let request = Request::tokens([1, 2, 3]).output_tokens_max(200).shift(2);
             let mut source = engine.submit(request).await.unwrap();
             let mut tokens = Vec::new();
@@ -429,14 +429,14 @@ async fn forks_and_shifted_sequences_go_on_as_they_were() {
                 tokens.extend(piece.token);
             }
             if fails {
-                fuses.scheduler.light(1);
+                failpoints.scheduler.arm(1);
             }
             let fork = Request::tokens([9]).output_tokens_max(60);
             let fork = engine.fork(&source, Some(18), fork).await.unwrap();
             let fork = fork.collect().await.unwrap().tokens;
             if fails {
-                fuses.scheduler.light(1);
-                fuses.device.light(1);
+                failpoints.scheduler.arm(1);
+                failpoints.device.arm(1);
             }
             tokens.extend(source.collect().await.unwrap().tokens);
             check_empty(engine, &oracle).await;
@@ -449,31 +449,31 @@ async fn forks_and_shifted_sequences_go_on_as_they_were() {
 }
 
 #[tokio::test]
-async fn what_was_said_when_it_panicked_still_counts() {
+async fn messages_sent_during_a_panic_still_count() {
     let oracle = oracle(FULL);
-    let (engine, fuses) = fused(&oracle, config()).await;
+    let (engine, failpoints) = with_failpoints(&oracle, config()).await;
     let long = || Request::tokens([1, 2, 3]).output_tokens_max(200);
     let dropped = engine.submit(long()).await.unwrap();
     generated(&engine, 5).await;
-    fuses.scheduler.light(1);
+    failpoints.scheduler.arm(1);
     drop(dropped);
     until("it has left", || {
         engine.health().state == HealthState::Ready
     })
     .await;
     // Pins outlive the cache, and questions are asked again.
-    fuses.cache.light(4);
+    failpoints.cache.arm(4);
     let pin = engine
         .pin(long(), None)
         .await
         .expect("it is computed again");
-    fuses.scheduler.light(2);
+    failpoints.scheduler.arm(2);
     engine.clear_all_caches().await.expect("it is asked again");
-    fuses.cache.light(1);
+    failpoints.cache.arm(1);
     engine.unpin(pin).await.expect("it is asked again");
     let gone = engine.unpin(pin).await;
-    assert!(matches!(gone, Err(KeepError::Cache(_))), "{gone:?}");
-    fuses.scheduler.light(3);
+    assert!(matches!(gone, Err(CacheCommandError::Cache(_))), "{gone:?}");
+    failpoints.scheduler.arm(3);
     let cut_off = engine.submit(long()).await.unwrap();
     engine.shutdown(Shutdown::Abort).await;
     assert_eq!(cut_off.collect().await, Err(GenerateError::Shutdown));
@@ -504,21 +504,24 @@ async fn check_broken(engine: Engine, oracle: &OracleConfig, part: &str, mut fai
             other => panic!("{other}"),
         }
     }
-    let refused = engine.submit(Request::tokens([1])).await;
-    let Err(SubmitError::Broken { reason }) = refused else {
-        panic!("nothing is taken in any more: {refused:?}");
+    let rejected = engine.submit(Request::tokens([1])).await;
+    let Err(SubmitError::Broken { reason }) = rejected else {
+        panic!("nothing is taken in any more: {rejected:?}");
     };
     assert!(reason.contains(part), "{reason}");
     assert!(!engine.stats().device_alive);
     let stopped = engine.clear_all_caches().await;
-    assert!(matches!(stopped, Err(KeepError::Stopped)), "{stopped:?}");
+    assert!(
+        matches!(stopped, Err(CacheCommandError::Stopped)),
+        "{stopped:?}"
+    );
     engine.drain().await;
     engine.shutdown(Shutdown::Finish).await;
     let counters = oracle.counters.clone();
     until("nothing leaks", move || counters.now().tails_alive == 0).await;
 }
 
-fn breaks() -> EngineConfig {
+fn breaker_config() -> EngineConfig {
     let mut config = config();
     config.recovery.rebuilds_max = 3;
     config.recovery.reload_delay = Duration::from_millis(1);
@@ -526,23 +529,26 @@ fn breaks() -> EngineConfig {
 }
 
 #[tokio::test]
-async fn what_fails_again_and_again_opens_the_breaker() {
+async fn repeated_failures_open_the_breaker() {
     let oracle = oracle(FULL);
-    let (engine, fuses) = fused(&oracle, breaks()).await;
-    let fuse = fuses.device;
-    check_broken(engine, &oracle, "device thread died", move || fuse.light(1)).await;
+    let (engine, failpoints) = with_failpoints(&oracle, breaker_config()).await;
+    let failpoint = failpoints.device;
+    check_broken(engine, &oracle, "device thread died", move || {
+        failpoint.arm(1)
+    })
+    .await;
 
-    let (engine, fuses) = fused(&oracle, breaks()).await;
-    let fuse = fuses.scheduler;
-    check_broken(engine, &oracle, "scheduler", move || fuse.light(1)).await;
+    let (engine, failpoints) = with_failpoints(&oracle, breaker_config()).await;
+    let failpoint = failpoints.scheduler;
+    check_broken(engine, &oracle, "scheduler", move || failpoint.arm(1)).await;
 
-    let (engine, fuses) = fused(&oracle, breaks()).await;
-    let fuse = fuses.cache;
-    check_broken(engine, &oracle, "cache", move || fuse.light(1)).await;
+    let (engine, failpoints) = with_failpoints(&oracle, breaker_config()).await;
+    let failpoint = failpoints.cache;
+    check_broken(engine, &oracle, "cache", move || failpoint.arm(1)).await;
 }
 
 #[tokio::test]
-async fn a_model_that_cannot_be_loaded_again_is_tried_a_few_times() {
+async fn failed_reload_is_retried_a_few_times() {
     let oracle = oracle(FULL);
     let (built, loads) = (oracle.clone(), Arc::new(AtomicU32::new(0)));
     let counted = Arc::clone(&loads);
@@ -551,17 +557,17 @@ async fn a_model_that_cannot_be_loaded_again_is_tried_a_few_times() {
         1 => panic!("while loading (injected)"),
         _ => Err(ModelError::Device("no memory".into())),
     };
-    let fuses = Fuses::default();
-    let builder = Engine::builder(once).config(breaks());
-    let engine = builder.fuses(fuses.clone()).start();
+    let failpoints = Failpoints::default();
+    let builder = Engine::builder(once).config(breaker_config());
+    let engine = builder.failpoints(failpoints.clone()).start();
     let engine = engine.await.expect("the engine starts");
-    fuses.device.light(1);
+    failpoints.device.arm(1);
     check_broken(engine, &oracle, "cannot be loaded again", || {}).await;
     assert_eq!(loads.load(Ordering::Relaxed), 4);
 }
 
 #[tokio::test]
-async fn a_request_that_kills_the_device_fails_alone() {
+async fn request_that_stalls_the_device_fails_alone() {
     let oracle = oracle(FULL);
     let mut config = config();
     config.scheduler.device_timeout = Duration::from_millis(40);
@@ -569,10 +575,13 @@ async fn a_request_that_kills_the_device_fails_alone() {
     let engine = engine(&oracle, config).await;
     let callers = callers(&engine, &oracle, 60, 12).await;
     generated(&engine, 50).await;
-    let told: Vec<TokenId> = callers.iter().flat_map(|one| one.alone.clone()).collect();
-    let deadly = (900..1000).find(|token| !told.contains(token));
+    let output_tokens: Vec<TokenId> = callers
+        .iter()
+        .flat_map(|caller| caller.expected.clone())
+        .collect();
+    let deadly = (900..1000).find(|token| !output_tokens.contains(token));
     let deadly = deadly.expect("a token that nobody else has");
-    oracle.faults.hang_on(deadly, Duration::from_millis(80));
+    oracle.faults.stall_on(deadly, Duration::from_millis(80));
     let culprit = Request::tokens([1, deadly]).output_tokens_max(5);
     let culprit = engine.submit(culprit).await.unwrap();
     let failed = culprit.collect().await;

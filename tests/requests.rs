@@ -35,7 +35,7 @@ fn prompt(tokens: u32) -> Vec<TokenId> {
 }
 
 #[tokio::test]
-async fn refusals_name_the_field_and_are_counted() {
+async fn rejections_name_the_field_and_are_counted() {
     let engine = engine(&oracle(), small()).await;
     let hour = Duration::from_secs(3600);
     let good = || Request::tokens([1, 2]);
@@ -91,20 +91,22 @@ async fn refusals_name_the_field_and_are_counted() {
 }
 
 #[tokio::test]
-async fn a_grammar_that_cannot_be_is_refused_at_submit() {
+async fn invalid_grammar_is_rejected_at_submit() {
     let oracle = OracleConfig {
         vocab_size: 257,
         end_tokens: vec![256],
         ..oracle()
     };
-    let dumb = engine(&oracle, small()).await;
+    let without_tokenizer = engine(&oracle, small()).await;
     let good = || Request::tokens([1, 2]).output_tokens_max(4);
-    let error = dumb.submit(good().grammar(GrammarSource::Json)).await;
+    let error = without_tokenizer
+        .submit(good().grammar(GrammarSource::Json))
+        .await;
     assert!(matches!(
         error,
         Err(SubmitError::NoTokenizer { field: "grammar" })
     ));
-    dumb.shutdown(Shutdown::Abort).await;
+    without_tokenizer.shutdown(Shutdown::Abort).await;
 
     let engine = Engine::builder(move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle")))
         .text(bytes())
@@ -135,7 +137,7 @@ async fn a_grammar_that_cannot_be_is_refused_at_submit() {
 }
 
 #[tokio::test]
-async fn many_outputs_are_what_their_seeds_give_alone() {
+async fn multiple_outputs_match_their_seeds_references() {
     let oracle = oracle();
     let mut config = small();
     config.scheduler.queue_max = 4;
@@ -156,9 +158,9 @@ async fn many_outputs_are_what_their_seeds_give_alone() {
     for (index, stream) in streams.into_iter().enumerate() {
         assert_eq!(stream.prompt_tokens(), 100);
         let seed = sampling.seed + index as u64;
-        let alone = oracle.solo(&prompt(100), 20, Sampling { seed, ..sampling });
+        let expected = oracle.reference_tokens(&prompt(100), 20, Sampling { seed, ..sampling });
         let completion = stream.collect().await.unwrap();
-        assert_eq!(completion.tokens, alone, "output {index}");
+        assert_eq!(completion.tokens, expected, "output {index}");
         assert_eq!(completion.finish.usage.prompt_tokens, 100);
     }
     let evaluated = engine.stats().evaluated_tokens;
@@ -170,7 +172,7 @@ async fn many_outputs_are_what_their_seeds_give_alone() {
 }
 
 #[tokio::test]
-async fn many_are_let_in_all_or_none() {
+async fn multiple_outputs_are_admitted_all_or_none() {
     let mut config = small();
     config.scheduler.queue_max = 0;
     let engine = engine(&slow_oracle(Duration::from_millis(1)), config).await;
@@ -189,7 +191,7 @@ async fn many_are_let_in_all_or_none() {
 }
 
 #[tokio::test]
-async fn the_best_are_chosen_from_as_many_as_wanted() {
+async fn best_of_returns_the_best_n() {
     let oracle = oracle();
     let engine = engine(&oracle, small()).await;
     let sampling = Sampling {
@@ -207,38 +209,38 @@ async fn the_best_are_chosen_from_as_many_as_wanted() {
             seed: 7 + index,
             ..sampling
         })
-        .map(|sampling| oracle.solo(&[1, 2, 3], 8, sampling))
+        .map(|sampling| oracle.reference_tokens(&[1, 2, 3], 8, sampling))
         .collect();
     assert_eq!(best.len(), 2);
     for completion in &best {
         assert!(possible.contains(&completion.tokens));
         assert!(completion.logprobs.is_empty(), "nobody asked for them");
     }
-    let refused = engine.best_of(request.n(0)).await;
+    let rejected = engine.best_of(request.n(0)).await;
     assert!(matches!(
-        refused,
+        rejected,
         Err(BestOfError::Submit(SubmitError::Field { field: "n", .. }))
     ));
     engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test]
-async fn a_stop_token_ends_the_output_and_is_not_part_of_it() {
+async fn stop_token_ends_the_output_and_is_excluded() {
     let oracle = oracle();
     let engine = engine(&oracle, small()).await;
-    let alone = oracle.solo(&[1, 2, 3], 10, Sampling::GREEDY);
-    let stop = alone[4];
-    let first = alone.iter().position(|token| *token == stop).unwrap();
+    let expected = oracle.reference_tokens(&[1, 2, 3], 10, Sampling::GREEDY);
+    let stop = expected[4];
+    let first = expected.iter().position(|token| *token == stop).unwrap();
     let request = Request::tokens([1, 2, 3]).output_tokens_max(10);
     let stopped = engine.submit(request.stop_token(stop)).await.unwrap();
     let completion = stopped.collect().await.unwrap();
-    assert_eq!(completion.tokens, alone[..first]);
+    assert_eq!(completion.tokens, expected[..first]);
     assert_eq!(completion.finish.reason, FinishReason::StopToken);
     engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test]
-async fn a_queue_is_full_of_tokens_before_it_is_of_requests() {
+async fn queue_can_be_full_of_tokens_before_requests() {
     let mut config = small();
     config.scheduler.sequences_max = 1;
     config.scheduler.queue_tokens_max = 100;
@@ -248,7 +250,7 @@ async fn a_queue_is_full_of_tokens_before_it_is_of_requests() {
     // Its prompt waits no more once it runs.
     running.next().await.unwrap().unwrap();
     let long = engine.submit(request(200)).await;
-    let _waits = long.expect("a long prompt is taken in when no other waits");
+    let _queued = long.expect("a long prompt is taken in when no other waits");
     match engine.submit(request(10)).await {
         Err(SubmitError::QueueFull {
             what, retry_after, ..
@@ -268,7 +270,7 @@ async fn a_queue_is_full_of_tokens_before_it_is_of_requests() {
 }
 
 #[tokio::test]
-async fn health_tells_an_engine_at_work_from_one_that_ends() {
+async fn health_distinguishes_busy_from_stopped() {
     let oracle = slow_oracle(Duration::from_millis(2));
     let engine = engine(&oracle, small()).await;
     assert_eq!(engine.health().state, HealthState::Ready);
@@ -288,7 +290,7 @@ async fn health_tells_an_engine_at_work_from_one_that_ends() {
 }
 
 #[tokio::test]
-async fn a_shutdown_that_finishes_cuts_nobody_off() {
+async fn finishing_shutdown_completes_every_stream() {
     let oracle = slow_oracle(Duration::from_micros(200));
     let engine = engine(&oracle, small()).await;
     let request = Request::tokens([1, 2, 3]).output_tokens_max(50);
@@ -308,7 +310,7 @@ async fn a_shutdown_that_finishes_cuts_nobody_off() {
 /// A caller that reads nothing pauses its own sequence. Once it reads, it gets all.
 #[tokio::test]
 
-async fn a_slow_reader_holds_up_only_itself_and_loses_nothing() {
+async fn slow_reader_pauses_only_its_own_sequence() {
     let oracle = oracle();
     let mut config = small();
     config.scheduler.unread_tokens_max = 8;
@@ -317,20 +319,26 @@ async fn a_slow_reader_holds_up_only_itself_and_loses_nothing() {
     let slow = engine.submit(slow).await.unwrap();
     let other = Request::tokens([4, 5]).output_tokens_max(200);
     let other = engine.submit(other).await.unwrap().collect().await.unwrap();
-    assert_eq!(other.tokens, oracle.solo(&[4, 5], 200, Sampling::GREEDY));
+    assert_eq!(
+        other.tokens,
+        oracle.reference_tokens(&[4, 5], 200, Sampling::GREEDY)
+    );
     until("the slow one pauses", || engine.health().paused == 1).await;
-    let told = engine.stats().output_tokens - 200;
-    assert!((8..12).contains(&told), "{told} tokens ahead of its reader");
+    let tokens_ahead = engine.stats().output_tokens - 200;
+    assert!(
+        (8..12).contains(&tokens_ahead),
+        "{tokens_ahead} tokens ahead of its reader"
+    );
     let completion = slow.collect().await.unwrap();
-    let alone = oracle.solo(&[1, 2, 3], 300, Sampling::GREEDY);
-    assert_eq!(completion.tokens, alone);
+    let expected = oracle.reference_tokens(&[1, 2, 3], 300, Sampling::GREEDY);
+    assert_eq!(completion.tokens, expected);
     engine.shutdown(Shutdown::Abort).await;
 }
 
 /// A caller that reads nothing for too long is cut off.
 #[tokio::test]
 
-async fn a_reader_who_never_comes_is_cut_off() {
+async fn stream_without_reader_is_cut_off() {
     let mut config = small();
     config.scheduler.unread_tokens_max = 4;
     config.scheduler.unread_timeout = Some(Duration::from_millis(50));

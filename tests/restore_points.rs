@@ -76,7 +76,10 @@ async fn cached(
     let request = request.output_tokens_max(OUTPUT).ignore_end_tokens();
     let stream = engine.submit(request).await.expect("it is taken in");
     let output = stream.collect().await.expect("it ends well");
-    assert_eq!(output.tokens, oracle.solo(prompt, OUTPUT, Sampling::GREEDY));
+    assert_eq!(
+        output.tokens,
+        oracle.reference_tokens(prompt, OUTPUT, Sampling::GREEDY)
+    );
     let usage = output.finish.usage;
     assert_eq!(usage.prompt_tokens, prompt.len());
     let evaluated = (engine.stats().evaluated_tokens - before) as usize;
@@ -95,7 +98,7 @@ async fn resumable(engine: &Engine, most: usize) -> Vec<usize> {
 }
 
 #[tokio::test]
-async fn a_prompt_is_restorable_at_every_interval() {
+async fn prompt_is_restorable_at_every_interval() {
     for layers in KINDS {
         let oracle = oracle(layers);
         let engine = engine(&oracle, intervals()).await;
@@ -117,7 +120,7 @@ async fn a_prompt_is_restorable_at_every_interval() {
 }
 
 #[tokio::test]
-async fn what_goes_on_from_the_cache_is_restorable_at_the_same_offsets() {
+async fn resumed_sequence_is_restorable_at_the_same_offsets() {
     let oracle = oracle(&[LayerKind::Recurrent]);
     let engine = engine(&oracle, intervals()).await;
     let ask =
@@ -133,7 +136,7 @@ async fn what_goes_on_from_the_cache_is_restorable_at_the_same_offsets() {
 }
 
 #[tokio::test]
-async fn a_prompt_shorter_than_the_interval_has_no_point_within() {
+async fn prompt_shorter_than_the_interval_has_no_restore_point() {
     let oracle = oracle(&[LayerKind::Recurrent]);
     let mut config = small();
     config.cache.restore_interval_tokens = 120;
@@ -147,7 +150,7 @@ async fn a_prompt_shorter_than_the_interval_has_no_point_within() {
 }
 
 #[tokio::test]
-async fn a_model_that_resumes_anywhere_needs_no_points() {
+async fn model_that_resumes_anywhere_needs_no_restore_points() {
     let oracle = oracle(&[LayerKind::Full]);
     let engine = engine(&oracle, intervals()).await;
     let ask =
@@ -159,7 +162,7 @@ async fn a_model_that_resumes_anywhere_needs_no_points() {
 }
 
 #[tokio::test]
-async fn a_chat_is_restorable_before_what_asks_the_assistant_to_speak() {
+async fn chat_is_restorable_before_the_generation_prompt() {
     for layers in KINDS {
         let oracle = oracle(layers);
         let engine = engine(&oracle, small()).await;
@@ -180,10 +183,14 @@ async fn a_chat_is_restorable_before_what_asks_the_assistant_to_speak() {
                 assert_eq!(found, expected, "{layers:?}: turn {turn}, {again}");
             }
             let tree = engine.cache_tree(None).await.expect("the engine is whole");
-            let kept = |node: &&motet_core::cache::NodeView| {
+            let is_restore_point = |node: &&motet_core::cache::NodeView| {
                 node.restore_point && node.tokens_before + node.tokens.len() == so_far
             };
-            assert_eq!(tree.nodes.iter().filter(kept).count(), 1, "turn {turn}");
+            assert_eq!(
+                tree.nodes.iter().filter(is_restore_point).count(),
+                1,
+                "turn {turn}"
+            );
             known = so_far;
             messages.push(Message::assistant(format!("At {turn}.")));
             messages.push(Message::user(format!("And what grows in bed {turn}?")));
@@ -193,7 +200,7 @@ async fn a_chat_is_restorable_before_what_asks_the_assistant_to_speak() {
 }
 
 #[tokio::test]
-async fn tokens_that_are_no_chat_have_no_point_before_their_end() {
+async fn plain_tokens_have_no_restore_point_before_their_end() {
     let oracle = oracle(&[LayerKind::Recurrent]);
     let engine = engine(&oracle, small()).await;
     let codec = codec();

@@ -7,10 +7,10 @@ use std::time::Duration;
 use common::engine;
 use common::slow_oracle as oracle;
 use motet::config::EngineConfig;
-use motet::error::{KeepError, SubmitError};
-use motet::model::{Extent, LayerKind};
+use motet::error::{CacheCommandError, SubmitError};
+use motet::model::{LayerKind, SegmentSize};
+use motet::monitor::EngineEvent;
 use motet::request::{CacheUse, ContextLimit, Finish, MissReason, Prefill};
-use motet::watch::EngineEvent;
 use motet::{Engine, EngineStats, Request, TokenId};
 
 const FULL: &[LayerKind] = &[LayerKind::Full];
@@ -28,7 +28,7 @@ async fn run(engine: &Engine, request: Request) -> Finish {
 }
 
 /// What the sums are when the cache has heard of all ends, which callers hear of before.
-async fn settled(engine: &Engine) -> EngineStats {
+async fn idle_stats(engine: &Engine) -> EngineStats {
     loop {
         let stats = engine.stats();
         if stats.running == 0 && stats.cache.reserved_bytes == 0 {
@@ -39,25 +39,25 @@ async fn settled(engine: &Engine) -> EngineStats {
 }
 
 #[tokio::test]
-async fn a_request_without_cache_reuses_and_publishes_nothing() {
+async fn request_without_cache_reuses_and_publishes_nothing() {
     let layers: [&[LayerKind]; 2] = [FULL, &[LayerKind::Full, LayerKind::Recurrent]];
     for layers in layers {
         let engine = engine(&oracle(layers), EngineConfig::default()).await;
         let shared = run(&engine, prompt(1..41)).await.usage;
-        let before = settled(&engine).await;
+        let before = idle_stats(&engine).await;
         let own = run(&engine, prompt(1..41).without_cache()).await.usage;
         assert_eq!((own.cached_tokens, own.miss), (0, None));
         let new = run(&engine, prompt(50..91).without_cache()).await.usage;
         assert_eq!(new.cached_tokens, 0);
-        let after = settled(&engine).await;
+        let after = idle_stats(&engine).await;
         assert_eq!(after.cache.cached_tokens, before.cache.cached_tokens);
         assert_eq!(after.cache.asked_tokens, before.cache.asked_tokens);
         let computed = after.evaluated_tokens - before.evaluated_tokens;
         assert_eq!(computed, (40 + 3) + (41 + 3));
         // Neither has changed what others find.
         assert_eq!(run(&engine, prompt(50..91)).await.usage.cached_tokens, 0);
-        let again = run(&engine, prompt(1..41)).await.usage;
-        assert!(again.cached_tokens > shared.cached_tokens);
+        let repeated = run(&engine, prompt(1..41)).await.usage;
+        assert!(repeated.cached_tokens > shared.cached_tokens);
     }
 }
 
@@ -68,7 +68,7 @@ async fn outputs_and_forks_without_cache_share_while_they_live() {
     for stream in streams.await.expect("they are taken in") {
         stream.collect().await.expect("it ends well");
     }
-    let stats = settled(&engine).await;
+    let stats = idle_stats(&engine).await;
     assert!(
         stats.evaluated_tokens < 2 * 60,
         "the prompt is computed once"
@@ -88,7 +88,7 @@ async fn outputs_and_forks_without_cache_share_while_they_live() {
     );
     drop(source);
     run(&engine, prompt(100..110)).await;
-    let left = settled(&engine).await.cache.cached_tokens;
+    let left = idle_stats(&engine).await.cache.cached_tokens;
     assert!(
         left < 20,
         "only what the last has computed is cached: {left}"
@@ -96,30 +96,30 @@ async fn outputs_and_forks_without_cache_share_while_they_live() {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_without_cache_is_refused_by_name() {
+async fn options_that_need_the_cache_are_rejected_by_name() {
     let engine = engine(&oracle(FULL), EngineConfig::default()).await;
     let field = |error: SubmitError| match error {
         SubmitError::Field { field, .. } => field,
         other => panic!("{other}"),
     };
     let salted = prompt(1..9).without_cache().cache_salt("tenant");
-    let refused = engine.submit(salted).await.expect_err("it is refused");
-    assert_eq!(field(refused), "cache_salt");
+    let rejected = engine.submit(salted).await.expect_err("it is refused");
+    assert_eq!(field(rejected), "cache_salt");
     let restorable = prompt(1..9).without_cache().restore_point(3);
-    let refused = engine.submit(restorable).await.expect_err("it is refused");
-    assert_eq!(field(refused), "restore_points");
+    let rejected = engine.submit(restorable).await.expect_err("it is refused");
+    assert_eq!(field(rejected), "restore_points");
     let source = engine.submit(prompt(1..9)).await.expect("it is taken in");
     let fork = engine.fork(&source, None, prompt(9..10).without_cache());
     assert_eq!(field(fork.await.expect_err("it is refused")), "cache");
-    for kept in [
+    for outcome in [
         engine.warm(prompt(1..9).without_cache()).await.map(drop),
         engine
             .pin(prompt(1..9).without_cache(), None)
             .await
             .map(drop),
     ] {
-        match kept {
-            Err(KeepError::Submit(error)) => assert_eq!(field(*error), "cache"),
+        match outcome {
+            Err(CacheCommandError::Submit(error)) => assert_eq!(field(*error), "cache"),
             other => panic!("{other:?}"),
         }
     }
@@ -128,11 +128,12 @@ async fn what_makes_no_sense_without_cache_is_refused_by_name() {
 
 /// On the way through engine and actors; `cache::miss` has each reason.
 #[tokio::test]
-async fn usage_events_and_sums_tell_what_was_missed() {
+async fn usage_events_and_stats_report_misses() {
     let oracle = oracle(FULL);
     let mut config = EngineConfig::default();
     let spec = oracle.spec();
-    config.cache.device_bytes_max = spec.tail_bytes(96) + spec.segment_bytes(Extent::whole(48));
+    config.cache.device_bytes_max =
+        spec.tail_bytes(96) + spec.segment_bytes(SegmentSize::whole(48));
     let engine = engine(&oracle, config).await;
     let mut events = engine.events();
     run(&engine, prompt(1..41)).await;
@@ -144,7 +145,7 @@ async fn usage_events_and_sums_tell_what_was_missed() {
     let salted = prompt(1..41).cache_salt("tenant");
     let miss = run(&engine, salted).await.usage.miss;
     assert_eq!(miss, None, "a tenant is not told what another has said");
-    let stats = settled(&engine).await;
+    let stats = idle_stats(&engine).await;
     engine.shutdown(motet::Shutdown::Finish).await;
     let (mut missed, mut evicted_tokens) = (Vec::new(), 0);
     while let Some(event) = events.next().await {
@@ -171,7 +172,7 @@ async fn usage_events_and_sums_tell_what_was_missed() {
 }
 
 #[tokio::test]
-async fn shifts_truncations_and_forks_are_told() {
+async fn shifts_truncations_and_forks_are_reported() {
     for layers in [FULL, &[LayerKind::Recurrent]] {
         let oracle = oracle(layers);
         let engine = engine(&oracle, EngineConfig::default()).await;
@@ -219,15 +220,15 @@ async fn shifts_truncations_and_forks_are_told() {
 }
 
 #[tokio::test]
-async fn those_who_ask_are_told_how_far_their_prompt_is() {
+async fn prefill_progress_is_reported_on_request() {
     let mut config = EngineConfig::default();
     config.scheduler.sequences_max = 4;
     config.scheduler.step_tokens_max = 8;
     let engine = engine(&oracle(FULL), config).await;
     run(&engine, prompt(1..25)).await;
-    let told = async |request: Request| {
+    let prefills = async |request: Request| {
         let mut stream = engine.submit(request).await.expect("it is taken in");
-        let (mut told, mut tokens) = (Vec::<Prefill>::new(), 0);
+        let (mut prefills, mut tokens) = (Vec::<Prefill>::new(), 0);
         while let Some(piece) = stream.next().await {
             let piece = piece.expect("it ends well");
             tokens += usize::from(piece.token.is_some());
@@ -235,12 +236,12 @@ async fn those_who_ask_are_told_how_far_their_prompt_is() {
                 piece.prefill.is_none() || tokens == 0,
                 "before the first token"
             );
-            told.extend(piece.prefill);
+            prefills.extend(piece.prefill);
         }
         assert_eq!(tokens, 4);
-        told
+        prefills
     };
-    let all = told(prompt(1..121).tells_prefill()).await;
+    let all = prefills(prompt(1..121).report_prefill_progress()).await;
     let computed: Vec<usize> = all.iter().map(|prefill| prefill.computed_tokens).collect();
     assert!(computed.is_sorted_by(|a, b| a < b), "{computed:?}");
     assert!((4..=18).contains(&computed.len()), "{computed:?}");
@@ -248,5 +249,8 @@ async fn those_who_ask_are_told_how_far_their_prompt_is() {
     assert_eq!(first.computed_tokens, first.cached_tokens);
     assert_eq!((first.cached_tokens, first.prompt_tokens), (24, 120));
     assert_eq!(all.last().expect("the last").computed_tokens, 120);
-    assert!(told(prompt(1..121)).await.is_empty(), "only those who ask");
+    assert!(
+        prefills(prompt(1..121)).await.is_empty(),
+        "only those who ask"
+    );
 }

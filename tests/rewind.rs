@@ -8,8 +8,8 @@ use motet::error::{GenerateError, SubmitError};
 use motet::model::LayerKind;
 use motet::model::oracle::OracleConfig;
 use motet::model::sampling::Sampling;
+use motet::monitor::EngineEvent;
 use motet::request::FinishReason;
-use motet::watch::EngineEvent;
 use motet::{Request, Shutdown, TokenId};
 
 fn oracle(layers: &[LayerKind]) -> OracleConfig {
@@ -25,7 +25,7 @@ fn request(tokens: impl Into<Vec<TokenId>>, output_tokens: usize) -> Request {
 }
 
 #[tokio::test]
-async fn a_sequence_goes_on_from_an_earlier_token_in_its_own_slot() {
+async fn rewound_sequence_continues_in_its_own_slot() {
     let oracle = oracle(&[LayerKind::Full]);
     let engine = engine(&oracle, EngineConfig::default()).await;
     let mut events = engine.events();
@@ -42,8 +42,8 @@ async fn a_sequence_goes_on_from_an_earlier_token_in_its_own_slot() {
     let second = stream.sequence();
     let completion = stream.collect().await.unwrap();
     let continued = [&history[..45], &appended[..]].concat();
-    let truth = oracle.solo(&continued, 12, Sampling::GREEDY);
-    assert_eq!(completion.tokens, truth);
+    let expected = oracle.reference_tokens(&continued, 12, Sampling::GREEDY);
+    assert_eq!(completion.tokens, expected);
     let usage = completion.finish.usage;
     assert_eq!((usage.prompt_tokens, usage.cached_tokens), (47, 45));
     assert_eq!(engine.stats().cache.evicted_segments, 0);
@@ -74,7 +74,7 @@ async fn a_sequence_goes_on_from_an_earlier_token_in_its_own_slot() {
 }
 
 #[tokio::test]
-async fn nothing_is_sealed_or_computed_again_for_it() {
+async fn rewind_seals_and_recomputes_nothing() {
     let oracle = oracle(&[LayerKind::Full]);
     let engine = engine(&oracle, EngineConfig::default()).await;
     let prompt: Vec<TokenId> = (1..41).collect();
@@ -96,7 +96,7 @@ async fn nothing_is_sealed_or_computed_again_for_it() {
 
 /// A model whose state cannot be cut, one whose context shifts, and one that has not begun.
 #[tokio::test]
-async fn where_it_cannot_go_on_in_the_slot_it_begins_as_a_fork_does() {
+async fn rewind_without_a_usable_slot_starts_like_a_fork() {
     let layers: [&[LayerKind]; 2] = [&[LayerKind::Full], &[LayerKind::Recurrent]];
     for layers in layers {
         for shifts in [false, true] {
@@ -111,39 +111,39 @@ async fn where_it_cannot_go_on_in_the_slot_it_begins_as_a_fork_does() {
             let history = [prompt, read(&mut source, 3).await].concat();
             let stream = engine.rewind(source, 42, request([9], 6)).await.unwrap();
             let continued = [&history[..42], &[9]].concat();
-            let truth = oracle.solo(&continued, 6, Sampling::GREEDY);
-            assert_eq!(stream.collect().await.unwrap().tokens, truth);
+            let expected = oracle.reference_tokens(&continued, 6, Sampling::GREEDY);
+            assert_eq!(stream.collect().await.unwrap().tokens, expected);
             // One that has not begun.
             let fresh = engine.submit(request([3, 1, 4], 50)).await.unwrap();
             let stream = engine.rewind(fresh, 2, request([7], 6)).await.unwrap();
-            let truth = oracle.solo(&[3, 1, 7], 6, Sampling::GREEDY);
-            assert_eq!(stream.collect().await.unwrap().tokens, truth);
+            let expected = oracle.reference_tokens(&[3, 1, 7], 6, Sampling::GREEDY);
+            assert_eq!(stream.collect().await.unwrap().tokens, expected);
             assert_eq!(engine.stats().running, 0);
         }
     }
 }
 
 #[tokio::test]
-async fn what_cannot_be_rewound_is_told() {
+async fn impossible_rewind_is_an_error() {
     let oracle = oracle(&[LayerKind::Full]);
     let engine = engine(&oracle, EngineConfig::default()).await;
-    let mut over = engine.submit(request([1, 2, 3], 2)).await.unwrap();
-    while over.next().await.is_some() {}
-    let stream = engine.rewind(over, 2, request([5], 2)).await.unwrap();
+    let mut finished = engine.submit(request([1, 2, 3], 2)).await.unwrap();
+    while finished.next().await.is_some() {}
+    let stream = engine.rewind(finished, 2, request([5], 2)).await.unwrap();
     let failed = stream.collect().await.expect_err("its source is over");
     assert!(matches!(failed, GenerateError::ForkSource(_)), "{failed}");
     let source = engine.submit(request([1, 2, 3], 60)).await.unwrap();
     let stream = engine.rewind(source, 1000, request([5], 2)).await.unwrap();
     let failed = stream.collect().await.expect_err("it has fewer tokens");
     assert!(
-        matches!(failed, GenerateError::ForkBeyond { .. }),
+        matches!(failed, GenerateError::ForkPastEnd { .. }),
         "{failed}"
     );
     let source = engine.submit(request([1, 2, 3], 60)).await.unwrap();
     let uncached = request([5], 2).without_cache();
-    let refused = engine.rewind(source, 2, uncached).await;
+    let rejected = engine.rewind(source, 2, uncached).await;
     assert!(matches!(
-        refused,
+        rejected,
         Err(SubmitError::Field { field: "cache", .. })
     ));
 }

@@ -45,12 +45,15 @@ fn request(number: u32, tokens: usize) -> Request {
 }
 
 #[tokio::test]
-async fn the_urgent_take_the_place_of_the_patient_who_go_on_later() {
+async fn urgent_request_preempts_background_request_which_resumes_later() {
     let oracle = oracle();
     let engine = engine(&oracle, config(1)).await;
-    let patient = request(1, 60).priority(Priority::Background);
-    let patient = engine.submit(patient).await.expect("room");
-    until("the patient one runs", || engine.stats().running == 1).await;
+    let background = request(1, 60).priority(Priority::Background);
+    let background = engine.submit(background).await.expect("room");
+    until("the background request runs", || {
+        engine.stats().running == 1
+    })
+    .await;
     let normal = engine.submit(request(2, 4)).await.expect("room");
     let urgent = request(3, 4).priority(Priority::Urgent);
     let urgent = engine.submit(urgent).await.expect("room");
@@ -58,22 +61,29 @@ async fn the_urgent_take_the_place_of_the_patient_who_go_on_later() {
     let outputs = async |stream: motet::TokenStream, number: u32, tokens| {
         let output = stream.collect().await.expect("an output").tokens;
         order.lock().expect("no panic").push(number);
-        let alone = oracle.solo(&prompt(number), tokens, Sampling::GREEDY);
-        assert_eq!(output, alone, "request {number}: as alone");
+        let expected = oracle.reference_tokens(&prompt(number), tokens, Sampling::GREEDY);
+        assert_eq!(output, expected, "request {number}: as alone");
     };
     tokio::join!(
-        outputs(patient, 1, 60),
+        outputs(background, 1, 60),
         outputs(normal, 2, 4),
         outputs(urgent, 3, 4)
     );
-    assert!(engine.stats().preempted >= 1, "the patient one gave way");
+    assert!(
+        engine.stats().preempted >= 1,
+        "the background request was preempted"
+    );
     let order = order.into_inner().expect("no panic");
-    assert_eq!(order.last(), Some(&1), "the patient one comes last");
+    assert_eq!(
+        order.last(),
+        Some(&1),
+        "the background request finishes last"
+    );
     engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test]
-async fn a_polite_user_does_not_wait_for_all_that_a_greedy_one_wants() {
+async fn polite_user_does_not_wait_for_all_requests_of_a_greedy_one() {
     let engine = engine(&oracle(), config(2)).await;
     let mut greedy = Vec::new();
     for number in 0..20 {
@@ -84,8 +94,8 @@ async fn a_polite_user_does_not_wait_for_all_that_a_greedy_one_wants() {
     let request = request(99, 8).user("polite");
     let polite = engine.submit(request).await.expect("room");
     // It begins with as much as the greedy one has had, who then gets more.
-    while let Some(place) = polite.queue_place().await
-        && place.position > 0
+    while let Some(queue_position) = polite.queue_position().await
+        && queue_position.position > 0
     {
         assert!(engine.stats().finished < 8, "it comes to its turn soon");
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -100,7 +110,7 @@ async fn a_polite_user_does_not_wait_for_all_that_a_greedy_one_wants() {
 }
 
 #[tokio::test]
-async fn who_has_had_and_has_less_takes_a_slot_of_who_has_more() {
+async fn lower_usage_user_preempts_heavier_user() {
     let oracle = oracle();
     let mut config = config(2);
     config.scheduler.locality_service = 0.0;
@@ -113,35 +123,43 @@ async fn who_has_had_and_has_less_takes_a_slot_of_who_has_more() {
     until("both run", || engine.stats().running == 2).await;
     let polite = engine.submit(request(2, 4).user("polite")).await;
     let polite = polite.expect("room").collect().await.expect("an output");
-    assert_eq!(polite.tokens, oracle.solo(&prompt(2), 4, Sampling::GREEDY));
+    assert_eq!(
+        polite.tokens,
+        oracle.reference_tokens(&prompt(2), 4, Sampling::GREEDY)
+    );
     let stats = engine.stats();
     assert_eq!((stats.preempted, stats.running + stats.waiting), (1, 2));
     for (number, stream) in (0..).zip(greedy) {
         let output = stream.collect().await.expect("an output").tokens;
-        let alone = oracle.solo(&prompt(number), 200, Sampling::GREEDY);
-        assert_eq!(output, alone, "request {number}: as alone");
+        let expected = oracle.reference_tokens(&prompt(number), 200, Sampling::GREEDY);
+        assert_eq!(output, expected, "request {number}: as alone");
     }
     engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test]
-async fn places_in_the_queue_are_told_and_end_with_the_start() {
+async fn queue_position_is_reported_until_the_start() {
     let engine = engine(&oracle(), config(1)).await;
     let mut streams = Vec::new();
     for number in 0..4 {
         streams.push(engine.submit(request(number, 30)).await.expect("room"));
     }
     until("the first runs", || engine.stats().running == 1).await;
-    let mut places = Vec::new();
+    let mut positions = Vec::new();
     for stream in &streams {
-        places.push(stream.queue_place().await.map(|place| place.position));
+        positions.push(
+            stream
+                .queue_position()
+                .await
+                .map(|queue_position| queue_position.position),
+        );
     }
-    assert_eq!(places, [None, Some(0), Some(1), Some(2)]);
+    assert_eq!(positions, [None, Some(0), Some(1), Some(2)]);
     engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test]
-async fn deadlines_drop_who_waits_and_end_who_runs() {
+async fn deadlines_drop_waiting_and_end_running_sequences() {
     let oracle = oracle();
     let engine = engine(&oracle, config(1)).await;
     let soon = Duration::from_millis(60);
@@ -157,8 +175,8 @@ async fn deadlines_drop_who_waits_and_end_who_runs() {
     }
     let output = running.collect().await.expect("what there is of it");
     assert_eq!(output.finish.reason, FinishReason::Deadline);
-    let alone = oracle.solo(&prompt(1), 400, Sampling::GREEDY);
-    assert!(alone.starts_with(&output.tokens), "whole so far");
+    let expected = oracle.reference_tokens(&prompt(1), 400, Sampling::GREEDY);
+    assert!(expected.starts_with(&output.tokens), "whole so far");
     assert!(output.tokens.len() < 400);
     let after = engine.submit(request(3, 4)).await.expect("room");
     after.collect().await.expect("the slot is free again");
@@ -166,7 +184,7 @@ async fn deadlines_drop_who_waits_and_end_who_runs() {
 }
 
 #[tokio::test]
-async fn when_memory_runs_short_some_give_way_and_nobody_notices() {
+async fn preemption_under_memory_pressure_keeps_every_output() {
     let mut oracle = oracle();
     oracle.cost.base = Duration::ZERO;
     oracle.layer_bytes = 1024;
@@ -183,10 +201,10 @@ async fn when_memory_runs_short_some_give_way_and_nobody_notices() {
     }
     for (number, stream) in streams {
         let output = stream.collect().await.expect("an output").tokens;
-        let alone = oracle.solo(&prompt(number), 300, Sampling::GREEDY);
-        assert_eq!(output, alone, "request {number}: as alone");
+        let expected = oracle.reference_tokens(&prompt(number), 300, Sampling::GREEDY);
+        assert_eq!(output, expected, "request {number}: as alone");
     }
-    assert!(engine.stats().preempted > 0, "somebody gave way");
+    assert!(engine.stats().preempted > 0, "some sequence was preempted");
     let peak = oracle.counters.now().bytes_peak;
     assert!(peak <= 5 * spec.tail_bytes(19 + 300), "{peak} bytes");
     engine.shutdown(Shutdown::Abort).await;
@@ -194,7 +212,7 @@ async fn when_memory_runs_short_some_give_way_and_nobody_notices() {
 
 /// Everything that a draw may want, through the whole house, with neighbours.
 #[tokio::test]
-async fn what_draws_want_is_heeded_in_every_step() {
+async fn sampling_options_are_respected_in_every_step() {
     let mut oracle = oracle();
     oracle.cost.base = Duration::ZERO;
     oracle.vocab_size = 257;
@@ -209,10 +227,10 @@ async fn what_draws_want_is_heeded_in_every_step() {
         .expect("the engine starts");
     let prompt: Vec<TokenId> = (1..20).collect();
     let base = || Request::tokens(prompt.clone()).output_tokens_max(40);
-    let alone = oracle.solo(&prompt, 40, Sampling::GREEDY);
+    let expected = oracle.reference_tokens(&prompt, 40, Sampling::GREEDY);
 
     let plain = base().logprobs(3);
-    let banned = base().bias(alone[0], f32::NEG_INFINITY);
+    let banned = base().bias(expected[0], f32::NEG_INFINITY);
     let long = base().output_tokens_min(40);
     let digits = base().grammar(GrammarSource::Regex("[0-9]{3}-[a-f]+!".into()));
     let streams = [plain, banned, long, digits].map(|request| engine.submit(request));
@@ -229,8 +247,8 @@ async fn what_draws_want_is_heeded_in_every_step() {
     }
     let [plain, banned, long, digits] = outputs.try_into().expect("four outputs");
 
-    let end = alone.iter().position(|token| *token == 256);
-    assert_eq!(plain.tokens, alone[..end.unwrap_or(40)]);
+    let end = expected.iter().position(|token| *token == 256);
+    assert_eq!(plain.tokens, expected[..end.unwrap_or(40)]);
     assert_eq!(plain.logprobs.len(), plain.tokens.len());
     for (token, logprobs) in plain.tokens.iter().zip(&plain.logprobs) {
         assert_eq!(logprobs.top.len(), 3);
@@ -240,7 +258,7 @@ async fn what_draws_want_is_heeded_in_every_step() {
             "greedy is likeliest"
         );
     }
-    assert_ne!(banned.tokens.first(), Some(&alone[0]));
+    assert_ne!(banned.tokens.first(), Some(&expected[0]));
     assert_eq!(long.tokens.len(), 40, "the end was not drawn before");
     assert_eq!(long.finish.reason, FinishReason::Length);
     let text = digits.text;

@@ -22,7 +22,7 @@ fn oracle() -> OracleConfig {
     }
 }
 
-fn refused(config: EngineConfig) -> (&'static str, String) {
+fn config_error(config: EngineConfig) -> (&'static str, String) {
     match config.validate() {
         Err(error) => (error.field, error.to_string()),
         Ok(()) => panic!("expected a complaint"),
@@ -43,7 +43,7 @@ async fn start_unloaded(config: EngineConfig) -> Result<Engine, StartError> {
 }
 
 #[test]
-fn a_runtime_without_time_is_named() {
+fn runtime_without_time_is_rejected() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .expect("a runtime");
@@ -54,7 +54,7 @@ fn a_runtime_without_time_is_named() {
 }
 
 #[test]
-fn no_runtime_at_all_is_named() {
+fn missing_runtime_is_rejected() {
     let mut starting = pin!(start_unloaded(small()));
     let polled = starting
         .as_mut()
@@ -69,7 +69,7 @@ fn no_runtime_at_all_is_named() {
 }
 
 #[tokio::test]
-async fn a_panic_of_the_factory_keeps_its_text() {
+async fn factory_panic_message_is_reported() {
     let factory = || -> Result<Oracle, ModelError> { panic!("the licence has run out") };
     let error = Engine::builder(factory).start().await.err();
     let error = error.expect("there is no model").to_string();
@@ -77,7 +77,7 @@ async fn a_panic_of_the_factory_keeps_its_text() {
 }
 
 #[tokio::test]
-async fn settings_are_judged_before_the_model_is_loaded() {
+async fn settings_are_validated_before_the_model_is_loaded() {
     let mut config = small();
     config.cache.device_bytes_max = 64;
     let error = start_unloaded(config).await.err();
@@ -91,9 +91,9 @@ async fn settings_are_judged_before_the_model_is_loaded() {
 }
 
 #[test]
-fn settings_that_cannot_be_meant_are_refused_by_name() {
-    type Slip = fn(&mut EngineConfig);
-    let slips: [(&str, Slip); 9] = [
+fn invalid_settings_are_rejected_by_name() {
+    type Change = fn(&mut EngineConfig);
+    let changes: [(&str, Change); 9] = [
         ("context_tokens_max", |c| c.context_tokens_max = Some(0)),
         ("cache.device_bytes_max", |c| {
             c.cache.device_bytes_max = 1 << 60;
@@ -106,9 +106,9 @@ fn settings_that_cannot_be_meant_are_refused_by_name() {
                 bytes_max: 1 << 60,
             });
         }),
-        ("pager.disk_patience", |c| {
+        ("pager.disk_timeout", |c| {
             c.pager.host_bytes_max = 1 << 20;
-            c.pager.disk_patience = Duration::ZERO;
+            c.pager.disk_timeout = Duration::ZERO;
         }),
         ("recovery.rebuilds_window", |c| {
             c.recovery.rebuilds_window = Duration::ZERO;
@@ -123,12 +123,12 @@ fn settings_that_cannot_be_meant_are_refused_by_name() {
             c.scheduler.inter_token = InterToken::Absolute(Duration::ZERO);
         }),
     ];
-    for (field, slip) in slips {
+    for (field, change) in changes {
         let mut config = EngineConfig::default();
-        slip(&mut config);
-        let (found, told) = refused(config);
+        change(&mut config);
+        let (found, message) = config_error(config);
         assert_eq!(found, field);
-        assert!(told.contains("expected"), "{told}");
+        assert!(message.contains("expected"), "{message}");
     }
 }
 
@@ -165,7 +165,7 @@ async fn start_on(device_bytes: usize, config: EngineConfig) -> Result<Engine, S
 
 /// Scratch and full sequences both count, to the byte, whether the budget is set or not.
 #[tokio::test]
-async fn a_device_that_is_too_small_is_told_at_the_start() {
+async fn too_small_device_is_rejected_at_start() {
     let spec = spec_with_scratch();
     let mut set = unset();
     set.cache.device_bytes_max = 1 << 30;
@@ -198,7 +198,7 @@ async fn a_device_that_is_too_small_is_told_at_the_start() {
 
 /// The scratch of the largest step is part of a budget that is set.
 #[tokio::test]
-async fn a_budget_without_room_for_scratch_is_refused() {
+async fn budget_too_small_for_scratch_is_rejected() {
     let spec = spec_with_scratch();
     let mut config = small();
     config.cache.full_sequences_min = 1;
@@ -208,17 +208,20 @@ async fn a_budget_without_room_for_scratch_is_refused() {
     let unloaded = || -> Result<Oracle, ModelError> { panic!("nothing is to be loaded") };
     let builder = Engine::builder(unloaded).outline(spec.clone());
     let error = builder.config(config.clone()).start().await.err();
-    let told = error.expect("a byte is missing").to_string();
-    assert!(told.contains(&format!("at least {needed} bytes")), "{told}");
+    let message = error.expect("a byte is missing").to_string();
+    assert!(
+        message.contains(&format!("at least {needed} bytes")),
+        "{message}"
+    );
     config.cache.device_bytes_max = needed;
     let engine = engine(&with_scratch(), config).await;
-    let of_cache = engine.config().cache.device_bytes_max;
-    assert_eq!(of_cache, spec.tail_bytes(512));
+    let cache_bytes = engine.config().cache.device_bytes_max;
+    assert_eq!(cache_bytes, spec.tail_bytes(512));
     engine.shutdown(Shutdown::Abort).await;
 }
 
 #[tokio::test]
-async fn a_budget_that_is_not_set_is_chosen_from_what_the_device_has() {
+async fn unset_budget_is_chosen_from_the_device_memory() {
     let check = async |device_bytes: Option<usize>, bytes: usize| {
         let oracle = OracleConfig {
             device_bytes,
@@ -227,8 +230,8 @@ async fn a_budget_that_is_not_set_is_chosen_from_what_the_device_has() {
         let engine = engine(&oracle, unset()).await;
         let budget = engine.device_budget();
         assert_eq!((budget.bytes, budget.chosen_from), (bytes, device_bytes));
-        let of_cache = engine.config().cache.device_bytes_max;
-        assert_eq!(of_cache, bytes - budget.scratch_bytes);
+        let cache_bytes = engine.config().cache.device_bytes_max;
+        assert_eq!(cache_bytes, bytes - budget.scratch_bytes);
         engine.shutdown(Shutdown::Abort).await;
     };
     check(Some(10 << 30), 9 << 30).await;
@@ -237,7 +240,7 @@ async fn a_budget_that_is_not_set_is_chosen_from_what_the_device_has() {
 }
 
 #[tokio::test]
-async fn a_context_may_be_shorter_than_the_models() {
+async fn configured_context_may_be_shorter_than_the_model_context() {
     let mut config = small();
     config.context_tokens_max = Some(64);
     let engine = engine(&oracle(), config).await;
@@ -254,7 +257,7 @@ async fn a_context_may_be_shorter_than_the_models() {
 }
 
 #[tokio::test]
-async fn a_chat_without_messages_is_refused() {
+async fn chat_without_messages_is_rejected() {
     let engine = Engine::builder(|| Ok(Oracle::new(oracle()).expect("a valid oracle")))
         .text(bytes())
         .config(small())
@@ -270,7 +273,7 @@ async fn a_chat_without_messages_is_refused() {
 }
 
 #[tokio::test]
-async fn an_aborted_engine_comes_to_be_stopped() {
+async fn aborted_engine_stops() {
     let mut slow = oracle();
     slow.cost.base = Duration::from_millis(2);
     slow.end_one_in = 0;

@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock};
 use common::{bytes, until};
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use motet::config::EngineConfig;
-use motet::fuse::Fuses;
+use motet::failpoint::Failpoints;
 use motet::grammar::GrammarSource;
 use motet::model::LayerKind;
 use motet::model::oracle::{Faults, Oracle, OracleConfig, StepFault};
@@ -27,20 +27,20 @@ const MARK: &str = "xyzzyplugh";
 const MARKED_TOKEN: TokenId = 424_242;
 
 /// Everything that is logged, and all names and labels of metrics.
-fn heard() -> &'static Mutex<String> {
-    static HEARD: OnceLock<Mutex<String>> = OnceLock::new();
-    HEARD.get_or_init(Mutex::default)
+fn captured_log() -> &'static Mutex<String> {
+    static CAPTURED_LOG: OnceLock<Mutex<String>> = OnceLock::new();
+    CAPTURED_LOG.get_or_init(Mutex::default)
 }
 
-fn hear(what: std::fmt::Arguments<'_>) {
-    let mut heard = heard().lock().expect("nobody panics meanwhile");
-    writeln!(heard, "{what}").expect("memory takes all");
+fn capture(what: std::fmt::Arguments<'_>) {
+    let mut captured_log = captured_log().lock().expect("nobody panics meanwhile");
+    writeln!(captured_log, "{what}").expect("memory takes all");
 }
 
 /// Hears every event and span, at every level.
-struct Ears;
+struct LogCapture;
 
-impl tracing::Subscriber for Ears {
+impl tracing::Subscriber for LogCapture {
     fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
         true
     }
@@ -57,7 +57,7 @@ impl tracing::Subscriber for Ears {
     fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
 
     fn event(&self, event: &tracing::Event<'_>) {
-        hear(format_args!("log: {}", event.metadata().target()));
+        capture(format_args!("log: {}", event.metadata().target()));
         event.record(&mut Fields);
     }
 
@@ -70,11 +70,11 @@ struct Fields;
 
 impl tracing::field::Visit for Fields {
     fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-        hear(format_args!("log: {field} {value:?}"));
+        capture(format_args!("log: {field} {value:?}"));
     }
 }
 
-impl Recorder for Ears {
+impl Recorder for LogCapture {
     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
     fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
@@ -82,17 +82,17 @@ impl Recorder for Ears {
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
 
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        hear(format_args!("metric: {key:?}"));
+        capture(format_args!("metric: {key:?}"));
         Counter::noop()
     }
 
     fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
-        hear(format_args!("metric: {key:?}"));
+        capture(format_args!("metric: {key:?}"));
         Gauge::noop()
     }
 
     fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
-        hear(format_args!("metric: {key:?}"));
+        capture(format_args!("metric: {key:?}"));
         Histogram::noop()
     }
 }
@@ -106,27 +106,27 @@ fn marked(request: Request) -> Request {
 }
 
 /// Hears an error, printed in each way, and those below it.
-fn hear_error(error: &(dyn std::error::Error + 'static)) {
-    hear(format_args!("error: {error} {error:?} {error:#?}"));
+fn capture_error(error: &(dyn std::error::Error + 'static)) {
+    capture(format_args!("error: {error} {error:?} {error:#?}"));
     if let Some(source) = error.source() {
-        hear_error(source);
+        capture_error(source);
     }
 }
 
-async fn hear_submit(engine: &Engine, request: Request) {
-    hear(format_args!("request: {request:?} {request:#?}"));
+async fn submit_and_capture(engine: &Engine, request: Request) {
+    capture(format_args!("request: {request:?} {request:#?}"));
     match engine.submit(request).await {
         Ok(stream) => {
-            hear(format_args!("stream: {stream:?}"));
+            capture(format_args!("stream: {stream:?}"));
             if let Err(error) = stream.collect().await {
-                hear_error(&error);
+                capture_error(&error);
             }
         }
-        Err(error) => hear_error(&error),
+        Err(error) => capture_error(&error),
     }
 }
 
-async fn start(faults: &Faults, fuses: &Fuses) -> Engine {
+async fn start(faults: &Faults, failpoints: &Failpoints) -> Engine {
     let oracle = OracleConfig {
         vocab_size: VOCABULARY,
         end_tokens: vec![256],
@@ -144,12 +144,15 @@ async fn start(faults: &Faults, fuses: &Fuses) -> Engine {
     config.scheduler.unread_tokens_max = 4;
     config.recovery.rebuilds_max = 3;
     let builder = Engine::builder(move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle")));
-    let builder = builder.config(config).text(bytes()).fuses(fuses.clone());
+    let builder = builder
+        .config(config)
+        .text(bytes())
+        .failpoints(failpoints.clone());
     builder.start().await.expect("the engine starts")
 }
 
 /// Tokens, texts, grammars and chats that are refused, each for a reason of its own.
-fn refused() -> Vec<Request> {
+fn invalid_requests() -> Vec<Request> {
     let one = || Request::tokens([1]);
     vec![
         Request::tokens([1, STRAY_TOKEN]),
@@ -166,59 +169,59 @@ fn refused() -> Vec<Request> {
 }
 
 #[tokio::test]
-async fn what_a_request_says_is_in_no_log_no_metric_and_no_error() {
-    tracing::subscriber::set_global_default(Ears).expect("it is the only one here");
-    metrics::set_global_recorder(Ears).expect("it is the only one here");
-    let (faults, fuses) = (Faults::default(), Fuses::default());
-    let engine = start(&faults, &fuses).await;
-    hear(format_args!("engine: {engine:?}"));
+async fn request_content_is_in_no_log_metric_or_error() {
+    tracing::subscriber::set_global_default(LogCapture).expect("it is the only one here");
+    metrics::set_global_recorder(LogCapture).expect("it is the only one here");
+    let (faults, failpoints) = (Faults::default(), Failpoints::default());
+    let engine = start(&faults, &failpoints).await;
+    capture(format_args!("engine: {engine:?}"));
     let ask = || {
         let request = Request::tokens([1, MARKED_TOKEN]).stop_token(MARKED_TOKEN);
         marked(request.output_tokens_max(OUTPUT_TOKENS))
     };
 
-    for request in refused() {
-        hear_submit(&engine, marked(request)).await;
+    for request in invalid_requests() {
+        submit_and_capture(&engine, marked(request)).await;
     }
     // A house that is full, of one user and of all: nobody reads, so nobody is over. All
     // that is drawn is a token of the tokenizer's.
     let holds = || ask().bias(65, 1e6).output_tokens_max(400);
     let first = engine.submit(holds()).await;
-    hear_submit(&engine, ask()).await;
+    submit_and_capture(&engine, ask()).await;
     let other = engine.submit(holds().user("other")).await;
-    let others = [first, other];
-    hear_submit(&engine, ask().user("third")).await;
-    drop(others);
-    until("they have left", || is_over(&engine)).await;
+    let occupying_requests = [first, other];
+    submit_and_capture(&engine, ask().user("third")).await;
+    drop(occupying_requests);
+    until("they have left", || is_idle(&engine)).await;
 
     // An output that is beyond the tokenizer.
-    hear_submit(&engine, ask()).await;
+    submit_and_capture(&engine, ask()).await;
     // Steps that fail, and a model that panics.
     for fault in [StepFault::Fail, StepFault::Panic] {
         faults.next_steps(6, fault);
-        hear_submit(&engine, ask()).await;
-        until("it is over", || is_over(&engine)).await;
+        submit_and_capture(&engine, ask()).await;
+        until("it is over", || is_idle(&engine)).await;
         faults.clear();
     }
     // Threads and actors that die, until the engine is given up.
-    for fuse in [&fuses.scheduler, &fuses.cache] {
-        fuse.light(1);
-        hear_submit(&engine, ask()).await;
+    for failpoint in [&failpoints.scheduler, &failpoints.cache] {
+        failpoint.arm(1);
+        submit_and_capture(&engine, ask()).await;
     }
     while !is_broken(&engine) {
-        fuses.device.light(1);
-        hear_submit(&engine, ask()).await;
+        failpoints.device.arm(1);
+        submit_and_capture(&engine, ask()).await;
     }
-    hear_submit(&engine, ask()).await;
-    hear(format_args!("{:?} {:?}", engine.stats(), engine.health()));
+    submit_and_capture(&engine, ask()).await;
+    capture(format_args!("{:?} {:?}", engine.stats(), engine.health()));
     engine.shutdown(Shutdown::Abort).await;
 
     tracing::trace!("the last word");
-    let heard = heard().lock().expect("nobody panics meanwhile");
+    let captured_log = captured_log().lock().expect("nobody panics meanwhile");
     let marks = [MARK.to_owned(), MARKED_TOKEN.to_string()];
-    for line in heard.lines() {
-        let says_it = marks.iter().any(|mark| line.contains(mark));
-        assert!(!says_it, "{line}");
+    for line in captured_log.lines() {
+        let is_mentioned = marks.iter().any(|mark| line.contains(mark));
+        assert!(!is_mentioned, "{line}");
     }
     for provoked in [
         "metric: ",
@@ -237,7 +240,10 @@ async fn what_a_request_says_is_in_no_log_no_metric_and_no_error() {
         // All levels are heard.
         "the last word",
     ] {
-        assert!(heard.contains(provoked), "`{provoked}` in {heard}");
+        assert!(
+            captured_log.contains(provoked),
+            "`{provoked}` in {captured_log}"
+        );
     }
 }
 
@@ -245,6 +251,6 @@ fn is_broken(engine: &Engine) -> bool {
     matches!(engine.health().state, HealthState::Broken { .. })
 }
 
-fn is_over(engine: &Engine) -> bool {
+fn is_idle(engine: &Engine) -> bool {
     engine.health().state == HealthState::Ready
 }

@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 use motet::cache::Salt;
 use motet::config::{CacheConfig, EngineConfig};
 use motet::model::oracle::{Oracle, OracleConfig};
-use motet::model::{Extent, Model};
+use motet::model::{Model, SegmentSize};
+use motet::monitor::{
+    EVENTS_MAX, EngineEvent, NODES_MAX, SEQUENCES_MAX, SPANS_MAX, Tier, TrieNode,
+};
 use motet::request::FinishReason;
-use motet::watch::{EVENTS_MAX, EngineEvent, NODES_MAX, SEQUENCES_MAX, SPANS_MAX, Tier, TrieNode};
 use motet::{Engine, Request, SequenceId, Shutdown, UserId};
-use motet_core::cache::{Begin, CacheCore, Message};
+use motet_core::cache::{CacheCore, Message, OpenSlot};
 
 async fn engine(config: EngineConfig) -> Engine {
     let oracle = || Ok(Oracle::new(OracleConfig::default()).expect("a valid oracle"));
@@ -18,7 +20,7 @@ async fn engine(config: EngineConfig) -> Engine {
 }
 
 #[tokio::test]
-async fn events_tell_each_token_once() {
+async fn events_count_each_token_once() {
     let engine = engine(EngineConfig::default()).await;
     let mut events = engine.events();
     let prompt: Vec<u32> = (1..40).collect();
@@ -78,7 +80,7 @@ async fn events_tell_each_token_once() {
 }
 
 #[tokio::test]
-async fn a_slow_listener_misses_the_oldest_and_holds_nobody_up() {
+async fn slow_listener_misses_the_oldest_events_and_blocks_nothing() {
     let engine = engine(EngineConfig::default()).await;
     let mut events = engine.events();
     for round in 0..EVENTS_MAX as u32 / 2 {
@@ -106,9 +108,9 @@ async fn a_slow_listener_misses_the_oldest_and_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_snapshot_shows_who_is_inside_and_what_is_cached() {
+async fn snapshot_shows_sequences_users_and_cached_nodes() {
     let engine = engine(EngineConfig::default()).await;
-    let mut watch = engine.watch();
+    let mut snapshots = engine.snapshots();
     let prompt: Vec<u32> = (0..100).map(|token| token % 50).collect();
     let mut stream = {
         let request = Request::tokens(prompt).output_tokens_max(2000).user("ada");
@@ -122,31 +124,37 @@ async fn a_snapshot_shows_who_is_inside_and_what_is_cached() {
         engine.warm(other).await.expect("it is computed");
     }
     stream.next().await.expect("it goes on").expect("well");
-    let seen = loop {
-        let seen = watch.next().await.expect("the engine is there");
-        if seen.stats.finished == 2 && seen.house.sequences.len() == 1 {
-            break seen;
+    let snapshot = loop {
+        let snapshot = snapshots.next().await.expect("the engine is there");
+        if snapshot.stats.finished == 2 && snapshot.scheduler.sequences.len() == 1 {
+            break snapshot;
         }
     };
-    let one = &seen.house.sequences[0];
+    let one = &snapshot.scheduler.sequences[0];
     assert_eq!(
         (one.sequence, one.user),
         (stream.sequence(), UserId::of("ada"))
     );
     assert_eq!((one.prompt_tokens, one.output_tokens_max), (100, 2000));
-    assert_eq!(seen.house.users.len(), 1);
-    assert_eq!(seen.house.users[0].running, 1);
-    assert_eq!(seen.trie.nodes.len(), seen.stats.cache.segments);
+    assert_eq!(snapshot.scheduler.users.len(), 1);
+    assert_eq!(snapshot.scheduler.users[0].running, 1);
+    assert_eq!(snapshot.trie.nodes.len(), snapshot.stats.cache.segments);
     let salts: std::collections::BTreeSet<usize> =
-        seen.trie.nodes.iter().map(|node| node.salt).collect();
+        snapshot.trie.nodes.iter().map(|node| node.salt).collect();
     assert_eq!(salts.len(), 2);
-    assert!(seen.trie.nodes.iter().all(|node| node.tier == Tier::Device));
+    assert!(
+        snapshot
+            .trie
+            .nodes
+            .iter()
+            .all(|node| node.tier == Tier::Device)
+    );
     engine.shutdown(Shutdown::Abort).await;
-    while watch.next().await.is_some() {}
+    while snapshots.next().await.is_some() {}
 }
 
 #[tokio::test]
-async fn what_is_shown_is_bounded_and_says_what_is_not() {
+async fn snapshot_is_bounded_and_counts_omissions() {
     let mut config = EngineConfig::default();
     config.scheduler.sequences_max = 2 * SPANS_MAX;
     config.scheduler.queue_max = 4096;
@@ -165,11 +173,11 @@ async fn what_is_shown_is_bounded_and_says_what_is_not() {
         let request = Request::tokens([first % 200, first / 200, 4, 5]).output_tokens_max(1);
         streams.push(engine.submit(request).await.expect("taken in"));
     }
-    let mut watch = engine.watch();
+    let mut snapshots = engine.snapshots();
     let mut events = engine.events();
-    let seen = watch.next().await.expect("the engine is there");
-    assert_eq!(seen.house.sequences.len(), SEQUENCES_MAX);
-    assert!(seen.house.sequences_left_out > 0);
+    let snapshot = snapshots.next().await.expect("the engine is there");
+    assert_eq!(snapshot.scheduler.sequences.len(), SEQUENCES_MAX);
+    assert!(snapshot.scheduler.sequences_left_out > 0);
     let step = loop {
         match events.next().await {
             Some(EngineEvent::Step(step)) if step.spans_left_out > 0 => break step,
@@ -180,57 +188,60 @@ async fn what_is_shown_is_bounded_and_says_what_is_not() {
     assert_eq!(step.spans.len(), SPANS_MAX);
     drop(streams);
     engine.drain().await;
-    let seen = loop {
-        let seen = watch.next().await.expect("the engine is there");
-        if seen.house.sequences.is_empty() {
-            break seen;
+    let snapshot = loop {
+        let snapshot = snapshots.next().await.expect("the engine is there");
+        if snapshot.scheduler.sequences.is_empty() {
+            break snapshot;
         }
     };
-    let trie = &seen.trie;
+    let trie = &snapshot.trie;
     assert!(trie.nodes.len() <= NODES_MAX);
     assert_eq!(
         trie.nodes.len() + trie.nodes_left_out,
-        seen.stats.cache.segments
+        snapshot.stats.cache.segments
     );
     let shown: usize = trie.nodes.iter().map(|node| node.bytes).sum();
-    assert_eq!(shown + trie.bytes_left_out, seen.stats.cache.sealed_bytes);
-    for (place, node) in trie.nodes.iter().enumerate() {
+    assert_eq!(
+        shown + trie.bytes_left_out,
+        snapshot.stats.cache.sealed_bytes
+    );
+    for (index, node) in trie.nodes.iter().enumerate() {
         assert!(
-            node.parent.is_none_or(|parent| parent < place),
+            node.parent.is_none_or(|parent| parent < index),
             "parents come first"
         );
     }
 }
 
 #[tokio::test]
-async fn what_has_left_the_device_hangs_where_it_was() {
+async fn offloaded_segments_stay_attached_in_the_snapshot() {
     let oracle = Oracle::new(OracleConfig::default()).expect("a valid oracle");
-    let token_bytes = oracle.spec().segment_bytes(Extent::whole(1));
+    let token_bytes = oracle.spec().segment_bytes(SegmentSize::whole(1));
     let mut config = EngineConfig::default();
     config.cache.device_bytes_max = token_bytes * 800;
     config.cache.full_sequences_min = 0;
     config.pager.host_bytes_max = token_bytes * 8000 + (64 << 10);
     config.pager.label_bytes_max = Some(64 << 10);
     let engine = engine(config).await;
-    let begin: Vec<u32> = (0..50).collect();
+    let shared_prefix: Vec<u32> = (0..50).collect();
     for branch in 50..90 {
-        let mut prompt = begin.clone();
+        let mut prompt = shared_prefix.clone();
         prompt.extend([branch; 60]);
         let warmed = engine.warm(Request::tokens(prompt)).await;
         warmed.expect("it is computed");
     }
-    let mut watch = engine.watch();
+    let mut snapshots = engine.snapshots();
     let copies = loop {
-        let seen = watch.next().await.expect("the engine is there");
+        let snapshot = snapshots.next().await.expect("the engine is there");
         let (copies, nodes): (Vec<_>, Vec<_>) = (0..)
-            .zip(&seen.trie.nodes)
+            .zip(&snapshot.trie.nodes)
             .partition(|(_, node)| node.tier == Tier::Host);
         if copies.is_empty() {
             continue;
         }
         assert!(!nodes.is_empty(), "some of it is on the device");
         let ends = |(_, copy): &(usize, &TrieNode)| {
-            let above = copy.parent.map(|parent| &seen.trie.nodes[parent]);
+            let above = copy.parent.map(|parent| &snapshot.trie.nodes[parent]);
             let end = above.map_or(0, |above| above.tokens_before + above.tokens);
             assert!(end <= copy.tokens_before, "it hangs below what it follows");
             end == copy.tokens_before
@@ -243,7 +254,7 @@ async fn what_has_left_the_device_hangs_where_it_was() {
 /// Caches a prompt, as a sequence does that draws nothing.
 fn cache_prompt(core: &mut CacheCore, sequence: u64, tokens: &[u32]) {
     let sequence = SequenceId(sequence);
-    let begin = Message::Begin(Begin {
+    let open_slot = Message::OpenSlot(OpenSlot {
         sequence,
         salt: Salt::default(),
         tokens: tokens.into(),
@@ -252,20 +263,20 @@ fn cache_prompt(core: &mut CacheCore, sequence: u64, tokens: &[u32]) {
         restore_points: Vec::new(),
         priority: 0,
         token_time: None,
-        afresh: false,
+        ignore_cache: false,
     });
     let close = Message::Close {
         sequence,
         computed: tokens.len(),
         generated: Vec::new(),
     };
-    for message in [begin, close] {
+    for message in [open_slot, close] {
         core.handle(Duration::ZERO, message).expect("there is room");
     }
 }
 
 #[test]
-fn of_a_hundred_thousand_nodes_those_that_count_are_shown() {
+fn snapshot_shows_the_relevant_of_a_hundred_thousand_nodes() {
     const PROMPTS: u32 = 100_000;
     let oracle = Oracle::new(OracleConfig::default()).expect("a valid oracle");
     let config = CacheConfig {
@@ -277,18 +288,19 @@ fn of_a_hundred_thousand_nodes_those_that_count_are_shown() {
         let tokens = [number % 47, number / 47 % 47, number / 47 / 47, 1, 2];
         cache_prompt(&mut core, u64::from(number) + 1, &tokens);
     }
-    let loved = [3, 4, 5, 6, 7, 8, 9];
+    let popular = [3, 4, 5, 6, 7, 8, 9];
     for again in 0..10_000 {
-        cache_prompt(&mut core, u64::from(PROMPTS) + 1 + again, &loved);
+        cache_prompt(&mut core, u64::from(PROMPTS) + 1 + again, &popular);
     }
     let nodes = core.stats().segments;
     assert!(nodes > PROMPTS as usize);
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let trie = core.overview(&[]);
-    println!("a look at {nodes} nodes: {:?}", begun.elapsed());
+    println!("a look at {nodes} nodes: {:?}", started_at.elapsed());
     assert_eq!(trie.nodes.len(), NODES_MAX);
     assert_eq!(trie.nodes.len() + trie.nodes_left_out, nodes);
-    let is_loved =
-        |node: &&TrieNode| node.tokens_before + node.tokens + 1 >= loved.len() && node.hits > 9000;
-    assert!(trie.nodes.iter().any(|node| is_loved(&node)));
+    let is_popular = |node: &&TrieNode| {
+        node.tokens_before + node.tokens + 1 >= popular.len() && node.hits > 9000
+    };
+    assert!(trie.nodes.iter().any(|node| is_popular(&node)));
 }

@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use motet::TokenId;
-use motet::model::sampling::{Draw, Sampling};
-use motet::model::{Feed, Model, Readout, Span, Want};
+use motet::model::sampling::{Sampling, TokenSampling};
+use motet::model::{Model, OutputKind, Span, SpanOutput, TokenSource};
 use serde::Deserialize;
 
 use crate::Result;
@@ -33,16 +33,16 @@ struct Slot<M: Model> {
     /// The last token drawn, which is the next to evaluate.
     last: TokenId,
     /// Tokens drawn.
-    drawn: u64,
+    sampled_tokens: u64,
 }
 
 /// The time from a prompt to its first token, all in one step, and that token.
 pub(crate) fn prefill<M: Model>(model: &mut M, prompt: &[TokenId]) -> Result<(f64, TokenId)> {
     let started = Instant::now();
     let mut slot = Slot::open(model, Vec::new())?;
-    let readouts = model.step(&mut [slot.span(prompt, true)])?;
+    let span_outputs = model.step(&mut [slot.span(prompt, true)])?;
     let seconds = started.elapsed().as_secs_f64();
-    Ok((seconds, token(&readouts[0])?))
+    Ok((seconds, token(&span_outputs[0])?))
 }
 
 /// The mean negative log-likelihood of each token of a text after those before it, evaluated in
@@ -53,8 +53,8 @@ pub(crate) fn loss<M: Model>(model: &mut M, text: &[TokenId]) -> Result<f64> {
     let (mut sum, mut next) = (0.0, text[1..].iter());
     for chunk in before.chunks(CHUNK_TOKENS / 4) {
         let mut span = slot.span(chunk, false);
-        span.want = Want::Logits;
-        let Some(Readout::Logits(logits)) = model.step(&mut [span])?.pop() else {
+        span.output_kind = OutputKind::Logits;
+        let Some(SpanOutput::Logits(logits)) = model.step(&mut [span])?.pop() else {
             return Err("expected logits".into());
         };
         let rows = logits.chunks_exact(logits.len() / chunk.len());
@@ -105,9 +105,9 @@ impl<M: Model> Batch<M> {
         let inputs = self.last_tokens();
         let slots = self.slots.iter_mut().zip(inputs.chunks(1));
         let mut spans: Vec<_> = slots.map(|(slot, input)| slot.span(input, true)).collect();
-        let readouts = model.step(&mut spans)?;
-        for (slot, readout) in self.slots.iter_mut().zip(&readouts) {
-            slot.drew(token(readout)?);
+        let span_outputs = model.step(&mut spans)?;
+        for (slot, span_output) in self.slots.iter_mut().zip(&span_outputs) {
+            slot.push_sampled(token(span_output)?);
         }
         Ok(())
     }
@@ -124,20 +124,20 @@ impl<M: Model> Slot<M> {
             path,
             tail,
             last: 0,
-            drawn: 0,
+            sampled_tokens: 0,
         }
     }
 
-    fn span<'a>(&'a mut self, tokens: &'a [TokenId], draw: bool) -> Span<'a, M> {
-        let draw = draw.then_some(Draw {
+    fn span<'a>(&'a mut self, tokens: &'a [TokenId], sample: bool) -> Span<'a, M> {
+        let sample = sample.then_some(TokenSampling {
             sampling: Sampling::GREEDY,
-            index: self.drawn,
+            index: self.sampled_tokens,
         });
         Span {
-            tokens: Feed::Known(tokens),
+            tokens: TokenSource::Known(tokens),
             path: &self.path,
             tail: &mut self.tail,
-            want: draw.map_or(Want::Nothing, Want::Token),
+            output_kind: sample.map_or(OutputKind::Nothing, OutputKind::Token),
         }
     }
 
@@ -146,17 +146,17 @@ impl<M: Model> Slot<M> {
         let chunks = tokens.chunks(CHUNK_TOKENS);
         let last = chunks.len().checked_sub(1).ok_or("no tokens to evaluate")?;
         for (index, chunk) in chunks.enumerate() {
-            let readouts = model.step(&mut [self.span(chunk, index == last)])?;
+            let span_outputs = model.step(&mut [self.span(chunk, index == last)])?;
             if index == last {
-                self.drew(token(&readouts[0])?);
+                self.push_sampled(token(&span_outputs[0])?);
             }
         }
         Ok(())
     }
 
-    fn drew(&mut self, token: TokenId) {
+    fn push_sampled(&mut self, token: TokenId) {
         self.last = token;
-        self.drawn += 1;
+        self.sampled_tokens += 1;
     }
 }
 
@@ -183,9 +183,9 @@ fn open_on_prefix<M: Model>(model: &mut M, prefix: &Prefix, count: usize) -> Res
     (0..count).map(copy).collect()
 }
 
-fn token(readout: &Readout) -> Result<TokenId> {
-    match readout {
-        Readout::Token(token) => Ok(*token),
+fn token(span_output: &SpanOutput) -> Result<TokenId> {
+    match span_output {
+        SpanOutput::Token(token) => Ok(*token),
         other => Err(format!("expected a token, got {other:?}").into()),
     }
 }

@@ -150,7 +150,7 @@ pub(crate) fn profile(path: &Path, quick: bool) -> Result<()> {
     use motet::model::mlx::{MlxModel, MlxOptions, bridge};
     use motet::model::weights::ModelFiles;
 
-    use crate::profile::{Extent, print};
+    use crate::profile::{ProfileSize, print};
 
     if !bridge::available() {
         return Err("this libmlxc has no bridge to kernels; run `cargo xtask setup`".into());
@@ -163,8 +163,12 @@ pub(crate) fn profile(path: &Path, quick: bool) -> Result<()> {
         };
         MlxModel::load(&files, options)
     };
-    let extent = if quick { Extent::QUICK } else { Extent::FULL };
-    print(load(false)?, load(true)?, extent)
+    let profile_size = if quick {
+        ProfileSize::QUICK
+    } else {
+        ProfileSize::FULL
+    };
+    print(load(false)?, load(true)?, profile_size)
 }
 
 #[cfg(not(feature = "mlx"))]

@@ -4,10 +4,10 @@
 use std::time::{Duration, Instant};
 
 use motet::device::Table;
-use motet::model::sampling::{Draw, Sampling};
-use motet::model::{Model, Readout, Want};
+use motet::model::sampling::{Sampling, TokenSampling};
+use motet::model::{Model, OutputKind, SpanOutput};
 use motet::{SlotId, TokenId};
-use motet_core::protocol::{Edit, Input, PlannedSpan, Work};
+use motet_core::protocol::{Edit, PlannedSpan, PlannedTokens, Work};
 
 use crate::Result;
 
@@ -23,12 +23,12 @@ struct Run {
     tokens: Vec<TokenId>,
     wall: Duration,
     /// The host builds and queues forward passes, or draws.
-    launching: Duration,
-    drawing: Duration,
+    submit_time: Duration,
+    sample_time: Duration,
     /// From a landing to the end of the next launch, where that came later.
     gaps: Duration,
     /// Draws that came when their forward pass was over already: the device waited.
-    late_draws: usize,
+    late_samples: usize,
 }
 
 /// Prints both ways' figures, measured in turns.
@@ -42,15 +42,15 @@ pub(crate) fn print<M: Model>(model: &mut M) -> Result<()> {
         for (depth, run) in (1..).zip(&runs) {
             let per_step = |time: Duration| time.as_secs_f64() * 1e3 / STEPS as f64;
             println!(
-                "round {round}, depth {depth}: {:.3} ms, {:.0} tokens/s; launch {:.3} ms, \
-                 draw {:.3} ms, gap {:.3} ms ({:.2} %), late draws {}",
+                "round {round}, depth {depth}: {:.3} ms, {:.0} tokens/s; submit {:.3} ms, \
+                 sample {:.3} ms, gap {:.3} ms ({:.2} %), late samples {}",
                 per_step(run.wall),
                 (SEQUENCES as usize * STEPS) as f64 / run.wall.as_secs_f64(),
-                per_step(run.launching),
-                per_step(run.drawing),
+                per_step(run.submit_time),
+                per_step(run.sample_time),
                 per_step(run.gaps),
                 100.0 * run.gaps.as_secs_f64() / run.wall.as_secs_f64(),
-                run.late_draws,
+                run.late_samples,
             );
         }
     }
@@ -61,52 +61,52 @@ pub(crate) fn print<M: Model>(model: &mut M) -> Result<()> {
 fn run<M: Model>(model: &mut M, depth: usize) -> Result<Run> {
     let mut table = Table::new();
     table
-        .carry_out(model, begin())
+        .run_work(model, begin())
         .map_err(|failure| format!("{failure:?}"))?;
     let mut run = Run::default();
-    let mut begun = Instant::now();
-    let mut landed = begun;
-    launch(&mut run, &mut table, model);
-    draw(&mut run, &mut table, model);
+    let mut started_at = Instant::now();
+    let mut finished_at = started_at;
+    submit(&mut run, &mut table, model);
+    sample(&mut run, &mut table, model);
     for step in 0..WARM_STEPS + STEPS {
         if step == WARM_STEPS {
             run = Run::default();
-            begun = Instant::now();
+            started_at = Instant::now();
         }
         if depth == 2 {
-            launch(&mut run, &mut table, model);
+            submit(&mut run, &mut table, model);
         }
-        let readouts = table
-            .land(model)
+        let span_outputs = table
+            .finish(model)
             .map_err(|failure| format!("{failure:?}"))?;
         run.tokens
-            .extend(readouts.iter().filter_map(Readout::token));
-        landed = Instant::now();
+            .extend(span_outputs.iter().filter_map(SpanOutput::token));
+        finished_at = Instant::now();
         if depth == 1 {
-            launch(&mut run, &mut table, model);
-            run.gaps += landed.elapsed();
+            submit(&mut run, &mut table, model);
+            run.gaps += finished_at.elapsed();
         }
-        draw(&mut run, &mut table, model);
+        sample(&mut run, &mut table, model);
     }
-    run.wall = landed - begun;
+    run.wall = finished_at - started_at;
     // Sequences go on for a step that nobody asks for.
     table
-        .land(model)
+        .finish(model)
         .map_err(|failure| format!("{failure:?}"))?;
     Ok(run)
 }
 
-fn launch<M: Model>(run: &mut Run, table: &mut Table<M>, model: &mut M) {
+fn submit<M: Model>(run: &mut Run, table: &mut Table<M>, model: &mut M) {
     let started = Instant::now();
-    table.launch(model, decode());
-    run.launching += started.elapsed();
+    table.submit(model, decode());
+    run.submit_time += started.elapsed();
 }
 
-fn draw<M: Model>(run: &mut Run, table: &mut Table<M>, model: &mut M) {
-    run.late_draws += usize::from(table.is_ready(model));
+fn sample<M: Model>(run: &mut Run, table: &mut Table<M>, model: &mut M) {
+    run.late_samples += usize::from(table.is_ready(model));
     let started = Instant::now();
-    table.draw(model);
-    run.drawing += started.elapsed();
+    table.sample(model);
+    run.sample_time += started.elapsed();
 }
 
 fn begin() -> Work {
@@ -114,16 +114,16 @@ fn begin() -> Work {
     let edits = slots().map(|slot| Edit::Open {
         slot,
         path: vec![],
-        room: 0,
+        expected_tokens: 0,
     });
     let spans = slots().map(|slot| PlannedSpan {
         slot,
-        input: Input::Known(
+        token_source: PlannedTokens::Known(
             (0..PROMPT_TOKENS)
                 .map(|at| 100 + at * 7 + slot.0 as TokenId)
                 .collect(),
         ),
-        want: Want::Token(GREEDY),
+        output_kind: OutputKind::Token(GREEDY),
     });
     Work {
         edits: edits.collect(),
@@ -135,8 +135,8 @@ fn begin() -> Work {
 fn decode() -> Work {
     let spans = (0..SEQUENCES).map(|slot| PlannedSpan {
         slot: SlotId(slot),
-        input: Input::Drawn,
-        want: Want::Token(GREEDY),
+        token_source: PlannedTokens::Sampled,
+        output_kind: OutputKind::Token(GREEDY),
     });
     Work {
         spans: spans.collect(),
@@ -144,7 +144,7 @@ fn decode() -> Work {
     }
 }
 
-const GREEDY: Draw = Draw {
+const GREEDY: TokenSampling = TokenSampling {
     sampling: Sampling::GREEDY,
     index: 0,
 };

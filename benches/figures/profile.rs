@@ -17,7 +17,7 @@ use crate::profile_table::table;
 
 /// What is profiled, and how often.
 #[derive(Clone, Copy)]
-pub(crate) struct Extent {
+pub(crate) struct ProfileSize {
     context_tokens: usize,
     chunk_tokens: usize,
     rounds: usize,
@@ -26,7 +26,7 @@ pub(crate) struct Extent {
     memory_bytes: usize,
 }
 
-impl Extent {
+impl ProfileSize {
     pub(crate) const FULL: Self = Self {
         context_tokens: 512,
         chunk_tokens: 512,
@@ -46,34 +46,44 @@ impl Extent {
 }
 
 /// Prints the profiles of the same model, run both ways.
-pub(crate) fn print(composed: MlxModel, by_kernels: MlxModel, extent: Extent) -> Result<()> {
+pub(crate) fn print(
+    composed: MlxModel,
+    by_kernels: MlxModel,
+    profile_size: ProfileSize,
+) -> Result<()> {
     let mut models = [composed, by_kernels];
     println!("{LEGEND}");
-    print_bandwidth(extent);
+    print_bandwidth(profile_size);
     for sequences in [1, 16] {
-        let context_tokens = extent.context_tokens;
+        let context_tokens = profile_size.context_tokens;
         println!("\n## a decode step, batch {sequences}, contexts of {context_tokens} tokens\n");
-        println!("{}", table(&decode(&mut models, sequences, extent)?));
+        println!("{}", table(&decode(&mut models, sequences, profile_size)?));
     }
-    let prompt = prompt(0, extent.chunk_tokens);
-    let prefilled = fastest_of(extent, |way| prefill(&mut models[way], &prompt).map(drop))?;
+    let prompt = prompt(0, profile_size.chunk_tokens);
+    let prefilled = fastest_of(profile_size, |way| {
+        prefill(&mut models[way], &prompt).map(drop)
+    })?;
     println!(
         "\n## the first {} tokens of a prompt\n",
-        extent.chunk_tokens
+        profile_size.chunk_tokens
     );
     println!("{}", table(&prefilled));
     Ok(())
 }
 
-fn decode(models: &mut [MlxModel; 2], sequences: usize, extent: Extent) -> Result<[Profile; 2]> {
-    let prompts = (0..sequences).map(|sequence| prompt(sequence, extent.context_tokens));
+fn decode(
+    models: &mut [MlxModel; 2],
+    sequences: usize,
+    profile_size: ProfileSize,
+) -> Result<[Profile; 2]> {
+    let prompts = (0..sequences).map(|sequence| prompt(sequence, profile_size.context_tokens));
     let prompts: Vec<Vec<TokenId>> = prompts.collect();
     let [composed, by_kernels] = models;
     let mut batches = [
         Batch::open(composed, None, &prompts)?,
         Batch::open(by_kernels, None, &prompts)?,
     ];
-    fastest_of(extent, |way| {
+    fastest_of(profile_size, |way| {
         batches[way].run(&mut models[way], 1).map(drop)
     })
 }
@@ -83,9 +93,9 @@ before  composed of MLX's operations: each is evaluated alone and waited for
 after   by Motet's kernels: each has a clock inside, and the step runs as always
 of all steps, taken in turns, the fastest; MB are what one must read, each byte once";
 
-fn print_bandwidth(extent: Extent) {
-    let (memory, threads) = (Memory::new(extent.memory_bytes), kernels::threads());
-    let seconds = (0..extent.rounds).map(|_| memory.read_seconds(threads));
+fn print_bandwidth(profile_size: ProfileSize) {
+    let (memory, threads) = (Memory::new(profile_size.memory_bytes), kernels::threads());
+    let seconds = (0..profile_size.rounds).map(|_| memory.read_seconds(threads));
     let seconds = seconds.fold(f64::INFINITY, f64::min);
     println!(
         "reading {:.0} MB of memory with as many threads as a step has ({threads}): {:.1} GB/s",
@@ -113,11 +123,14 @@ pub(crate) struct Line {
 }
 
 /// Lets both ways take turns, and keeps the fastest step of each.
-fn fastest_of(extent: Extent, mut step: impl FnMut(usize) -> Result<()>) -> Result<[Profile; 2]> {
+fn fastest_of(
+    profile_size: ProfileSize,
+    mut step: impl FnMut(usize) -> Result<()>,
+) -> Result<[Profile; 2]> {
     let mut profiles = [Vec::new(), Vec::new()];
-    for _ in 0..extent.rounds {
+    for _ in 0..profile_size.rounds {
         for (way, profiles) in profiles.iter_mut().enumerate() {
-            for _ in 0..extent.steps {
+            for _ in 0..profile_size.steps {
                 let started = Instant::now();
                 step(way)?;
                 let plain = started.elapsed();

@@ -114,7 +114,7 @@ fn name(op: Op) -> &'static str {
         Op::SiluMul => "silu · mul",
         Op::DownProduct => "down product",
         Op::HeadProduct => "head product",
-        Op::Draw => "drawing tokens",
+        Op::Sample => "drawing tokens",
         _ => "another",
     }
 }

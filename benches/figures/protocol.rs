@@ -90,7 +90,7 @@ impl<M: Model, D: Device<M>> Host<'_, M, D> {
                     "model": spec.name,
                     "vocab_size": spec.vocab_size,
                     "weight_bytes": self.device.weight_bytes(),
-                    "cached_token_bytes": spec.segment_bytes(motet::model::Extent::whole(1)),
+                    "cached_token_bytes": spec.segment_bytes(motet::model::SegmentSize::whole(1)),
                     "layers": spec.layer_groups.iter().map(|group| group.layers).sum::<usize>(),
                 }))
             }
@@ -132,10 +132,10 @@ impl<M: Model, D: Device<M>> Host<'_, M, D> {
 
     fn read_memory(&mut self, bytes: usize, times: usize) -> f64 {
         let is_it = |memory: &Memory| memory.bytes() == bytes.next_multiple_of(size_of::<u64>());
-        let kept = self.memory.take().filter(is_it);
+        let reusable = self.memory.take().filter(is_it);
         let memory = &*self
             .memory
-            .insert(kept.unwrap_or_else(|| Memory::new(bytes)));
+            .insert(reusable.unwrap_or_else(|| Memory::new(bytes)));
         let threads = self.device.threads();
         (0..times).map(|_| memory.read_seconds(threads)).sum()
     }

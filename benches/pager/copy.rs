@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use motet::TokenId;
 use motet::model::oracle::Oracle;
-use motet::model::{Model, Packer, Parcel, Segment, Span, Want};
+use motet::model::{DetachedState, Model, OutputKind, Packer, Segment, Span};
 use motet::storage::tiers::BufferPool;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -55,14 +55,14 @@ impl Measure {
     fn take_turns<M: Model>(self, model: &mut M) -> Result<Report> {
         let tokens = prompt(&mut ChaCha8Rng::seed_from_u64(1), self.tokens);
         let segment = compute(model, &tokens)?;
-        let parcel = model.hand_over(&segment)?;
+        let detached_state = model.export(&segment)?;
         let packer = model.packer();
-        let bytes = packer.packed_bytes(segment.extent());
+        let bytes = packer.packed_bytes(segment.segment_size());
         let mut report = Report::default();
         let mut all = Vec::new();
         // The first round warms the memory.
         for round in 0..=self.rounds {
-            let times = self.turn::<M>(&packer, &segment, &parcel, bytes)?;
+            let times = self.turn::<M>(&packer, &segment, &detached_state, bytes)?;
             if round > 0 {
                 report.sample("bandwidth", times.plain / times.out.max(times.back));
                 all.push(times);
@@ -88,12 +88,12 @@ impl Measure {
         self,
         packer: &M::Packer,
         segment: &M::Segment,
-        parcel: &Parcel<M>,
+        detached_state: &DetachedState<M>,
         bytes: usize,
     ) -> Result<Times> {
         let pool = BufferPool::new(2 * bytes);
         let mut packed = pool.take(bytes)?;
-        packer.pack(parcel, &mut packed)?;
+        packer.pack(detached_state, &mut packed)?;
         let mut beside = vec![1; bytes];
         let [mut plain, mut out, mut back] = [(); 3].map(|()| Vec::with_capacity(REPEATS));
         for _ in 0..REPEATS {
@@ -103,12 +103,12 @@ impl Measure {
             })?);
             out.push(seconds(|| {
                 let mut into = pool.take(bytes)?;
-                Ok(packer.pack(parcel, &mut into)?)
+                Ok(packer.pack(detached_state, &mut into)?)
             })?);
             // Dropped untimed: the device does that, when it evicts.
-            let mut arrived = None;
+            let mut imported = None;
             back.push(seconds(|| {
-                arrived = Some(packer.unpack(segment.extent(), &packed)?);
+                imported = Some(packer.unpack(segment.segment_size(), &packed)?);
                 Ok(())
             })?);
         }
@@ -121,9 +121,9 @@ impl Measure {
 }
 
 fn seconds(work: impl FnOnce() -> Result<()>) -> Result<f64> {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     work()?;
-    Ok(begun.elapsed().as_secs_f64())
+    Ok(started_at.elapsed().as_secs_f64())
 }
 
 fn compute<M: Model>(model: &mut M, tokens: &[TokenId]) -> Result<M::Segment> {
@@ -133,7 +133,7 @@ fn compute<M: Model>(model: &mut M, tokens: &[TokenId]) -> Result<M::Segment> {
             tokens: chunk.into(),
             path: &[],
             tail: &mut tail,
-            want: Want::Nothing,
+            output_kind: OutputKind::Nothing,
         };
         model.step(&mut [span])?;
     }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use motet::config::EngineConfig;
 use motet::model::oracle::Oracle;
-use motet::model::{Extent, ModelError, ModelSpec, Packer};
+use motet::model::{ModelError, ModelSpec, Packer, SegmentSize};
 use motet::{Engine, Shutdown, TokenId};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -28,8 +28,8 @@ use serde::Deserialize;
 
 use crate::Result;
 use crate::arrivals::prompt;
-use crate::engine::{all_have, on_model, request, runtime, slow_oracle, submit_all};
-use crate::house::{ask, config, rest, spec, start_with_packer};
+use crate::engine::{on_model, request, runtime, slow_oracle, submit_all, wait_for_tokens};
+use crate::harness::{ask, config, spec, start_with_packer, wait_until_idle};
 use crate::report::{Report, median, percentile};
 
 const DECODING: usize = 4;
@@ -43,7 +43,7 @@ const WARM_TOKENS: usize = 8;
 const AHEAD_TOKENS: usize = 32;
 /// Tokens of a visit after its prefix.
 const FRESH_TOKENS: usize = 16;
-const WATCH: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// How much to measure.
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -65,8 +65,8 @@ struct Turn {
     gaps: Vec<f64>,
     seconds: f64,
     visits: usize,
-    brought: u64,
-    left: u64,
+    loaded: u64,
+    offloaded: u64,
     copied_bytes: usize,
 }
 
@@ -84,15 +84,15 @@ type Copier = Box<dyn FnMut() -> std::result::Result<usize, ModelError> + Send>;
 pub(crate) fn run(measure: Measure, model: Option<&Path>) -> Result<Report> {
     let spec = spec(model)?;
     runtime(2)?.block_on(async {
-        let (roomy, copier) = measure.start_roomy(model, &spec).await?;
-        let mut roomy = Side::new(measure, roomy).await?;
-        let tight = on_model(model, measure.tight(&spec)).await?;
-        let mut tight = Side::new(measure, tight).await?;
+        let (high_memory, copier) = measure.start_high_memory(model, &spec).await?;
+        let mut high_memory = Side::new(measure, high_memory).await?;
+        let low_memory = on_model(model, measure.low_memory(&spec)).await?;
+        let mut low_memory = Side::new(measure, low_memory).await?;
         let report = measure
-            .take_turns(&mut roomy, &mut tight, copier, &spec)
+            .take_turns(&mut high_memory, &mut low_memory, copier, &spec)
             .await;
-        roomy.engine.shutdown(Shutdown::Abort).await;
-        tight.engine.shutdown(Shutdown::Abort).await;
+        high_memory.engine.shutdown(Shutdown::Abort).await;
+        low_memory.engine.shutdown(Shutdown::Abort).await;
         report
     })
 }
@@ -111,7 +111,11 @@ impl Measure {
     }
 
     /// Room for whatever comes, and no pager.
-    async fn start_roomy(self, model: Option<&Path>, spec: &ModelSpec) -> Result<(Engine, Copier)> {
+    async fn start_high_memory(
+        self,
+        model: Option<&Path>,
+        spec: &ModelSpec,
+    ) -> Result<(Engine, Copier)> {
         let turns = 2 * (self.rounds as usize + 1);
         let visits = turns * (self.tokens / self.visit_every_tokens + 1);
         let bytes = 2 * self.prefixes * self.prefix_bytes(spec)
@@ -143,7 +147,7 @@ impl Measure {
     }
 
     /// Room for those who decode, and two prefixes; the rest is with the host.
-    fn tight(self, spec: &ModelSpec) -> EngineConfig {
+    fn low_memory(self, spec: &ModelSpec) -> EngineConfig {
         let prefix_bytes = self.prefix_bytes(spec);
         let device_bytes = self.decoding_bytes(spec) + 2 * prefix_bytes + prefix_bytes / 2;
         let turns = self.rounds as usize + 2;
@@ -152,60 +156,67 @@ impl Measure {
     }
 
     fn copier<K: Packer>(self, packer: K) -> Result<Copier> {
-        let extent = Extent::whole(self.prefix_tokens);
-        let mut bytes = vec![0; packer.packed_bytes(extent)];
+        let segment_size = SegmentSize::whole(self.prefix_tokens);
+        let mut bytes = vec![0; packer.packed_bytes(segment_size)];
         // The copy thread makes and drops what it copies, as the pager's does.
         Ok(Box::new(move || {
-            let parcel = packer.unpack(extent, &bytes)?;
-            packer.pack(&parcel, &mut bytes)?;
+            let detached_state = packer.unpack(segment_size, &bytes)?;
+            packer.pack(&detached_state, &mut bytes)?;
             Ok(2 * bytes.len())
         }))
     }
 
     async fn take_turns(
         self,
-        roomy: &mut Side,
-        tight: &mut Side,
+        high_memory: &mut Side,
+        low_memory: &mut Side,
         copier: Copier,
         spec: &ModelSpec,
     ) -> Result<Report> {
         let mut report = Report::default();
         let mut beside = Beside::new(copier);
-        let (mut still, mut paging, mut alone, mut copying) =
+        let (mut still, mut paging, mut baseline, mut copying) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for round in 0..self.rounds {
-            still.push(roomy.turn(self, round, true).await?);
-            paging.push(tight.turn(self, round, true).await?);
-            alone.push(roomy.turn(self, self.rounds + 2 * round, false).await?);
+            still.push(high_memory.turn(self, round, true).await?);
+            paging.push(low_memory.turn(self, round, true).await?);
+            baseline.push(
+                high_memory
+                    .turn(self, self.rounds + 2 * round, false)
+                    .await?,
+            );
             beside.start();
-            let busy = roomy.turn(self, self.rounds + 2 * round + 1, false).await;
+            let busy = high_memory
+                .turn(self, self.rounds + 2 * round + 1, false)
+                .await;
             let copied_bytes = beside.stop()?;
             copying.push(Turn {
                 copied_bytes,
                 ..busy?
             });
             report.sample("paging", last(&paging).p99() / last(&still).p99());
-            report.sample("copying", last(&copying).p99() / last(&alone).p99());
+            report.sample("copying", last(&copying).p99() / last(&baseline).p99());
         }
-        let brought: u64 = paging.iter().map(|turn| turn.brought).sum();
+        let loaded: u64 = paging.iter().map(|turn| turn.loaded).sum();
         let visits: usize = paging.iter().map(|turn| turn.visits).sum();
         // A few visits of short prefixes, in a quick run, may be faster to compute.
-        if visits >= VISITS_MIN && brought < visits as u64 / 2 {
-            return Err(format!("{visits} visits had only {brought} copies brought").into());
+        if visits >= VISITS_MIN && loaded < visits as u64 / 2 {
+            return Err(format!("{visits} visits had only {loaded} copies brought").into());
         }
-        let left: u64 = paging.iter().map(|turn| turn.left).sum();
-        let bytes = brought as f64 * spec.segment_bytes(Extent::whole(self.prefix_tokens)) as f64;
+        let offloaded: u64 = paging.iter().map(|turn| turn.offloaded).sum();
+        let bytes =
+            loaded as f64 * spec.segment_bytes(SegmentSize::whole(self.prefix_tokens)) as f64;
         report.remark("paging", format!("without: {}", summary(&still)));
         report.remark("paging", format!("with: {}", summary(&paging)));
         report.remark(
             "paging",
             format!(
-                "{visits} visits, {brought} copies brought, {left} taken out; about {:.0} MB/s",
+                "{visits} visits, {loaded} copies brought, {offloaded} taken out; about {:.0} MB/s",
                 bytes / 1e6 / seconds(&paging)
             ),
         );
         let copied: usize = copying.iter().map(|turn| turn.copied_bytes).sum();
-        report.remark("copying", format!("alone: {}", summary(&alone)));
+        report.remark("copying", format!("alone: {}", summary(&baseline)));
         report.remark(
             "copying",
             format!(
@@ -227,7 +238,7 @@ impl Side {
             let prefix = prompt(&mut numbers, measure.prefix_tokens);
             ask(&engine, prefix.clone()).await?;
             prefixes.push(prefix);
-            rest(&engine, false).await?;
+            wait_until_idle(&engine, false).await?;
         }
         Ok(Self {
             engine,
@@ -239,16 +250,19 @@ impl Side {
 
     /// Lets sequences decode, with visits or without.
     async fn turn(&mut self, measure: Measure, seed: u64, visited: bool) -> Result<Turn> {
-        rest(&self.engine, false).await?;
+        wait_until_idle(&self.engine, false).await?;
         let mut numbers = ChaCha8Rng::seed_from_u64(1_000 + seed);
         let requests = (0..DECODING).map(|_| {
             let prompt = prompt(&mut numbers, DECODING_PROMPT_TOKENS);
             request(prompt, measure.output_tokens())
         });
         let decoding = submit_all(&self.engine, requests.collect()).await?;
-        all_have(&decoding, WARM_TOKENS).await?;
-        let (begun, before) = (Instant::now(), self.engine.stats().pager);
-        let from: Vec<usize> = decoding.iter().map(|clerk| clerk.times().len()).collect();
+        wait_for_tokens(&decoding, WARM_TOKENS).await?;
+        let (started_at, before) = (Instant::now(), self.engine.stats().pager);
+        let from: Vec<usize> = decoding
+            .iter()
+            .map(|timed_reader| timed_reader.times().len())
+            .collect();
         let until = from[0] + measure.tokens;
         let (mut visits, mut next) = (0, from[0]);
         loop {
@@ -262,24 +276,24 @@ impl Side {
                 visits += 1;
                 next += measure.visit_every_tokens;
             } else {
-                tokio::time::sleep(WATCH).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         }
-        let seconds = begun.elapsed().as_secs_f64();
+        let seconds = started_at.elapsed().as_secs_f64();
         let after = self.engine.stats().pager;
         let mut gaps = Vec::new();
-        for (clerk, from) in decoding.into_iter().zip(from) {
-            let times = clerk.times();
+        for (timed_reader, from) in decoding.into_iter().zip(from) {
+            let times = timed_reader.times();
             let counted = times[from - 1..].windows(2).take(measure.tokens);
             gaps.extend(counted.map(|pair| (pair[1] - pair[0]).as_secs_f64()));
-            clerk.leave().await;
+            timed_reader.leave().await;
         }
         Ok(Turn {
             gaps,
             seconds,
             visits,
-            brought: after.unpacked - before.unpacked,
-            left: after.packed - before.packed,
+            loaded: after.unpacked - before.unpacked,
+            offloaded: after.packed - before.packed,
             copied_bytes: 0,
         })
     }

@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use motet::config::{DiskConfig, EngineConfig};
-use motet::model::{Extent, ModelSpec};
+use motet::model::{ModelSpec, SegmentSize};
 use motet::{Engine, Shutdown, TokenId};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -18,7 +18,7 @@ use crate::Result;
 use crate::arrivals::prompt;
 use crate::engine::{on_model, runtime};
 use crate::folder::Folder;
-use crate::house::{Asked, ask, config, is_on_device, rest, spec};
+use crate::harness::{FirstToken, ask, config, is_on_device, spec, wait_until_idle};
 use crate::report::{Report, median};
 
 /// Tokens after what was there before.
@@ -35,7 +35,7 @@ pub(crate) struct Measure {
 
 /// Pairs of a prompt that was computed and one that was brought.
 #[derive(Debug, Default)]
-struct Pairs(Vec<(Asked, Asked)>);
+struct Pairs(Vec<(FirstToken, FirstToken)>);
 
 /// The prompt again, from the host.
 pub(crate) fn from_host(measure: Measure, model: Option<&Path>) -> Result<Report> {
@@ -47,17 +47,17 @@ pub(crate) fn from_host(measure: Measure, model: Option<&Path>) -> Result<Report
         let mut former = measure.prompt(&mut numbers);
         ask(&engine, former.clone()).await?;
         for _ in 0..measure.rounds {
-            rest(&engine, false).await?;
+            wait_until_idle(&engine, false).await?;
             let next = measure.prompt(&mut numbers);
             let computed = ask(&engine, next.clone()).await?;
-            rest(&engine, false).await?;
-            let brought = measure.again(&engine, &former, &mut numbers).await?;
-            pairs.0.push((computed, brought));
+            wait_until_idle(&engine, false).await?;
+            let loaded = measure.reload(&engine, &former, &mut numbers).await?;
+            pairs.0.push((computed, loaded));
             former = next;
         }
-        let brought = engine.stats().pager.unpacked;
+        let loaded = engine.stats().pager.unpacked;
         engine.shutdown(Shutdown::Abort).await;
-        let how = format!("from host memory, {brought} copies brought");
+        let how = format!("from host memory, {loaded} copies brought");
         Ok(pairs.report(measure, &spec, &how))
     })
 }
@@ -78,7 +78,7 @@ pub(crate) fn from_disk(measure: Measure, model: Option<&Path>) -> Result<Report
         for _ in 0..measure.rounds {
             former.push(measure.prompt(&mut numbers));
             ask(&engine, former[former.len() - 1].clone()).await?;
-            rest(&engine, true).await?;
+            wait_until_idle(&engine, true).await?;
         }
         engine.shutdown(Shutdown::Finish).await;
 
@@ -87,12 +87,12 @@ pub(crate) fn from_disk(measure: Measure, model: Option<&Path>) -> Result<Report
         let mut pairs = Pairs::default();
         let mut forgets = true;
         for former in &former {
-            rest(&engine, true).await?;
+            wait_until_idle(&engine, true).await?;
             let computed = ask(&engine, measure.prompt(&mut numbers)).await?;
-            rest(&engine, true).await?;
+            wait_until_idle(&engine, true).await?;
             forgets &= folder.forget_cached()?;
-            let brought = measure.again(&engine, former, &mut numbers).await?;
-            pairs.0.push((computed, brought));
+            let loaded = measure.reload(&engine, former, &mut numbers).await?;
+            pairs.0.push((computed, loaded));
         }
         let read = engine.stats().pager.read;
         engine.shutdown(Shutdown::Abort).await;
@@ -126,12 +126,12 @@ impl Measure {
     }
 
     /// A prompt that begins with a former one, which the device does not hold.
-    async fn again(
+    async fn reload(
         self,
         engine: &Engine,
         former: &[TokenId],
         numbers: &mut ChaCha8Rng,
-    ) -> Result<Asked> {
+    ) -> Result<FirstToken> {
         if is_on_device(engine, former).await? {
             return Err("the device still holds what is to come from elsewhere".into());
         }
@@ -153,19 +153,19 @@ impl Measure {
 impl Pairs {
     fn report(&self, measure: Measure, spec: &ModelSpec, how: &str) -> Report {
         let mut report = Report::default();
-        for (computed, brought) in &self.0 {
-            report.sample("ttft", brought.seconds / computed.seconds);
+        for (computed, loaded) in &self.0 {
+            report.sample("ttft", loaded.seconds / computed.seconds);
         }
-        let middle = |of: fn(&(Asked, Asked)) -> f64| {
+        let middle = |of: fn(&(FirstToken, FirstToken)) -> f64| {
             1e3 * median(&self.0.iter().map(of).collect::<Vec<f64>>())
         };
-        let bytes = spec.segment_bytes(Extent::whole(measure.prompt_tokens));
+        let bytes = spec.segment_bytes(SegmentSize::whole(measure.prompt_tokens));
         let remark = format!(
             "{} tokens of {:.1} MB: {:.1} ms computed, {:.1} ms {how}",
             measure.prompt_tokens,
             bytes as f64 / 1e6,
             middle(|(computed, _)| computed.seconds),
-            middle(|(_, brought)| brought.seconds),
+            middle(|(_, loaded)| loaded.seconds),
         );
         report.remark("ttft", remark);
         report

@@ -9,21 +9,21 @@
 //! | file | idea |
 //! |---|---|
 //! | `protocol.rs` | what can be asked for |
-//! | `house.rs` | engines with so many bytes, and the moment when nothing moves in them |
+//! | `harness.rs` | engines with so many bytes, and the moment when nothing moves in them |
 //! | `copy.rs` | a segment's way out and in, beside a plain copy of as many bytes |
 //! | `decode.rs` | those who decode while segments leave and come back |
 //! | `first_token.rs` | a prompt that begins with what only the host or the disk has |
 //! | `folder.rs` | a folder for the disk tier, and the system's cache of its files |
-//! | `crowd.rs` | users whose conversations take four times the device's bytes |
+//! | `oversubscribed.rs` | users whose conversations take four times the device's bytes |
 //!
 //! What it shares with `benches/scheduler/` is taken from there.
 
 mod copy;
-mod crowd;
 mod decode;
 mod first_token;
 mod folder;
-mod house;
+mod harness;
+mod oversubscribed;
 mod protocol;
 
 #[path = "../scheduler/arrivals.rs"]

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::report::Report;
-use crate::{Result, copy, crowd, decode, first_token, wire};
+use crate::{Result, copy, decode, first_token, oversubscribed, wire};
 
 /// What can be asked for.
 #[derive(Debug, Deserialize)]
@@ -23,7 +23,7 @@ pub(crate) enum Request {
     /// The same, and only the disk has it.
     FromDisk(first_token::Measure),
     /// More conversations than the device has room for.
-    Crowd(crowd::Measure),
+    Oversubscribed(oversubscribed::Measure),
 }
 
 /// Measures what is asked for.
@@ -34,7 +34,7 @@ pub(crate) fn answer(request: Request, model: Option<&Path>) -> Result<Value> {
         Request::Decode(measure) => decode::run(measure, model)?,
         Request::FromHost(measure) => first_token::from_host(measure, model)?,
         Request::FromDisk(measure) => first_token::from_disk(measure, model)?,
-        Request::Crowd(measure) => crowd::run(measure, model)?,
+        Request::Oversubscribed(measure) => oversubscribed::run(measure, model)?,
     };
     Ok(serde_json::to_value(report)?)
 }

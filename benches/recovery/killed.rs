@@ -4,20 +4,20 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use motet::config::EngineConfig;
-use motet::fuse::Fuses;
+use motet::failpoint::Failpoints;
 use motet::model::oracle::Oracle;
 use motet::model::{ModelError, ModelSpec};
 use motet::{Engine, Request, TokenId};
 use rand_chacha::ChaCha8Rng;
 
 use crate::arrivals::prompt;
-use crate::engine::{Clerk, all_have, slow_oracle};
-use crate::{Result, house};
+use crate::engine::{TimedReader, slow_oracle, wait_for_tokens};
+use crate::{Result, harness};
 
 /// More kills than there will be.
 const KILLS_MAX: usize = 1 << 20;
 /// A device that is not killed after so long is an error.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// Tokens that a caller may leave unread.
 const UNREAD_TOKENS: usize = 24;
 /// Tokens that all decode side by side before it counts.
@@ -37,7 +37,7 @@ pub(crate) enum Mode {
 /// An engine, and what kills its device thread.
 pub(crate) struct Killable {
     pub(crate) engine: Engine,
-    fuses: Fuses,
+    failpoints: Failpoints,
 }
 
 impl Killable {
@@ -48,7 +48,7 @@ impl Killable {
         recovers: bool,
     ) -> Result<Self> {
         config.recovery.rebuilds_max = KILLS_MAX;
-        let fuses = Fuses::default();
+        let failpoints = Failpoints::default();
         let builder = match model {
             None => Engine::builder(|| {
                 Oracle::new(slow_oracle()).map_err(|error| ModelError::Device(error.to_string()))
@@ -65,21 +65,21 @@ impl Killable {
             Some(_) => return Err(crate::engine::NO_MLX.into()),
         };
         let _ = mode;
-        let builder = builder.config(config).fuses(fuses.clone());
+        let builder = builder.config(config).failpoints(failpoints.clone());
         let builder = match recovers {
             true => builder,
-            false => builder.without_book_keeping(),
+            false => builder.without_recovery(),
         };
         let engine = builder.start().await?;
-        Ok(Self { engine, fuses })
+        Ok(Self { engine, failpoints })
     }
 
     /// Kills the device thread at its next outcome; when it has come to that.
     pub(crate) async fn kill(&self) -> Result<Instant> {
-        self.fuses.device.light(1);
-        let begun = Instant::now();
-        while self.fuses.device.is_lit() {
-            if begun.elapsed() > PATIENCE {
+        self.failpoints.device.arm(1);
+        let started_at = Instant::now();
+        while self.failpoints.device.is_armed() {
+            if started_at.elapsed() > TIMEOUT {
                 return Err("the device thread is not killed".into());
             }
             tokio::time::sleep(Duration::from_micros(200)).await;
@@ -90,21 +90,24 @@ impl Killable {
 
 /// Has all of these decode side by side: none goes on before each has had `UNREAD_TOKENS`, for
 /// nobody reads until then. So prompts are not computed beside those who decode.
-pub(crate) async fn side_by_side(engine: &Engine, requests: Vec<Request>) -> Result<Vec<Clerk>> {
+pub(crate) async fn side_by_side(
+    engine: &Engine,
+    requests: Vec<Request>,
+) -> Result<Vec<TimedReader>> {
     let mut streams = Vec::with_capacity(requests.len());
     for request in requests {
         streams.push(engine.submit(request).await?);
     }
-    let begun = Instant::now();
+    let started_at = Instant::now();
     while engine.stats().paused < streams.len() {
-        if begun.elapsed() > PATIENCE {
+        if started_at.elapsed() > TIMEOUT {
             return Err(format!("not all decode: {:?}", engine.stats()).into());
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let clerks: Vec<Clerk> = streams.into_iter().map(Clerk::new).collect();
-    all_have(&clerks, UNREAD_TOKENS + WARM_TOKENS).await?;
-    Ok(clerks)
+    let timed_readers: Vec<TimedReader> = streams.into_iter().map(TimedReader::new).collect();
+    wait_for_tokens(&timed_readers, UNREAD_TOKENS + WARM_TOKENS).await?;
+    Ok(timed_readers)
 }
 
 /// Settings with room for twice as many of these sequences as there are, and for their
@@ -116,7 +119,7 @@ pub(crate) fn config(
     is_paged: bool,
 ) -> EngineConfig {
     let bytes = 2 * streams * spec.tail_bytes(tokens);
-    let mut config = house::config(spec, bytes, if is_paged { 2 * bytes } else { 0 });
+    let mut config = harness::config(spec, bytes, if is_paged { 2 * bytes } else { 0 });
     config.scheduler.unread_tokens_max = UNREAD_TOKENS;
     config
 }
@@ -158,9 +161,9 @@ impl Load {
 
             return std::thread::scope(|scope| {
                 let load = || {
-                    let begun = Instant::now();
+                    let started_at = Instant::now();
                     let model = MlxModel::load(files, MlxOptions::default())?;
-                    let seconds = begun.elapsed().as_secs_f64();
+                    let seconds = started_at.elapsed().as_secs_f64();
                     drop(model);
                     Ok::<f64, ModelError>(seconds)
                 };

@@ -27,9 +27,9 @@ mod arrivals;
 #[path = "../scheduler/engine.rs"]
 #[allow(dead_code, reason = "the scheduler's program uses the rest")]
 mod engine;
-#[path = "../pager/house.rs"]
+#[path = "../pager/harness.rs"]
 #[allow(dead_code, reason = "the pager's program uses the rest")]
-mod house;
+mod harness;
 #[path = "../scheduler/report.rs"]
 #[allow(dead_code, reason = "the scheduler's program uses the rest")]
 mod report;

@@ -12,8 +12,8 @@ use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
 use crate::Result;
-use crate::engine::{all_have, request, runtime};
-use crate::house::{rest, spec};
+use crate::engine::{request, runtime, wait_for_tokens};
+use crate::harness::{spec, wait_until_idle};
 use crate::killed::{DECODED_TOKENS, Killable, Mode, config, prompts, side_by_side};
 use crate::report::{Report, median};
 
@@ -102,7 +102,7 @@ impl Measure {
 
     /// Tokens a second while all decode, and processor seconds of the whole turn.
     async fn turn(self, engine: &Engine, seed: u64) -> Result<(f64, f64)> {
-        rest(engine, false).await?;
+        wait_until_idle(engine, false).await?;
         let before = processor_seconds();
         let mut numbers = ChaCha8Rng::seed_from_u64(100 + seed);
         let prompts = prompts(&mut numbers, self.streams, self.prompt_tokens);
@@ -110,11 +110,14 @@ impl Measure {
         let requests = prompts
             .into_iter()
             .map(|prompt| request(prompt, output_tokens));
-        let clerks = side_by_side(engine, requests.collect()).await?;
-        all_have(&clerks, output_tokens).await?;
-        let times: Vec<_> = clerks.iter().map(|clerk| clerk.times()).collect();
-        for clerk in clerks {
-            clerk.end().await?;
+        let timed_readers = side_by_side(engine, requests.collect()).await?;
+        wait_for_tokens(&timed_readers, output_tokens).await?;
+        let times: Vec<_> = timed_readers
+            .iter()
+            .map(|timed_reader| timed_reader.times())
+            .collect();
+        for timed_reader in timed_readers {
+            timed_reader.end().await?;
         }
         // From when the last has begun until the first is over, all decode.
         let from = times.iter().map(|times| times[DECODED_TOKENS - 1]).max();
@@ -136,7 +139,7 @@ impl Measure {
 /// What all threads of this process have worked so far, as Linux counts it; elsewhere not known.
 fn processor_seconds() -> f64 {
     /// Linux counts in hundredths of a second, whatever the machine.
-    const TICKS: f64 = 100.0;
+    const CLOCK_TICKS_PER_SECOND: f64 = 100.0;
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The name of the program, in parentheses, may hold anything.
     let after_name = stat.rsplit(')').next().unwrap_or_default();
@@ -144,5 +147,5 @@ fn processor_seconds() -> f64 {
     ticks
         .filter_map(|ticks| ticks.parse::<f64>().ok())
         .sum::<f64>()
-        / TICKS
+        / CLOCK_TICKS_PER_SECOND
 }

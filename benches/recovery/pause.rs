@@ -16,16 +16,16 @@ use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 
 use crate::Result;
-use crate::engine::{Clerk, request, runtime, submit_all};
-use crate::house::{rest, spec};
+use crate::engine::{TimedReader, request, runtime, submit_all};
+use crate::harness::{spec, wait_until_idle};
 use crate::killed::{DECODED_TOKENS, Killable, Load, Mode, config, prompts, side_by_side};
 use crate::report::{Report, median};
 
 /// Tokens that each stream gets after a kill before the round is over.
 const AFTER_TOKENS: usize = 3;
-const WATCH: Duration = Duration::from_micros(500);
+const POLL_INTERVAL: Duration = Duration::from_micros(500);
 /// A stream that does not go on after so long is an error.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How much to measure.
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -52,7 +52,7 @@ struct Pause {
     /// From then until each had one.
     last: f64,
     /// Tokens that were evaluated beyond one for each token that came.
-    again: f64,
+    recomputed: f64,
     copies: f64,
 }
 
@@ -92,7 +92,7 @@ impl Measure {
             report.sample("loaded", bare.gap / (read + compute));
             report.sample("paged", backed.gap / bare.gap);
             report.sample("seconds", backed.gap);
-            report.sample("again", backed.again);
+            report.sample("again", backed.recomputed);
             without.push(bare);
             with.push(backed);
             loads.push(read);
@@ -123,39 +123,44 @@ impl Measure {
     /// Seconds from submitting as many prompts as streams are killed, of as many tokens, until
     /// the last has its first token.
     async fn compute(self, killable: &Killable, seed: u64) -> Result<f64> {
-        rest(&killable.engine, false).await?;
+        wait_until_idle(&killable.engine, false).await?;
         let mut numbers = ChaCha8Rng::seed_from_u64(1_000_000 + seed);
         let tokens = self.prompt_tokens + DECODED_TOKENS;
         let prompts = prompts(&mut numbers, self.streams, tokens);
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let requests = prompts.into_iter().map(|prompt| request(prompt, 1));
-        for clerk in submit_all(&killable.engine, requests.collect()).await? {
-            clerk.end().await?;
+        for timed_reader in submit_all(&killable.engine, requests.collect()).await? {
+            timed_reader.end().await?;
         }
-        Ok(begun.elapsed().as_secs_f64())
+        Ok(started_at.elapsed().as_secs_f64())
     }
 
     async fn kill(self, killable: &Killable, seed: u64) -> Result<Pause> {
         let engine = &killable.engine;
-        rest(engine, false).await?;
+        wait_until_idle(engine, false).await?;
         let mut numbers = ChaCha8Rng::seed_from_u64(seed);
         let prompts = prompts(&mut numbers, self.streams, self.prompt_tokens);
         let output_tokens = self.tokens_max() - self.prompt_tokens;
         let requests = prompts
             .into_iter()
             .map(|prompt| request(prompt, output_tokens));
-        let clerks = side_by_side(engine, requests.collect()).await?;
+        let timed_readers = side_by_side(engine, requests.collect()).await?;
         let before = engine.stats();
-        let had: Vec<usize> = clerks.iter().map(|clerk| clerk.times().len()).collect();
+        let tokens_before: Vec<usize> = timed_readers
+            .iter()
+            .map(|timed_reader| timed_reader.times().len())
+            .collect();
         let killed_at = killable.kill().await?;
         let mut marks = Marks::default();
-        while !clerks
+        while !timed_readers
             .iter()
-            .zip(&had)
-            .all(|(clerk, had)| came(clerk, *had, killed_at) >= AFTER_TOKENS)
+            .zip(&tokens_before)
+            .all(|(timed_reader, tokens_before)| {
+                tokens_since(timed_reader, *tokens_before, killed_at) >= AFTER_TOKENS
+            })
         {
             // One that is over goes on no more.
-            if killed_at.elapsed() > PATIENCE || engine.stats().finished > before.finished {
+            if killed_at.elapsed() > TIMEOUT || engine.stats().finished > before.finished {
                 return Err(format!("a stream does not go on: {:?}", engine.stats()).into());
             }
             let stats = engine.stats();
@@ -170,28 +175,30 @@ impl Measure {
                 marks.restored = Some(now);
             }
             marks.unpacked = stats.pager.unpacked;
-            if clerks
+            if timed_readers
                 .iter()
-                .zip(&had)
-                .any(|(clerk, had)| came(clerk, *had, killed_at) > 0)
+                .zip(&tokens_before)
+                .any(|(timed_reader, tokens_before)| {
+                    tokens_since(timed_reader, *tokens_before, killed_at) > 0
+                })
             {
                 marks.first.get_or_insert(now);
             }
-            tokio::time::sleep(WATCH).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         let after = engine.stats();
-        let firsts = clerks.iter().map(|clerk| {
-            let next = clerk.times().into_iter().find(|at| *at > killed_at);
+        let firsts = timed_readers.iter().map(|timed_reader| {
+            let next = timed_reader.times().into_iter().find(|at| *at > killed_at);
             next.map_or(0.0, |at| (at - killed_at).as_secs_f64())
         });
         let last = firsts.fold(0.0, f64::max);
-        let gaps = clerks
+        let gaps = timed_readers
             .iter()
-            .zip(&had)
-            .map(|(clerk, had)| longest(&clerk.times(), *had));
+            .zip(&tokens_before)
+            .map(|(timed_reader, tokens_before)| longest(&timed_reader.times(), *tokens_before));
         let gap = gaps.fold(0.0, f64::max);
-        for clerk in clerks {
-            clerk.leave().await;
+        for timed_reader in timed_readers {
+            timed_reader.leave().await;
         }
         let evaluated = after.evaluated_tokens - before.evaluated_tokens;
         let output = after.output_tokens - before.output_tokens;
@@ -211,7 +218,7 @@ struct Marks {
 }
 
 impl Marks {
-    fn pause(&self, gap: f64, last: f64, again: f64, copies: f64) -> Pause {
+    fn pause(&self, gap: f64, last: f64, recomputed: f64, copies: f64) -> Pause {
         let detected = self.detected.unwrap_or_default();
         let loaded = self.loaded.unwrap_or(detected);
         let restored = self.restored.unwrap_or(loaded).max(loaded);
@@ -223,7 +230,7 @@ impl Marks {
             restore: restored - loaded,
             first: first - restored,
             last: last - first,
-            again,
+            recomputed,
             copies,
         }
     }
@@ -244,23 +251,23 @@ impl Pause {
             of(|pause| pause.restore),
             of(|pause| pause.first),
             of(|pause| pause.last),
-            of(|pause| pause.again),
+            of(|pause| pause.recomputed),
         )
     }
 }
 
 /// Tokens that came since then, of a stream that had so many before.
-fn came(clerk: &Clerk, had: usize, since: Instant) -> usize {
-    let times = clerk.times();
-    times[had.min(times.len())..]
+fn tokens_since(timed_reader: &TimedReader, tokens_before: usize, since: Instant) -> usize {
+    let times = timed_reader.times();
+    times[tokens_before.min(times.len())..]
         .iter()
         .filter(|at| **at > since)
         .count()
 }
 
 /// The longest time between two tokens, from the last of those that it had on.
-fn longest(times: &[Instant], had: usize) -> f64 {
-    let pairs = times[had.saturating_sub(1)..].windows(2);
+fn longest(times: &[Instant], tokens_before: usize) -> f64 {
+    let pairs = times[tokens_before.saturating_sub(1)..].windows(2);
     pairs
         .map(|pair| (pair[1] - pair[0]).as_secs_f64())
         .fold(0.0, f64::max)

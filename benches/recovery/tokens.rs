@@ -16,13 +16,13 @@ use tokio::task::JoinHandle;
 
 use crate::Result;
 use crate::engine::{request, runtime};
-use crate::house::spec;
+use crate::harness::spec;
 use crate::killed::{Killable, Mode, config, prompts};
 use crate::report::Report;
 
 /// What a reader has counted that has everything.
 const ALL: usize = usize::MAX;
-const WATCH: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// How much to measure.
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -93,14 +93,14 @@ impl Measure {
                     before = now;
                     break;
                 }
-                tokio::time::sleep(WATCH).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
             if before.iter().all(|now| *now == ALL) {
                 return Err(format!("all was over after {kill} of {kills} kills").into());
             }
             killable.kill().await?;
             while killable.engine.stats().rebuilds <= kill as u64 {
-                tokio::time::sleep(WATCH).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         }
         let mut all = Vec::new();

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use crate::Result;
 use crate::arrivals::{Arrival, Kind};
 use crate::fair::name;
-use crate::house::{House, Pace, SMALL_DEVICE};
+use crate::harness::{CoreHarness, Pace, SMALL_DEVICE};
 use crate::report::{Report, median};
 
 /// How much to measure.
@@ -98,7 +98,7 @@ fn take_turns<M: Model>(
 }
 
 impl Measure {
-    fn turn<M: Model>(self, model: &mut M, pace: Pace, seed: u64, keeps: bool) -> Result<Turn> {
+    fn turn<M: Model>(self, model: &mut M, pace: Pace, seed: u64, retains: bool) -> Result<Turn> {
         let spec = model.spec().clone();
         let scheduler = SchedulerConfig {
             sequences_max: 8,
@@ -112,15 +112,15 @@ impl Measure {
             device_bytes_max,
             ..CacheConfig::default()
         };
-        let mut house = House::new(&spec, scheduler, cache, pace);
-        if !keeps {
-            house = house.without_cache();
+        let mut harness = CoreHarness::new(&spec, scheduler, cache, pace);
+        if !retains {
+            harness = harness.without_cache();
         }
-        house.serve(model, self.arrivals(seed, spec.vocab_size));
-        if let Some(error) = house.callers.failed() {
+        harness.serve(model, self.arrivals(seed, spec.vocab_size));
+        if let Some(error) = harness.callers.failed() {
             return Err(format!("a request failed: {error}").into());
         }
-        let [scheduler, cache, device] = house.host_time();
+        let [scheduler, cache, device] = harness.host_time();
         let cores = scheduler + cache;
         let on_top = match pace {
             Pace::Virtual(_) => cores + device,
@@ -128,7 +128,7 @@ impl Measure {
             Pace::Real(_) => Duration::ZERO,
         };
         Ok(Turn {
-            seconds: (house.now() + on_top).as_secs_f64(),
+            seconds: (harness.now() + on_top).as_secs_f64(),
             host_seconds: cores.as_secs_f64(),
         })
     }

@@ -18,7 +18,7 @@ use crate::Result;
 pub(crate) const NO_MLX: &str = "built without MLX: build with `--features mlx`";
 
 /// How often one looks whether something has come about.
-const WATCH: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A runtime of so many workers; none is the caller's thread only.
 pub(crate) fn runtime(workers: usize) -> Result<Runtime> {
@@ -93,15 +93,15 @@ pub(crate) fn request(prompt: Vec<TokenId>, output_tokens: usize) -> Request {
 
 /// Reads a stream and writes down when each token came.
 #[derive(Debug)]
-pub(crate) struct Clerk {
-    book: Arc<Mutex<Vec<Instant>>>,
+pub(crate) struct TimedReader {
+    token_times: Arc<Mutex<Vec<Instant>>>,
     reader: JoinHandle<Result<()>>,
 }
 
-impl Clerk {
+impl TimedReader {
     pub(crate) fn new(mut stream: TokenStream) -> Self {
-        let book = Arc::new(Mutex::new(Vec::new()));
-        let own = Arc::clone(&book);
+        let token_times = Arc::new(Mutex::new(Vec::new()));
+        let own = Arc::clone(&token_times);
         let reader = tokio::spawn(async move {
             while let Some(piece) = stream.next().await {
                 if piece?.token.is_some() {
@@ -111,16 +111,25 @@ impl Clerk {
             }
             Ok(())
         });
-        Self { book, reader }
+        Self {
+            token_times,
+            reader,
+        }
     }
 
     /// When its tokens came so far.
     pub(crate) fn times(&self) -> Vec<Instant> {
-        self.book.lock().expect("nobody panics with it").clone()
+        self.token_times
+            .lock()
+            .expect("nobody panics with it")
+            .clone()
     }
 
     fn tokens(&self) -> usize {
-        self.book.lock().expect("nobody panics with it").len()
+        self.token_times
+            .lock()
+            .expect("nobody panics with it")
+            .len()
     }
 
     /// Waits for the end of the stream.
@@ -137,22 +146,25 @@ impl Clerk {
 }
 
 /// Submits these requests, and has each stream read.
-pub(crate) async fn submit_all(engine: &Engine, requests: Vec<Request>) -> Result<Vec<Clerk>> {
-    let mut clerks = Vec::with_capacity(requests.len());
+pub(crate) async fn submit_all(
+    engine: &Engine,
+    requests: Vec<Request>,
+) -> Result<Vec<TimedReader>> {
+    let mut timed_readers = Vec::with_capacity(requests.len());
     for request in requests {
-        clerks.push(Clerk::new(engine.submit(request).await?));
+        timed_readers.push(TimedReader::new(engine.submit(request).await?));
     }
-    Ok(clerks)
+    Ok(timed_readers)
 }
 
 /// Waits until each has got so many tokens.
-pub(crate) async fn all_have(clerks: &[Clerk], tokens: usize) -> Result<()> {
-    let few = |clerk: &Clerk| clerk.tokens() < tokens;
+pub(crate) async fn wait_for_tokens(timed_readers: &[TimedReader], tokens: usize) -> Result<()> {
+    let few = |timed_reader: &TimedReader| timed_reader.tokens() < tokens;
     wait_while(|| {
-        let waits = clerks.iter().any(few);
-        if clerks
+        let waits = timed_readers.iter().any(few);
+        if timed_readers
             .iter()
-            .any(|clerk| few(clerk) && clerk.reader.is_finished())
+            .any(|timed_reader| few(timed_reader) && timed_reader.reader.is_finished())
         {
             return Err("a sequence ended before its time".into());
         }
@@ -164,7 +176,7 @@ pub(crate) async fn all_have(clerks: &[Clerk], tokens: usize) -> Result<()> {
 /// Waits until this is no longer so.
 async fn wait_while(is_so: impl Fn() -> Result<bool>) -> Result<()> {
     while is_so()? {
-        tokio::time::sleep(WATCH).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     Ok(())
 }

@@ -13,12 +13,12 @@ use motet::config::{CacheConfig, SchedulerConfig};
 use motet::model::Model;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::request::Priority;
-use motet_core::scheduler::cost::StepCost;
+use motet_core::scheduler::policy::step_cost::StepCost;
 use serde::Deserialize;
 
 use crate::Result;
 use crate::arrivals::{Arrival, Kind, merged};
-use crate::house::{House, LARGE_DEVICE, Pace, SMALL_DEVICE, Waits};
+use crate::harness::{CoreHarness, LARGE_DEVICE, Pace, SMALL_DEVICE, WaitSeconds};
 use crate::report::{Report, median};
 
 const POLITE: UserId = UserId(1);
@@ -55,9 +55,9 @@ struct Load {
 struct Sample {
     gap: f64,
     throughput: f64,
-    beside: Waits,
-    alone: Waits,
-    first_come: Waits,
+    beside: WaitSeconds,
+    alone: WaitSeconds,
+    first_come: WaitSeconds,
 }
 
 pub(crate) fn run(measure: Measure) -> Result<Report> {
@@ -141,7 +141,7 @@ impl Load {
         })
     }
 
-    fn serve(self, greedy_too: bool, told_apart: bool) -> Result<House<Oracle>> {
+    fn serve(self, greedy_too: bool, has_separate_users: bool) -> Result<CoreHarness<Oracle>> {
         let config = OracleConfig {
             vocab_size: 50_000,
             verify: false,
@@ -154,15 +154,16 @@ impl Load {
             ..SchedulerConfig::default()
         };
         let cache = CacheConfig::default();
-        let mut house = House::new(model.spec(), scheduler, cache, Pace::Virtual(self.cost));
-        house.serve(&mut model, self.arrivals(greedy_too, told_apart));
-        match house.callers.failed() {
+        let mut harness =
+            CoreHarness::new(model.spec(), scheduler, cache, Pace::Virtual(self.cost));
+        harness.serve(&mut model, self.arrivals(greedy_too, has_separate_users));
+        match harness.callers.failed() {
             Some(error) => Err(format!("a request failed: {error}").into()),
-            None => Ok(house),
+            None => Ok(harness),
         }
     }
 
-    fn arrivals(self, greedy_too: bool, told_apart: bool) -> Vec<Arrival> {
+    fn arrivals(self, greedy_too: bool, has_separate_users: bool) -> Vec<Arrival> {
         let polite = Kind {
             user: POLITE,
             class: Priority::Normal,
@@ -170,7 +171,7 @@ impl Load {
             output_tokens: OUTPUT_TOKENS,
         };
         let greedy = Kind {
-            user: if told_apart { GREEDY } else { POLITE },
+            user: if has_separate_users { GREEDY } else { POLITE },
             prompt_tokens: 8 * PROMPT_TOKENS,
             ..polite
         };
@@ -194,11 +195,11 @@ impl Load {
 
 /// The largest difference between what both have had since both had somebody who waits,
 /// ÷ the bound.
-fn gap_by_bound(house: &House<Oracle>) -> f64 {
+fn gap_by_bound(harness: &CoreHarness<Oracle>) -> f64 {
     let prices = SchedulerConfig::default();
     let (prompt, output) = (prices.prompt_token_service, prices.output_token_service);
     let (mut difference, mut least, mut most, mut gap) = (0.0, 0.0, 0.0, 0.0_f64);
-    for step in &house.steps {
+    for step in &harness.steps {
         let both = [POLITE, GREEDY]
             .iter()
             .all(|user| step.backlogged.contains(user));
@@ -214,18 +215,18 @@ fn gap_by_bound(house: &House<Oracle>) -> f64 {
         most = difference.max(most);
         gap = gap.max(most - least);
     }
-    let running = house.steps.iter().map(|step| step.cached_tokens).max();
+    let running = harness.steps.iter().map(|step| step.cached_tokens).max();
     let longest = (8 * PROMPT_TOKENS) as f64;
     gap / (2.0 * (prompt * longest).max(output * running.unwrap_or(1) as f64))
 }
 
 /// Tokens in a second, from the first request to the end of the last.
-fn rate(house: &House<Oracle>) -> f64 {
-    house.callers.tokens() as f64 / house.now().as_secs_f64()
+fn rate(harness: &CoreHarness<Oracle>) -> f64 {
+    harness.callers.tokens() as f64 / harness.now().as_secs_f64()
 }
 
-fn polite_wait(house: &House<Oracle>) -> Waits {
-    house
+fn polite_wait(harness: &CoreHarness<Oracle>) -> WaitSeconds {
+    harness
         .callers
         .waits(|caller| caller.prompt.len() == PROMPT_TOKENS)
 }

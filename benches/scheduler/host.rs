@@ -12,7 +12,7 @@ use motet::model::Model;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::request::Priority;
 use motet::{Engine, Request, Shutdown, UserId};
-use motet_core::scheduler::cost::StepCost;
+use motet_core::scheduler::policy::step_cost::StepCost;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use crate::Result;
 use crate::arrivals::{Kind, prompt};
 use crate::engine::{on_oracle, request, runtime};
-use crate::house::{House, Pace};
+use crate::harness::{CoreHarness, Pace};
 use crate::report::{Report, median};
 
 /// The size of which the cost is the figure.
@@ -56,8 +56,8 @@ pub(crate) fn run(measure: &Measure) -> Result<Report> {
         }
         let last = |of: usize| costs[of].last().copied().unwrap_or_default();
         report.sample("growth", last(sizes.len() - 1).clock / last(0).clock);
-        if let Some(place) = sizes.iter().position(|size| *size == SIZE) {
-            report.sample("cost", last(place).clock);
+        if let Some(index) = sizes.iter().position(|size| *size == SIZE) {
+            report.sample("cost", last(index).clock);
         }
     }
     for (size, costs) in sizes.iter().zip(&costs) {
@@ -91,9 +91,9 @@ impl Measure {
             // Threads and allocators get going.
             self.serve(&engine, sequences, 8, 1).await?;
             let before = ProcessorTime::now();
-            let begun = Instant::now();
+            let started_at = Instant::now();
             self.serve(&engine, sequences, self.tokens, 2).await?;
-            let clock = begun.elapsed();
+            let clock = started_at.elapsed();
             let after = ProcessorTime::now();
             engine.shutdown(Shutdown::Abort).await;
             let shares = (sequences * self.tokens) as f64;
@@ -144,7 +144,7 @@ impl Measure {
     fn cores(&self, sequences: usize) -> Result<String> {
         let mut least = [Duration::MAX; 3];
         for _ in 0..self.rounds {
-            let parts = self.alone(sequences)?;
+            let parts = self.cores_only(sequences)?;
             for (least, part) in least.iter_mut().zip(parts) {
                 *least = part.min(*least);
             }
@@ -157,11 +157,11 @@ impl Measure {
         ))
     }
 
-    fn alone(&self, sequences: usize) -> Result<[Duration; 3]> {
+    fn cores_only(&self, sequences: usize) -> Result<[Duration; 3]> {
         let mut model = Oracle::new(oracle())?;
         let config = engine_config(sequences);
         let instant = Pace::Virtual(StepCost::default());
-        let mut house = House::new(model.spec(), config.scheduler, config.cache, instant);
+        let mut harness = CoreHarness::new(model.spec(), config.scheduler, config.cache, instant);
         let kind = Kind {
             user: UserId(1),
             class: Priority::Normal,
@@ -172,8 +172,8 @@ impl Measure {
         for arrival in &mut arrivals {
             arrival.output_tokens = self.tokens;
         }
-        house.serve(&mut model, arrivals);
-        Ok(house.host_time())
+        harness.serve(&mut model, arrivals);
+        Ok(harness.host_time())
     }
 }
 

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::Result;
 use crate::arrivals::prompt;
-use crate::engine::{all_have, on_model, request, runtime, submit_all};
+use crate::engine::{on_model, request, runtime, submit_all, wait_for_tokens};
 use crate::report::Report;
 
 /// Tokens that all decode before it counts.
@@ -43,13 +43,13 @@ impl Measure {
             let output_tokens = 2 * WARM_TOKENS + self.tokens;
             let requests = (0..self.sequences)
                 .map(|_| request(prompt(&mut numbers, self.prompt_tokens), output_tokens));
-            let clerks = submit_all(engine, requests.collect()).await?;
-            all_have(&clerks, WARM_TOKENS).await?;
+            let timed_readers = submit_all(engine, requests.collect()).await?;
+            wait_for_tokens(&timed_readers, WARM_TOKENS).await?;
             let before = engine.stats();
-            all_have(&clerks, WARM_TOKENS + self.tokens).await?;
+            wait_for_tokens(&timed_readers, WARM_TOKENS + self.tokens).await?;
             let after = engine.stats();
-            for clerk in clerks {
-                clerk.end().await?;
+            for timed_reader in timed_readers {
+                timed_reader.end().await?;
             }
             let idle = (after.device_idle - before.device_idle).as_secs_f64();
             let busy = (after.device_busy - before.device_busy).as_secs_f64();

@@ -14,7 +14,7 @@
 //! | `protocol.rs` | what can be asked for |
 //! | `report.rs` | what an answer consists of |
 //! | `arrivals.rs` | who asks for what, and when |
-//! | `house/` | the virtual house |
+//! | `harness/` | the virtual house |
 //! | `fair.rs` | two users, one greedy |
 //! | `priority.rs` | an urgent class above a background |
 //! | `preemption.rs` | less memory than the load wants |
@@ -30,8 +30,8 @@ mod arrivals;
 mod cache_off;
 mod engine;
 mod fair;
+mod harness;
 mod host;
-mod house;
 mod idle;
 mod overload;
 mod preemption;

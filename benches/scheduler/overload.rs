@@ -59,7 +59,7 @@ struct Overload {
     /// Resident bytes at the end of each window.
     resident: Vec<f64>,
     /// Nanoseconds until each refusal; of one size, however many there are.
-    refusals: Histogram<u64>,
+    rejections: Histogram<u64>,
     sent: usize,
 }
 
@@ -107,14 +107,14 @@ fn report(overload: &Overload, best: &[f64], rate: f64, counts: &Counts) -> Repo
     for resident in overload.resident.iter().skip(1) {
         report.sample("rss_growth", resident / first);
     }
-    report.sample("reject_ms", overload.refusals.max() as f64 / 1e6);
+    report.sample("reject_ms", overload.rejections.max() as f64 / 1e6);
     report.sample("lost", counts.lost() as f64);
-    let refused = overload.refusals.len();
-    let milliseconds = |part| overload.refusals.value_at_quantile(part) as f64 / 1e6;
+    let rejected = overload.rejections.len();
+    let milliseconds = |part| overload.rejections.value_at_quantile(part) as f64 / 1e6;
     report.remark(
         "goodput",
         format!(
-            "{best:.0} tok/s at best; {rate:.0} requests a second came, {} in all, {refused} were \
+            "{best:.0} tok/s at best; {rate:.0} requests a second came, {} in all, {rejected} were \
              refused, {} served",
             overload.sent,
             counts.served.load(Ordering::Relaxed),
@@ -123,7 +123,7 @@ fn report(overload: &Overload, best: &[f64], rate: f64, counts: &Counts) -> Repo
     report.remark(
         "reject_ms",
         format!(
-            "p50 {:.4} ms, p99 {:.4}, p99.9 {:.4}, of {refused} refusals",
+            "p50 {:.4} ms, p99 {:.4}, p99.9 {:.4}, of {rejected} refusals",
             milliseconds(0.5),
             milliseconds(0.99),
             milliseconds(0.999),
@@ -183,11 +183,11 @@ impl Measure {
             goodput.push(counts.goodput(part).await);
             resident.push(resident_bytes());
         }
-        let (sent, refusals) = sender.await??;
+        let (sent, rejections) = sender.await??;
         Ok(Overload {
             goodput,
             resident,
-            refusals,
+            rejections,
             sent,
         })
     }
@@ -202,7 +202,7 @@ async fn send(
 ) -> Result<(usize, Histogram<u64>)> {
     let mut numbers = counts.numbers();
     let mut next = Instant::now();
-    let (mut sent, mut refusals) = (0, Histogram::new(3)?);
+    let (mut sent, mut rejections) = (0, Histogram::new(3)?);
     while next < until {
         let uniform: f64 = numbers.random_range(f64::EPSILON..1.0);
         next += Duration::from_secs_f64(-uniform.ln() / rate);
@@ -218,12 +218,12 @@ async fn send(
                 tokio::spawn(async move { counts.serve(stream).await });
             }
             Err(SubmitError::QueueFull { .. }) => {
-                refusals.saturating_record(asked.elapsed().as_nanos() as u64);
+                rejections.saturating_record(asked.elapsed().as_nanos() as u64);
             }
             Err(error) => return Err(error.into()),
         }
     }
-    Ok((sent, refusals))
+    Ok((sent, rejections))
 }
 
 fn any_request(numbers: &mut ChaCha8Rng) -> Request {
@@ -251,10 +251,10 @@ impl Counts {
 
     /// Good tokens in a second, from now for so long.
     async fn goodput(&self, time: Duration) -> f64 {
-        let (begun, before) = (Instant::now(), self.good_tokens.load(Ordering::Relaxed));
+        let (started_at, before) = (Instant::now(), self.good_tokens.load(Ordering::Relaxed));
         tokio::time::sleep(time).await;
         let tokens = self.good_tokens.load(Ordering::Relaxed) - before;
-        tokens as f64 / begun.elapsed().as_secs_f64()
+        tokens as f64 / started_at.elapsed().as_secs_f64()
     }
 
     /// Requests that were taken in and not served.

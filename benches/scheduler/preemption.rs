@@ -8,13 +8,13 @@ use motet::model::Model;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::model::sampling::Sampling;
 use motet::request::Priority;
-use motet_core::scheduler::cost::StepCost;
+use motet_core::scheduler::policy::step_cost::StepCost;
 use serde::Deserialize;
 
 use crate::Result;
 use crate::arrivals::Kind;
 use crate::fair::name;
-use crate::house::{House, LARGE_DEVICE, Pace, SMALL_DEVICE};
+use crate::harness::{CoreHarness, LARGE_DEVICE, Pace, SMALL_DEVICE};
 use crate::report::{Report, percentile};
 
 /// Memory that the load wants ÷ memory that there is.
@@ -65,12 +65,12 @@ pub(crate) fn run(measure: Measure) -> Result<Report> {
             let free = load.serve(measure.sequences, usize::MAX / 4)?;
             let budget_bytes = (most_bytes(&free) as f64 / OVERSUBSCRIPTION) as usize;
             let pressed = load.serve(measure.sequences, budget_bytes)?;
-            let seconds = |house: &House<Oracle>| house.now().as_secs_f64();
+            let seconds = |harness: &CoreHarness<Oracle>| harness.now().as_secs_f64();
             ratios.push(seconds(&free) / seconds(&pressed));
             let fewer = (measure.sequences as f64 / OVERSUBSCRIPTION) as usize;
             let throttled = load.serve(fewer, budget_bytes)?;
-            let evaluated = |house: &House<Oracle>| -> usize {
-                house.steps.iter().map(|step| step.tokens).sum()
+            let evaluated = |harness: &CoreHarness<Oracle>| -> usize {
+                harness.steps.iter().map(|step| step.tokens).sum()
             };
             behind = format!(
                 "prompts of {prompt_tokens} tokens: {} times somebody gave way in {} requests, \
@@ -96,13 +96,13 @@ pub(crate) fn run(measure: Measure) -> Result<Report> {
 }
 
 /// The most that all slots held at once.
-fn most_bytes(house: &House<Oracle>) -> usize {
-    let tokens = house.steps.iter().map(|step| step.cached_tokens).max();
+fn most_bytes(harness: &CoreHarness<Oracle>) -> usize {
+    let tokens = harness.steps.iter().map(|step| step.cached_tokens).max();
     tokens.unwrap_or_default() * OracleConfig::default().layer_bytes
 }
 
 impl Load {
-    fn serve(self, sequences_max: usize, device_bytes_max: usize) -> Result<House<Oracle>> {
+    fn serve(self, sequences_max: usize, device_bytes_max: usize) -> Result<CoreHarness<Oracle>> {
         let config = OracleConfig {
             vocab_size: 50_000,
             tail_block_tokens: 1,
@@ -117,21 +117,23 @@ impl Load {
             device_bytes_max,
             ..CacheConfig::default()
         };
-        let mut house = House::new(model.spec(), scheduler, cache, Pace::Virtual(self.cost));
+        let mut harness =
+            CoreHarness::new(model.spec(), scheduler, cache, Pace::Virtual(self.cost));
         let requests = self.measure.sequences * self.measure.rounds;
-        house.serve(
+        harness.serve(
             &mut model,
             self.kind.arrivals(requests, Duration::ZERO, self.seed),
         );
-        for (number, caller) in house.callers.all.iter().enumerate() {
+        for (number, caller) in harness.callers.all.iter().enumerate() {
             if let Some(error) = &caller.error {
                 return Err(format!("request {number} failed: {error}").into());
             }
-            let alone = config.solo(&caller.prompt, caller.output_tokens, Sampling::GREEDY);
-            if caller.told != alone {
+            let expected =
+                config.reference_tokens(&caller.prompt, caller.output_tokens, Sampling::GREEDY);
+            if caller.received != expected {
                 return Err(format!("request {number} has other tokens than alone").into());
             }
         }
-        Ok(house)
+        Ok(harness)
     }
 }

@@ -7,13 +7,13 @@ use motet::config::{CacheConfig, SchedulerConfig};
 use motet::model::Model;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::request::Priority;
-use motet_core::scheduler::cost::StepCost;
+use motet_core::scheduler::policy::step_cost::StepCost;
 use serde::Deserialize;
 
 use crate::Result;
 use crate::arrivals::Kind;
 use crate::fair::name;
-use crate::house::{House, LARGE_DEVICE, Pace, SMALL_DEVICE, Waits};
+use crate::harness::{CoreHarness, LARGE_DEVICE, Pace, SMALL_DEVICE, WaitSeconds};
 use crate::report::{Report, percentile};
 
 /// Background requests that are inside beyond those that can run: there is always one
@@ -77,7 +77,7 @@ pub(crate) fn run(measure: Measure) -> Result<Report> {
 
 impl Load {
     /// The urgent class' p99 time to its first token, and how often somebody gave way.
-    fn wait(self, background_too: bool) -> Result<(Waits, u64)> {
+    fn wait(self, background_too: bool) -> Result<(WaitSeconds, u64)> {
         let urgent = Kind {
             user: UserId(1),
             class: Priority::Urgent,
@@ -107,18 +107,19 @@ impl Load {
             false => 0,
         };
         let cache = CacheConfig::default();
-        let mut house = House::new(model.spec(), scheduler, cache, Pace::Virtual(self.cost));
+        let mut harness =
+            CoreHarness::new(model.spec(), scheduler, cache, Pace::Virtual(self.cost));
         let more = (1..).flat_map(|round: u64| {
             background.arrivals(64, Duration::ZERO, self.seed + 1_000 * round)
         });
         let arrivals = urgent.arrivals(self.requests, apart, self.seed);
-        house.serve_beside(&mut model, arrivals, more, inside);
-        if let Some(error) = house.callers.failed() {
+        harness.serve_beside(&mut model, arrivals, more, inside);
+        if let Some(error) = harness.callers.failed() {
             return Err(format!("a request failed: {error}").into());
         }
-        let waits = house
+        let waits = harness
             .callers
             .waits(|caller| caller.class == Priority::Urgent);
-        Ok((waits, house.scheduler.stats().preempted))
+        Ok((waits, harness.scheduler.stats().preempted))
     }
 }

@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::Result;
 use crate::arrivals::prompt;
-use crate::engine::{Clerk, all_have, on_model, request, runtime, submit_all};
+use crate::engine::{TimedReader, on_model, request, runtime, submit_all, wait_for_tokens};
 use crate::report::{Report, largest, median, percentile};
 
 const DECODING: usize = 4;
@@ -137,16 +137,19 @@ impl Measure {
             request(prompt, context - DECODING_PROMPT_TOKENS)
         });
         let decoding = submit_all(engine, decoding.collect()).await?;
-        all_have(&decoding, 2 * WARM_TOKENS).await?;
+        wait_for_tokens(&decoding, 2 * WARM_TOKENS).await?;
         let came = Instant::now();
-        let newcomers = (0..prompts).map(|_| request(prompt(&mut numbers, prompt_tokens), 1));
-        for newcomer in submit_all(engine, newcomers.collect()).await? {
-            newcomer.end().await?;
+        let short_requests = (0..prompts).map(|_| request(prompt(&mut numbers, prompt_tokens), 1));
+        for stream in submit_all(engine, short_requests.collect()).await? {
+            stream.end().await?;
         }
         let seconds = came.elapsed().as_secs_f64();
         // The gap that the last prompt has made is over.
-        let so_far = decoding.iter().map(|clerk| clerk.times().len()).max();
-        all_have(&decoding, so_far.unwrap_or_default() + 2).await?;
+        let so_far = decoding
+            .iter()
+            .map(|timed_reader| timed_reader.times().len())
+            .max();
+        wait_for_tokens(&decoding, so_far.unwrap_or_default() + 2).await?;
         let ended = came.elapsed().as_secs_f64();
         let stall = Stall {
             before: median(&gaps(
@@ -158,8 +161,8 @@ impl Measure {
             gaps: gaps(&decoding, came, |at| (0.0..ended).contains(&at), usize::MAX),
             seconds,
         };
-        for clerk in decoding {
-            clerk.leave().await;
+        for timed_reader in decoding {
+            timed_reader.leave().await;
         }
         Ok(stall)
     }
@@ -173,15 +176,20 @@ impl Stall {
 }
 
 /// The last gaps of each that ended at such a time, in seconds from `origin`.
-fn gaps(clerks: &[Clerk], origin: Instant, wanted: impl Fn(f64) -> bool, most: usize) -> Vec<f64> {
+fn gaps(
+    timed_readers: &[TimedReader],
+    origin: Instant,
+    selected: impl Fn(f64) -> bool,
+    most: usize,
+) -> Vec<f64> {
     let from_origin = |time: &Instant| {
         let after = time.saturating_duration_since(origin).as_secs_f64();
         after - origin.saturating_duration_since(*time).as_secs_f64()
     };
-    let own = |clerk: &Clerk| -> Vec<f64> {
-        let times: Vec<f64> = clerk.times().iter().map(from_origin).collect();
-        let pairs = times.windows(2).rev().filter(|pair| wanted(pair[1]));
+    let own = |timed_reader: &TimedReader| -> Vec<f64> {
+        let times: Vec<f64> = timed_reader.times().iter().map(from_origin).collect();
+        let pairs = times.windows(2).rev().filter(|pair| selected(pair[1]));
         pairs.map(|pair| pair[1] - pair[0]).take(most).collect()
     };
-    clerks.iter().flat_map(own).collect()
+    timed_readers.iter().flat_map(own).collect()
 }

@@ -8,13 +8,13 @@ use motet::config::{CacheConfig, InterToken, SchedulerConfig};
 use motet::model::Model;
 use motet::model::oracle::{Oracle, OracleConfig};
 use motet::request::Priority;
-use motet_core::scheduler::cost::StepCost;
+use motet_core::scheduler::policy::step_cost::StepCost;
 use serde::Deserialize;
 
 use crate::Result;
 use crate::arrivals::Kind;
 use crate::fair::name;
-use crate::house::{House, LARGE_DEVICE, Pace, SMALL_DEVICE};
+use crate::harness::{CoreHarness, LARGE_DEVICE, Pace, SMALL_DEVICE};
 use crate::report::{Report, largest, median, percentile};
 
 const DECODING: usize = 4;
@@ -102,28 +102,31 @@ impl Measure {
             arrival.at = came_at;
         }
         let cache = CacheConfig::default();
-        let mut house = House::new(model.spec(), scheduler.clone(), cache, Pace::Virtual(cost));
-        house.serve(&mut model, arrivals);
-        if let Some(error) = house.callers.failed() {
+        let mut harness =
+            CoreHarness::new(model.spec(), scheduler.clone(), cache, Pace::Virtual(cost));
+        harness.serve(&mut model, arrivals);
+        if let Some(error) = harness.callers.failed() {
             return Err(format!("a request failed: {error}").into());
         }
-        let (decoding, prompts) = house.callers.all.split_at(DECODING);
-        let over_at = prompts
+        let (decoding, prompts) = harness.callers.all.split_at(DECODING);
+        let prefilled_at = prompts
             .iter()
-            .filter_map(|caller| caller.told_at.first())
+            .filter_map(|caller| caller.token_times.first())
             .max();
-        let over_at = over_at.copied().unwrap_or_default();
-        let gaps = |wanted: &dyn Fn(&Duration) -> bool| -> Vec<f64> {
-            let pairs = decoding.iter().flat_map(|caller| caller.told_at.windows(2));
-            let wanted = pairs.filter(|pair| wanted(&pair[1]));
-            wanted
+        let prefilled_at = prefilled_at.copied().unwrap_or_default();
+        let gaps = |selected: &dyn Fn(&Duration) -> bool| -> Vec<f64> {
+            let pairs = decoding
+                .iter()
+                .flat_map(|caller| caller.token_times.windows(2));
+            let selected = pairs.filter(|pair| selected(&pair[1]));
+            selected
                 .map(|pair| (pair[1] - pair[0]).as_secs_f64())
                 .collect()
         };
         Ok(Stall {
             before: median(&gaps(&|at| *at < came_at)),
-            gaps: gaps(&|at| (came_at..=over_at).contains(at)),
-            seconds: (over_at - came_at).as_secs_f64(),
+            gaps: gaps(&|at| (came_at..=prefilled_at).contains(at)),
+            seconds: (prefilled_at - came_at).as_secs_f64(),
         })
     }
 }

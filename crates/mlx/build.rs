@@ -45,7 +45,7 @@ fn check_prepared() {
         bridge: prepared::bridge_version(&source).expect("the bridge says its version"),
         mlx_sys: prepared::MLX_SYS,
     };
-    if let Some(refusal) = prepared.refusal(&needed, std::path::Path::exists) {
-        println!("cargo::error={refusal}");
+    if let Some(mismatch) = prepared.mismatch(&needed, std::path::Path::exists) {
+        println!("cargo::error={mismatch}");
     }
 }

@@ -29,11 +29,11 @@ use motet::grammar::{Grammar, GrammarSource, GrammarVocabulary, MaskPool, Next};
 #[derive(Debug, Parser)]
 struct Arguments {
     #[command(subcommand)]
-    what: What,
+    mode: Mode,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Mode {
     /// Answers each hostile grammar in a process of its own
     Corpus,
     /// Answers one of them in this process
@@ -43,10 +43,10 @@ enum What {
 }
 
 fn main() -> Result<()> {
-    match Arguments::parse().what {
-        What::Corpus => corpus(),
-        What::One { name } => one(&name),
-        What::Schemas { folder } => schemas::report(&folder),
+    match Arguments::parse().mode {
+        Mode::Corpus => corpus(),
+        Mode::One { name } => one(&name),
+        Mode::Schemas { folder } => schemas::report(&folder),
     }
 }
 
@@ -80,7 +80,7 @@ fn one(name: &str) -> Result<()> {
     let pool = MaskPool::start(1)?;
     let (time, bytes) = (processor_seconds()?, resident_kilobytes()?);
     let Answer {
-        said,
+        outcome,
         mask_max,
         work_max,
     } = answer(&source, &vocabulary, &pool);
@@ -89,13 +89,13 @@ fn one(name: &str) -> Result<()> {
         resident_kilobytes()?.saturating_sub(bytes),
     );
     let mask_max = mask_max.as_secs_f64() * 1e3;
-    println!("{name:<32} {time:>5.2} s {bytes:>6} kB {mask_max:>7.2} ms {work_max:>6}  {said}");
+    println!("{name:<32} {time:>5.2} s {bytes:>6} kB {mask_max:>7.2} ms {work_max:>6}  {outcome}");
     Ok(())
 }
 
 /// What became of one grammar.
 struct Answer {
-    said: String,
+    outcome: String,
     /// The longest that a token took to be taken in, with the mask after it.
     mask_max: Duration,
     /// The most work of one token, as motet counts it.
@@ -104,11 +104,11 @@ struct Answer {
 
 fn answer(source: &GrammarSource, vocabulary: &GrammarVocabulary, pool: &Arc<MaskPool>) -> Answer {
     let mut answer = Answer {
-        said: String::new(),
+        outcome: String::new(),
         mask_max: Duration::ZERO,
         work_max: 0,
     };
-    answer.said = match Grammar::compile(source, vocabulary, pool) {
+    answer.outcome = match Grammar::compile(source, vocabulary, pool) {
         Ok(grammar) => follow(&grammar, &mut answer),
         Err(error) => {
             let line = error.to_string().replace('\n', " ");
@@ -122,15 +122,15 @@ fn answer(source: &GrammarSource, vocabulary: &GrammarVocabulary, pool: &Arc<Mas
 fn follow(grammar: &Grammar, answer: &mut Answer) -> String {
     let mut matcher = grammar.matcher();
     let mut choice: u64 = 7;
-    let mut taking_in = Duration::ZERO;
+    let mut accept_time = Duration::ZERO;
     for step in 0..100 {
-        let mut begun = Instant::now();
+        let mut started_at = Instant::now();
         let next = matcher.next_tokens();
-        answer.mask_max = answer.mask_max.max(taking_in + begun.elapsed());
+        answer.mask_max = answer.mask_max.max(accept_time + started_at.elapsed());
         answer.work_max = answer.work_max.max(matcher.take_work());
         let next = match next {
             Ok(Next::Mask(mask)) => mask,
-            Ok(Next::Over) => return format!("compiled; over after {step} tokens"),
+            Ok(Next::Finished) => return format!("compiled; over after {step} tokens"),
             Err(error) => return format!("compiled; after {step} tokens {error}"),
         };
         choice = choice
@@ -138,11 +138,11 @@ fn follow(grammar: &Grammar, answer: &mut Answer) -> String {
             .wrapping_add(1);
         let nth = (choice >> 33) as usize % next.count();
         let token = next.tokens().nth(nth).expect("there are as many");
-        begun = Instant::now();
+        started_at = Instant::now();
         if let Err(error) = matcher.accept(token) {
             return format!("compiled; after {step} tokens {error}");
         }
-        taking_in = begun.elapsed();
+        accept_time = started_at.elapsed();
     }
     "compiled; 100 tokens".into()
 }
@@ -151,12 +151,12 @@ fn follow(grammar: &Grammar, answer: &mut Answer) -> String {
 fn processor_seconds() -> Result<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     let fields = stat.rsplit(')').next().context("a name in brackets")?;
-    let ticks = |at: usize| -> Result<f64> {
+    let hundredths = |at: usize| -> Result<f64> {
         let field = fields.split_whitespace().nth(at).context("a time")?;
         Ok(field.parse()?)
     };
     // User and system time, in hundredths of a second.
-    Ok((ticks(11)? + ticks(12)?) / 100.0)
+    Ok((hundredths(11)? + hundredths(12)?) / 100.0)
 }
 
 /// The most that this process has had in memory.

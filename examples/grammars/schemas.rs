@@ -19,7 +19,7 @@ const TOKEN_BYTES_MAX: usize = 16;
 struct Report {
     schemas: usize,
     compile: usize,
-    refused: BTreeMap<&'static str, Vec<String>>,
+    rejected: BTreeMap<&'static str, Vec<String>>,
     compile_times: Vec<Duration>,
     mask_times: Vec<Duration>,
     mask_work: Vec<Duration>,
@@ -62,7 +62,7 @@ pub(crate) fn report(folder: &Path) -> Result<()> {
                 if Grammar::compile(&source, &unbounded, &pool).is_ok() {
                     report.compile += 1;
                     let line = format!("{name}: {bound}");
-                    report.refused.entry(bound.bound).or_default().push(line);
+                    report.rejected.entry(bound.bound).or_default().push(line);
                 }
             }
             Err(_) => {}
@@ -105,10 +105,10 @@ impl Report {
             "{} schemas, of which {} compile with the bounds off",
             self.schemas, self.compile
         );
-        let refused: usize = self.refused.values().map(Vec::len).sum();
-        let part = 100.0 * refused as f64 / self.compile.max(1) as f64;
-        println!("refused with the bounds on: {refused}, {part:.2} %");
-        for (bound, lines) in &self.refused {
+        let rejected: usize = self.rejected.values().map(Vec::len).sum();
+        let part = 100.0 * rejected as f64 / self.compile.max(1) as f64;
+        println!("refused with the bounds on: {rejected}, {part:.2} %");
+        for (bound, lines) in &self.rejected {
             println!("  {bound}: {}", lines.len());
             lines.iter().for_each(|line| println!("    {line}"));
         }
@@ -174,8 +174,8 @@ fn tokens(paths: &[std::path::PathBuf]) -> Result<Vec<Vec<u8>>> {
     pieces.sort_unstable_by(|a, b| b.cmp(a));
     let mut tokens = vec![Vec::new()];
     tokens.extend((0..=255u8).map(|byte| vec![byte]));
-    let room = TOKENS - tokens.len();
-    tokens.extend(pieces.into_iter().take(room).map(|(_, piece)| piece));
+    let remaining = TOKENS - tokens.len();
+    tokens.extend(pieces.into_iter().take(remaining).map(|(_, piece)| piece));
     Ok(tokens)
 }
 

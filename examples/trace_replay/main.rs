@@ -110,12 +110,14 @@ fn replay_one(trace: &Trace, arguments: &Arguments, bar: &ProgressBar) -> TraceR
     for (capacity_percent, capacity_tokens) in arguments.of(paths.distinct_tokens()) {
         for policy in &arguments.policy {
             bar.set_message(format!("{} {}", trace.name, policy.name()));
-            let tick = || bar.inc(1);
+            let on_request = || bar.inc(1);
             let outcome = match policy {
-                Policy::Optimum => paths.optimum(capacity_tokens, tick),
-                Policy::Lru => replay::replay(trace, capacity_tokens, policy.eviction(), tick),
+                Policy::Optimum => paths.optimum(capacity_tokens, on_request),
+                Policy::Lru => {
+                    replay::replay(trace, capacity_tokens, policy.eviction(), on_request)
+                }
                 Policy::Foresight => {
-                    replay::replay(trace, capacity_tokens, policy.eviction(), tick)
+                    replay::replay(trace, capacity_tokens, policy.eviction(), on_request)
                 }
             };
             rows.push(Row {

@@ -63,16 +63,16 @@ impl Paths {
         self.optimum(usize::MAX, || {}).hit_percent()
     }
 
-    /// What one with so many tokens can find at most. `tick` is called after each
+    /// What one with so many tokens can find at most. `on_request` is called after each
     /// request.
-    pub(crate) fn optimum(&self, capacity_tokens: usize, tick: impl Fn()) -> Outcome {
+    pub(crate) fn optimum(&self, capacity_tokens: usize, on_request: impl Fn()) -> Outcome {
         let started = Instant::now();
         let mut outcome = Outcome::default();
         let mut cached_until: Vec<Option<usize>> = vec![None; self.nodes];
         let mut order = BTreeSet::new();
         for ((path, asked), next_uses) in self.paths.iter().zip(&self.next_uses) {
-            let wanted = path[..*asked].iter();
-            let hits = wanted.take_while(|node| cached_until[**node].is_some());
+            let selected = path[..*asked].iter();
+            let hits = selected.take_while(|node| cached_until[**node].is_some());
             outcome.hit_tokens += hits.count();
             outcome.asked_tokens += asked;
             outcome.requests += 1;
@@ -86,7 +86,7 @@ impl Paths {
                 let (_, node) = order.pop_last().expect("more than some are cached");
                 cached_until[node] = None;
             }
-            tick();
+            on_request();
         }
         outcome.time = started.elapsed();
         outcome

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use motet::SequenceId;
 use motet::config::{CacheConfig, EvictionPolicy};
 use motet::model::{LayerGroup, LayerKind, ModelSpec};
-use motet_core::cache::{Begin, CacheCore, Effect, Message};
+use motet_core::cache::{CacheCore, Effect, Message, OpenSlot};
 
 use crate::trace::Trace;
 
@@ -28,13 +28,13 @@ impl Outcome {
     }
 }
 
-/// Begins and closes one request after another in a cache of so many tokens. `tick`
+/// Begins and closes one request after another in a cache of so many tokens. `on_request`
 /// is called after each.
 pub(crate) fn replay(
     trace: &Trace,
     capacity_tokens: usize,
     eviction: EvictionPolicy,
-    tick: impl Fn(),
+    on_request: impl Fn(),
 ) -> Outcome {
     let longest = trace
         .requests
@@ -50,13 +50,13 @@ pub(crate) fn replay(
     for (index, request) in trace.requests.iter().enumerate() {
         let sequence = SequenceId(index as u64 + 1);
         let started = Instant::now();
-        let begin = Begin {
+        let open_slot = OpenSlot {
             tokens_max: request.asked + request.generated.len(),
-            ..Begin::new(sequence, request.tokens.clone(), 0)
+            ..OpenSlot::new(sequence, request.tokens.clone(), 0)
         };
-        let begun = handle(&mut cache, Message::Begin(begin));
-        let cached = begun.iter().find_map(|effect| match effect {
-            Effect::Begun { cached_tokens, .. } => Some(*cached_tokens),
+        let opened = handle(&mut cache, Message::OpenSlot(open_slot));
+        let cached = opened.iter().find_map(|effect| match effect {
+            Effect::SlotOpened { cached_tokens, .. } => Some(*cached_tokens),
             _ => None,
         });
         match cached {
@@ -77,7 +77,7 @@ pub(crate) fn replay(
         outcome.time += started.elapsed();
         outcome.asked_tokens += request.asked;
         outcome.requests += 1;
-        tick();
+        on_request();
     }
     cache.check_integrity();
     outcome

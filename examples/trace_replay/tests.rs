@@ -35,7 +35,7 @@ fn blocks(prompts: &[&[u32]]) -> Trace {
     Trace {
         name: "small".to_owned(),
         requests: prompts
-            .map(|blocks| Request::of_blocks(blocks.to_vec()))
+            .map(|blocks| Request::from_blocks(blocks.to_vec()))
             .collect(),
     }
 }
@@ -155,7 +155,7 @@ fn the_table_the_picture_and_the_names_agree() {
         assert!(!synthetic::named(name).is_empty(), "{name} makes requests");
     }
     assert!(synthetic::named("no such").is_empty());
-    let refused = ["trace_replay", "--trace", "x", "--capacity", "0"];
-    assert!(Arguments::try_parse_from(refused).is_err());
+    let rejected = ["trace_replay", "--trace", "x", "--capacity", "0"];
+    assert!(Arguments::try_parse_from(rejected).is_err());
     assert!(Arguments::try_parse_from(["trace_replay"]).is_err());
 }

@@ -45,7 +45,7 @@ struct Numbers<T>(HashMap<T, TokenId>);
 
 impl Request {
     /// One token for each block.
-    pub(crate) fn of_blocks(mut blocks: Vec<TokenId>) -> Self {
+    pub(crate) fn from_blocks(mut blocks: Vec<TokenId>) -> Self {
         let asked = blocks.len();
         blocks.push(REST_OF_PROMPT);
         Self {
@@ -70,15 +70,15 @@ pub(crate) fn read(path: &Path) -> Result<Trace, ReplayError> {
     for request in trace.requests {
         requests.push(match (request.prompt, request.answer) {
             (Prompt::Blocks { ids, .. }, _) => {
-                Request::of_blocks(ids.into_iter().map(|id| blocks.of(id)).collect())
+                Request::from_blocks(ids.into_iter().map(|id| blocks.of(id)).collect())
             }
             (Prompt::Text(input), answer) => {
-                let input = cut(&input, &mut words);
+                let input = word_tokens(&input, &mut words);
                 Request {
                     asked: input.len(),
                     tokens: input.into(),
                     generated: match answer {
-                        Answer::Text(output) => cut(&output, &mut words),
+                        Answer::Text(output) => word_tokens(&output, &mut words),
                         Answer::Length(_) | Answer::Unknown => Vec::new(),
                     },
                 }
@@ -93,7 +93,7 @@ pub(crate) fn read(path: &Path) -> Result<Trace, ReplayError> {
 }
 
 /// One token for each word, and for each whitespace between.
-fn cut(text: &str, words: &mut Numbers<String>) -> Vec<TokenId> {
+fn word_tokens(text: &str, words: &mut Numbers<String>) -> Vec<TokenId> {
     let parts = text.split_inclusive(char::is_whitespace);
     parts.map(|part| words.of(part.to_owned())).collect()
 }

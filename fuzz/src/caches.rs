@@ -6,11 +6,11 @@ use std::time::Duration;
 use motet::cache::Salt;
 use motet::config::{CacheConfig, EvictionPolicy, SlotChoice};
 use motet::model::oracle::OracleConfig;
-use motet::model::{Extent, LayerKind, ModelSpec};
+use motet::model::{LayerKind, ModelSpec, SegmentSize};
 use motet::{PinId, SegmentId, SequenceId, TokenId};
-use motet_core::cache::{Begin, CacheCore, Effect, Look, Message, Pin};
+use motet_core::cache::{CacheCore, Effect, Message, OpenSlot, Pin, ProbePrefix};
 
-use super::input::Input;
+use super::input::FuzzInput;
 
 const KINDS: [&[LayerKind]; 4] = [
     &[LayerKind::Full],
@@ -50,21 +50,21 @@ struct Caches {
 /// The core is consistent after any message that a scheduler may send, and empty when
 /// everybody has left.
 pub fn cache(input: &[u8]) {
-    let mut input = Input(input);
+    let mut input = FuzzInput(input);
     let mut caches = Caches::new(&mut input);
     for _ in 0..MESSAGES_MAX {
         if input.is_empty() {
             break;
         }
         if let Some(message) = caches.message(&mut input) {
-            caches.tell(message);
+            caches.send(message);
         }
     }
     caches.end();
 }
 
 impl Caches {
-    fn new(input: &mut Input<'_>) -> Self {
+    fn new(input: &mut FuzzInput<'_>) -> Self {
         let oracle = OracleConfig {
             context_tokens_max: 64,
             tail_block_tokens: 4,
@@ -94,40 +94,40 @@ impl Caches {
         }
     }
 
-    fn tell(&mut self, message: Message) {
+    fn send(&mut self, message: Message) {
         self.now += Duration::from_millis(1);
         // What is refused changes nothing.
         let effects = self.core.handle(self.now, message).unwrap_or_default();
         self.core.check_integrity();
         for effect in effects {
             match effect {
-                Effect::Begun {
+                Effect::SlotOpened {
                     sequence,
                     cached_tokens,
                     ..
                 } => {
-                    let begun = self.of(sequence);
-                    assert!(cached_tokens < begun.tokens.len(), "one token is left");
-                    begun.live = Some(Live {
+                    let opened = self.of(sequence);
+                    assert!(cached_tokens < opened.tokens.len(), "one token is left");
+                    opened.live = Some(Live {
                         computed: cached_tokens,
-                        granted: begun.tokens.len(),
+                        granted: opened.tokens.len(),
                         checkpoints: Vec::new(),
                         moved: false,
                     });
                 }
-                Effect::NoRoom { sequence } | Effect::Lost { sequence, .. } => {
+                Effect::OutOfMemory { sequence } | Effect::Lost { sequence, .. } => {
                     self.sequences.remove(&sequence);
                 }
-                Effect::Grown {
+                Effect::GrantExtended {
                     sequence,
                     tokens_max,
                 } => self.live(sequence).granted = tokens_max,
                 Effect::Checkpoint { sequence, at } => self.live(sequence).checkpoints.push(at),
-                Effect::Waits { .. }
-                | Effect::NoGrowth { .. }
-                | Effect::Resident { .. }
+                Effect::Deferred { .. }
+                | Effect::GrantDenied { .. }
+                | Effect::CachedPrefix { .. }
                 | Effect::Edit(_)
-                | Effect::Clears { .. } => {}
+                | Effect::Fence { .. } => {}
             }
         }
     }
@@ -141,12 +141,12 @@ impl Caches {
         self.of(sequence).live.as_mut().expect("it has a slot")
     }
 
-    fn message(&mut self, input: &mut Input<'_>) -> Option<Message> {
+    fn message(&mut self, input: &mut FuzzInput<'_>) -> Option<Message> {
         let sequence = SequenceId(input.below(SEQUENCES) as u64);
         match input.below(16) {
-            0..=2 => self.begin(sequence, input),
+            0..=2 => self.open_slot(sequence, input),
             3..=6 => self.step(sequence, input),
-            7 => Some(Message::Grow {
+            7 => Some(Message::ExtendGrant {
                 sequence,
                 tokens_max: input.below(64),
             }),
@@ -169,8 +169,8 @@ impl Caches {
             13 => Some(Message::Unpin {
                 pin: PinId(input.below(8) as u64),
             }),
-            14 => Some(Message::Look {
-                sequences: vec![Look {
+            14 => Some(Message::ProbePrefix {
+                sequences: vec![ProbePrefix {
                     sequence,
                     salt: salt(input),
                     tokens: prompt(input).into(),
@@ -190,26 +190,26 @@ impl Caches {
         }
     }
 
-    fn begin(&mut self, sequence: SequenceId, input: &mut Input<'_>) -> Option<Message> {
+    fn open_slot(&mut self, sequence: SequenceId, input: &mut FuzzInput<'_>) -> Option<Message> {
         if self.sequences.contains_key(&sequence) {
             return None;
         }
         let tokens = prompt(input);
         let granted = tokens.len();
-        let begin = Begin {
+        let open_slot = OpenSlot {
             salt: salt(input),
             keep: input.bit().then(|| input.below(granted)),
             restore_points: (0..input.below(3)).map(|_| input.below(64)).collect(),
             priority: input.byte() % 3,
-            ..Begin::new(sequence, tokens.clone(), 0)
+            ..OpenSlot::new(sequence, tokens.clone(), 0)
         };
         let live = None;
         self.sequences.insert(sequence, Sequence { tokens, live });
-        Some(Message::Begin(begin))
+        Some(Message::OpenSlot(open_slot))
     }
 
     /// Computes some tokens; says so, if somebody waits for that.
-    fn step(&mut self, sequence: SequenceId, input: &mut Input<'_>) -> Option<Message> {
+    fn step(&mut self, sequence: SequenceId, input: &mut FuzzInput<'_>) -> Option<Message> {
         let live = self.sequences.get_mut(&sequence)?.live.as_mut()?;
         let next = live.checkpoints.iter().min().copied();
         let most = next.map_or(live.granted, |at| at.min(live.granted));
@@ -221,7 +221,7 @@ impl Caches {
         (live.checkpoints.len() < before).then_some(Message::Reached { sequence, computed })
     }
 
-    fn share(&mut self, sequence: SequenceId, input: &mut Input<'_>) -> Option<Message> {
+    fn share(&mut self, sequence: SequenceId, input: &mut FuzzInput<'_>) -> Option<Message> {
         let (computed, generated) = self.known(sequence)?;
         Some(Message::Share {
             sequence,
@@ -231,7 +231,7 @@ impl Caches {
         })
     }
 
-    fn remove(&mut self, sequence: SequenceId, input: &mut Input<'_>) -> Option<Message> {
+    fn remove(&mut self, sequence: SequenceId, input: &mut FuzzInput<'_>) -> Option<Message> {
         let (computed, generated) = self.known(sequence)?;
         let start = input.below(64);
         let removed = start..start + input.below(32);
@@ -271,13 +271,13 @@ impl Caches {
         for sequence in all {
             self.sequences.remove(&sequence);
             // Those who waited for it begin anew.
-            self.tell(Message::Discard { sequence });
+            self.send(Message::Discard { sequence });
         }
         for pin in 0..=self.pins {
             let pin = PinId(pin);
-            self.tell(Message::Unpin { pin });
+            self.send(Message::Unpin { pin });
         }
-        self.tell(Message::Clear { salt: None });
+        self.send(Message::Clear { salt: None });
         let stats = self.core.stats();
         assert_eq!(stats.segments, 0, "nobody holds a segment");
         assert_eq!(stats.reserved_bytes, 0, "nobody has a slot");
@@ -285,7 +285,7 @@ impl Caches {
 }
 
 /// Prompts that share beginnings often.
-fn prompt(input: &mut Input<'_>) -> Vec<TokenId> {
+fn prompt(input: &mut FuzzInput<'_>) -> Vec<TokenId> {
     let shared = input.below(24);
     let family = input.below(2) as TokenId;
     let mut tokens: Vec<TokenId> = (0..shared as TokenId).map(|at| family + at % 5).collect();
@@ -293,7 +293,7 @@ fn prompt(input: &mut Input<'_>) -> Vec<TokenId> {
     tokens
 }
 
-fn salt(input: &mut Input<'_>) -> Salt {
+fn salt(input: &mut FuzzInput<'_>) -> Salt {
     match input.below(4) {
         0 => Salt::new("a tenant"),
         _ => Salt::default(),
@@ -302,5 +302,5 @@ fn salt(input: &mut Input<'_>) -> Salt {
 
 /// Room for about so many tokens, also where a state weighs the same for any number.
 fn budget(spec: &ModelSpec, tokens: usize) -> usize {
-    spec.tail_bytes(tokens) + tokens / 8 * spec.segment_bytes(Extent::whole(1))
+    spec.tail_bytes(tokens) + tokens / 8 * spec.segment_bytes(SegmentSize::whole(1))
 }

@@ -7,7 +7,7 @@ use motet::cache::Salt;
 use motet::storage::tiers::{BufferPool, DiskLimits, DiskTier, Recovered, Tier};
 use motet_core::pager::{Label, Precision};
 
-use super::input::Input;
+use super::input::FuzzInput;
 use super::scratch::Scratch;
 
 const IDENTITY: u64 = 0x1DE;
@@ -17,7 +17,7 @@ const BYTES: usize = 41;
 /// A file as it is, or what happens to one that was stored: whatever is then believed is
 /// what was stored.
 pub fn disk(input: &[u8]) {
-    let mut input = Input(input);
+    let mut input = FuzzInput(input);
     let folder = Scratch::new();
     let salt = Salt::new("a tenant").digest();
     let label = Label::new(salt, &[7, 7, 1, u32::MAX], 1, 1, Precision::Full, BYTES);
@@ -38,8 +38,8 @@ pub fn disk(input: &[u8]) {
         false => damaged(whole.clone(), &mut input),
     };
     std::fs::write(&file, &changed).expect("the folder is writable");
-    let (mut tier, found) = open(&folder);
-    for (copy, of) in &found.copies {
+    let (mut tier, recovered) = open(&folder);
+    for (copy, of) in &recovered.copies {
         if let Ok(loaded) = tier.load(*copy, of) {
             assert_eq!(changed, whole, "a damaged file is believed");
             assert!(
@@ -48,7 +48,7 @@ pub fn disk(input: &[u8]) {
             );
         }
     }
-    let gone = found.copies.is_empty() && found.left.is_empty();
+    let gone = recovered.copies.is_empty() && recovered.left.is_empty();
     assert!(!gone || !file.exists(), "what is not believed is removed");
     let is_ours = changed
         .iter()
@@ -67,7 +67,7 @@ fn open(folder: &Scratch) -> (DiskTier, Recovered) {
 }
 
 /// Bytes are changed, cut off or added.
-fn damaged(mut bytes: Vec<u8>, input: &mut Input<'_>) -> Vec<u8> {
+fn damaged(mut bytes: Vec<u8>, input: &mut FuzzInput<'_>) -> Vec<u8> {
     while !input.is_empty() {
         let at = usize::from(input.byte()) * 256 + usize::from(input.byte());
         match input.below(8) {

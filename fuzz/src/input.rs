@@ -1,9 +1,9 @@
 //! Bytes as numbers.
 
 /// Bytes that are read from the front. When there are no more, all is 0.
-pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
+pub(crate) struct FuzzInput<'a>(pub(crate) &'a [u8]);
 
-impl Input<'_> {
+impl FuzzInput<'_> {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

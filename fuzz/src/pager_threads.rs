@@ -7,9 +7,9 @@ use std::time::Duration;
 use motet::CopyId;
 use motet::pager::PagerStats;
 use motet::storage::tiers::{DiskTier, HostTier};
-use motet_core::pager::{Done, Job, JobError, Label, Lane, Task};
+use motet_core::pager::{CopyQueue, Done, Job, JobError, Label, Task};
 
-use super::input::Input;
+use super::input::FuzzInput;
 
 pub(crate) struct Threads {
     host_bytes_max: usize,
@@ -21,10 +21,10 @@ pub(crate) struct Threads {
     packs: BTreeMap<CopyId, (Job, bool)>,
     memory: Option<Job>,
     /// Its parcel lies at the dock already; the pager has not heard of it.
-    landed: bool,
+    is_delivered: bool,
     disk_job: Option<Job>,
     /// Parcels that wait for the device.
-    pub(crate) parcels: BTreeMap<CopyId, usize>,
+    pub(crate) detached_states: BTreeMap<CopyId, usize>,
     /// Files whose removal has failed: nobody counts on their room.
     stuck: bool,
 }
@@ -38,9 +38,9 @@ impl Threads {
             disk: BTreeMap::new(),
             packs: BTreeMap::new(),
             memory: None,
-            landed: false,
+            is_delivered: false,
             disk_job: None,
-            parcels: BTreeMap::new(),
+            detached_states: BTreeMap::new(),
             stuck: false,
         }
     }
@@ -54,7 +54,7 @@ impl Threads {
         fits
     }
 
-    pub(crate) fn begin(&mut self, job: Job) {
+    pub(crate) fn start(&mut self, job: Job) {
         let (copy, label) = (job.copy, Arc::clone(&job.label));
         let (host, disk) = (self.host.contains_key(&copy), self.disk.contains_key(&copy));
         match job.task {
@@ -66,23 +66,23 @@ impl Threads {
             Task::Unpack => assert!(host, "what is made a parcel of is in memory"),
             Task::Read => assert!(disk && !host, "what is read is on the disk only"),
             Task::Write => {
-                let again = disk && !self.stuck;
-                assert!(host && !again, "what is written is in memory only");
+                let is_duplicate = disk && !self.stuck;
+                assert!(host && !is_duplicate, "what is written is in memory only");
                 self.disk.insert(copy, label);
             }
             // It may be gone already.
             Task::Remove => {}
         }
-        let thread = match job.task.lane() {
-            Lane::Memory => &mut self.memory,
-            Lane::Disk => &mut self.disk_job,
+        let thread = match job.task.copy_queue() {
+            CopyQueue::Memory => &mut self.memory,
+            CopyQueue::Disk => &mut self.disk_job,
         };
         assert!(thread.is_none(), "a thread does one thing at a time");
         *thread = Some(job);
     }
 
     /// The device has handed a segment over, unless nobody waits for it any more.
-    pub(crate) fn hand_over(&mut self, copy: CopyId) {
+    pub(crate) fn export(&mut self, copy: CopyId) {
         if let Some((_, is_out)) = self.packs.get_mut(&copy) {
             *is_out = true;
         }
@@ -90,18 +90,18 @@ impl Threads {
 
     pub(crate) fn forget(&mut self, copy: CopyId) {
         let packed = self.packs.remove(&copy);
-        let kept = self.host.remove(&copy);
+        let stored = self.host.remove(&copy);
         assert!(
-            packed.is_some() || kept.is_some(),
+            packed.is_some() || stored.is_some(),
             "what is given up was there"
         );
     }
 
-    pub(crate) fn take_parcel(&mut self, copy: CopyId) {
-        if let Some(parcels) = self.parcels.get_mut(&copy) {
-            *parcels -= 1;
-            if *parcels == 0 {
-                self.parcels.remove(&copy);
+    pub(crate) fn take_detached(&mut self, copy: CopyId) {
+        if let Some(detached_states) = self.detached_states.get_mut(&copy) {
+            *detached_states -= 1;
+            if *detached_states == 0 {
+                self.detached_states.remove(&copy);
             }
         }
     }
@@ -116,7 +116,7 @@ impl Threads {
     }
 
     /// One of the threads goes on: something ends, well or not, or a parcel is made.
-    pub(crate) fn go_on(&mut self, input: &mut Input<'_>) -> Option<Done> {
+    pub(crate) fn advance(&mut self, input: &mut FuzzInput<'_>) -> Option<Done> {
         let took = Duration::from_micros(1 << input.below(10));
         let result = match input.below(8) {
             0 => Err(JobError {
@@ -128,14 +128,14 @@ impl Threads {
         let job = match input.below(4) {
             0 => self.take_pack()?,
             1 => self.disk_job.take()?,
-            2 if !self.landed => {
-                self.land();
+            2 if !self.is_delivered => {
+                self.deliver();
                 return None;
             }
             _ => self.memory.take()?,
         };
         // What is made is made.
-        let made = self.landed && job.task == Task::Unpack;
+        let made = self.is_delivered && job.task == Task::Unpack;
         Some(self.ended(job, if made { Ok(()) } else { result }, took))
     }
 
@@ -152,10 +152,10 @@ impl Threads {
         self.packs.remove(&copy).map(|(job, _)| job)
     }
 
-    fn land(&mut self) {
+    fn deliver(&mut self) {
         if let Some(job) = &self.memory {
-            *self.parcels.entry(job.copy).or_default() += 1;
-            self.landed = true;
+            *self.detached_states.entry(job.copy).or_default() += 1;
+            self.is_delivered = true;
         }
     }
 
@@ -163,8 +163,8 @@ impl Threads {
         let (copy, label) = (job.copy, job.label);
         match (job.task, &result) {
             (Task::Pack | Task::Read, Ok(())) => drop(self.host.insert(copy, label.clone())),
-            (Task::Unpack, _) if std::mem::take(&mut self.landed) => {}
-            (Task::Unpack, Ok(())) => *self.parcels.entry(copy).or_default() += 1,
+            (Task::Unpack, _) if std::mem::take(&mut self.is_delivered) => {}
+            (Task::Unpack, Ok(())) => *self.detached_states.entry(copy).or_default() += 1,
             (Task::Remove, Ok(())) | (Task::Write, Err(_)) => drop(self.disk.remove(&copy)),
             // What is damaged is removed by who has found it so.
             (Task::Read, Err(error)) if error.is_lost => drop(self.disk.remove(&copy)),
@@ -200,7 +200,7 @@ impl Threads {
     }
 
     pub(crate) fn check_end(&self) {
-        assert!(self.parcels.is_empty(), "parcels wait for nobody");
+        assert!(self.detached_states.is_empty(), "parcels wait for nobody");
         assert!(self.stuck || self.disk.is_empty(), "files are of no copy");
     }
 }

@@ -6,21 +6,21 @@ use motet::model::oracle::{Oracle, OracleConfig};
 use motet::{Engine, Request};
 use tokio::runtime::Runtime;
 
-use super::input::Input;
+use super::input::FuzzInput;
 
 /// An engine, and what runs it.
-struct House {
+struct EngineHarness {
     runtime: Runtime,
     engine: Engine,
 }
 
 /// A request of any fields is refused with a reason, or has a stream.
 pub fn request(input: &[u8]) {
-    thread_local!(static HOUSE: House = House::new());
-    let request = any_request(&mut Input(input));
-    HOUSE.with(|house| {
-        house.runtime.block_on(async {
-            match house.engine.submit(request).await {
+    thread_local!(static HARNESS: EngineHarness = EngineHarness::new());
+    let request = any_request(&mut FuzzInput(input));
+    HARNESS.with(|harness| {
+        harness.runtime.block_on(async {
+            match harness.engine.submit(request).await {
                 Ok(stream) => drop(stream),
                 Err(error) => assert!(!error.to_string().is_empty()),
             }
@@ -30,7 +30,7 @@ pub fn request(input: &[u8]) {
     });
 }
 
-impl House {
+impl EngineHarness {
     fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -44,7 +44,7 @@ impl House {
 }
 
 /// Every field is set if a bit says so.
-fn any_request(input: &mut Input<'_>) -> Request {
+fn any_request(input: &mut FuzzInput<'_>) -> Request {
     let prompt: Vec<u32> = (0..input.below(20)).map(|_| number(input) as u32).collect();
     let mut request = Request::tokens(prompt);
     let fields = input.u64();
@@ -54,7 +54,7 @@ fn any_request(input: &mut Input<'_>) -> Request {
     request
 }
 
-fn with_field(request: Request, field: u32, input: &mut Input<'_>) -> Request {
+fn with_field(request: Request, field: u32, input: &mut FuzzInput<'_>) -> Request {
     match field {
         0 => request.output_tokens_max(number(input)),
         1 => request.output_tokens_min(number(input)),
@@ -82,7 +82,7 @@ fn with_field(request: Request, field: u32, input: &mut Input<'_>) -> Request {
 }
 
 /// Small ones and the largest, more often than others.
-fn number(input: &mut Input<'_>) -> usize {
+fn number(input: &mut FuzzInput<'_>) -> usize {
     match input.byte() {
         small @ 0..=199 => usize::from(small),
         200..=219 => usize::MAX,

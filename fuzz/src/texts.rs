@@ -7,7 +7,7 @@ use motet::text::{
     Chat, ChatTemplate, Detokenizer, Message, SpecialTokens, StopStrings, Tokenizer,
 };
 
-use super::input::Input;
+use super::input::FuzzInput;
 use super::scratch::Scratch;
 use super::sentence_piece::sentence_piece;
 
@@ -25,12 +25,12 @@ pub fn tokenizer(input: &[u8]) {
 /// A chat template, a zero, and what is said.
 pub fn template(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
-    let (source, said) = text.split_once('\0').unwrap_or((&text, "Hello."));
+    let (source, user_text) = text.split_once('\0').unwrap_or((&text, "Hello."));
     let special = [("bos_token", "<s>"), ("eos_token", "</s>")];
     let Ok(template) = ChatTemplate::new(source, special) else {
         return;
     };
-    let chat = Chat::from([Message::system("Be brief."), Message::user(said)]);
+    let chat = Chat::from([Message::system("Be brief."), Message::user(user_text)]);
     for prompts in [true, false] {
         black_box(template.render(&chat, prompts).is_ok());
     }
@@ -40,7 +40,7 @@ pub fn template(input: &[u8]) {
 pub fn text(input: &[u8]) {
     static TOKENIZER: LazyLock<Tokenizer> =
         LazyLock::new(|| Tokenizer::from_gguf(&sentence_piece()).expect("a whole vocabulary"));
-    let mut pieces = Input(input);
+    let mut pieces = FuzzInput(input);
     let stop_bytes = 1 + pieces.below(4);
     let text = String::from_utf8_lossy(pieces.0);
     let tokens = TOKENIZER.encode(&text, false).expect("any text has tokens");
@@ -68,7 +68,7 @@ pub fn text(input: &[u8]) {
 
 /// What comes out of a matcher, in whatever pieces it goes in, is the text before the stop
 /// string.
-fn stops(text: &str, stop_chars: usize, mut pieces: Input<'_>) {
+fn stops(text: &str, stop_chars: usize, mut pieces: FuzzInput<'_>) {
     let middle = text.chars().skip(text.chars().count() / 2);
     let stop: String = middle.take(stop_chars).collect();
     let Ok(stops) = StopStrings::new([stop.as_str()]) else {

@@ -8,7 +8,7 @@ pub(crate) struct Breakdown(Arc<OnceLock<String>>);
 
 impl Breakdown {
     /// The engine is broken. Only the first reason counts.
-    pub(crate) fn tell(&self, reason: &str) {
+    pub(crate) fn report(&self, reason: &str) {
         self.0.get_or_init(|| reason.to_owned());
     }
 

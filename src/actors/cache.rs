@@ -1,9 +1,9 @@
 //! The cache's shell.
 //!
 //! What can wake it: a [`Message`] from the scheduler, each answered by exactly one
-//! [`Answer`], in order; a [`Message::Paged`] from the pager, which is news for the
+//! [`CacheAnswer`], in order; a [`Message::Paged`] from the pager, which is news for the
 //! scheduler if anything follows from it; an [`Inspect`] or a [`Follow`] from the engine, or
-//! a [`Survey`] for those who watch, who await the reply; and the clock, while the pager's
+//! a [`TakeTrieSnapshot`] for those who watch, who await the reply; and the clock, while the pager's
 //! mailbox was full.
 //!
 //! Who follows what is cached is told after each message, and misses what there is no room
@@ -30,7 +30,7 @@ use tokio::time::Instant;
 use super::pager::{AwaitWritten, PagerActor};
 use crate::engine::BlockBatch;
 use crate::error::FollowError;
-use crate::fuse::Fuse;
+use crate::failpoint::Failpoint;
 use crate::simulation::Simulation;
 use motet_core::SequenceId;
 use motet_core::cache::{
@@ -47,11 +47,11 @@ const FOLLOWERS_MAX: usize = 8;
 
 /// What the cache says to one message.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct CacheAnswer {
     pub(crate) result: Result<Vec<Effect>, CacheError>,
     pub(crate) stats: CacheStats,
     /// Whether the scheduler asked for it.
-    pub(crate) asked: bool,
+    pub(crate) is_reply: bool,
     /// Where the core has panicked at it, the sequence that the message was about, if one.
     pub(crate) suspect: Option<SequenceId>,
 }
@@ -59,43 +59,43 @@ pub(crate) struct Answer {
 /// The actor. Owns the core.
 pub(crate) struct CacheActor {
     core: CacheCore,
-    answers: mpsc::Sender<Answer>,
+    answers: mpsc::Sender<CacheAnswer>,
     /// Answers that did not fit, in order: news come beside what was asked for.
-    unsent: VecDeque<Answer>,
+    answer_outbox: VecDeque<CacheAnswer>,
     pager: Option<ActorRef<PagerActor>>,
     /// Messages that found the pager's mailbox full; as many as sequences can cause.
-    untold: VecDeque<pager::Message>,
+    pager_outbox: VecDeque<pager::Message>,
     followers: Vec<Follower>,
     /// Callers who wait until nothing is being flushed.
     flushers: VecDeque<AwaitWritten>,
     simulation: Option<Simulation>,
     /// Counts panics beside messages to the core, which the scheduler may not hear of.
     breaker: Breaker,
-    fuse: Fuse,
-    keeps_books: bool,
-    born: Instant,
+    failpoint: Failpoint,
+    has_recovery: bool,
+    started_at: Instant,
 }
 
 /// What the cache starts with.
 pub(crate) struct CacheArgs {
     pub(crate) core: CacheCore,
-    pub(crate) answers: mpsc::Sender<Answer>,
+    pub(crate) answers: mpsc::Sender<CacheAnswer>,
     /// What it is part of, if that is a simulation: then the core checks itself.
     pub(crate) simulation: Option<Simulation>,
     pub(crate) breaker: Breaker,
-    pub(crate) fuse: Fuse,
+    pub(crate) failpoint: Failpoint,
     /// Without it a panic ends the actor, which only a measurement wants.
-    pub(crate) keeps_books: bool,
+    pub(crate) has_recovery: bool,
 }
 
 /// From now on there is a pager.
-pub(crate) struct Attach(pub(crate) ActorRef<PagerActor>);
+pub(crate) struct AttachPager(pub(crate) ActorRef<PagerActor>);
 
 /// Somebody wants to know which blocks are cached, from now on.
 pub(crate) struct Follow {
     pub(crate) follower: mpsc::Sender<BlockBatch>,
     /// Given back when it has been answered.
-    pub(crate) turn: OwnedSemaphorePermit,
+    pub(crate) permit: OwnedSemaphorePermit,
 }
 
 /// A caller wants to know when what is being flushed is written.
@@ -103,29 +103,29 @@ pub(crate) struct AwaitFlushed {
     /// Told whether there is more to flush.
     pub(crate) reply: oneshot::Sender<bool>,
     /// Given back when it has been heard.
-    pub(crate) turn: OwnedSemaphorePermit,
+    pub(crate) permit: OwnedSemaphorePermit,
 }
 
 /// Who follows what is cached.
 struct Follower {
     batches: mpsc::Sender<BlockBatch>,
     /// Batches that were for it, those counted that it had no room for.
-    told: u64,
+    batches_sent: u64,
 }
 
 /// Somebody wants to look at the trie.
 pub(crate) struct Inspect {
     pub(crate) salt: Salt,
     /// Given back when it has been answered.
-    pub(crate) turn: OwnedSemaphorePermit,
+    pub(crate) permit: OwnedSemaphorePermit,
 }
 
 /// Somebody watches what is cached.
-pub(crate) struct Survey {
+pub(crate) struct TakeTrieSnapshot {
     /// What the pager keeps.
-    pub(crate) beside: Vec<CopyView>,
+    pub(crate) offloaded_copies: Vec<CopyView>,
     /// Given back when it has been answered.
-    pub(crate) turn: OwnedSemaphorePermit,
+    pub(crate) permit: OwnedSemaphorePermit,
 }
 
 impl Actor for CacheActor {
@@ -138,14 +138,14 @@ impl Actor for CacheActor {
             answers: args.answers,
             simulation: args.simulation,
             breaker: args.breaker,
-            fuse: args.fuse,
-            keeps_books: args.keeps_books,
-            unsent: VecDeque::new(),
+            failpoint: args.failpoint,
+            has_recovery: args.has_recovery,
+            answer_outbox: VecDeque::new(),
             pager: None,
-            untold: VecDeque::new(),
+            pager_outbox: VecDeque::new(),
             followers: Vec::new(),
             flushers: VecDeque::new(),
-            born: Instant::now(),
+            started_at: Instant::now(),
         })
     }
 
@@ -158,12 +158,12 @@ impl Actor for CacheActor {
     ) -> Result<Option<Signal<Self>>, Self::Error> {
         loop {
             let flushed = !self.flushers.is_empty() && !self.core.is_flushing();
-            let is_full = self.pager.is_some() && (flushed || !self.untold.is_empty());
+            let is_full = self.pager.is_some() && (flushed || !self.pager_outbox.is_empty());
             tokio::select! {
                 biased;
-                permit = self.answers.reserve(), if !self.unsent.is_empty() => {
+                permit = self.answers.reserve(), if !self.answer_outbox.is_empty() => {
                     match permit {
-                        Ok(permit) => permit.send(self.unsent.pop_front().expect("some are unsent")),
+                        Ok(permit) => permit.send(self.answer_outbox.pop_front().expect("some are unsent")),
                         Err(_) => return Ok(None),
                     }
                     continue;
@@ -171,7 +171,7 @@ impl Actor for CacheActor {
                 signal = mailbox.recv() => return Ok(signal),
                 () = tokio::time::sleep(RETRY), if is_full => {}
             }
-            if !self.tell_pager() && !self.lose_pager() {
+            if !self.send_to_pager() && !self.lose_pager() {
                 return Ok(None);
             }
         }
@@ -184,18 +184,18 @@ impl Actor for CacheActor {
         _actor_ref: WeakActorRef<Self>,
         panic: PanicError,
     ) -> Result<ControlFlow<ActorStopReason>, Self::Error> {
-        if self.breaker.failed(self.born.elapsed(), Fault::Cache) == Verdict::GiveUp {
+        if self.breaker.failed(self.started_at.elapsed(), Fault::Cache) == Verdict::GiveUp {
             tracing::error!("the cache has panicked too often: {panic}");
             return Ok(ControlFlow::Break(ActorStopReason::Panicked(panic)));
         }
-        let lost = self.begin_anew();
-        self.tell_followers();
+        let lost = self.rebuild_core();
+        self.notify_followers();
         let stats = self.core.stats();
         // Where nobody is there, the next message says so.
-        let _is_heard = self.send(Answer {
+        let _is_delivered = self.send(CacheAnswer {
             result: Err(lost),
             stats,
-            asked: false,
+            is_reply: false,
             suspect: None,
         });
         Ok(ControlFlow::Continue(()))
@@ -206,41 +206,45 @@ impl kameo::message::Message<Message> for CacheActor {
     type Reply = ();
 
     async fn handle(&mut self, message: Message, ctx: &mut Context<Self, Self::Reply>) {
-        let asked = !matches!(message, Message::Paged(_));
+        let is_reply = !matches!(message, Message::Paged(_));
         let concerns = message.concerns();
         if let Some(simulation) = &self.simulation {
-            simulation.fate.message("cache", &message);
+            simulation.fault_schedule.message("cache", &message);
         }
-        let (result, stats) = if self.keeps_books {
+        let (result, stats) = if self.has_recovery {
             self.handle_guarded(message, concerns)
         } else {
-            let result = self.core.handle(self.born.elapsed(), message);
+            let result = self.core.handle(self.started_at.elapsed(), message);
             (result, self.core.stats())
         };
-        self.tell_followers();
+        self.notify_followers();
         let is_lost = matches!(result, Err(CacheError::Lost));
-        let says = result.as_ref().is_ok_and(|effects| !effects.is_empty());
-        let is_news = asked || is_lost || says;
-        let answer = Answer {
+        let has_effects = result.as_ref().is_ok_and(|effects| !effects.is_empty());
+        let must_send = is_reply || is_lost || has_effects;
+        let answer = CacheAnswer {
             result,
             stats,
-            asked,
+            is_reply,
             suspect: concerns.filter(|_| is_lost),
         };
-        let mut is_heard = !is_news || self.send(answer);
-        if !self.tell_pager() {
-            is_heard &= self.lose_pager();
+        let mut is_delivered = !must_send || self.send(answer);
+        if !self.send_to_pager() {
+            is_delivered &= self.lose_pager();
         }
-        if !is_heard {
+        if !is_delivered {
             ctx.stop();
         }
     }
 }
 
-impl kameo::message::Message<Attach> for CacheActor {
+impl kameo::message::Message<AttachPager> for CacheActor {
     type Reply = ();
 
-    async fn handle(&mut self, Attach(pager): Attach, _ctx: &mut Context<Self, Self::Reply>) {
+    async fn handle(
+        &mut self,
+        AttachPager(pager): AttachPager,
+        _ctx: &mut Context<Self, Self::Reply>,
+    ) {
         self.pager = Some(pager);
     }
 }
@@ -249,11 +253,14 @@ impl kameo::message::Message<AwaitFlushed> for CacheActor {
     type Reply = ();
 
     async fn handle(&mut self, flushed: AwaitFlushed, _ctx: &mut Context<Self, Self::Reply>) {
-        let AwaitFlushed { reply, turn } = flushed;
+        let AwaitFlushed { reply, permit } = flushed;
         self.flushers.retain(|flusher| !flusher.reply.is_closed());
-        self.flushers.push_back(AwaitWritten { reply, more: false });
-        drop(turn);
-        self.pass_flushers_on();
+        self.flushers.push_back(AwaitWritten {
+            reply,
+            has_more: false,
+        });
+        drop(permit);
+        self.forward_flushers();
     }
 }
 
@@ -266,7 +273,7 @@ impl kameo::message::Message<Inspect> for CacheActor {
         _ctx: &mut Context<Self, Self::Reply>,
     ) -> Inspected {
         let tree = self.core.tree(&inspect.salt);
-        drop(inspect.turn);
+        drop(inspect.permit);
         Inspected(tree)
     }
 }
@@ -276,7 +283,7 @@ impl kameo::message::Message<Follow> for CacheActor {
 
     async fn handle(
         &mut self,
-        Follow { follower, turn }: Follow,
+        Follow { follower, permit }: Follow,
         _ctx: &mut Context<Self, Self::Reply>,
     ) -> Result<(), FollowError> {
         self.followers.retain(Follower::is_there);
@@ -287,11 +294,11 @@ impl kameo::message::Message<Follow> for CacheActor {
         let all = self.core.follow_blocks().into();
         let mut follower = Follower {
             batches: follower,
-            told: 0,
+            batches_sent: 0,
         };
-        follower.tell(&all);
+        follower.send_batch(&all);
         self.followers.push(follower);
-        drop(turn);
+        drop(permit);
         Ok(())
     }
 }
@@ -302,23 +309,27 @@ impl Follower {
     }
 
     /// Tells it, if it has room for that; else it sees by the number that it missed this.
-    fn tell(&mut self, events: &Arc<[BlockEvent]>) {
+    fn send_batch(&mut self, events: &Arc<[BlockEvent]>) {
         let batch = BlockBatch {
-            number: self.told,
+            number: self.batches_sent,
             events: Arc::clone(events),
         };
-        self.told += 1;
+        self.batches_sent += 1;
         self.batches.try_send(batch).ok();
     }
 }
 
-impl kameo::message::Message<Survey> for CacheActor {
-    type Reply = Surveyed;
+impl kameo::message::Message<TakeTrieSnapshot> for CacheActor {
+    type Reply = TrieSnapshot;
 
-    async fn handle(&mut self, survey: Survey, _ctx: &mut Context<Self, Self::Reply>) -> Surveyed {
-        let overview = self.core.overview(&survey.beside);
-        drop(survey.turn);
-        Surveyed(overview)
+    async fn handle(
+        &mut self,
+        request: TakeTrieSnapshot,
+        _ctx: &mut Context<Self, Self::Reply>,
+    ) -> TrieSnapshot {
+        let overview = self.core.overview(&request.offloaded_copies);
+        drop(request.permit);
+        TrieSnapshot(overview)
     }
 }
 
@@ -330,21 +341,21 @@ impl CacheActor {
         concerns: Option<SequenceId>,
     ) -> (Result<Vec<Effect>, CacheError>, CacheStats) {
         let handled = catch_unwind(AssertUnwindSafe(|| {
-            let result = self.core.handle(self.born.elapsed(), message);
+            let result = self.core.handle(self.started_at.elapsed(), message);
             if self.simulation.is_some() {
                 self.core.check_integrity();
             }
-            self.fuse.burn(concerns);
+            self.failpoint.trip(concerns);
             (result, self.core.stats())
         }));
         handled.unwrap_or_else(|_| {
-            let lost = self.begin_anew();
+            let lost = self.rebuild_core();
             (Err(lost), self.core.stats())
         })
     }
 
     /// Tells those who follow what is cached how that has changed.
-    fn tell_followers(&mut self) {
+    fn notify_followers(&mut self) {
         if self.followers.is_empty() {
             return;
         }
@@ -353,7 +364,7 @@ impl CacheActor {
         if !events.is_empty() {
             self.followers
                 .iter_mut()
-                .for_each(|follower| follower.tell(&events));
+                .for_each(|follower| follower.send_batch(&events));
         }
         if self.followers.is_empty() {
             self.core.unfollow_blocks();
@@ -361,23 +372,23 @@ impl CacheActor {
     }
 
     /// Throws the core's state away, and says what everybody is to know.
-    fn begin_anew(&mut self) -> CacheError {
+    fn rebuild_core(&mut self) -> CacheError {
         tracing::warn!("the cache has panicked: it begins anew");
         self.core.reset();
         CacheError::Lost
     }
 
     /// Sends an answer after those that are still to be sent. False when nobody is there.
-    fn send(&mut self, answer: Answer) -> bool {
-        if !self.unsent.is_empty() {
-            self.unsent.push_back(answer);
+    fn send(&mut self, answer: CacheAnswer) -> bool {
+        if !self.answer_outbox.is_empty() {
+            self.answer_outbox.push_back(answer);
             return true;
         }
         match self.answers.try_send(answer) {
             Ok(()) => true,
             Err(mpsc::error::TrySendError::Closed(_)) => false,
             Err(mpsc::error::TrySendError::Full(answer)) => {
-                self.unsent.push_back(answer);
+                self.answer_outbox.push_back(answer);
                 true
             }
         }
@@ -385,58 +396,61 @@ impl CacheActor {
 
     /// Goes on without a pager: nobody waits for it any more. False when nobody is there.
     fn lose_pager(&mut self) -> bool {
-        self.untold.clear();
+        self.pager_outbox.clear();
         self.flushers.clear();
         self.pager = None;
-        let gone = Message::Paged(pager::Told::Gone);
-        let result = self.core.handle(self.born.elapsed(), gone);
-        self.tell_followers();
-        let answer = Answer {
+        let gone = Message::Paged(pager::PagerEvent::Gone);
+        let result = self.core.handle(self.started_at.elapsed(), gone);
+        self.notify_followers();
+        let answer = CacheAnswer {
             result,
             stats: self.core.stats(),
-            asked: false,
+            is_reply: false,
             suspect: None,
         };
         self.send(answer)
     }
 
     /// False when there is no pager any more.
-    fn tell_pager(&mut self) -> bool {
-        self.untold.extend(self.core.take_outbox());
+    fn send_to_pager(&mut self) -> bool {
+        self.pager_outbox.extend(self.core.take_outbox());
         let Some(pager) = &self.pager else {
             return true;
         };
-        while let Some(message) = self.untold.pop_front() {
+        while let Some(message) = self.pager_outbox.pop_front() {
             match pager.tell(message).try_send() {
                 Ok(()) => {}
                 // Tried again with the next message, or after a while.
                 Err(SendError::MailboxFull(message)) => {
                     if let Some(simulation) = &self.simulation {
-                        simulation.fate.full("pager");
+                        simulation.fault_schedule.full("pager");
                     }
-                    self.untold.push_front(message);
+                    self.pager_outbox.push_front(message);
                     return true;
                 }
                 Err(_) => return false,
             }
         }
-        self.pass_flushers_on();
+        self.forward_flushers();
         true
     }
 
     /// Once nothing is being flushed, the pager says when it is written. It has heard of all
     /// that was offered.
-    fn pass_flushers_on(&mut self) {
-        if self.flushers.is_empty() || self.core.is_flushing() || !self.untold.is_empty() {
+    fn forward_flushers(&mut self) {
+        if self.flushers.is_empty() || self.core.is_flushing() || !self.pager_outbox.is_empty() {
             return;
         }
         let Some(pager) = &self.pager else {
             // Without a pager nobody writes: those who wait hear so.
             return self.flushers.clear();
         };
-        let more = self.core.has_unkept();
+        let has_more = self.core.has_not_offloaded();
         while let Some(flusher) = self.flushers.pop_front() {
-            let flusher = AwaitWritten { more, ..flusher };
+            let flusher = AwaitWritten {
+                has_more,
+                ..flusher
+            };
             // Tried again with the next message, or after a while.
             if let Err(SendError::MailboxFull(flusher)) = pager.tell(flusher).try_send() {
                 return self.flushers.push_front(flusher);
@@ -451,7 +465,7 @@ pub(crate) struct Inspected(pub(crate) TreeView);
 
 /// What of the cache counts.
 #[derive(kameo::Reply)]
-pub(crate) struct Surveyed(pub(crate) TrieView);
+pub(crate) struct TrieSnapshot(pub(crate) TrieView);
 
 #[cfg(test)]
 mod tests {
@@ -463,7 +477,7 @@ mod tests {
 
     /// Where there is no time, each of its waits panics.
     #[test]
-    fn an_actor_that_panics_at_every_wait_ends() {
+    fn actor_that_panics_at_every_wait_ends() {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         runtime.expect("a runtime").block_on(async {
             let recovery = RecoveryConfig::default();
@@ -473,8 +487,8 @@ mod tests {
                 answers: sender,
                 simulation: None,
                 breaker: Breaker::new(recovery.clone()),
-                fuse: Fuse::default(),
-                keeps_books: true,
+                failpoint: Failpoint::default(),
+                has_recovery: true,
             });
             let mut lost = 0;
             while let Some(answer) = answers.recv().await {

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!  Engine::submit ──Submit──▶ Scheduler ──Message──▶ Cache ──Message──▶ Pager ──Job──▶ copy threads
-//!        │                    ▲  │  ▲  ◀──Answer─────┘ ◀────Paged────┘ ◀────Done────┘
+//!        │                    ▲  │  ▲  ◀──CacheAnswer─────┘ ◀────Paged────┘ ◀────Done────┘
 //!        │ spawns        Stop │  │  └─Outcome── device thread ◀─Work─┐
 //!        ▼                    │  └──────────────────────────────────┘
-//!     Sequence ◀──────News────┴── Scheduler
+//!     Sequence ◀──────SequenceEvent────┴── Scheduler
 //!        └──Piece──▶ the caller's TokenStream
 //! ```
 //!

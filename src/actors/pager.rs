@@ -7,10 +7,10 @@
 //! | `Done` | copy threads | [`DONE_MAX`]; a thread waits, which holds up nobody else |
 //! | `Message` | cache | the mailbox, [`PAGER_MAILBOX_MAX`]; the cache keeps what does not fit |
 //! | `AwaitWritten` | cache, for a caller who flushes | the mailbox; the cache keeps what does not fit |
-//! | `ShowCopies` | those who watch | the mailbox; who finds it full sees no copies |
+//! | `ListCopies` | those who watch | the mailbox; who finds it full sees no copies |
 //! | the clock | a disk that does not answer; a cache whose mailbox was full | one |
 //!
-//! A core that panics is thrown away, and another takes its place by the [`Ledger`], which
+//! A core that panics is thrown away, and another takes its place by the [`RecoveryLog`], which
 //! the shell keeps. The breaker is the pager's own, since nobody needs a pager: when it has
 //! panicked too often it ends, nobody waits for it any more, all goes on without, and what is
 //! on the disk is found at the next start.
@@ -32,12 +32,14 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::cache::CacheActor;
-use crate::fuse::Fuse;
+use crate::failpoint::Failpoint;
 use crate::simulation::Simulation;
-use crate::storage::carrier::Carriers;
+use crate::storage::copy_worker::CopyWorkers;
 use crate::telemetry::Telemetry;
 use motet_core::cache;
-use motet_core::pager::{CopyView, Done, Effect, Ledger, Message, PagerCore, PagerStats, Told};
+use motet_core::pager::{
+    CopyView, Done, Effect, Message, PagerCore, PagerEvent, PagerStats, RecoveryLog,
+};
 use motet_core::recovery::{Breaker, Fault, Verdict};
 
 /// Jobs that may be done and not heard of.
@@ -51,33 +53,33 @@ const RETRY: Duration = Duration::from_millis(1);
 pub(crate) struct PagerActor {
     core: PagerCore,
     /// What cannot be made anew.
-    ledger: Ledger,
+    recovery_log: RecoveryLog,
     /// The last that anyone was told.
     stats: PagerStats,
     breaker: Breaker,
     /// It has panicked too often, and ends.
     is_given_up: bool,
-    carriers: Carriers,
+    copy_workers: CopyWorkers,
     done: mpsc::Receiver<Done>,
     /// Not kept alive by its pager.
     cache: WeakActorRef<CacheActor>,
     /// News that found the cache's mailbox full; as many as sequences can cause.
-    untold: VecDeque<Told>,
+    outbox: VecDeque<PagerEvent>,
     /// Callers who wait until nothing is being written.
     flushers: Vec<AwaitWritten>,
     telemetry: Arc<Telemetry>,
     flush_time: Duration,
     simulation: Option<Simulation>,
-    fuse: Fuse,
-    born: Instant,
+    failpoint: Failpoint,
+    started_at: Instant,
 }
 
 /// What the pager starts with.
 pub(crate) struct PagerArgs {
     pub(crate) core: PagerCore,
-    pub(crate) ledger: Ledger,
+    pub(crate) recovery_log: RecoveryLog,
     pub(crate) breaker: Breaker,
-    pub(crate) carriers: Carriers,
+    pub(crate) copy_workers: CopyWorkers,
     pub(crate) done: mpsc::Receiver<Done>,
     pub(crate) cache: WeakActorRef<CacheActor>,
     pub(crate) telemetry: Arc<Telemetry>,
@@ -85,18 +87,18 @@ pub(crate) struct PagerArgs {
     pub(crate) flush_time: Duration,
     /// What it is part of, if that is a simulation: then the core checks itself.
     pub(crate) simulation: Option<Simulation>,
-    pub(crate) fuse: Fuse,
+    pub(crate) failpoint: Failpoint,
 }
 
 /// A caller wants to know when everything that can be written is.
 pub(crate) struct AwaitWritten {
     pub(crate) reply: oneshot::Sender<bool>,
     /// What it is told then: whether the cache has more to flush.
-    pub(crate) more: bool,
+    pub(crate) has_more: bool,
 }
 
 /// Somebody watches what is kept.
-pub(crate) struct ShowCopies {
+pub(crate) struct ListCopies {
     pub(crate) reply: oneshot::Sender<Vec<CopyView>>,
 }
 
@@ -108,19 +110,19 @@ impl Actor for PagerActor {
         Ok(Self {
             stats: args.core.stats(),
             core: args.core,
-            ledger: args.ledger,
+            recovery_log: args.recovery_log,
             breaker: args.breaker,
             is_given_up: false,
-            carriers: args.carriers,
+            copy_workers: args.copy_workers,
             done: args.done,
             cache: args.cache,
-            untold: VecDeque::new(),
+            outbox: VecDeque::new(),
             flushers: Vec::new(),
             telemetry: args.telemetry,
             flush_time: args.flush_time,
             simulation: args.simulation,
-            fuse: args.fuse,
-            born: Instant::now(),
+            failpoint: args.failpoint,
+            started_at: Instant::now(),
         })
     }
 
@@ -131,13 +133,13 @@ impl Actor for PagerActor {
         mailbox: &mut MailboxReceiver<Self>,
     ) -> Result<Option<Signal<Self>>, Self::Error> {
         while !self.is_given_up {
-            let retry = (!self.untold.is_empty()).then(|| Instant::now() + RETRY);
-            let wakes_at = self.core.wakes_at().map(|at| self.born + at);
+            let retry = (!self.outbox.is_empty()).then(|| Instant::now() + RETRY);
+            let wakes_at = self.core.wakes_at().map(|at| self.started_at + at);
             let wakes_at = wakes_at.into_iter().chain(retry).min();
             tokio::select! {
                 biased;
                 done = self.done.recv() => match done {
-                    Some(done) => self.feed(Message::Done(done)),
+                    Some(done) => self.handle_message(Message::Done(done)),
                     // The copy threads are gone: nothing can be kept or brought.
                     None => {
                         self.telemetry.pager_lost();
@@ -145,8 +147,8 @@ impl Actor for PagerActor {
                     }
                 },
                 signal = mailbox.recv() => return Ok(signal),
-                () = tokio::time::sleep_until(wakes_at.unwrap_or(self.born)),
-                    if wakes_at.is_some() => self.feed(Message::Tick),
+                () = tokio::time::sleep_until(wakes_at.unwrap_or(self.started_at)),
+                    if wakes_at.is_some() => self.handle_message(Message::TimePassed),
             }
         }
         Ok(None)
@@ -176,7 +178,7 @@ impl Actor for PagerActor {
             && self.core.is_writing()
             && let Ok(Some(done)) = tokio::time::timeout_at(until, self.done.recv()).await
         {
-            self.feed(Message::Done(done));
+            self.handle_message(Message::Done(done));
         }
         Ok(())
     }
@@ -186,7 +188,7 @@ impl kameo::message::Message<Message> for PagerActor {
     type Reply = ();
 
     async fn handle(&mut self, message: Message, ctx: &mut Context<Self, Self::Reply>) {
-        self.feed(message);
+        self.handle_message(message);
         if self.is_given_up {
             ctx.stop();
         }
@@ -203,12 +205,12 @@ impl kameo::message::Message<AwaitWritten> for PagerActor {
     }
 }
 
-impl kameo::message::Message<ShowCopies> for PagerActor {
+impl kameo::message::Message<ListCopies> for PagerActor {
     type Reply = ();
 
-    async fn handle(&mut self, show: ShowCopies, _ctx: &mut Context<Self, Self::Reply>) {
+    async fn handle(&mut self, request: ListCopies, _ctx: &mut Context<Self, Self::Reply>) {
         // Who asked may have gone.
-        show.reply.send(self.core.hottest()).ok();
+        request.reply.send(self.core.hottest()).ok();
     }
 }
 
@@ -217,7 +219,7 @@ impl Drop for PagerActor {
     fn drop(&mut self) {
         let (cache, runtime) = (self.cache.upgrade(), Handle::try_current());
         if let (Some(cache), Ok(runtime)) = (cache, runtime) {
-            let gone = cache::Message::Paged(Told::Gone);
+            let gone = cache::Message::Paged(PagerEvent::Gone);
             runtime.spawn(async move { cache.tell(gone).send().await.ok() });
         }
     }
@@ -225,36 +227,36 @@ impl Drop for PagerActor {
 
 impl PagerActor {
     /// Feeds the core and carries out what follows. A panic costs the core.
-    fn feed(&mut self, message: Message) {
+    fn handle_message(&mut self, message: Message) {
         if let Message::Done(done) = &message {
             self.telemetry.moved(done);
         }
         if let Some(simulation) = &self.simulation {
-            simulation.fate.message("pager", &message);
+            simulation.fault_schedule.message("pager", &message);
         }
-        self.ledger.hears(&message);
-        let now = self.born.elapsed();
-        let fed = catch_unwind(AssertUnwindSafe(|| {
+        self.recovery_log.on_message(&message);
+        let now = self.started_at.elapsed();
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
             let effects = self.core.handle(now, message);
-            self.fuse.burn(None);
+            self.failpoint.trip(None);
             effects
         }));
-        match fed {
-            Ok(effects) => self.carry_out(effects),
+        match outcome {
+            Ok(effects) => self.apply_effects(effects),
             Err(_) => self.rebuild(),
         }
     }
 
-    fn carry_out(&mut self, effects: Vec<Effect>) {
+    fn apply_effects(&mut self, effects: Vec<Effect>) {
         for effect in effects {
-            self.ledger.says(&effect);
+            self.recovery_log.on_effect(&effect);
             match effect {
-                Effect::Tell(told) => self.untold.push_back(told),
+                Effect::Notify(event) => self.outbox.push_back(event),
                 // Without the thread there is soon no pager.
-                Effect::Do(job) => drop(self.carriers.carry(job)),
-                Effect::Forget(copy) => self.carriers.forget(copy),
-                Effect::Discard(copy) => self.carriers.discard(copy),
-                Effect::DiscardAll => self.carriers.discard_all(),
+                Effect::Do(job) => drop(self.copy_workers.run_job(job)),
+                Effect::Forget(copy) => self.copy_workers.forget(copy),
+                Effect::Discard(copy) => self.copy_workers.discard(copy),
+                Effect::DiscardAll => self.copy_workers.discard_all(),
             }
         }
         if self.simulation.is_some() {
@@ -262,7 +264,7 @@ impl PagerActor {
         }
         self.stats = self.core.stats();
         self.telemetry.pager(self.stats);
-        self.tell_cache();
+        self.send_to_cache();
         self.answer_flushers();
     }
 
@@ -270,7 +272,7 @@ impl PagerActor {
         if !self.core.is_writing() {
             for flusher in self.flushers.drain(..) {
                 // Who asked may have gone.
-                flusher.reply.send(flusher.more).ok();
+                flusher.reply.send(flusher.has_more).ok();
             }
         }
     }
@@ -278,17 +280,17 @@ impl PagerActor {
     /// The core has panicked: another takes its place, or nobody.
     fn rebuild(&mut self) {
         loop {
-            let now = self.born.elapsed();
+            let now = self.started_at.elapsed();
             if self.breaker.failed(now, Fault::Pager) == Verdict::GiveUp {
                 return self.give_up();
             }
             tracing::warn!("the pager has panicked: it is made anew");
             self.telemetry.rebuilt(Fault::Pager);
-            let begun = catch_unwind(AssertUnwindSafe(|| {
-                self.core.take_over(now, &self.ledger, self.stats)
+            let rebuilt = catch_unwind(AssertUnwindSafe(|| {
+                self.core.rebuild(now, &self.recovery_log, self.stats)
             }));
-            if let Ok(effects) = begun {
-                return self.carry_out(effects);
+            if let Ok(effects) = rebuilt {
+                return self.apply_effects(effects);
             }
         }
     }
@@ -301,27 +303,29 @@ impl PagerActor {
         // Nobody else will throw away what lies at the dock.
         self.done.close();
         while let Ok(done) = self.done.try_recv() {
-            self.ledger.hears(&Message::Done(done));
+            self.recovery_log.on_message(&Message::Done(done));
         }
-        for told in self.untold.drain(..) {
-            if let Told::Arrived { copies, .. } = told {
-                copies.iter().for_each(|copy| self.carriers.discard(*copy));
+        for event in self.outbox.drain(..) {
+            if let PagerEvent::Loaded { copies, .. } = event {
+                copies
+                    .iter()
+                    .for_each(|copy| self.copy_workers.discard(*copy));
             }
         }
-        for parcel in self.ledger.parcels() {
-            self.carriers.discard(*parcel);
+        for detached_state in self.recovery_log.detached_states() {
+            self.copy_workers.discard(*detached_state);
         }
     }
 
-    fn tell_cache(&mut self) {
+    fn send_to_cache(&mut self) {
         let Some(cache) = self.cache.upgrade() else {
             return;
         };
-        while let Some(told) = self.untold.pop_front() {
-            match cache.tell(cache::Message::Paged(told)).try_send() {
+        while let Some(event) = self.outbox.pop_front() {
+            match cache.tell(cache::Message::Paged(event)).try_send() {
                 Ok(()) => {}
-                Err(SendError::MailboxFull(cache::Message::Paged(told))) => {
-                    self.untold.push_front(told);
+                Err(SendError::MailboxFull(cache::Message::Paged(event))) => {
+                    self.outbox.push_front(event);
                     return;
                 }
                 Err(_) => return,

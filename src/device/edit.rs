@@ -11,7 +11,7 @@ use motet_core::{CopyId, SegmentId, SlotId};
 use motet_model::{Model, Segment, Tail};
 
 /// What is lost with an edit that fails.
-pub(super) struct Stakes {
+pub(super) struct EditLosses {
     /// The slot that it changes.
     pub(super) slot: Option<SlotId>,
     /// Whether the slot is given up in any case.
@@ -23,44 +23,44 @@ pub(super) struct Stakes {
 }
 
 /// What is lost with it when it fails.
-pub(super) fn stakes(edit: &Edit) -> Stakes {
-    let mut stakes = Stakes {
+pub(super) fn edit_losses(edit: &Edit) -> EditLosses {
+    let mut edit_losses = EditLosses {
         slot: changed_slot(edit),
-        closes: matches!(edit, Edit::Retire { .. }),
+        closes: matches!(edit, Edit::SealInPlace { .. }),
         made: SmallVec::new(),
         used_up: SmallVec::new(),
     };
     match edit {
         Edit::Seal { segment, .. }
-        | Edit::Retire { segment, .. }
-        | Edit::Import { segment, .. } => stakes.made.push(*segment),
+        | Edit::SealInPlace { segment, .. }
+        | Edit::Import { segment, .. } => edit_losses.made.push(*segment),
         Edit::Split {
             segment,
             upper,
             lower,
             ..
         } => {
-            stakes.made.extend([*upper, *lower]);
-            stakes.used_up.push(*segment);
+            edit_losses.made.extend([*upper, *lower]);
+            edit_losses.used_up.push(*segment);
         }
         Edit::Merge {
             upper,
             lower,
             segment,
         } => {
-            stakes.made.push(*segment);
-            stakes.used_up.extend([*upper, *lower]);
+            edit_losses.made.push(*segment);
+            edit_losses.used_up.extend([*upper, *lower]);
         }
-        Edit::Replace { segment, .. } => stakes.used_up.push(*segment),
+        Edit::Replace { segment, .. } => edit_losses.used_up.push(*segment),
         Edit::Open { .. }
-        | Edit::Adopt { .. }
+        | Edit::ShareExisting { .. }
         | Edit::Remove { .. }
         | Edit::Close { .. }
         | Edit::Drop { .. }
         | Edit::CopyOut { .. }
         | Edit::Export { .. } => {}
     }
-    stakes
+    edit_losses
 }
 
 /// The slot that it changes, if it changes one and does not only close it.
@@ -68,9 +68,9 @@ pub(super) fn changed_slot(edit: &Edit) -> Option<SlotId> {
     match edit {
         Edit::Open { slot, .. }
         | Edit::Seal { slot, .. }
-        | Edit::Adopt { slot, .. }
+        | Edit::ShareExisting { slot, .. }
         | Edit::Remove { slot, .. }
-        | Edit::Retire { slot, .. } => Some(*slot),
+        | Edit::SealInPlace { slot, .. } => Some(*slot),
         Edit::Split { .. }
         | Edit::Merge { .. }
         | Edit::Replace { .. }
@@ -83,15 +83,15 @@ pub(super) fn changed_slot(edit: &Edit) -> Option<SlotId> {
 }
 
 /// Segments that must be there for it.
-pub(super) fn read(edit: &Edit) -> impl Iterator<Item = SegmentId> + '_ {
+pub(super) fn required_segments(edit: &Edit) -> impl Iterator<Item = SegmentId> + '_ {
     let (path, others): (&[SegmentId], [Option<SegmentId>; 2]) = match edit {
-        Edit::Open { path, .. } | Edit::Adopt { path, .. } => (path, [None, None]),
+        Edit::Open { path, .. } | Edit::ShareExisting { path, .. } => (path, [None, None]),
         Edit::Split { segment, .. } => (&[], [Some(*segment), None]),
         Edit::Merge { upper, lower, .. } => (&[], [Some(*upper), Some(*lower)]),
         Edit::Replace { segment, by } => (&[], [Some(*segment), Some(*by)]),
         Edit::Seal { .. }
         | Edit::Remove { .. }
-        | Edit::Retire { .. }
+        | Edit::SealInPlace { .. }
         | Edit::Close { .. }
         | Edit::Drop { .. }
         | Edit::CopyOut { .. }
@@ -104,12 +104,16 @@ pub(super) fn read(edit: &Edit) -> impl Iterator<Item = SegmentId> + '_ {
 impl<M: Model> Table<M> {
     pub(super) fn edit(&mut self, model: &mut M, edit: Edit) -> Result<(), ModelError> {
         match edit {
-            Edit::Open { slot, path, room } => {
+            Edit::Open {
+                slot,
+                path,
+                expected_tokens,
+            } => {
                 let path: Vec<_> = path
                     .iter()
                     .map(|id| Rc::clone(&self.segments[id]))
                     .collect();
-                let tail = model.tail(&path, room)?;
+                let tail = model.tail(&path, expected_tokens)?;
                 self.slots.insert(slot, DeviceSlot::new(path, tail));
             }
             Edit::Seal {
@@ -128,15 +132,15 @@ impl<M: Model> Table<M> {
                 upper,
                 lower,
             } => {
-                let whole = self.take_segment(segment);
-                let (first, second) = model.split(&whole, at)?;
+                let merged = self.take_segment(segment);
+                let (first, second) = model.split(&merged, at)?;
                 let halves = [Rc::new(first), Rc::new(second)];
-                self.replace(&[whole], &halves);
+                self.replace(&[merged], &halves);
                 let [first, second] = halves;
                 self.segments.insert(upper, first);
                 self.segments.insert(lower, second);
             }
-            Edit::Adopt { slot, tokens, path } => {
+            Edit::ShareExisting { slot, tokens, path } => {
                 let slot = self.slots.get_mut(&slot).expect("an open slot adopts");
                 drop(model.seal(&mut slot.tail, tokens)?);
                 let held = path.iter().map(|id| Rc::clone(&self.segments[id]));
@@ -148,9 +152,9 @@ impl<M: Model> Table<M> {
                 segment,
             } => {
                 let halves = [self.take_segment(upper), self.take_segment(lower)];
-                let whole = Rc::new(model.merge(&halves[0], &halves[1])?);
-                self.replace(&halves, &[Rc::clone(&whole)]);
-                self.segments.insert(segment, whole);
+                let merged = Rc::new(model.merge(&halves[0], &halves[1])?);
+                self.replace(&halves, &[Rc::clone(&merged)]);
+                self.segments.insert(segment, merged);
             }
             Edit::Replace { segment, by } => {
                 let old = self.take_segment(segment);
@@ -159,16 +163,16 @@ impl<M: Model> Table<M> {
             }
             Edit::Remove {
                 slot,
-                kept,
+                retained,
                 removed,
-            } => self.remove(model, slot, kept, removed)?,
-            Edit::Retire {
+            } => self.remove(model, slot, retained, removed)?,
+            Edit::SealInPlace {
                 slot,
                 tokens,
                 segment,
             } => {
                 let slot = self.slots.remove(&slot).expect("an open slot retires");
-                let sealed = model.retire(slot.tail, tokens)?;
+                let sealed = model.seal_in_place(slot.tail, tokens)?;
                 self.segments.insert(segment, Rc::new(sealed));
             }
             Edit::Close { slot } => {
@@ -184,70 +188,72 @@ impl<M: Model> Table<M> {
                 // Where it fails the segment stays, without a copy.
                 let gone = || ModelError::Device(format!("{segment} is gone"));
                 let held = self.segments.get(&segment).ok_or_else(gone);
-                let parcel = held.and_then(|held| model.hand_over(held));
-                self.dock.leave(copy, parcel)?;
+                let detached_state = held.and_then(|held| model.export(held));
+                self.transfer_queue.export(copy, detached_state)?;
             }
             Edit::CopyOut { slot, tokens, copy } => {
-                let parcel = match self.slots.get_mut(&slot) {
+                let detached_state = match self.slots.get_mut(&slot) {
                     Some(slot) => model.copy_out(&mut slot.tail, tokens),
                     // It was lost with a step.
                     None => Err(ModelError::Device(format!("{slot} is gone"))),
                 };
                 let none = || ModelError::Device("no copy of a tail can be made".into());
-                let parcel = parcel.and_then(|parcel| parcel.ok_or_else(none));
-                self.part_with(copy, parcel)?;
+                let detached_state =
+                    detached_state.and_then(|detached_state| detached_state.ok_or_else(none));
+                self.export_when_finished(copy, detached_state)?;
             }
             Edit::Import {
                 copy,
                 range,
                 segment,
             } => {
-                let taken = self.take_in(model, copy, range)?;
-                self.segments.insert(segment, Rc::new(taken));
+                let imported = self.import(model, copy, range)?;
+                self.segments.insert(segment, Rc::new(imported));
             }
         }
         Ok(())
     }
 
     /// Takes in a part of what waits at the dock.
-    fn take_in(
+    fn import(
         &mut self,
         model: &mut M,
         copy: CopyId,
         range: Range<usize>,
     ) -> Result<M::Segment, ModelError> {
-        let parcel = self.dock.take(copy);
-        let parcel = parcel.ok_or_else(|| ModelError::Import(format!("{copy} has not come")))?;
-        let mut part = model.take_in(parcel)?;
-        if range.end < part.tokens() {
-            part = model.split(&part, range.end)?.0;
+        let detached_state = self.transfer_queue.take(copy);
+        let detached_state =
+            detached_state.ok_or_else(|| ModelError::Import(format!("{copy} has not come")))?;
+        let mut imported = model.import(detached_state)?;
+        if range.end < imported.tokens() {
+            imported = model.split(&imported, range.end)?.0;
         }
         if range.start > 0 {
-            part = model.split(&part, range.start)?.1;
+            imported = model.split(&imported, range.start)?.1;
         }
-        Ok(part)
+        Ok(imported)
     }
 
     fn remove(
         &mut self,
         model: &mut M,
         id: SlotId,
-        kept: usize,
+        retained: usize,
         removed: Range<usize>,
     ) -> Result<(), ModelError> {
         let slot = self.slots.remove(&id);
         let mut slot = slot.expect("tokens are removed from an open slot");
         let tokens = |path: &[Rc<M::Segment>]| path.iter().map(|held| held.tokens()).sum();
-        let kept_tokens: usize = tokens(&slot.path[..kept]);
+        let retained_tokens: usize = tokens(&slot.path[..retained]);
         let all: usize = tokens(&slot.path) + slot.tail.tokens();
-        if removed == (kept_tokens..all) {
+        if removed == (retained_tokens..all) {
             // Back to the end of a segment, which every layer kind can.
             drop(slot.tail);
-            slot.path.truncate(kept);
+            slot.path.truncate(retained);
             slot.tail = model.tail(&slot.path, 0)?;
         } else {
-            model.remove(&slot.path, kept, &mut slot.tail, removed)?;
-            slot.path.truncate(kept);
+            model.remove(&slot.path, retained, &mut slot.tail, removed)?;
+            slot.path.truncate(retained);
         }
         self.slots.insert(id, slot);
         Ok(())

@@ -12,13 +12,13 @@ use std::thread;
 use crossbeam_channel::bounded;
 use tokio::sync::{mpsc, oneshot};
 
-use super::dock::Dock;
 use super::table::panic_text;
+use super::transfer_queue::DeviceEnd;
 use super::{Device, serve, simulated};
-use crate::fuse::Fuse;
-use crate::simulation::{Simulation, Way};
+use crate::failpoint::Failpoint;
+use crate::simulation::{Simulation, WorkerSender};
 use motet_core::protocol::{ModelError, ModelSpec, WORK_IN_FLIGHT_MAX};
-use motet_model::{Model, Parcel};
+use motet_model::{DetachedState, Model};
 
 /// Loads the model again, on a new device thread. Clones share the thread that is waited
 /// for.
@@ -42,25 +42,29 @@ pub struct Loading {
 }
 
 /// What device threads are made with.
-pub(super) struct Maker<M: Model, B> {
+pub(super) struct DeviceFactory<M: Model, B> {
     pub(super) build: B,
     /// Each thread has the dock of its own that follows it.
-    pub(super) prototype: Dock<Parcel<M>>,
-    pub(super) fuse: Fuse,
+    pub(super) prototype: DeviceEnd<DetachedState<M>>,
+    pub(super) failpoint: Failpoint,
     /// The house that is simulated, if it is: then tasks take the threads' place.
     pub(super) simulation: Option<Simulation>,
 }
 
 /// What a model that was loaded says of itself.
-type Said<M> = oneshot::Receiver<(ModelSpec, <M as Model>::Packer)>;
+type ModelInfo<M> = oneshot::Receiver<(ModelSpec, <M as Model>::Packer)>;
 
 impl Loader {
-    pub(super) fn new<M, B>(maker: Arc<Maker<M, B>>, spec: ModelSpec, gone: Gone) -> Self
+    pub(super) fn new<M, B>(
+        device_factory: Arc<DeviceFactory<M, B>>,
+        spec: ModelSpec,
+        gone: Gone,
+    ) -> Self
     where
         M: Model,
         B: Fn() -> Result<M, ModelError> + Send + Sync + 'static,
     {
-        let load = move || Loading::start(&maker, Some(&spec)).0;
+        let load = move || Loading::start(&device_factory, Some(&spec)).0;
         Self {
             load: Arc::new(load),
             last: Arc::new(Mutex::new(Some(gone))),
@@ -115,44 +119,55 @@ impl Loader {
 impl Loading {
     /// Starts a thread that builds a model; `expected` is what it must be.
     pub(super) fn start<M, B>(
-        maker: &Arc<Maker<M, B>>,
+        device_factory: &Arc<DeviceFactory<M, B>>,
         expected: Option<&ModelSpec>,
-    ) -> (Self, Said<M>)
+    ) -> (Self, ModelInfo<M>)
     where
         M: Model,
         B: Fn() -> Result<M, ModelError> + Send + Sync + 'static,
     {
         let (outcome_sender, outcomes) = mpsc::channel(WORK_IN_FLIGHT_MAX);
         let (ready_sender, ready) = oneshot::channel();
-        let (said_sender, said) = oneshot::channel();
+        let (model_info_sender, description) = oneshot::channel();
         let (gone_sender, gone) = oneshot::channel();
-        let (dock, expected) = (maker.prototype.successor(), expected.cloned());
-        let made_by = Arc::clone(maker);
-        let build = move || made_by.built(expected, said_sender, ready_sender);
-        let fuse = maker.fuse.clone();
-        let (work, started) = if let Some(simulation) = &maker.simulation {
+        let (transfer_queue, expected) = (device_factory.prototype.successor(), expected.cloned());
+        let factory = Arc::clone(device_factory);
+        let build = move || factory.build_on_thread(expected, model_info_sender, ready_sender);
+        let failpoint = device_factory.failpoint.clone();
+        let (work, started) = if let Some(simulation) = &device_factory.simulation {
             let (work_sender, work) = mpsc::channel(WORK_IN_FLIGHT_MAX);
-            let inside = simulation.clone();
+            let task_simulation = simulation.clone();
             simulation.spawn(move || async move {
-                let handed_over = inside.handed_over.clone();
+                let exported = task_simulation.exported.clone();
                 if let Some(model) = build() {
-                    simulated::serve(model, dock, work, outcome_sender, fuse, inside).await;
+                    simulated::serve(
+                        model,
+                        transfer_queue,
+                        work,
+                        outcome_sender,
+                        failpoint,
+                        task_simulation,
+                    )
+                    .await;
                 }
-                handed_over.notify_one();
+                exported.notify_one();
                 gone_sender.send(()).ok();
             });
-            (Way::Task(work_sender), Ok(()))
+            (WorkerSender::Task(work_sender), Ok(()))
         } else {
             let (work_sender, work) = bounded(WORK_IN_FLIGHT_MAX);
             let thread = move || {
                 if let Some(model) = build() {
-                    serve(model, dock, work, outcome_sender, fuse);
+                    serve(model, transfer_queue, work, outcome_sender, failpoint);
                 }
                 // Nobody may be waiting for the end any more.
                 gone_sender.send(()).ok();
             };
-            let named = thread::Builder::new().name("motet-device".into());
-            (Way::Thread(work_sender), named.spawn(thread).map(drop))
+            let thread_builder = thread::Builder::new().name("motet-device".into());
+            (
+                WorkerSender::Thread(work_sender),
+                thread_builder.spawn(thread).map(drop),
+            )
         };
         let ready = match started {
             Ok(()) => ready,
@@ -168,7 +183,7 @@ impl Loading {
             ready,
             gone,
         };
-        (loading, said)
+        (loading, description)
     }
 
     /// Waits for the model, then gives out the device's end, and what resolves when its
@@ -184,16 +199,16 @@ impl Loading {
     }
 }
 
-impl<M, B> Maker<M, B>
+impl<M, B> DeviceFactory<M, B>
 where
     M: Model,
     B: Fn() -> Result<M, ModelError>,
 {
     /// A model, unless it could not be built, is another than expected, or nobody waits.
-    fn built(
+    fn build_on_thread(
         &self,
         expected: Option<ModelSpec>,
-        said: oneshot::Sender<(ModelSpec, M::Packer)>,
+        description: oneshot::Sender<(ModelSpec, M::Packer)>,
         ready: oneshot::Sender<Result<(), ModelError>>,
     ) -> Option<M> {
         let built = catch_unwind(AssertUnwindSafe(|| (self.build)()));
@@ -211,7 +226,9 @@ where
         match model {
             Ok(model) => {
                 // Who loads again knows.
-                said.send((model.spec().clone(), model.packer())).ok();
+                description
+                    .send((model.spec().clone(), model.packer()))
+                    .ok();
                 // Whoever started this may have given up waiting.
                 ready.send(Ok(())).is_ok().then_some(model)
             }

@@ -13,15 +13,15 @@
 //! **Invariant.** What the thread holds is a function of the work it was sent:
 //! edits are carried out in order, before the step that comes with them.
 
-mod dock;
-mod draws;
 mod edit;
 mod loader;
+mod next_action;
+mod sampling;
 mod simulated;
 mod table;
 #[cfg(test)]
 mod tests;
-mod turn;
+mod transfer_queue;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,27 +30,29 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-pub use dock::{Arrived, Dock, ExportQueue, Leaving, NextExport, Quay, dock};
 pub use loader::{Loader, Loading};
 pub use table::Table;
 pub(crate) use table::panic_text;
+pub use transfer_queue::{
+    DeviceEnd, Export, ExportQueue, HostEnd, ImportQueue, NextExport, transfer_queue,
+};
 
-use crate::fuse::Fuse;
-use crate::simulation::{Simulation, Way};
-use loader::Maker;
+use crate::failpoint::Failpoint;
+use crate::simulation::{Simulation, WorkerSender};
+use loader::DeviceFactory;
 use motet_core::protocol::{ModelError, ModelSpec, Outcome, Work};
-use motet_model::{Model, Parcel};
-use turn::Turn;
+use motet_model::{DetachedState, Model};
+use next_action::NextAction;
 
 /// The shortest time after which the thread looks whether a flight is ready.
-const WATCH_MIN: Duration = Duration::from_micros(20);
+const POLL_INTERVAL_MIN: Duration = Duration::from_micros(20);
 /// And at most.
-const WATCH_MAX: Duration = Duration::from_millis(1);
+const POLL_INTERVAL_MAX: Duration = Duration::from_millis(1);
 
 /// The scheduler's end of the device thread. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct Device {
-    work: Way<Work>,
+    work: WorkerSender<Work>,
     /// Outcomes, in the order of the work.
     pub outcomes: mpsc::Receiver<Outcome>,
 }
@@ -70,11 +72,11 @@ pub struct Started<M: Model> {
     /// Packs what the model hands over.
     pub packer: M::Packer,
     /// The copy threads' end of the dock.
-    pub quay: Quay<Parcel<M>>,
+    pub host_end: HostEnd<DetachedState<M>>,
 }
 
 impl Device {
-    /// Starts the thread and builds the model on it. `fuse` lets a test have threads die.
+    /// Starts the thread and builds the model on it. `failpoint` lets a test have threads die.
     ///
     /// In a simulated house it is a task: what the model computes takes no time, and what
     /// its work takes, fate says.
@@ -88,27 +90,27 @@ impl Device {
     /// Dropping the future ends the thread once the model is built.
     pub async fn start<M: Model>(
         build: impl Fn() -> Result<M, ModelError> + Send + Sync + 'static,
-        fuse: Fuse,
+        failpoint: Failpoint,
         simulation: Option<Simulation>,
     ) -> Result<Started<M>, ModelError> {
-        let (prototype, quay) = dock();
-        let maker = Arc::new(Maker {
+        let (prototype, host_end) = transfer_queue();
+        let device_factory = Arc::new(DeviceFactory {
             build,
             prototype,
-            fuse,
+            failpoint,
             simulation,
         });
-        let (loading, model) = Loading::start(&maker, None);
+        let (loading, model) = Loading::start(&device_factory, None);
         let (device, gone) = loading.wait().await?;
         let model = model.await;
         let (spec, packer) = model.expect("a model that is ready has said what it is");
-        let loader = Loader::new(maker, spec.clone(), gone);
+        let loader = Loader::new(device_factory, spec.clone(), gone);
         Ok(Started {
             device,
             loader,
             spec,
             packer,
-            quay,
+            host_end,
         })
     }
 
@@ -127,21 +129,21 @@ impl Device {
 /// Serves the scheduler until that ends it.
 fn serve<M: Model>(
     model: M,
-    dock: Dock<Parcel<M>>,
+    transfer_queue: DeviceEnd<DetachedState<M>>,
     work: Receiver<Work>,
     outcomes: mpsc::Sender<Outcome>,
-    fuse: Fuse,
+    failpoint: Failpoint,
 ) {
     let mut thread = DeviceThread {
         model,
-        table: Table::with_dock(dock),
+        table: Table::with_transfer_queue(transfer_queue),
         work,
         outcomes,
-        fuse,
+        failpoint,
         clock: Clock::default(),
-        more: true,
+        may_receive: true,
     };
-    while thread.take_turn() {}
+    while thread.run_next_action() {}
 }
 
 /// The device thread's belongings.
@@ -150,62 +152,62 @@ struct DeviceThread<M: Model> {
     table: Table<M>,
     work: Receiver<Work>,
     outcomes: mpsc::Sender<Outcome>,
-    fuse: Fuse,
+    failpoint: Failpoint,
     clock: Clock,
     /// Whether work may still come.
-    more: bool,
+    may_receive: bool,
 }
 
 impl<M: Model> DeviceThread<M> {
     /// False when the thread is to end.
-    fn take_turn(&mut self) -> bool {
-        match self.table.turn(self.more) {
-            Turn::End => return false,
-            Turn::Receive => match self.work.recv() {
-                Ok(work) => self.launch(work),
-                Err(_) => self.more = false,
+    fn run_next_action(&mut self) -> bool {
+        match self.table.next_action(self.may_receive) {
+            NextAction::End => return false,
+            NextAction::Receive => match self.work.recv() {
+                Ok(work) => self.submit(work),
+                Err(_) => self.may_receive = false,
             },
-            Turn::Watch => match self.watch() {
-                Some(work) => self.launch(work),
-                None => return self.land(),
+            NextAction::ReceiveOrFinish => match self.receive_until_ready() {
+                Some(work) => self.submit(work),
+                None => return self.finish(),
             },
-            Turn::Draw => self.table.draw(&mut self.model),
-            Turn::Land => return self.land(),
+            NextAction::Sample => self.table.sample(&mut self.model),
+            NextAction::Finish => return self.finish(),
         }
         true
     }
 
     /// The next work, unless the oldest flight is ready first. Looks at the flight less
     /// and less often: it is noticed late by no more than an eighth of its time, and
-    /// [`WATCH_MAX`].
-    fn watch(&mut self) -> Option<Work> {
-        let begun = Instant::now();
+    /// [`POLL_INTERVAL_MAX`].
+    fn receive_until_ready(&mut self) -> Option<Work> {
+        let started_at = Instant::now();
         loop {
-            let patience = match self.table.is_ready(&self.model) {
+            let timeout = match self.table.is_ready(&self.model) {
                 true => Duration::ZERO,
-                false => (begun.elapsed() / 8).clamp(WATCH_MIN, WATCH_MAX),
+                false => (started_at.elapsed() / 8).clamp(POLL_INTERVAL_MIN, POLL_INTERVAL_MAX),
             };
-            match self.work.recv_timeout(patience) {
+            match self.work.recv_timeout(timeout) {
                 Ok(work) => return Some(work),
-                Err(RecvTimeoutError::Timeout) if patience.is_zero() => return None,
+                Err(RecvTimeoutError::Timeout) if timeout.is_zero() => return None,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    self.more = false;
+                    self.may_receive = false;
                     return None;
                 }
             }
         }
     }
 
-    fn launch(&mut self, work: Work) {
+    fn submit(&mut self, work: Work) {
         // A launch may wait for the device to take all of it, which then works already.
-        self.clock.launching(self.table.under_way());
-        self.table.launch(&mut self.model, work);
+        self.clock.on_submit(self.table.in_flight());
+        self.table.submit(&mut self.model, work);
     }
 
-    fn land(&mut self) -> bool {
+    fn finish(&mut self) -> bool {
         let outcome = self.clock.outcome(&mut self.table, &mut self.model);
-        self.fuse.burn(None);
+        self.failpoint.trip(None);
         self.outcomes.try_send(outcome).is_ok()
     }
 }
@@ -217,23 +219,25 @@ struct Clock {
     since: Option<Instant>,
     /// The gap before what lands next.
     gap: Duration,
-    landed: Option<Instant>,
+    last_finished_at: Option<Instant>,
 }
 
 impl Clock {
     /// Work is launched while so many are under way.
-    fn launching(&mut self, under_way: usize) {
-        if under_way == 0 {
+    fn on_submit(&mut self, in_flight: usize) {
+        if in_flight == 0 {
             let now = Instant::now();
-            self.gap = self.landed.map_or(Duration::ZERO, |landed| now - landed);
+            self.gap = self
+                .last_finished_at
+                .map_or(Duration::ZERO, |last_finished_at| now - last_finished_at);
             self.since = Some(now);
         }
     }
 
     /// Waits for the oldest work.
     fn outcome<M: Model>(&mut self, table: &mut Table<M>, model: &mut M) -> Outcome {
-        let result = table.land(model);
-        let (busy, gap) = self.landed();
+        let result = table.finish(model);
+        let (busy, gap) = self.on_finish();
         Outcome {
             result,
             busy,
@@ -244,10 +248,10 @@ impl Clock {
     }
 
     /// How long what landed took, and the gap before it.
-    fn landed(&mut self) -> (Duration, Duration) {
+    fn on_finish(&mut self) -> (Duration, Duration) {
         let now = Instant::now();
         let since = self.since.replace(now).unwrap_or(now);
-        self.landed = Some(now);
+        self.last_finished_at = Some(now);
         (now - since, std::mem::take(&mut self.gap))
     }
 }

@@ -5,35 +5,35 @@ use std::collections::VecDeque;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use super::turn::Turn;
-use super::{Clock, Dock, Table};
-use crate::fuse::Fuse;
+use super::next_action::NextAction;
+use super::{Clock, DeviceEnd, Table};
+use crate::failpoint::Failpoint;
 use crate::simulation::Simulation;
 use motet_core::protocol::{Outcome, Work};
-use motet_model::{Model, Parcel};
+use motet_model::{DetachedState, Model};
 
 /// Serves the scheduler until that ends it, as the device thread does.
 pub(super) async fn serve<M: Model>(
     model: M,
-    dock: Dock<Parcel<M>>,
+    transfer_queue: DeviceEnd<DetachedState<M>>,
     work: mpsc::Receiver<Work>,
     outcomes: mpsc::Sender<Outcome>,
-    fuse: Fuse,
+    failpoint: Failpoint,
     simulation: Simulation,
 ) {
     let mut device = SimulatedDevice {
         model,
-        table: Table::with_dock(dock),
+        table: Table::with_transfer_queue(transfer_queue),
         work,
         outcomes,
-        fuse,
+        failpoint,
         clock: Clock::default(),
-        more: true,
+        may_receive: true,
         ready_at: VecDeque::new(),
         simulation,
     };
-    while device.take_turn().await {
-        device.simulation.handed_over.notify_one();
+    while device.run_next_action().await {
+        device.simulation.exported.notify_one();
     }
 }
 
@@ -43,9 +43,9 @@ struct SimulatedDevice<M: Model> {
     table: Table<M>,
     work: mpsc::Receiver<Work>,
     outcomes: mpsc::Sender<Outcome>,
-    fuse: Fuse,
+    failpoint: Failpoint,
     clock: Clock,
-    more: bool,
+    may_receive: bool,
     /// When what is under way is ready, oldest first.
     ready_at: VecDeque<Instant>,
     simulation: Simulation,
@@ -53,54 +53,54 @@ struct SimulatedDevice<M: Model> {
 
 impl<M: Model> SimulatedDevice<M> {
     /// False when the device is to end.
-    async fn take_turn(&mut self) -> bool {
-        match self.table.turn(self.more) {
-            Turn::End => return false,
-            Turn::Receive => match self.work.recv().await {
-                Some(work) => self.launch(work),
-                None => self.more = false,
+    async fn run_next_action(&mut self) -> bool {
+        match self.table.next_action(self.may_receive) {
+            NextAction::End => return false,
+            NextAction::Receive => match self.work.recv().await {
+                Some(work) => self.submit(work),
+                None => self.may_receive = false,
             },
-            Turn::Watch => {
+            NextAction::ReceiveOrFinish => {
                 let ready_at = self.ready_at();
                 tokio::select! {
                     biased;
                     work = self.work.recv() => match work {
-                        Some(work) => self.launch(work),
-                        None => self.more = false,
+                        Some(work) => self.submit(work),
+                        None => self.may_receive = false,
                     },
-                    () = sleep_until(ready_at) => return self.land(),
+                    () = sleep_until(ready_at) => return self.finish(),
                 }
             }
-            Turn::Draw => self.table.draw(&mut self.model),
-            Turn::Land => {
+            NextAction::Sample => self.table.sample(&mut self.model),
+            NextAction::Finish => {
                 sleep_until(self.ready_at()).await;
-                return self.land();
+                return self.finish();
             }
         }
         true
     }
 
-    fn launch(&mut self, work: Work) {
-        let takes = self.simulation.fate.work(&work);
+    fn submit(&mut self, work: Work) {
+        let takes = self.simulation.fault_schedule.work(&work);
         let now = Instant::now();
         let begins = self.ready_at.back().map_or(now, |before| now.max(*before));
-        self.clock.launching(self.table.under_way());
-        self.table.launch(&mut self.model, work);
+        self.clock.on_submit(self.table.in_flight());
+        self.table.submit(&mut self.model, work);
         self.ready_at.push_back(begins + takes);
     }
 
     /// When the oldest work is ready: at once, where it has failed before it landed.
     fn ready_at(&self) -> Instant {
-        match self.table.is_over() {
+        match self.table.is_finished() {
             true => Instant::now(),
             false => self.ready_at[0],
         }
     }
 
-    fn land(&mut self) -> bool {
+    fn finish(&mut self) -> bool {
         self.ready_at.pop_front();
         let outcome = self.clock.outcome(&mut self.table, &mut self.model);
-        self.fuse.burn(None);
+        self.failpoint.trip(None);
         self.outcomes.try_send(outcome).is_ok()
     }
 }

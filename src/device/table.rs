@@ -7,16 +7,16 @@ use std::slice;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::dock::{Dock, dock};
-use super::edit::{Stakes, changed_slot, read, stakes};
-use super::turn::{Progress, Turn, turn};
+use super::edit::{EditLosses, changed_slot, edit_losses, required_segments};
+use super::next_action::{NextAction, Progress, next_action};
+use super::transfer_queue::{DeviceEnd, transfer_queue};
 use motet_core::protocol::{
-    DrawerStart, Edit, Failure, GrammarError, Input, Lost, ModelError, PlannedSpan, Readout,
-    WORK_IN_FLIGHT_MAX, Want, Work,
+    Edit, Failure, GrammarError, Lost, ModelError, OutputKind, PlannedSpan, PlannedTokens,
+    SamplerStart, SpanOutput, WORK_IN_FLIGHT_MAX, Work,
 };
 use motet_core::{CopyId, SegmentId, SlotId, TokenId};
-use motet_model::sampling::Drawer;
-use motet_model::{Feed, Model, Parcel, Span};
+use motet_model::sampling::Sampler;
+use motet_model::{DetachedState, Model, Span, TokenSource};
 
 /// Works in a row of which an edit may fail: then the device is not trusted any more.
 const FAILING_WORKS_MAX: u32 = 8;
@@ -28,9 +28,9 @@ const FAILING_WORKS_MAX: u32 = 8;
 pub struct Table<M: Model> {
     pub(super) segments: FxHashMap<SegmentId, Rc<M::Segment>>,
     pub(super) slots: FxHashMap<SlotId, DeviceSlot<M>>,
-    under_way: VecDeque<UnderWay<M>>,
+    in_flight: VecDeque<InFlight<M>>,
     /// Work launched so far.
-    launches: u64,
+    works_submitted: u64,
     /// Resets so far, its own and those that its sender has asked for.
     epoch: u64,
     /// What the edits of the last work have cost, or of the one that has landed last.
@@ -40,17 +40,17 @@ pub struct Table<M: Model> {
     /// Works in a row of which an edit has failed.
     failing_works: u32,
     /// Where segments leave and arrive.
-    pub(super) dock: Dock<Parcel<M>>,
+    pub(super) transfer_queue: DeviceEnd<DetachedState<M>>,
     /// Copies of tails that steps under way may still make worthless.
-    parting: Vec<Parting<M>>,
+    pending_exports: Vec<PendingExport<M>>,
 }
 
 /// A copy of a tail, which is handed over when what was launched before it has landed.
-struct Parting<M: Model> {
+struct PendingExport<M: Model> {
     /// The last launch before it.
     after: u64,
     copy: CopyId,
-    parcel: Parcel<M>,
+    detached_state: DetachedState<M>,
 }
 
 /// What is not there, although whoever sends work believes so or did until lately.
@@ -64,7 +64,7 @@ pub(super) struct DeviceSlot<M: Model> {
     pub(super) path: Vec<Rc<M::Segment>>,
     pub(super) tail: M::Tail,
     /// None where draws are plain.
-    pub(super) drawer: Option<Drawer>,
+    pub(super) sampler: Option<Sampler>,
     pub(super) last: Last,
 }
 
@@ -73,53 +73,53 @@ pub(super) struct DeviceSlot<M: Model> {
 pub(super) enum Last {
     Nothing,
     Token(TokenId),
-    /// What span number `span` of launch number `launch` draws.
-    UnderWay {
-        launch: u64,
+    /// What span number `span` of launch number `submit` draws.
+    InFlight {
+        work_number: u64,
         span: usize,
     },
 }
 
-struct UnderWay<M: Model> {
-    launch: u64,
-    drawers: Vec<DrawerStart>,
+struct InFlight<M: Model> {
+    work_number: u64,
+    sampler_starts: Vec<SamplerStart>,
     spans: Vec<PlannedSpan>,
     /// Where in the step spans stood whose slots are absent, ascending.
-    left_out: Vec<usize>,
+    skipped: Vec<usize>,
     /// What its edits have cost.
     lost: Lost,
     stage: Stage<M>,
 }
 
 enum Stage<M: Model> {
-    Launched(M::Flight),
+    Submitted(M::InFlightStep),
     /// Drawn; some spans' drawers failed, and this is why.
-    Drawn(M::Flight, Vec<(usize, GrammarError)>),
+    Sampled(M::InFlightStep, Vec<(usize, GrammarError)>),
     /// Without a flight: this is the answer.
-    Over(Result<Vec<Readout>, Failure>),
+    Finished(Result<Vec<SpanOutput>, Failure>),
 }
 
 impl<M: Model> Table<M> {
     /// A device that holds nothing.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_dock(dock().0)
+        Self::with_transfer_queue(transfer_queue().0)
     }
 
     /// The same, where segments leave and arrive.
     #[must_use]
-    pub fn with_dock(dock: Dock<Parcel<M>>) -> Self {
+    pub fn with_transfer_queue(transfer_queue: DeviceEnd<DetachedState<M>>) -> Self {
         Self {
             segments: FxHashMap::default(),
             slots: FxHashMap::default(),
-            under_way: VecDeque::new(),
-            launches: 0,
+            in_flight: VecDeque::new(),
+            works_submitted: 0,
             epoch: 0,
             lost: Lost::default(),
             absent: Absent::default(),
             failing_works: 0,
-            dock,
-            parting: Vec::new(),
+            transfer_queue,
+            pending_exports: Vec::new(),
         }
     }
 
@@ -131,40 +131,40 @@ impl<M: Model> Table<M> {
 
     /// Work that is under way.
     #[must_use]
-    pub fn under_way(&self) -> usize {
-        self.under_way.len()
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
     }
 
     /// Whether the work that was launched last is still to be drawn.
     #[must_use]
-    pub fn is_to_draw(&self) -> bool {
-        let last = self.under_way.back();
-        last.is_some_and(|work| matches!(work.stage, Stage::Launched(_)))
+    pub fn needs_sampling(&self) -> bool {
+        let last = self.in_flight.back();
+        last.is_some_and(|work| matches!(work.stage, Stage::Submitted(_)))
     }
 
-    /// What comes next; `more` is whether work may still come.
-    pub(super) fn turn(&self, more: bool) -> Turn {
-        let mut progress = [Progress::Drawn; WORK_IN_FLIGHT_MAX];
-        let under_way = &mut progress[..self.under_way()];
-        if let (Some(last), true) = (under_way.last_mut(), self.is_to_draw()) {
-            *last = Progress::Launched;
+    /// What comes next; `may_receive` is whether work may still come.
+    pub(super) fn next_action(&self, may_receive: bool) -> NextAction {
+        let mut progress = [Progress::Sampled; WORK_IN_FLIGHT_MAX];
+        let in_flight = &mut progress[..self.in_flight()];
+        if let (Some(last), true) = (in_flight.last_mut(), self.needs_sampling()) {
+            *last = Progress::Submitted;
         }
-        turn(under_way, more)
+        next_action(in_flight, may_receive)
     }
 
     /// Whether the oldest work would land without waiting. True where there is none.
     #[must_use]
     pub fn is_ready(&self, model: &M) -> bool {
-        self.under_way.front().is_none_or(|work| match &work.stage {
-            Stage::Launched(flight) | Stage::Drawn(flight, _) => model.is_ready(flight),
-            Stage::Over(_) => true,
+        self.in_flight.front().is_none_or(|work| match &work.stage {
+            Stage::Submitted(step) | Stage::Sampled(step, _) => model.is_ready(step),
+            Stage::Finished(_) => true,
         })
     }
 
     /// Whether the oldest work is over, and has only to be answered for.
-    pub(super) fn is_over(&self) -> bool {
-        let oldest = self.under_way.front();
-        oldest.is_some_and(|work| matches!(work.stage, Stage::Over(_)))
+    pub(super) fn is_finished(&self) -> bool {
+        let oldest = self.in_flight.front();
+        oldest.is_some_and(|work| matches!(work.stage, Stage::Finished(_)))
     }
 
     /// Carries out edits, then sends the step to the device. What fails is told when the
@@ -173,38 +173,38 @@ impl<M: Model> Table<M> {
     /// # Panics
     ///
     /// When [`WORK_IN_FLIGHT_MAX`] are under way, or the last is not drawn.
-    pub fn launch(&mut self, model: &mut M, mut work: Work) {
+    pub fn submit(&mut self, model: &mut M, mut work: Work) {
         assert!(
-            self.under_way.len() < WORK_IN_FLIGHT_MAX && !self.is_to_draw(),
+            self.in_flight.len() < WORK_IN_FLIGHT_MAX && !self.needs_sampling(),
             "work is launched on top of one that is drawn"
         );
-        self.launches += 1;
+        self.works_submitted += 1;
         self.lost = Lost::default();
         if work.epoch > self.epoch {
             self.drop_all();
             self.epoch = work.epoch;
         }
-        let mut left_out = Vec::new();
+        let mut skipped = Vec::new();
         let stage = if work.epoch == self.epoch {
             let edits = std::mem::take(&mut work.edits);
-            let launched = self.guarded(|table| {
-                table.carry_out_edits(model, edits)?;
-                left_out = table.leave_absent_out(&mut work.spans);
-                table.fly(model, &work.spans)
+            let submitted = self.guarded(|table| {
+                table.apply_edits(model, edits)?;
+                skipped = table.skip_absent(&mut work.spans);
+                table.submit_spans(model, &work.spans)
             });
-            match launched {
-                Ok(Some(flight)) => Stage::Launched(flight),
-                Ok(None) => Stage::Over(Ok(Vec::new())),
-                Err(failure) => Stage::Over(Err(failure)),
+            match submitted {
+                Ok(Some(step)) => Stage::Submitted(step),
+                Ok(None) => Stage::Finished(Ok(Vec::new())),
+                Err(failure) => Stage::Finished(Err(failure)),
             }
         } else {
-            Stage::Over(Err(Failure::Dropped))
+            Stage::Finished(Err(Failure::Dropped))
         };
-        self.under_way.push_back(UnderWay {
-            launch: self.launches,
-            drawers: work.drawers,
+        self.in_flight.push_back(InFlight {
+            work_number: self.works_submitted,
+            sampler_starts: work.sampler_starts,
             spans: work.spans,
-            left_out,
+            skipped,
             lost: std::mem::take(&mut self.lost),
             stage,
         });
@@ -220,33 +220,33 @@ impl<M: Model> Table<M> {
     /// # Panics
     ///
     /// When the work before it has not landed.
-    pub fn draw(&mut self, model: &mut M) {
-        if !self.is_to_draw() {
+    pub fn sample(&mut self, model: &mut M) {
+        if !self.needs_sampling() {
             return;
         }
         assert!(
-            self.under_way.len() == 1,
+            self.in_flight.len() == 1,
             "work is drawn when the work before it has landed"
         );
-        let mut work = self.under_way.pop_back().expect("some work is to be drawn");
-        let Stage::Launched(mut flight) = work.stage else {
+        let mut work = self.in_flight.pop_back().expect("some work is to be drawn");
+        let Stage::Submitted(mut step) = work.stage else {
             unreachable!("it is to be drawn")
         };
-        let drawers = std::mem::take(&mut work.drawers);
-        let drawn = self.guarded(|table| {
-            table.start(drawers);
-            let (drawings, failed) = table.drawings(&work.spans);
-            model.draw(&mut flight, drawings).map_err(Failure::Step)?;
+        let sampler_starts = std::mem::take(&mut work.sampler_starts);
+        let sampled = self.guarded(|table| {
+            table.start(sampler_starts);
+            let (inputs, failed) = table.inputs(&work.spans);
+            model.sample(&mut step, inputs).map_err(Failure::Step)?;
             Ok(failed)
         });
-        work.stage = match drawn {
-            Ok(failed) => Stage::Drawn(flight, failed),
+        work.stage = match sampled {
+            Ok(failed) => Stage::Sampled(step, failed),
             Err(failure) => {
                 self.lose(&work.spans);
-                Stage::Over(Err(failure))
+                Stage::Finished(Err(failure))
             }
         };
-        self.under_way.push_back(work);
+        self.in_flight.push_back(work);
     }
 
     /// Waits for the oldest work and answers it: one readout per span.
@@ -258,46 +258,52 @@ impl<M: Model> Table<M> {
     /// # Panics
     ///
     /// When no work is under way, or the oldest is not drawn.
-    pub fn land(&mut self, model: &mut M) -> Result<Vec<Readout>, Failure> {
-        let work = self.under_way.pop_front().expect("some work is under way");
-        let launch = work.launch;
-        let result = self.land_work(model, work);
-        let is_well = result.is_ok();
-        let parted = self.guarded(|table| {
-            let parted = table.part(launch, is_well);
-            parted.map_err(|error| Failure::Reset(error.to_string()))
+    pub fn finish(&mut self, model: &mut M) -> Result<Vec<SpanOutput>, Failure> {
+        let work = self.in_flight.pop_front().expect("some work is under way");
+        let work_number = work.work_number;
+        let result = self.finish_work(model, work);
+        let succeeded = result.is_ok();
+        let exported = self.guarded(|table| {
+            let exported = table.export_finished(work_number, succeeded);
+            exported.map_err(|error| Failure::Reset(error.to_string()))
         });
-        parted.and(result)
+        exported.and(result)
     }
 
-    fn land_work(&mut self, model: &mut M, work: UnderWay<M>) -> Result<Vec<Readout>, Failure> {
+    fn finish_work(
+        &mut self,
+        model: &mut M,
+        work: InFlight<M>,
+    ) -> Result<Vec<SpanOutput>, Failure> {
         self.lost = work.lost;
         let result = match work.stage {
-            Stage::Launched(_) => panic!("work is drawn before it lands"),
-            Stage::Over(result) => return result.map(|told| with_left_out(told, &work.left_out)),
-            Stage::Drawn(flight, failed) => self.guarded(|table| {
-                let mut readouts = model.land(flight).map_err(Failure::Step)?;
+            Stage::Submitted(_) => panic!("work is drawn before it lands"),
+            Stage::Finished(result) => {
+                return result.map(|outputs| with_skipped(outputs, &work.skipped));
+            }
+            Stage::Sampled(step, failed) => self.guarded(|table| {
+                let mut span_outputs = model.finish(step).map_err(Failure::Step)?;
                 assert_eq!(
-                    readouts.len(),
+                    span_outputs.len(),
                     work.spans.len(),
                     "a step answers every span"
                 );
-                table.accept(work.launch, &work.spans, &readouts);
+                table.accept(work.work_number, &work.spans, &span_outputs);
                 for (span, why) in failed {
-                    readouts[span] = Readout::Failed(why);
+                    span_outputs[span] = SpanOutput::Failed(why);
                 }
-                Ok(with_left_out(readouts, &work.left_out))
+                Ok(with_skipped(span_outputs, &work.skipped))
             }),
         };
         if result.is_err() {
             self.lose(&work.spans);
             // What was launched on top of it may have read what it did not write.
-            for mut later in std::mem::take(&mut self.under_way) {
+            for mut later in std::mem::take(&mut self.in_flight) {
                 self.lose(&later.spans);
-                if !matches!(later.stage, Stage::Over(Ok(_) | Err(Failure::Reset(_)))) {
-                    later.stage = Stage::Over(Err(Failure::Dropped));
+                if !matches!(later.stage, Stage::Finished(Ok(_) | Err(Failure::Reset(_)))) {
+                    later.stage = Stage::Finished(Err(Failure::Dropped));
                 }
-                self.under_way.push_back(later);
+                self.in_flight.push_back(later);
             }
         }
         result
@@ -307,24 +313,24 @@ impl<M: Model> Table<M> {
     ///
     /// # Errors
     ///
-    /// As for [`land`](Table::land).
+    /// As for [`finish`](Table::finish).
     ///
     /// # Panics
     ///
     /// When other work is under way.
-    pub fn carry_out(&mut self, model: &mut M, work: Work) -> Result<Vec<Readout>, Failure> {
-        assert!(self.under_way.is_empty(), "no other work is under way");
-        self.launch(model, work);
-        self.draw(model);
-        self.land(model)
+    pub fn run_work(&mut self, model: &mut M, work: Work) -> Result<Vec<SpanOutput>, Failure> {
+        assert!(self.in_flight.is_empty(), "no other work is under way");
+        self.submit(model, work);
+        self.sample(model);
+        self.finish(model)
     }
 
     /// Catches a panic of the model, and drops everything when a reset follows.
     fn guarded<T>(
         &mut self,
-        part: impl FnOnce(&mut Self) -> Result<T, Failure>,
+        operation: impl FnOnce(&mut Self) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let done = catch_unwind(AssertUnwindSafe(|| part(self)));
+        let done = catch_unwind(AssertUnwindSafe(|| operation(self)));
         let result = done.unwrap_or_else(|panic| {
             let reason = format!("the model panicked: {}", panic_text(&*panic));
             Err(Failure::Reset(reason))
@@ -338,32 +344,37 @@ impl<M: Model> Table<M> {
 
     /// Hands a copy of a slot's tail over, when the steps under way have landed: one that fails
     /// makes the tail worthless, and the copy with it.
-    pub(super) fn part_with(
+    pub(super) fn export_when_finished(
         &mut self,
         copy: CopyId,
-        parcel: Result<Parcel<M>, ModelError>,
+        detached_state: Result<DetachedState<M>, ModelError>,
     ) -> Result<(), ModelError> {
-        match (parcel, self.under_way.back()) {
-            (Ok(parcel), Some(before)) => {
-                self.parting.push(Parting {
-                    after: before.launch,
+        match (detached_state, self.in_flight.back()) {
+            (Ok(detached_state), Some(before)) => {
+                self.pending_exports.push(PendingExport {
+                    after: before.work_number,
                     copy,
-                    parcel,
+                    detached_state,
                 });
                 Ok(())
             }
-            (parcel, _) => self.dock.leave(copy, parcel),
+            (detached_state, _) => self.transfer_queue.export(copy, detached_state),
         }
     }
 
     /// This launch has landed, well or not.
-    fn part(&mut self, launch: u64, is_well: bool) -> Result<(), ModelError> {
-        let due = |parting: &mut Parting<M>| parting.after <= launch || !is_well;
-        let due: Vec<Parting<M>> = self.parting.extract_if(.., due).collect();
-        for Parting { copy, parcel, .. } in due {
+    fn export_finished(&mut self, work_number: u64, succeeded: bool) -> Result<(), ModelError> {
+        let due = |pending: &mut PendingExport<M>| pending.after <= work_number || !succeeded;
+        let due: Vec<PendingExport<M>> = self.pending_exports.extract_if(.., due).collect();
+        for PendingExport {
+            copy,
+            detached_state,
+            ..
+        } in due
+        {
             let failed = || ModelError::Device("the step before it has failed".into());
-            let parcel = is_well.then_some(parcel).ok_or_else(failed);
-            self.dock.leave(copy, parcel)?;
+            let detached_state = succeeded.then_some(detached_state).ok_or_else(failed);
+            self.transfer_queue.export(copy, detached_state)?;
         }
         Ok(())
     }
@@ -371,8 +382,8 @@ impl<M: Model> Table<M> {
     fn drop_all(&mut self) {
         self.segments.clear();
         self.slots.clear();
-        self.parting.clear();
-        self.dock.clear();
+        self.pending_exports.clear();
+        self.transfer_queue.clear();
         self.lost = Lost::default();
         self.absent = Absent::default();
         self.failing_works = 0;
@@ -380,22 +391,22 @@ impl<M: Model> Table<M> {
 
     /// Carries out edits. One that fails costs what it touched; all is lost where the device
     /// cannot be trusted any more.
-    fn carry_out_edits(&mut self, model: &mut M, edits: Vec<Edit>) -> Result<(), Failure> {
+    fn apply_edits(&mut self, model: &mut M, edits: Vec<Edit>) -> Result<(), Failure> {
         if edits.is_empty() {
             return Ok(());
         }
         let mut failed = None;
         for edit in edits {
-            let stakes = stakes(&edit);
+            let edit_losses = edit_losses(&edit);
             let edited = match self.lacks(&edit) {
                 true => Err(ModelError::Device("what it needs was lost".into())),
                 false => self.edit(model, edit),
             };
             match edited {
                 Ok(()) => {}
-                Err(error) if error.spares_the_rest() => {
+                Err(error) if error.is_confined_to_edit() => {
                     let reason = failed.get_or_insert_with(|| error.to_string());
-                    self.lose_stakes(stakes, reason);
+                    self.apply_losses(edit_losses, reason);
                 }
                 Err(error) => return Err(Failure::Reset(error.to_string())),
             }
@@ -418,49 +429,49 @@ impl<M: Model> Table<M> {
     fn lacks(&self, edit: &Edit) -> bool {
         let slot = changed_slot(edit);
         slot.is_some_and(|slot| self.absent.slots.contains(&slot))
-            || read(edit).any(|segment| self.absent.segments.contains(&segment))
+            || required_segments(edit).any(|segment| self.absent.segments.contains(&segment))
     }
 
     /// An edit has failed: what it was to change or to make is not there.
-    fn lose_stakes(&mut self, stakes: Stakes, reason: &str) {
+    fn apply_losses(&mut self, edit_losses: EditLosses, reason: &str) {
         if self.lost.is_empty() {
             reason.clone_into(&mut self.lost.reason);
         }
-        for segment in stakes.used_up {
+        for segment in edit_losses.used_up {
             self.segments.remove(&segment);
             self.absent.segments.remove(&segment);
         }
-        if let Some(slot) = stakes.slot {
+        if let Some(slot) = edit_losses.slot {
             self.slots.remove(&slot);
-            match stakes.closes {
+            match edit_losses.closes {
                 true => drop(self.absent.slots.remove(&slot)),
                 false if self.absent.slots.insert(slot) => self.lost.slots.push(slot),
                 false => {}
             }
         }
-        self.absent.segments.extend(&stakes.made);
-        self.lost.segments.extend(stakes.made);
+        self.absent.segments.extend(&edit_losses.made);
+        self.lost.segments.extend(edit_losses.made);
     }
 
     /// Takes spans out of a step whose slots are absent. Says where they stood.
-    fn leave_absent_out(&self, spans: &mut Vec<PlannedSpan>) -> Vec<usize> {
+    fn skip_absent(&self, spans: &mut Vec<PlannedSpan>) -> Vec<usize> {
         if self.absent.slots.is_empty() {
             return Vec::new();
         }
         let is_absent = |span: &PlannedSpan| self.absent.slots.contains(&span.slot);
-        let places = (0..).zip(&*spans).filter(|(_, span)| is_absent(span));
-        let left_out = places.map(|(place, _)| place).collect();
+        let indices = (0..).zip(&*spans).filter(|(_, span)| is_absent(span));
+        let skipped = indices.map(|(index, _)| index).collect();
         spans.retain(|span| !is_absent(span));
-        left_out
+        skipped
     }
 
     /// Launches a step; none where there are no spans. Its slots are taken out of the
     /// table meanwhile, so that a failed launch takes them along.
-    fn fly(
+    fn submit_spans(
         &mut self,
         model: &mut M,
         planned: &[PlannedSpan],
-    ) -> Result<Option<M::Flight>, Failure> {
+    ) -> Result<Option<M::InFlightStep>, Failure> {
         if planned.is_empty() {
             return Ok(None);
         }
@@ -469,31 +480,31 @@ impl<M: Model> Table<M> {
         let slots: Option<Vec<DeviceSlot<M>>> = taken.into_iter().collect();
         // Those that are not there were lost with the step before.
         let mut slots = slots.ok_or(Failure::Dropped)?;
-        let before = self.under_way.back();
-        let lasts: Vec<Last> = slots.iter().map(|slot| slot.last).collect();
-        let pairs = planned.iter().zip(&lasts);
+        let before = self.in_flight.back();
+        let last_tokens: Vec<Last> = slots.iter().map(|slot| slot.last).collect();
+        let pairs = planned.iter().zip(&last_tokens);
         let mut spans: Vec<Span<'_, M>> = pairs
             .zip(&mut slots)
             .map(|((span, last), slot)| Span {
-                tokens: feed(&span.input, last, before),
+                tokens: token_source(&span.token_source, last, before),
                 path: &slot.path,
                 tail: &mut slot.tail,
-                want: span.want.clone(),
+                output_kind: span.output_kind.clone(),
             })
             .collect();
-        let flight = model.launch(&mut spans).map_err(Failure::Step)?;
+        let step = model.submit(&mut spans).map_err(Failure::Step)?;
         for (index, (planned, mut slot)) in planned.iter().zip(slots).enumerate() {
-            slot.last = match planned.want {
-                Want::Token(_) => Last::UnderWay {
-                    launch: self.launches,
+            slot.last = match planned.output_kind {
+                OutputKind::Token(_) => Last::InFlight {
+                    work_number: self.works_submitted,
                     span: index,
                 },
-                Want::Nothing | Want::Logits => Last::Nothing,
+                OutputKind::Nothing | OutputKind::Logits => Last::Nothing,
             };
             let twin = self.slots.insert(planned.slot, slot);
             assert!(twin.is_none(), "a slot is stepped once");
         }
-        Ok(Some(flight))
+        Ok(Some(step))
     }
 
     fn lose(&mut self, spans: &[PlannedSpan]) {
@@ -508,41 +519,41 @@ impl<M: Model> DeviceSlot<M> {
         Self {
             path,
             tail,
-            drawer: None,
+            sampler: None,
             last: Last::Nothing,
         }
     }
 }
 
 /// Readouts with nothing where a span was left out.
-fn with_left_out(mut readouts: Vec<Readout>, left_out: &[usize]) -> Vec<Readout> {
-    for place in left_out {
-        readouts.insert(*place, Readout::Nothing);
+fn with_skipped(mut span_outputs: Vec<SpanOutput>, skipped: &[usize]) -> Vec<SpanOutput> {
+    for index in skipped {
+        span_outputs.insert(*index, SpanOutput::Nothing);
     }
-    readouts
+    span_outputs
 }
 
 /// What a span is fed: the scheduler's tokens, or what its slot's last span drew, which
 /// may be under way still.
-fn feed<'a, M: Model>(
-    input: &'a Input,
+fn token_source<'a, M: Model>(
+    token_source: &'a PlannedTokens,
     last: &'a Last,
-    before: Option<&'a UnderWay<M>>,
-) -> Feed<'a, M> {
-    match (input, last) {
-        (Input::Known(tokens), _) => Feed::Known(tokens),
-        (Input::Drawn, Last::Token(token)) => Feed::Known(slice::from_ref(token)),
-        (Input::Drawn, Last::UnderWay { launch, span }) => {
-            let before = before.filter(|before| before.launch == *launch);
+    before: Option<&'a InFlight<M>>,
+) -> TokenSource<'a, M> {
+    match (token_source, last) {
+        (PlannedTokens::Known(tokens), _) => TokenSource::Known(tokens),
+        (PlannedTokens::Sampled, Last::Token(token)) => TokenSource::Known(slice::from_ref(token)),
+        (PlannedTokens::Sampled, Last::InFlight { work_number, span }) => {
+            let before = before.filter(|before| before.work_number == *work_number);
             match &before
                 .expect("what is under way is what was launched before")
                 .stage
             {
-                Stage::Drawn(flight, _) => Feed::Drawn(flight, *span),
-                Stage::Launched(_) | Stage::Over(_) => unreachable!("its slots would be lost"),
+                Stage::Sampled(step, _) => TokenSource::Sampled(step, *span),
+                Stage::Submitted(_) | Stage::Finished(_) => unreachable!("its slots would be lost"),
             }
         }
-        (Input::Drawn, Last::Nothing) => panic!("the slot's last span drew nothing"),
+        (PlannedTokens::Sampled, Last::Nothing) => panic!("the slot's last span drew nothing"),
     }
 }
 

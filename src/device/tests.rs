@@ -4,13 +4,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::*;
-use crate::fuse::Fuse;
+use crate::failpoint::Failpoint;
 use motet_core::protocol::{
-    Draw, DrawSpec, DrawerStart, Edit, Failure, Input, PlannedSpan, Readout, Sampling, Want,
+    Edit, Failure, OutputKind, PlannedSpan, PlannedTokens, SamplerStart, Sampling, SamplingSpec,
+    SpanOutput, TokenSampling,
 };
 use motet_core::{CopyId, SegmentId, SlotId, TokenId};
 use motet_model::Segment;
-use motet_model::oracle::{Oracle, OracleConfig, Soloist, StepFault};
+use motet_model::oracle::{Oracle, OracleConfig, ReferenceRun, StepFault};
 use motet_text::grammar::{Grammar, GrammarSource, GrammarVocabulary, MaskPool};
 
 const SLOT: SlotId = SlotId(1);
@@ -19,24 +20,24 @@ const TWIN: SlotId = SlotId(2);
 fn span(slot: SlotId, tokens: &[TokenId]) -> PlannedSpan {
     PlannedSpan {
         slot,
-        input: Input::Known(tokens.to_vec()),
-        want: Want::Logits,
+        token_source: PlannedTokens::Known(tokens.to_vec()),
+        output_kind: OutputKind::Logits,
     }
 }
 
 /// A span that draws a token: after these, or after what it drew last.
-fn drawing(slot: SlotId, tokens: &[TokenId]) -> PlannedSpan {
-    let draw = Draw {
+fn sampled_span(slot: SlotId, tokens: &[TokenId]) -> PlannedSpan {
+    let token_sampling = TokenSampling {
         sampling: Sampling::GREEDY,
         index: 0,
     };
     PlannedSpan {
         slot,
-        input: match tokens {
-            [] => Input::Drawn,
-            tokens => Input::Known(tokens.to_vec()),
+        token_source: match tokens {
+            [] => PlannedTokens::Sampled,
+            tokens => PlannedTokens::Known(tokens.to_vec()),
         },
-        want: Want::Token(draw),
+        output_kind: OutputKind::Token(token_sampling),
     }
 }
 
@@ -52,7 +53,7 @@ fn open(slot: SlotId) -> Edit {
     Edit::Open {
         slot,
         path: vec![],
-        room: 0,
+        expected_tokens: 0,
     }
 }
 
@@ -63,7 +64,7 @@ fn table(oracle: &mut Oracle) -> Table<Oracle> {
     let open = |slot, path| Edit::Open {
         slot,
         path,
-        room: 0,
+        expected_tokens: 0,
     };
     let seal = |segment| Edit::Seal {
         slot: SLOT,
@@ -79,23 +80,23 @@ fn table(oracle: &mut Oracle) -> Table<Oracle> {
             [] => vec![],
             tokens => vec![span(SLOT, tokens)],
         };
-        table.carry_out(oracle, work(edits, spans)).expect("done");
+        table.run_work(oracle, work(edits, spans)).expect("done");
     }
     table
 }
 
 /// Logits after `next`, when these tokens were evaluated and `removed` of them
 /// taken out again.
-fn truth(config: &OracleConfig, tokens: &[TokenId], removed: Range<usize>) -> Readout {
-    let mut soloist = Soloist::new(config);
+fn expected_output(config: &OracleConfig, tokens: &[TokenId], removed: Range<usize>) -> SpanOutput {
+    let mut reference_run = ReferenceRun::new(config);
     for &token in tokens {
-        soloist.evaluate(token);
+        reference_run.evaluate(token);
     }
-    soloist.remove(removed);
-    soloist.evaluate(9);
+    reference_run.remove(removed);
+    reference_run.evaluate(9);
     let mut logits = Vec::new();
-    soloist.push_logits(&mut logits);
-    Readout::Logits(logits)
+    reference_run.push_logits(&mut logits);
+    SpanOutput::Logits(logits)
 }
 
 fn oracle() -> (OracleConfig, Oracle) {
@@ -105,7 +106,7 @@ fn oracle() -> (OracleConfig, Oracle) {
 }
 
 #[test]
-fn merged_segments_are_one_in_every_path() {
+fn merged_segments_are_replaced_in_every_path() {
     let (config, mut oracle) = oracle();
     let mut table = table(&mut oracle);
     assert_eq!(table.held(), (2, 2));
@@ -115,27 +116,27 @@ fn merged_segments_are_one_in_every_path() {
         segment: SegmentId(3),
     };
     let spans = vec![span(SLOT, &[9]), span(TWIN, &[9])];
-    let found = table.carry_out(&mut oracle, work(vec![merge], spans));
+    let outputs = table.run_work(&mut oracle, work(vec![merge], spans));
     let expected = [
-        truth(&config, &[1, 2, 3, 4, 5, 6], 6..6),
-        truth(&config, &[1, 2, 3, 4], 4..4),
+        expected_output(&config, &[1, 2, 3, 4, 5, 6], 6..6),
+        expected_output(&config, &[1, 2, 3, 4], 4..4),
     ];
-    assert_eq!(found.expect("done"), expected);
+    assert_eq!(outputs.expect("done"), expected);
     assert_eq!(table.held(), (1, 2));
     assert_eq!(config.counters.now().segments_alive, 1);
 }
 
 #[test]
-fn a_slot_that_retires_leaves_a_segment() {
+fn slot_sealed_in_place_leaves_a_segment() {
     let (config, mut oracle) = oracle();
     let mut table = table(&mut oracle);
-    let retire = Edit::Retire {
+    let seal_in_place = Edit::SealInPlace {
         slot: SLOT,
         tokens: 1..2,
         segment: SegmentId(3),
     };
-    let found = table.carry_out(&mut oracle, work(vec![retire], vec![]));
-    assert_eq!(found.expect("done"), []);
+    let outputs = table.run_work(&mut oracle, work(vec![seal_in_place], vec![]));
+    assert_eq!(outputs.expect("done"), []);
     assert_eq!(table.held(), (3, 1));
     assert_eq!(table.segments[&SegmentId(3)].tokens(), 1);
     let counted = config.counters.now();
@@ -148,30 +149,30 @@ fn tokens_are_removed_from_one_slot_only() {
     let mut table = table(&mut oracle);
     let remove = Edit::Remove {
         slot: SLOT,
-        kept: 1,
+        retained: 1,
         removed: 3..5,
     };
     let spans = vec![span(SLOT, &[9]), span(TWIN, &[9])];
-    let found = table.carry_out(&mut oracle, work(vec![remove], spans));
+    let outputs = table.run_work(&mut oracle, work(vec![remove], spans));
     let expected = [
-        truth(&config, &[1, 2, 3, 4, 5, 6], 3..5),
-        truth(&config, &[1, 2, 3, 4], 4..4),
+        expected_output(&config, &[1, 2, 3, 4, 5, 6], 3..5),
+        expected_output(&config, &[1, 2, 3, 4], 4..4),
     ];
-    assert_eq!(found.expect("done"), expected);
+    assert_eq!(outputs.expect("done"), expected);
 }
 
 #[test]
-fn an_edit_that_the_model_refuses_resets() {
+fn edit_rejected_by_the_model_resets_the_device() {
     let (_, mut oracle) = oracle();
     let mut table = table(&mut oracle);
     let remove = Edit::Remove {
         slot: SLOT,
-        kept: 2,
+        retained: 2,
         removed: 3..5,
     };
-    let found = table.carry_out(&mut oracle, work(vec![remove], vec![]));
-    let Err(Failure::Reset(message)) = found else {
-        panic!("expected a reset, got {found:?}");
+    let outputs = table.run_work(&mut oracle, work(vec![remove], vec![]));
+    let Err(Failure::Reset(message)) = outputs else {
+        panic!("expected a reset, got {outputs:?}");
     };
     assert!(message.contains("tokens 3..5 of 6"), "{message}");
     assert_eq!(table.held(), (0, 0));
@@ -180,7 +181,7 @@ fn an_edit_that_the_model_refuses_resets() {
 /// The device refuses memory for one edit: what it was to change and to make is lost, and what
 /// would be made of that, and nothing else.
 #[test]
-fn an_edit_without_memory_costs_its_own_slot_and_segments() {
+fn edit_without_memory_loses_only_its_own_slot_and_segments() {
     let third = SlotId(3);
     let seal = |slot, segment| Edit::Seal {
         slot,
@@ -196,26 +197,26 @@ fn an_edit_without_memory_costs_its_own_slot_and_segments() {
     let opens = |slot, path: &[u64]| Edit::Open {
         slot,
         path: path.iter().copied().map(SegmentId).collect(),
-        room: 0,
+        expected_tokens: 0,
     };
     // Edits of which the first is refused; slots and segments that are lost.
-    let table_of: [(Vec<Edit>, &[SlotId], &[u64]); 5] = [
+    let cases: [(Vec<Edit>, &[SlotId], &[u64]); 5] = [
         (vec![opens(third, &[1])], &[third], &[]),
         (vec![seal(SLOT, 3)], &[SLOT], &[3]),
         (vec![split.clone()], &[], &[3, 4]),
         (vec![split, opens(third, &[1, 3])], &[third], &[3, 4]),
         (vec![seal(SLOT, 3), seal(SLOT, 4)], &[SLOT], &[3, 4]),
     ];
-    for (edits, slots, segments) in table_of {
+    for (edits, slots, segments) in cases {
         let (config, mut oracle) = oracle();
         let mut table = table(&mut oracle);
         let before = table.held();
-        config.faults.refuse_memory(1);
+        config.faults.fail_allocations(1);
         let spans = vec![span(SLOT, &[9]), span(TWIN, &[9])];
-        let told = table.carry_out(&mut oracle, work(edits, spans));
-        let told = told.expect("all else is as it was");
-        let twin = truth(&config, &[1, 2, 3, 4], 4..4);
-        assert_eq!(told[1], twin, "others are served");
+        let outputs = table.run_work(&mut oracle, work(edits, spans));
+        let outputs = outputs.expect("all else is as it was");
+        let twin = expected_output(&config, &[1, 2, 3, 4], 4..4);
+        assert_eq!(outputs[1], twin, "others are served");
         let lost = table.take_lost();
         assert_eq!(lost.slots, slots);
         assert_eq!(
@@ -223,11 +224,11 @@ fn an_edit_without_memory_costs_its_own_slot_and_segments() {
             segments.iter().copied().map(SegmentId).collect::<Vec<_>>()
         );
         assert!(lost.reason.contains("the device failed"), "{}", lost.reason);
-        let own = match slots.contains(&SLOT) {
-            true => Readout::Nothing,
-            false => truth(&config, &[1, 2, 3, 4, 5, 6], 6..6),
+        let own_output = match slots.contains(&SLOT) {
+            true => SpanOutput::Nothing,
+            false => expected_output(&config, &[1, 2, 3, 4, 5, 6], 6..6),
         };
-        assert_eq!(told[0], own);
+        assert_eq!(outputs[0], own_output);
         // They are closed and dropped like others, and then nothing is left of them.
         let mut gone: Vec<Edit> = slots
             .iter()
@@ -239,7 +240,7 @@ fn an_edit_without_memory_costs_its_own_slot_and_segments() {
                 .map(|segment| Edit::Drop { segment: *segment }),
         );
         table
-            .carry_out(&mut oracle, work(gone, vec![]))
+            .run_work(&mut oracle, work(gone, vec![]))
             .expect("done");
         assert!(table.absent.slots.is_empty() && table.absent.segments.is_empty());
         assert!(table.take_lost().is_empty());
@@ -248,13 +249,13 @@ fn an_edit_without_memory_costs_its_own_slot_and_segments() {
 }
 
 #[test]
-fn a_device_on_which_edits_fail_again_and_again_is_not_trusted() {
+fn repeated_edit_failures_reset_the_device() {
     let (config, mut oracle) = oracle();
     let mut table = table(&mut oracle);
-    config.faults.refuse_memory(u64::MAX);
+    config.faults.fail_allocations(u64::MAX);
     for number in 0.. {
         let slot = SlotId(10 + number);
-        match table.carry_out(&mut oracle, work(vec![open(slot)], vec![])) {
+        match table.run_work(&mut oracle, work(vec![open(slot)], vec![])) {
             Ok(_) => assert_eq!(table.take_lost().slots, [slot]),
             Err(Failure::Reset(reason)) => {
                 assert_eq!(number, 8);
@@ -270,69 +271,76 @@ fn a_device_on_which_edits_fail_again_and_again_is_not_trusted() {
 
 /// Each token feeds the next step, whether that is launched before or after it landed.
 #[test]
-fn a_slot_is_fed_what_it_drew() {
+fn sampled_token_is_the_next_input_of_its_slot() {
     for early in [true, false] {
         let (config, mut oracle) = oracle();
         let mut table = Table::new();
-        let mut told: [Vec<Readout>; 2] = [vec![], vec![]];
-        let mut tell = |readouts: Vec<Readout>| {
-            let [slot, twin] = <[Readout; 2]>::try_from(readouts).expect("two spans");
-            told[0].push(slot);
-            told[1].push(twin);
+        let mut outputs: [Vec<SpanOutput>; 2] = [vec![], vec![]];
+        let mut check_outputs = |span_outputs: Vec<SpanOutput>| {
+            let [slot, twin] = <[SpanOutput; 2]>::try_from(span_outputs).expect("two spans");
+            outputs[0].push(slot);
+            outputs[1].push(twin);
         };
-        let spans = vec![drawing(SLOT, &[3, 1, 4]), drawing(TWIN, &[1, 5])];
-        table.launch(&mut oracle, work(vec![open(SLOT), open(TWIN)], spans));
-        table.draw(&mut oracle);
+        let spans = vec![sampled_span(SLOT, &[3, 1, 4]), sampled_span(TWIN, &[1, 5])];
+        table.submit(&mut oracle, work(vec![open(SLOT), open(TWIN)], spans));
+        table.sample(&mut oracle);
         for _ in 0..5 {
-            let next = work(vec![], vec![drawing(SLOT, &[]), drawing(TWIN, &[])]);
+            let next = work(
+                vec![],
+                vec![sampled_span(SLOT, &[]), sampled_span(TWIN, &[])],
+            );
             if early {
-                table.launch(&mut oracle, next);
-                tell(table.land(&mut oracle).expect("a step"));
+                table.submit(&mut oracle, next);
+                check_outputs(table.finish(&mut oracle).expect("a step"));
             } else {
-                tell(table.land(&mut oracle).expect("a step"));
-                table.launch(&mut oracle, next);
+                check_outputs(table.finish(&mut oracle).expect("a step"));
+                table.submit(&mut oracle, next);
             }
-            table.draw(&mut oracle);
+            table.sample(&mut oracle);
         }
-        tell(table.land(&mut oracle).expect("a step"));
-        for (told, prompt) in told.iter().zip([&[3, 1, 4][..], &[1, 5]]) {
-            let truth = config.solo(prompt, 6, Sampling::GREEDY);
-            let truth: Vec<Readout> = truth.into_iter().map(Readout::Token).collect();
-            assert_eq!(*told, truth, "early: {early}");
+        check_outputs(table.finish(&mut oracle).expect("a step"));
+        for (outputs, prompt) in outputs.iter().zip([&[3, 1, 4][..], &[1, 5]]) {
+            let expected_output = config.reference_tokens(prompt, 6, Sampling::GREEDY);
+            let expected_output: Vec<SpanOutput> =
+                expected_output.into_iter().map(SpanOutput::Token).collect();
+            assert_eq!(*outputs, expected_output, "early: {early}");
         }
     }
 }
 
-type Answer = Result<Vec<Readout>, Failure>;
+type StepResult = Result<Vec<SpanOutput>, Failure>;
 
 /// Two steps are launched, and the first fails as `fault` says.
-fn fail(fault: StepFault) -> (Vec<Answer>, Table<Oracle>, Oracle) {
+fn run_with_fault(fault: StepFault) -> (Vec<StepResult>, Table<Oracle>, Oracle) {
     let (config, mut oracle) = oracle();
     let mut table = Table::new();
     let third = SlotId(3);
     let edits = vec![open(SLOT), open(TWIN), open(third)];
     table
-        .carry_out(&mut oracle, work(edits, vec![]))
+        .run_work(&mut oracle, work(edits, vec![]))
         .expect("done");
     config.faults.next_steps(1, fault);
-    table.launch(&mut oracle, work(vec![], vec![drawing(SLOT, &[3])]));
-    table.draw(&mut oracle);
+    table.submit(&mut oracle, work(vec![], vec![sampled_span(SLOT, &[3])]));
+    table.sample(&mut oracle);
     let edits = vec![open(SlotId(4))];
-    table.launch(
+    table.submit(
         &mut oracle,
-        work(edits, vec![drawing(SLOT, &[]), drawing(TWIN, &[5])]),
+        work(
+            edits,
+            vec![sampled_span(SLOT, &[]), sampled_span(TWIN, &[5])],
+        ),
     );
-    let mut results = vec![table.land(&mut oracle)];
-    table.draw(&mut oracle);
-    results.push(table.land(&mut oracle));
-    results.push(table.carry_out(&mut oracle, work(vec![], vec![drawing(third, &[7])])));
+    let mut results = vec![table.finish(&mut oracle)];
+    table.sample(&mut oracle);
+    results.push(table.finish(&mut oracle));
+    results.push(table.run_work(&mut oracle, work(vec![], vec![sampled_span(third, &[7])])));
     (results, table, oracle)
 }
 
 #[test]
-fn what_was_launched_on_a_failed_step_is_dropped() {
-    for fault in [StepFault::FailLanding, StepFault::Fail] {
-        let (results, table, _) = fail(fault);
+fn step_submitted_on_a_failed_step_is_dropped() {
+    for fault in [StepFault::FailFinish, StepFault::Fail] {
+        let (results, table, _) = run_with_fault(fault);
         assert!(matches!(results[0], Err(Failure::Step(_))), "{results:?}");
         assert!(matches!(results[1], Err(Failure::Dropped)), "{results:?}");
         assert!(results[2].is_ok(), "others go on: {results:?}");
@@ -343,74 +351,78 @@ fn what_was_launched_on_a_failed_step_is_dropped() {
 
 /// A copy of a slot's tail is asked for while a step with that slot is under way, which lands
 /// as `fault` says. What is handed over before the step has landed, and after.
-fn copied_beside(fault: Option<StepFault>) -> (usize, NextExport<Parcel<Oracle>>) {
+fn copy_out_in_flight(fault: Option<StepFault>) -> (usize, NextExport<DetachedState<Oracle>>) {
     let (config, mut oracle) = oracle();
-    let (prototype, quay) = dock();
-    let mut table = Table::with_dock(prototype.successor());
-    let begins = work(vec![open(SLOT)], vec![drawing(SLOT, &[3, 1, 4])]);
-    table.carry_out(&mut oracle, begins).expect("done");
+    let (prototype, host_end) = transfer_queue();
+    let mut table = Table::with_transfer_queue(prototype.successor());
+    let first_work = work(vec![open(SLOT)], vec![sampled_span(SLOT, &[3, 1, 4])]);
+    table.run_work(&mut oracle, first_work).expect("done");
     if let Some(fault) = fault {
         config.faults.next_steps(1, fault);
     }
-    table.launch(&mut oracle, work(vec![], vec![drawing(SLOT, &[])]));
-    table.draw(&mut oracle);
+    table.submit(&mut oracle, work(vec![], vec![sampled_span(SLOT, &[])]));
+    table.sample(&mut oracle);
     let copy_out = Edit::CopyOut {
         slot: SLOT,
         tokens: 0..3,
         copy: CopyId(1),
     };
-    table.launch(&mut oracle, work(vec![copy_out], vec![]));
-    let early = quay.leaving.len();
-    let landed = table.land(&mut oracle);
-    assert_eq!(landed.is_err(), fault.is_some());
-    let next = quay.leaving.next(Duration::MAX, |_| true);
-    assert!(table.land(&mut oracle).is_ok());
-    assert!(quay.leaving.is_empty(), "it is handed over once");
+    table.submit(&mut oracle, work(vec![copy_out], vec![]));
+    let early = host_end.exports.len();
+    let finished = table.finish(&mut oracle);
+    assert_eq!(finished.is_err(), fault.is_some());
+    let next = host_end.exports.next(Duration::MAX, |_| true);
+    assert!(table.finish(&mut oracle).is_ok());
+    assert!(host_end.exports.is_empty(), "it is handed over once");
     (early, next)
 }
 
 #[test]
-fn a_tails_copy_is_handed_over_when_the_steps_before_it_have_landed() {
-    for fault in [None, Some(StepFault::FailLanding)] {
-        let (early, next) = copied_beside(fault);
+fn tail_copy_is_exported_after_the_steps_before_it_finish() {
+    for fault in [None, Some(StepFault::FailFinish)] {
+        let (early, next) = copy_out_in_flight(fault);
         assert_eq!(early, 0, "the step may still fail");
-        let NextExport::Ready(Leaving { copy, parcel }) = next else {
+        let NextExport::Ready(Export {
+            copy,
+            detached_state,
+        }) = next
+        else {
             panic!("the pager waits for an answer: {next:?}");
         };
         assert_eq!(copy, CopyId(1));
-        assert_eq!(parcel.is_err(), fault.is_some(), "{fault:?}");
+        assert_eq!(detached_state.is_err(), fault.is_some(), "{fault:?}");
     }
 }
 
 #[test]
-fn after_a_reset_nothing_is_carried_out_until_it_was_heard_of() {
-    let (results, mut table, mut oracle) = fail(StepFault::Panic);
+fn work_of_the_old_epoch_is_dropped_after_a_reset() {
+    let (results, mut table, mut oracle) = run_with_fault(StepFault::Panic);
     assert!(matches!(results[0], Err(Failure::Reset(_))), "{results:?}");
     assert!(matches!(results[1], Err(Failure::Dropped)), "{results:?}");
     assert!(matches!(results[2], Err(Failure::Dropped)), "{results:?}");
     assert_eq!(table.held(), (0, 0));
     let fresh = Work {
         epoch: 1,
-        ..work(vec![open(SLOT)], vec![drawing(SLOT, &[3])])
+        ..work(vec![open(SLOT)], vec![sampled_span(SLOT, &[3])])
     };
-    table.carry_out(&mut oracle, fresh).expect("a new start");
+    table.run_work(&mut oracle, fresh).expect("a new start");
 }
 
 /// The step under way lands well; the next could not be launched.
 #[test]
-fn a_launch_that_fails_leaves_the_step_under_way() {
+fn failed_submit_keeps_the_step_in_flight() {
     for (fault, reset) in [(StepFault::Fail, false), (StepFault::Panic, true)] {
         let (config, mut oracle) = oracle();
         let mut table = Table::new();
-        let begin = work(vec![open(SLOT)], vec![drawing(SLOT, &[3])]);
-        table.launch(&mut oracle, begin);
-        table.draw(&mut oracle);
+        let first_work = work(vec![open(SLOT)], vec![sampled_span(SLOT, &[3])]);
+        table.submit(&mut oracle, first_work);
+        table.sample(&mut oracle);
         config.faults.next_steps(1, fault);
-        table.launch(&mut oracle, work(vec![], vec![drawing(SLOT, &[])]));
-        let truth = config.solo(&[3], 1, Sampling::GREEDY);
-        let first = table.land(&mut oracle).expect("it was well");
-        assert_eq!(first, [Readout::Token(truth[0])]);
-        let second = table.land(&mut oracle).expect_err("it failed");
+        table.submit(&mut oracle, work(vec![], vec![sampled_span(SLOT, &[])]));
+        let expected_output = config.reference_tokens(&[3], 1, Sampling::GREEDY);
+        let first = table.finish(&mut oracle).expect("it was well");
+        assert_eq!(first, [SpanOutput::Token(expected_output[0])]);
+        let second = table.finish(&mut oracle).expect_err("it failed");
         assert_eq!(matches!(second, Failure::Reset(_)), reset, "{second:?}");
         assert_eq!(table.held(), (0, 0));
         assert_eq!(config.counters.now().tails_alive, 0);
@@ -419,7 +431,7 @@ fn a_launch_that_fails_leaves_the_step_under_way() {
 
 /// The whole thread: outcomes come in order, and their times add up.
 #[tokio::test]
-async fn two_works_at_once() {
+async fn two_steps_in_flight() {
     let config = OracleConfig {
         cost: motet_model::oracle::StepCost {
             base: Duration::from_millis(20),
@@ -427,20 +439,23 @@ async fn two_works_at_once() {
         },
         ..OracleConfig::default()
     };
-    let truth = config.solo(&[3, 1], 4, Sampling::GREEDY);
+    let expected_output = config.reference_tokens(&[3, 1], 4, Sampling::GREEDY);
     let model = config.clone();
     let build = move || Ok(Oracle::new(model.clone()).expect("a valid configuration"));
-    let started = Device::start(build, Fuse::default(), None).await;
+    let started = Device::start(build, Failpoint::default(), None).await;
     let started = started.expect("a device");
     let (mut device, loader) = (started.device, started.loader);
-    let begun = Instant::now();
-    assert!(device.send(work(vec![open(SLOT)], vec![drawing(SLOT, &[3, 1])])));
-    for (index, truth) in truth.iter().enumerate() {
+    let started_at = Instant::now();
+    assert!(device.send(work(vec![open(SLOT)], vec![sampled_span(SLOT, &[3, 1])])));
+    for (index, expected_output) in expected_output.iter().enumerate() {
         if index < 3 {
-            assert!(device.send(work(vec![], vec![drawing(SLOT, &[])])));
+            assert!(device.send(work(vec![], vec![sampled_span(SLOT, &[])])));
         }
         let outcome = device.outcomes.recv().await.expect("an outcome");
-        assert_eq!(outcome.result.expect("a step"), [Readout::Token(*truth)]);
+        assert_eq!(
+            outcome.result.expect("a step"),
+            [SpanOutput::Token(*expected_output)]
+        );
         assert!(
             outcome.busy >= Duration::from_millis(10),
             "{:?}",
@@ -448,7 +463,7 @@ async fn two_works_at_once() {
         );
         assert_eq!(outcome.gap, Duration::ZERO);
     }
-    assert!(begun.elapsed() >= Duration::from_millis(80));
+    assert!(started_at.elapsed() >= Duration::from_millis(80));
     drop(device);
     loader.gone().await;
     assert_eq!(config.counters.now().tails_alive, 0);
@@ -458,48 +473,51 @@ async fn two_works_at_once() {
 #[test]
 fn a_newer_epoch_drops_everything_first() {
     let (config, mut oracle) = oracle();
-    let truth = config.solo(&[3, 1], 2, Sampling::GREEDY);
+    let expected_output = config.reference_tokens(&[3, 1], 2, Sampling::GREEDY);
     let mut table = Table::new();
-    table.launch(
+    table.submit(
         &mut oracle,
-        work(vec![open(SLOT)], vec![drawing(SLOT, &[3, 1])]),
+        work(vec![open(SLOT)], vec![sampled_span(SLOT, &[3, 1])]),
     );
-    table.draw(&mut oracle);
+    table.sample(&mut oracle);
     // The same slot again: it would be an error to open it twice, were it still there.
-    let mut anew = work(vec![open(TWIN)], vec![drawing(TWIN, &[3, 1, truth[0]])]);
-    anew.epoch = 3;
-    table.launch(&mut oracle, anew);
+    let mut next_epoch = work(
+        vec![open(TWIN)],
+        vec![sampled_span(TWIN, &[3, 1, expected_output[0]])],
+    );
+    next_epoch.epoch = 3;
+    table.submit(&mut oracle, next_epoch);
     assert_eq!(table.held(), (0, 1), "the newcomer's slot only");
-    let late = table.land(&mut oracle).expect("a step");
-    assert_eq!(late, [Readout::Token(truth[0])]);
-    table.draw(&mut oracle);
-    let landed = table.land(&mut oracle).expect("a step");
-    assert_eq!(landed, [Readout::Token(truth[1])]);
-    let old = table.carry_out(&mut oracle, work(vec![open(SLOT)], vec![]));
+    let late = table.finish(&mut oracle).expect("a step");
+    assert_eq!(late, [SpanOutput::Token(expected_output[0])]);
+    table.sample(&mut oracle);
+    let finished = table.finish(&mut oracle).expect("a step");
+    assert_eq!(finished, [SpanOutput::Token(expected_output[1])]);
+    let old = table.run_work(&mut oracle, work(vec![open(SLOT)], vec![]));
     assert!(matches!(old, Err(Failure::Dropped)), "{old:?}");
 }
 
 /// A thread that has died, then one that hangs: each is followed by another.
 #[tokio::test]
-async fn one_thread_follows_another() {
+async fn device_thread_can_be_replaced() {
     let config = OracleConfig::default();
-    let truth = config.solo(&[3, 1], 1, Sampling::GREEDY);
+    let expected_output = config.reference_tokens(&[3, 1], 1, Sampling::GREEDY);
     let model = config.clone();
     let build = move || Ok(Oracle::new(model.clone()).expect("a valid configuration"));
-    let fuse = Fuse::default();
-    let started = Device::start(build, fuse.clone(), None).await;
+    let failpoint = Failpoint::default();
+    let started = Device::start(build, failpoint.clone(), None).await;
     let started = started.expect("a device");
     let (mut device, loader) = (started.device, started.loader);
-    let first = || work(vec![open(SLOT)], vec![drawing(SLOT, &[3, 1])]);
-    fuse.light(1);
+    let first = || work(vec![open(SLOT)], vec![sampled_span(SLOT, &[3, 1])]);
+    failpoint.arm(1);
     assert!(device.send(first()));
     assert!(device.outcomes.recv().await.is_none(), "it has died");
     loader.gone().await;
 
     let mut loading = Some(loader.load());
     let mut device = loader.loaded(&mut loading).await.expect("another");
-    let hang = Duration::from_millis(50);
-    config.faults.next_steps(1, StepFault::Hang(hang));
+    let stall = Duration::from_millis(50);
+    config.faults.next_steps(1, StepFault::Stall(stall));
     assert!(device.send(first()));
     assert!(device.outcomes.try_recv().is_err(), "it hangs");
     drop(device);
@@ -507,44 +525,47 @@ async fn one_thread_follows_another() {
     device = loader.loaded(&mut loading).await.expect("a third");
     assert!(device.send(first()));
     let outcome = device.outcomes.recv().await.expect("an outcome");
-    assert_eq!(outcome.result.expect("a step"), [Readout::Token(truth[0])]);
+    assert_eq!(
+        outcome.result.expect("a step"),
+        [SpanOutput::Token(expected_output[0])]
+    );
     drop(device);
     loader.gone().await;
 }
 
 /// What two slots draw in four steps, two at a time; `spec` is the first one's.
-fn drawn_with(spec: DrawSpec) -> (OracleConfig, Vec<[Readout; 2]>) {
+fn run_with_sampler(spec: SamplingSpec) -> (OracleConfig, Vec<[SpanOutput; 2]>) {
     let (config, mut oracle) = oracle();
     let mut table = Table::new();
     let mut first = work(
         vec![open(SLOT), open(TWIN)],
-        vec![drawing(SLOT, &[3, 1]), drawing(TWIN, &[4])],
+        vec![sampled_span(SLOT, &[3, 1]), sampled_span(TWIN, &[4])],
     );
-    first.drawers.push(DrawerStart {
+    first.sampler_starts.push(SamplerStart {
         slot: SLOT,
         spec: Arc::new(spec),
         sampling: Sampling::GREEDY,
         prompt: Arc::new([3, 1]),
         output: vec![],
     });
-    table.launch(&mut oracle, first);
-    table.draw(&mut oracle);
-    let mut drawn = Vec::new();
-    for left in (0..4).rev() {
-        if left > 0 {
-            let spans = vec![drawing(SLOT, &[]), drawing(TWIN, &[])];
-            table.launch(&mut oracle, work(vec![], spans));
+    table.submit(&mut oracle, first);
+    table.sample(&mut oracle);
+    let mut outputs = Vec::new();
+    for steps_left in (0..4).rev() {
+        if steps_left > 0 {
+            let spans = vec![sampled_span(SLOT, &[]), sampled_span(TWIN, &[])];
+            table.submit(&mut oracle, work(vec![], spans));
         }
-        let readouts = table.land(&mut oracle).expect("a step");
-        drawn.push(readouts.try_into().expect("two spans"));
-        table.draw(&mut oracle);
+        let span_outputs = table.finish(&mut oracle).expect("a step");
+        outputs.push(span_outputs.try_into().expect("two spans"));
+        table.sample(&mut oracle);
     }
-    (config, drawn)
+    (config, outputs)
 }
 
 /// A grammar that is over after two tokens, with no token to end on.
 #[test]
-fn a_drawer_that_fails_fails_its_own_span_only() {
+fn failed_sampler_fails_only_its_span() {
     let mut tokens = vec![Vec::new(); 1_000];
     tokens[1] = b"a".to_vec();
     tokens[2] = b"b".to_vec();
@@ -552,34 +573,34 @@ fn a_drawer_that_fails_fails_its_own_span_only() {
     let pool = MaskPool::start(1).expect("a thread");
     let source = GrammarSource::Regex("ab".into());
     let grammar = Grammar::compile(&source, &vocabulary, &pool).expect("it compiles");
-    let (config, drawn) = drawn_with(DrawSpec {
+    let (config, outputs) = run_with_sampler(SamplingSpec {
         grammar: Some(Arc::new(grammar)),
-        ..DrawSpec::default()
+        ..SamplingSpec::default()
     });
-    let truth = config.solo(&[4], 4, Sampling::GREEDY);
-    for (step, [slot, twin]) in drawn.into_iter().enumerate() {
-        assert_eq!(twin, Readout::Token(truth[step]));
+    let expected_output = config.reference_tokens(&[4], 4, Sampling::GREEDY);
+    for (step, [slot, twin]) in outputs.into_iter().enumerate() {
+        assert_eq!(twin, SpanOutput::Token(expected_output[step]));
         match step {
-            0 | 1 => assert_eq!(slot, Readout::Token(step as TokenId + 1)),
-            _ => assert!(matches!(slot, Readout::Failed(_)), "{slot:?}"),
+            0 | 1 => assert_eq!(slot, SpanOutput::Token(step as TokenId + 1)),
+            _ => assert!(matches!(slot, SpanOutput::Failed(_)), "{slot:?}"),
         }
     }
 }
 
 #[test]
-fn a_drawer_follows_its_slot_through_steps_under_way() {
-    let (config, plain) = drawn_with(DrawSpec::default());
-    let (_, scored) = drawn_with(DrawSpec {
+fn sampler_follows_its_slot_through_steps_in_flight() {
+    let (config, plain) = run_with_sampler(SamplingSpec::default());
+    let (_, scored) = run_with_sampler(SamplingSpec {
         logprobs: Some(2),
-        ..DrawSpec::default()
+        ..SamplingSpec::default()
     });
-    let truth = config.solo(&[3, 1], 4, Sampling::GREEDY);
-    for (step, token) in truth.into_iter().enumerate() {
-        assert_eq!(plain[step][0], Readout::Token(token));
-        let Readout::Scored(found, logprobs) = &scored[step][0] else {
+    let expected_output = config.reference_tokens(&[3, 1], 4, Sampling::GREEDY);
+    for (step, token) in expected_output.into_iter().enumerate() {
+        assert_eq!(plain[step][0], SpanOutput::Token(token));
+        let SpanOutput::Scored(outputs, logprobs) = &scored[step][0] else {
             panic!("no probabilities but {:?}", scored[step][0]);
         };
-        assert_eq!((*found, logprobs.top[0].0), (token, token));
+        assert_eq!((*outputs, logprobs.top[0].0), (token, token));
         assert_eq!(logprobs.top.len(), 2);
     }
 }

@@ -2,11 +2,11 @@
 //!
 //! | state of a piece of work | who holds it | its caller leaves |
 //! |---|---|---|
-//! | waits | [`Turns`] | it is taken out and costs nothing |
+//! | waits | [`FairQueue`] | it is taken out and costs nothing |
 //! | runs | a worker, and with it one of `threads` | it runs to its end; no other takes its thread |
 //! | is done | the channel to its caller | it is dropped |
 //!
-//! [`Turns`] says what runs next and what is refused; it knows no thread and no clock.
+//! [`FairQueue`] says what runs next and what is refused; it knows no thread and no clock.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,7 +21,7 @@ use motet_core::UserId;
 
 /// How much may wait.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TurnLimits {
+pub(crate) struct WorkLimits {
     /// Pieces of work.
     pub(crate) count_max: usize,
     /// Their bytes together. One that is larger waits when it waits alone.
@@ -33,14 +33,14 @@ pub(crate) struct TurnLimits {
 /// A user may have as much waiting as there is room left for others. One user alone takes
 /// half of the room, two take a third each, and there always is some for one more.
 #[derive(Debug)]
-pub(crate) struct Turns<T> {
-    limits: TurnLimits,
+pub(crate) struct FairQueue<T> {
+    limits: WorkLimits,
     /// Users of whom something waits; whose turn is next comes first.
     order: VecDeque<UserId>,
     users: FxHashMap<UserId, UserQueue<T>>,
     count: usize,
     bytes: usize,
-    numbered: u64,
+    last_number: u64,
 }
 
 #[derive(Debug)]
@@ -56,15 +56,15 @@ struct Waiting<T> {
     work: T,
 }
 
-impl<T> Turns<T> {
-    pub(crate) fn new(limits: TurnLimits) -> Self {
+impl<T> FairQueue<T> {
+    pub(crate) fn new(limits: WorkLimits) -> Self {
         Self {
             limits,
             order: VecDeque::new(),
             users: FxHashMap::default(),
             count: 0,
             bytes: 0,
-            numbered: 0,
+            last_number: 0,
         }
     }
 
@@ -76,12 +76,12 @@ impl<T> Turns<T> {
             .map_or((0, 0), |queue| (queue.waiting.len(), queue.bytes));
         let free = self.limits.count_max.saturating_sub(self.count);
         let free_bytes = self.limits.bytes_max.saturating_sub(self.bytes);
-        let has_room = own < free && own_bytes.saturating_add(bytes) <= free_bytes;
-        if !has_room && self.count > 0 {
+        let fits = own < free && own_bytes.saturating_add(bytes) <= free_bytes;
+        if !fits && self.count > 0 {
             return None;
         }
-        self.numbered += 1;
-        let number = self.numbered;
+        self.last_number += 1;
+        let number = self.last_number;
         let queue = self.users.entry(user).or_insert_with(|| {
             self.order.push_back(user);
             UserQueue {
@@ -115,8 +115,8 @@ impl<T> Turns<T> {
     pub(crate) fn remove(&mut self, user: UserId, number: u64) -> Option<T> {
         let queue = self.users.get(&user)?;
         let mut waiting = queue.waiting.iter();
-        let place = waiting.position(|waiting| waiting.number == number)?;
-        self.take(user, place)
+        let index = waiting.position(|waiting| waiting.number == number)?;
+        self.take(user, index)
     }
 
     /// What waits.
@@ -124,9 +124,9 @@ impl<T> Turns<T> {
         self.count
     }
 
-    fn take(&mut self, user: UserId, place: usize) -> Option<T> {
+    fn take(&mut self, user: UserId, index: usize) -> Option<T> {
         let queue = self.users.get_mut(&user)?;
-        let taken = queue.waiting.remove(place)?;
+        let taken = queue.waiting.remove(index)?;
         queue.bytes -= taken.bytes;
         self.count -= 1;
         self.bytes -= taken.bytes;
@@ -150,7 +150,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    turns: Turns<Work>,
+    fair_queue: FairQueue<Work>,
     /// Threads that work now.
     working: usize,
     /// How long work took lately, in the mean.
@@ -161,7 +161,7 @@ struct Work(Box<dyn FnOnce() + Send>);
 
 /// Why work was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Undone {
+pub(crate) enum BlockingError {
     /// As much waits as may, of all users or of this one.
     Full {
         /// How long until about one more may wait; none while nothing is known.
@@ -173,11 +173,11 @@ pub(crate) enum Undone {
 
 impl Blocking {
     /// Needs a tokio runtime when it is used, not now. At least one thread.
-    pub(crate) fn new(threads: usize, limits: TurnLimits) -> Self {
+    pub(crate) fn new(threads: usize, limits: WorkLimits) -> Self {
         Self(Arc::new(Shared {
             threads,
             state: Mutex::new(State {
-                turns: Turns::new(limits),
+                fair_queue: FairQueue::new(limits),
                 working: 0,
                 mean: None,
             }),
@@ -188,7 +188,7 @@ impl Blocking {
     ///
     /// # Errors
     ///
-    /// [`Undone`].
+    /// [`BlockingError`].
     ///
     /// # Cancel safety
     ///
@@ -199,29 +199,34 @@ impl Blocking {
         user: UserId,
         bytes: usize,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Undone> {
+    ) -> Result<T, BlockingError> {
         let (sender, done) = oneshot::channel();
         // A caller who has left does not hear what came of it.
         let work = Work(Box::new(move || drop(sender.send(work()))));
-        let _place = self.push(user, bytes, work)?;
-        done.await.map_err(|_| Undone::Panicked)
+        let _queued_work = self.push(user, bytes, work)?;
+        done.await.map_err(|_| BlockingError::Panicked)
     }
 
-    fn push(&self, user: UserId, bytes: usize, work: Work) -> Result<Place, Undone> {
+    fn push(
+        &self,
+        user: UserId,
+        bytes: usize,
+        work: Work,
+    ) -> Result<QueuedWorkGuard, BlockingError> {
         let mut state = self.0.lock();
-        let Some(number) = state.turns.push(user, bytes, work) else {
-            let ahead = state.turns.len().div_ceil(self.0.threads) as u32;
+        let Some(number) = state.fair_queue.push(user, bytes, work) else {
+            let ahead = state.fair_queue.len().div_ceil(self.0.threads) as u32;
             let retry_after = state.mean.map(|mean| mean.saturating_mul(ahead));
-            return Err(Undone::Full { retry_after });
+            return Err(BlockingError::Full { retry_after });
         };
-        let is_short = state.working < self.0.threads;
-        state.working += usize::from(is_short);
+        let needs_worker = state.working < self.0.threads;
+        state.working += usize::from(needs_worker);
         drop(state);
-        if is_short {
+        if needs_worker {
             let worker = Worker::new(&self.0);
             tokio::task::spawn_blocking(move || worker.work());
         }
-        Ok(Place {
+        Ok(QueuedWorkGuard {
             shared: Arc::clone(&self.0),
             user,
             number,
@@ -230,7 +235,7 @@ impl Blocking {
 
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
-        self.0.lock().turns.len()
+        self.0.lock().fair_queue.len()
     }
 }
 
@@ -273,7 +278,7 @@ impl Worker {
     /// is pushed then has a thread of its own.
     fn next(&mut self) -> Option<Work> {
         let mut state = self.shared.lock();
-        let next = state.turns.next();
+        let next = state.fair_queue.next();
         if next.is_none() && self.is_counted {
             state.working -= 1;
             self.is_counted = false;
@@ -292,15 +297,15 @@ impl Drop for Worker {
 
 /// The place of work that waits, or waited.
 #[derive(Debug)]
-struct Place {
+struct QueuedWorkGuard {
     shared: Arc<Shared>,
     user: UserId,
     number: u64,
 }
 
-impl Drop for Place {
+impl Drop for QueuedWorkGuard {
     fn drop(&mut self) {
-        let removed = self.shared.lock().turns.remove(self.user, self.number);
+        let removed = self.shared.lock().fair_queue.remove(self.user, self.number);
         // What it holds is freed without the lock.
         drop(removed);
     }

@@ -32,18 +32,18 @@ pub struct DeviceBudget {
 
 /// What was settled when the model was first loaded. Clones share it.
 #[derive(Clone, Default)]
-pub(super) struct Settled(Arc<Mutex<Option<Result<DeviceBudget, StartError>>>>);
+pub(super) struct BudgetCell(Arc<Mutex<Option<Result<DeviceBudget, StartError>>>>);
 
-impl Settled {
+impl BudgetCell {
     /// The model, unless the settings cannot work with it. Only the first is asked: those
     /// that are loaded after it are the same.
-    pub(super) fn settle<M: Model>(
+    pub(super) fn determine<M: Model>(
         &self,
         mut model: M,
         config: &EngineConfig,
     ) -> Result<M, ModelError> {
-        let mut settled = self.lock();
-        match settled.get_or_insert_with(|| settle(&mut model, config)) {
+        let mut budget_cell = self.lock();
+        match budget_cell.get_or_insert_with(|| determine(&mut model, config)) {
             Ok(_) => Ok(model),
             Err(error) => Err(ModelError::Device(error.to_string())),
         }
@@ -51,9 +51,9 @@ impl Settled {
 
     /// The budget; none where no model was loaded.
     pub(super) fn budget(&self) -> Result<Option<DeviceBudget>, StartError> {
-        let mut settled = self.lock();
-        let budget = settled.take().transpose()?;
-        *settled = budget.map(Ok);
+        let mut budget_cell = self.lock();
+        let budget = budget_cell.take().transpose()?;
+        *budget_cell = budget.map(Ok);
         Ok(budget)
     }
 
@@ -65,7 +65,7 @@ impl Settled {
 
 /// Judges the settings by the model that was loaded, chooses the budget where it is to be
 /// chosen, and has the model show that the worst case fits.
-fn settle<M: Model>(model: &mut M, config: &EngineConfig) -> Result<DeviceBudget, StartError> {
+fn determine<M: Model>(model: &mut M, config: &EngineConfig) -> Result<DeviceBudget, StartError> {
     config.validate_for(model.spec())?;
     let worst = config.worst_case(model.spec());
     let left = model.memory_left();
@@ -73,8 +73,8 @@ fn settle<M: Model>(model: &mut M, config: &EngineConfig) -> Result<DeviceBudget
     let set = config.cache.device_bytes_max;
     let (bytes, chosen_from) = match (set, left) {
         (0, Some(left)) => {
-            let part = chosen_part(left, config.pager.host_bytes_max);
-            (part.max(worst.bytes()), Some(left.bytes))
+            let bytes = chosen_bytes(left, config.pager.host_bytes_max);
+            (bytes.max(worst.bytes()), Some(left.bytes))
         }
         (0, None) => (CacheConfig::DEVICE_BYTES.max(worst.bytes()), None),
         (set, _) => (set, None),
@@ -89,12 +89,12 @@ fn settle<M: Model>(model: &mut M, config: &EngineConfig) -> Result<DeviceBudget
 
 /// Half of what the host has left beside the pager's copies, since other programs live there
 /// too; nine tenths of what a device of its own has left.
-fn chosen_part(left: MemoryLeft, host_bytes_max: usize) -> usize {
-    let part = match left.is_host {
+fn chosen_bytes(left: MemoryLeft, host_bytes_max: usize) -> usize {
+    let bytes = match left.is_host {
         true => left.bytes.saturating_sub(host_bytes_max) / 2,
         false => left.bytes / 10 * 9,
     };
-    part / GRAIN_BYTES * GRAIN_BYTES
+    bytes / GRAIN_BYTES * GRAIN_BYTES
 }
 
 /// Fails unless the device has the memory of the worst case, in its own words where it
@@ -105,21 +105,21 @@ fn prove(
     try_memory: impl FnOnce(usize) -> Result<usize, ModelError>,
 ) -> Result<(), StartError> {
     let needed = worst.bytes();
-    let short = |available_bytes, why: String| StartError::DeviceMemory {
+    let out_of_memory = |available_bytes, why: String| StartError::DeviceMemory {
         needed_bytes: needed,
         available_bytes,
         worst,
         why,
     };
     if let Some(left) = left.filter(|left| left.bytes < needed) {
-        return Err(short(left.bytes, "it says so itself".into()));
+        return Err(out_of_memory(left.bytes, "it says so itself".into()));
     }
-    let told = left.map_or(0, |left| left.bytes);
+    let reported = left.map_or(0, |left| left.bytes);
     match catch_unwind(AssertUnwindSafe(|| try_memory(needed))) {
         Ok(Ok(found)) if found >= needed => Ok(()),
-        Ok(Ok(found)) => Err(short(found, "it gave no more".into())),
-        Ok(Err(error)) => Err(short(told, error.to_string())),
-        Err(panic) => Err(short(told, panic_text(&*panic).into())),
+        Ok(Ok(found)) => Err(out_of_memory(found, "it gave no more".into())),
+        Ok(Err(error)) => Err(out_of_memory(reported, error.to_string())),
+        Err(panic) => Err(out_of_memory(reported, panic_text(&*panic).into())),
     }
 }
 
@@ -159,20 +159,20 @@ mod tests {
             is_host: true,
         });
         prove(WORST, left, try_memory).map_err(|error| {
-            let told = error.to_string();
+            let reported = error.to_string();
             match error {
                 StartError::DeviceMemory {
                     needed_bytes,
                     available_bytes,
                     ..
-                } => (needed_bytes, available_bytes, told),
+                } => (needed_bytes, available_bytes, reported),
                 other => panic!("{other}"),
             }
         })
     }
 
     #[test]
-    fn a_device_that_has_the_memory_is_taken() {
+    fn device_with_enough_memory_is_accepted() {
         for left in [None, Some(1000)] {
             let mut asked = 0;
             let try_memory = |bytes| {
@@ -185,13 +185,16 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_too_small_is_told_with_both_numbers() {
+    fn too_small_device_is_reported_with_both_numbers() {
         let check = |result: Result<(), (usize, usize, String)>, available, why: &str| {
-            let (needed, found, told) = result.expect_err("it is too small");
+            let (needed, found, reported) = result.expect_err("it is too small");
             assert_eq!((needed, found), (1000, available));
             let numbers = [1000, available, 100, 900].map(|number| number.to_string());
-            assert!(numbers.iter().all(|number| told.contains(number)), "{told}");
-            assert!(told.contains(why), "{told}");
+            assert!(
+                numbers.iter().all(|number| reported.contains(number)),
+                "{reported}"
+            );
+            assert!(reported.contains(why), "{reported}");
         };
         let untried = |_| panic!("there is no need to try");
         check(proven(Some(999), untried), 999, "says so itself");
@@ -203,10 +206,10 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_is_a_part_of_what_is_left() {
+    fn budget_is_a_part_of_the_free_memory() {
         let check = |bytes, is_host, host_bytes_max, expected| {
             let left = MemoryLeft { bytes, is_host };
-            assert_eq!(chosen_part(left, host_bytes_max), expected);
+            assert_eq!(chosen_bytes(left, host_bytes_max), expected);
         };
         let gib = 1 << 30;
         check(8 * gib, true, 0, 4 * gib);

@@ -11,20 +11,20 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::Instant;
 
-use super::blocking::{Blocking, TurnLimits};
-use super::budget::{DeviceBudget, Settled};
-use super::draws::Grammars;
-use super::pages::PagerParts;
-use super::{Engine, Later};
+use super::blocking::{Blocking, WorkLimits};
+use super::budget::{BudgetCell, DeviceBudget};
+use super::sampling_setup::Grammars;
+use super::start_pager::PagerParts;
+use super::{BoxedFuture, Engine};
 use crate::actors::breakdown::Breakdown;
 use crate::actors::cache::{CacheActor, CacheArgs};
-use crate::actors::scheduler::{ASKED_MAX, MAILBOX_MAX, Scheduler, SchedulerArgs};
+use crate::actors::scheduler::{MAILBOX_MAX, PENDING_ANSWERS_MAX, Scheduler, SchedulerArgs};
 use crate::device::{Device, Loader};
 use crate::error::StartError;
-use crate::fuse::{Fuse, Fuses};
+use crate::failpoint::{Failpoint, Failpoints};
+use crate::monitor::{Budgets, SnapshotTask};
 use crate::simulation::Simulation;
 use crate::telemetry::Telemetry;
-use crate::watch::{Budgets, Tower};
 use motet_core::cache::CacheCore;
 use motet_core::config::{EngineConfig, TextConfig};
 use motet_core::protocol::{ModelError, ModelSpec};
@@ -38,7 +38,7 @@ use motet_text::TextCodec;
 /// News of the pager that may wait for the cache; more wait in its shell.
 const PAGED_MAX: usize = 256;
 /// Callers who may ask the cache something at once.
-const UPKEEP_MAX: usize = 64;
+const CACHE_COMMANDS_MAX: usize = 64;
 
 /// Sets an engine up. Made by [`Engine::builder`].
 pub struct EngineBuilder {
@@ -47,13 +47,14 @@ pub struct EngineBuilder {
     text: Option<TextCodec>,
     config: EngineConfig,
     simulation: Option<Simulation>,
-    fuses: Fuses,
-    keeps_books: bool,
+    failpoints: Failpoints,
+    has_recovery: bool,
 }
 
 /// The part of a start that depends on the model's type. All else is compiled once, here,
 /// and not in each crate that starts an engine.
-type Prepare = Box<dyn FnOnce(Conditions) -> Later<'static, Result<Prepared, StartError>> + Send>;
+type Prepare =
+    Box<dyn FnOnce(Conditions) -> BoxedFuture<'static, Result<Prepared, StartError>> + Send>;
 /// Makes the model. The device thread is compiled once for each type of model, not for each
 /// closure.
 type Build<M> = Box<dyn Fn() -> Result<M, ModelError> + Send + Sync>;
@@ -61,7 +62,7 @@ type Build<M> = Box<dyn Fn() -> Result<M, ModelError> + Send + Sync>;
 /// What a device and a pager are made under.
 struct Conditions {
     config: EngineConfig,
-    fuse: Fuse,
+    failpoint: Failpoint,
     simulation: Option<Simulation>,
 }
 
@@ -80,23 +81,23 @@ async fn prepare<M: Model>(
 ) -> Result<Prepared, StartError> {
     let Conditions {
         config,
-        fuse,
+        failpoint,
         simulation,
     } = conditions;
     // The first model that is loaded is the one that is asked; those after it are the same.
-    let settled = Settled::default();
+    let budget_cell = BudgetCell::default();
     let build = {
-        let (settled, config) = (settled.clone(), config.clone());
-        move || settled.settle(build()?, &config)
+        let (budget_cell, config) = (budget_cell.clone(), config.clone());
+        move || budget_cell.determine(build()?, &config)
     };
-    let started = Device::start(build, fuse, simulation.clone()).await;
-    let budget = settled.budget()?;
+    let started = Device::start(build, failpoint, simulation.clone()).await;
+    let budget = budget_cell.budget()?;
     let started = started?;
     let pager = PagerParts::new::<M>(
         &started.spec,
         &config.pager,
         started.packer,
-        started.quay,
+        started.host_end,
         // The work that it follows may take as long, and it as long again.
         config.scheduler.device_timeout.saturating_mul(2),
         simulation.as_ref(),
@@ -124,8 +125,8 @@ impl EngineBuilder {
             text: None,
             config: EngineConfig::default(),
             simulation: None,
-            fuses: Fuses::default(),
-            keeps_books: true,
+            failpoints: Failpoints::default(),
+            has_recovery: true,
         }
     }
 
@@ -162,8 +163,8 @@ impl EngineBuilder {
     /// Lets a test make the actors and the device threads panic.
     #[doc(hidden)]
     #[must_use]
-    pub fn fuses(mut self, fuses: Fuses) -> Self {
-        self.fuses = fuses;
+    pub fn failpoints(mut self, failpoints: Failpoints) -> Self {
+        self.failpoints = failpoints;
         self
     }
 
@@ -171,8 +172,8 @@ impl EngineBuilder {
     /// measuring what that costs.
     #[doc(hidden)]
     #[must_use]
-    pub fn without_book_keeping(mut self) -> Self {
-        self.keeps_books = false;
+    pub fn without_recovery(mut self) -> Self {
+        self.has_recovery = false;
         self
     }
 
@@ -188,10 +189,10 @@ impl EngineBuilder {
     ///
     /// Dropping the future gives everything up once the model is loaded.
     pub async fn start(self) -> Result<Engine, StartError> {
-        self.start_later().await
+        self.start_boxed().await
     }
 
-    fn start_later(self) -> Later<'static, Result<Engine, StartError>> {
+    fn start_boxed(self) -> BoxedFuture<'static, Result<Engine, StartError>> {
         Box::pin(self.start_actors())
     }
 
@@ -203,7 +204,7 @@ impl EngineBuilder {
         }
         let conditions = Conditions {
             config: self.config.clone(),
-            fuse: self.fuses.device,
+            failpoint: self.failpoints.device,
             simulation: self.simulation.clone(),
         };
         let Prepared {
@@ -226,9 +227,9 @@ impl EngineBuilder {
         );
         let telemetry = Arc::new(Telemetry::new());
         let heartbeat = Heartbeat::new();
-        let doorbell = Arc::new(Notify::new());
-        let born = Instant::now();
-        let (answer_sender, answers) = mpsc::channel(ASKED_MAX);
+        let wakeup = Arc::new(Notify::new());
+        let started_at = Instant::now();
+        let (answer_sender, answers) = mpsc::channel(PENDING_ANSWERS_MAX);
         let mut core = CacheCore::new(spec.clone(), config.cache.clone());
         if let Some(pager) = &pager {
             core = core.with_pager(&config.pager, pager.found());
@@ -239,18 +240,19 @@ impl EngineBuilder {
                 answers: answer_sender,
                 simulation: self.simulation.clone(),
                 breaker: Breaker::new(config.recovery.clone()),
-                fuse: self.fuses.cache,
-                keeps_books: self.keeps_books,
+                failpoint: self.failpoints.cache,
+                has_recovery: self.has_recovery,
             },
             // Never full: what is asked, those who look, and kameo's own signals.
-            mailbox::bounded(ASKED_MAX + UPKEEP_MAX + PAGED_MAX + 16),
+            mailbox::bounded(PENDING_ANSWERS_MAX + CACHE_COMMANDS_MAX + PAGED_MAX + 16),
         );
         let weak_cache = cache.downgrade();
         let (pager, pager_gone) = match pager {
             Some(pager) => {
-                let fuse = self.fuses.pager;
+                let failpoint = self.failpoints.pager;
                 let recovery = &config.recovery;
-                let attached = pager.attach(&cache, weak_cache.clone(), &telemetry, recovery, fuse);
+                let attached =
+                    pager.attach(&cache, weak_cache.clone(), &telemetry, recovery, failpoint);
                 let (pager, gone) = attached.await;
                 (Some(pager), Some(gone))
             }
@@ -265,8 +267,8 @@ impl EngineBuilder {
                 loader: loader.clone(),
                 breaker: Breaker::new(config.recovery.clone()),
                 breakdown: breakdown.clone(),
-                fuse: self.fuses.scheduler,
-                keeps_books: self.keeps_books,
+                failpoint: self.failpoints.scheduler,
+                has_recovery: self.has_recovery,
                 backup_tokens: match pager {
                     Some(_) => config.pager.backup_tokens,
                     None => 0,
@@ -275,9 +277,9 @@ impl EngineBuilder {
                 answers,
                 telemetry: Arc::clone(&telemetry),
                 heartbeat: heartbeat.clone(),
-                doorbell: doorbell.clone(),
+                wakeup: wakeup.clone(),
                 simulation: self.simulation.clone(),
-                born,
+                started_at,
             },
             mailbox::bounded(Simulation::mailbox_max(
                 self.simulation.as_ref(),
@@ -293,42 +295,42 @@ impl EngineBuilder {
             None => admission,
             Some(limits) => admission.with_user_limits(limits),
         };
-        let upkeep_turns = Arc::new(Semaphore::new(UPKEEP_MAX));
-        let tower = Tower {
+        let cache_command_permits = Arc::new(Semaphore::new(CACHE_COMMANDS_MAX));
+        let snapshot_task = SnapshotTask {
             scheduler: scheduler.downgrade(),
             cache: weak_cache.clone(),
             pager,
             telemetry: Arc::clone(&telemetry),
-            turns: Arc::clone(&upkeep_turns),
+            permits: Arc::clone(&cache_command_permits),
             budgets: Budgets {
                 device_bytes: config.cache.device_bytes_max,
                 host_bytes: config.pager.host_bytes_max,
                 disk_bytes: config.pager.disk.as_ref().map_or(0, |disk| disk.bytes_max),
             },
-            born,
+            started_at,
         };
         Ok(Engine {
             scheduler,
             cache: weak_cache,
             admission,
-            left: Arc::new(Notify::new()),
+            guard_released: Arc::new(Notify::new()),
             telemetry,
             heartbeat,
-            doorbell,
-            born,
+            wakeup,
+            started_at,
             text: self.text,
-            blocking: Blocking::new(config.text.threads, text_turns(&config.text)),
+            blocking: Blocking::new(config.text.threads, text_limits(&config.text)),
             grammars: Arc::new(Grammars::new(config.grammar.clone())),
             spec,
             budget,
             config,
             sequences_made: AtomicUsize::new(0),
             pins_made: AtomicUsize::new(0),
-            upkeep_turns,
+            cache_command_permits,
             loader,
             breakdown,
             pager_gone,
-            watching: tower.man(),
+            snapshots: snapshot_task.spawn(),
         })
     }
 }
@@ -356,8 +358,8 @@ fn check_runtime() -> Result<(), StartError> {
     }
 }
 
-fn text_turns(config: &TextConfig) -> TurnLimits {
-    TurnLimits {
+fn text_limits(config: &TextConfig) -> WorkLimits {
+    WorkLimits {
         count_max: config.queue_max,
         bytes_max: config.queue_bytes_max,
     }

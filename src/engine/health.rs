@@ -80,11 +80,11 @@ impl Engine {
         let is_idle = match self.heartbeat.pulse() {
             Pulse::Gone => return HealthState::Dead,
             Pulse::Recovering { since } => {
-                let since = self.born + since;
+                let since = self.started_at + since;
                 return HealthState::Recovering { since };
             }
             Pulse::Working { since } => {
-                let since = self.born + since;
+                let since = self.started_at + since;
                 if since.elapsed() > timeout {
                     return HealthState::Recovering { since };
                 }

@@ -3,30 +3,30 @@
 //! | file | what happens there |
 //! |---|---|
 //! | `builder.rs` | the house is started |
-//! | `admit.rs` | a request becomes tokens that fit, or a typed refusal |
-//! | `spell.rs` | its prompt becomes tokens, beside the actors where it is long |
+//! | `admission.rs` | a request becomes tokens that fit, or a typed refusal |
+//! | `tokenize_prompt.rs` | its prompt becomes tokens, beside the actors where it is long |
 //! | `blocking.rs` | threads for what takes long, users in turn |
-//! | `draws.rs` | what its draws want, and its grammar compiled |
-//! | `newcomer.rs` | its place in the house, its sequence, the way to its caller |
-//! | `many.rs` | several outputs of one request |
+//! | `sampling_setup.rs` | what its draws want, and its grammar compiled |
+//! | `sequence_setup.rs` | its place in the house, its sequence, the way to its caller |
+//! | `multi_output.rs` | several outputs of one request |
 //! | `health.rs` | how the engine is, told at once |
-//! | `upkeep.rs` | what is kept: warm, pin, clear, flush, and a look at the trie |
-//! | `follow.rs` | what is cached, told as it changes |
-//! | `watching.rs` | events and snapshots for those who watch |
+//! | `cache_command.rs` | what is kept: warm, pin, clear, flush, and a look at the trie |
+//! | `kv_events.rs` | what is cached, told as it changes |
+//! | `snapshots.rs` | events and snapshots for those who watch |
 
-mod admit;
+mod admission;
 mod blocking;
 mod budget;
 mod builder;
-mod draws;
-mod follow;
+mod cache_control;
 mod health;
-mod many;
-mod newcomer;
-mod pages;
-mod spell;
-mod upkeep;
-mod watching;
+mod kv_events;
+mod multi_output;
+mod sampling_setup;
+mod sequence_setup;
+mod snapshots;
+mod start_pager;
+mod tokenize_prompt;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -40,10 +40,10 @@ use crate::actors::cache::CacheActor;
 use crate::actors::scheduler::{Abort, Fork, Scheduler};
 use crate::device::Loader;
 use crate::error::SubmitError;
+use crate::monitor::SnapshotHandle;
 use crate::request::{CacheUse, Request, field_error};
 use crate::stream::TokenStream;
 use crate::telemetry::{EngineStats, Telemetry};
-use crate::watch::Watching;
 use motet_core::config::EngineConfig;
 use motet_core::protocol::{ModelError, ModelSpec};
 use motet_core::{UserId, scheduler};
@@ -54,16 +54,16 @@ use motet_sync::primitives::AtomicUsize;
 use motet_text::TextCodec;
 
 use blocking::Blocking;
-use draws::Grammars;
+use sampling_setup::Grammars;
 
 pub use budget::DeviceBudget;
 pub use builder::EngineBuilder;
-pub use follow::{BlockBatch, BlockEvents};
 pub use health::{Health, HealthState};
+pub use kv_events::{BlockBatch, BlockEvents};
 
 /// A future that is compiled where it is made. An `async fn` is compiled where it is awaited:
 /// in each dependent crate, with the actors and grammars behind it.
-type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+type BoxedFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// One model, shared by many sequences. The only thing an embedder must know.
 ///
@@ -74,13 +74,13 @@ pub struct Engine {
     scheduler: ActorRef<Scheduler>,
     cache: WeakActorRef<CacheActor>,
     admission: Admission<UserId>,
-    left: Arc<Notify>,
+    guard_released: Arc<Notify>,
     telemetry: Arc<Telemetry>,
     heartbeat: Heartbeat,
     /// Rung by streams that find the scheduler's mailbox full.
-    doorbell: Arc<Notify>,
+    wakeup: Arc<Notify>,
     /// The engine's time counts from here.
-    born: Instant,
+    started_at: Instant,
     text: Option<TextCodec>,
     /// Where long texts are rendered and tokenised.
     blocking: Blocking,
@@ -91,12 +91,12 @@ pub struct Engine {
     sequences_made: AtomicUsize,
     pins_made: AtomicUsize,
     /// Who may ask the cache something at once; the others wait for their turn.
-    upkeep_turns: Arc<Semaphore>,
+    cache_command_permits: Arc<Semaphore>,
     /// Says when the device thread is gone.
     loader: Loader,
     breakdown: Breakdown,
     pager_gone: Option<oneshot::Receiver<()>>,
-    watching: Watching,
+    snapshots: SnapshotHandle,
 }
 
 /// How an engine is shut down.
@@ -136,8 +136,8 @@ impl Engine {
     ///
     /// Dropping the future before it is ready withdraws the request.
     pub async fn submit(&self, request: Request) -> Result<TokenStream, SubmitError> {
-        let taken_in = self.take_in_later(request).await;
-        taken_in.inspect_err(|error| self.telemetry.rejected(error))
+        let submitted = self.submit_boxed(request).await;
+        submitted.inspect_err(|error| self.telemetry.rejected(error))
     }
 
     /// Continues a sequence that is not over, beside it: the new sequence begins with
@@ -167,8 +167,8 @@ impl Engine {
         at: Option<usize>,
         request: Request,
     ) -> Result<TokenStream, SubmitError> {
-        let taken_in = self.take_fork_in_later(source, at, request).await;
-        taken_in.inspect_err(|error| self.telemetry.rejected(error))
+        let submitted = self.submit_fork_boxed(source, at, request).await;
+        submitted.inspect_err(|error| self.telemetry.rejected(error))
     }
 
     /// Ends a sequence and continues it from an earlier token: the new sequence begins with the
@@ -189,9 +189,9 @@ impl Engine {
         at: usize,
         request: Request,
     ) -> Result<TokenStream, SubmitError> {
-        let taken_in = self.take_fork_in(&source, Some(at), request, true).await;
-        let taken_in = taken_in.inspect_err(|error| self.telemetry.rejected(error));
-        let mut stream = taken_in?;
+        let submitted = self.submit_fork(&source, Some(at), request, true).await;
+        let submitted = submitted.inspect_err(|error| self.telemetry.rejected(error));
+        let mut stream = submitted?;
         // Its end would be heard before the new sequence is.
         stream.replaced = Some(Box::new(source));
         Ok(stream)
@@ -238,12 +238,12 @@ impl Engine {
     pub async fn drain(&self) {
         self.admission.shut();
         loop {
-            let mut left = std::pin::pin!(self.left.notified());
-            left.as_mut().enable();
+            let mut guard_released = std::pin::pin!(self.guard_released.notified());
+            guard_released.as_mut().enable();
             if self.admission.inside() == 0 {
                 return;
             }
-            left.await;
+            guard_released.await;
         }
     }
 
@@ -280,21 +280,19 @@ impl Engine {
         }
         drop(self.scheduler);
         // A device that does not answer is not waited for.
-        let patience = self.config.scheduler.device_timeout;
-        tokio::time::timeout(patience, self.loader.gone())
-            .await
-            .ok();
+        let timeout = self.config.scheduler.device_timeout;
+        tokio::time::timeout(timeout, self.loader.gone()).await.ok();
         // Where there is a disk it writes what is not there yet.
         if let Some(gone) = self.pager_gone {
             let pager = &self.config.pager;
-            let patience = pager.flush_time.saturating_add(pager.disk_patience);
+            let timeout = pager.flush_time.saturating_add(pager.disk_timeout);
             // A disk that does not answer is not waited for.
-            tokio::time::timeout(patience, gone).await.ok();
+            tokio::time::timeout(timeout, gone).await.ok();
         }
     }
 
     /// Whether anything can be taken in at all.
-    fn check_whole(&self) -> Result<(), SubmitError> {
+    fn check_not_broken(&self) -> Result<(), SubmitError> {
         match self.breakdown.reason() {
             None => Ok(()),
             Some(reason) => Err(SubmitError::Broken {
@@ -303,52 +301,53 @@ impl Engine {
         }
     }
 
-    fn take_in_later(&self, request: Request) -> Later<'_, Result<TokenStream, SubmitError>> {
-        Box::pin(self.take_in(request))
+    fn submit_boxed(&self, request: Request) -> BoxedFuture<'_, Result<TokenStream, SubmitError>> {
+        Box::pin(self.submit_request(request))
     }
 
-    fn take_fork_in_later<'a>(
+    fn submit_fork_boxed<'a>(
         &'a self,
         source: &'a TokenStream,
         at: Option<usize>,
         request: Request,
-    ) -> Later<'a, Result<TokenStream, SubmitError>> {
-        Box::pin(self.take_fork_in(source, at, request, false))
+    ) -> BoxedFuture<'a, Result<TokenStream, SubmitError>> {
+        Box::pin(self.submit_fork(source, at, request, false))
     }
 
-    async fn take_in(&self, mut request: Request) -> Result<TokenStream, SubmitError> {
-        self.check_whole()?;
-        let mut guest = match self.guest(&request) {
-            Ok(guest) => guest,
-            Err(refusal) => return Err(self.refused(refusal, request)),
+    async fn submit_request(&self, mut request: Request) -> Result<TokenStream, SubmitError> {
+        self.check_not_broken()?;
+        let mut admission_guard = match self.admission_guard(&request) {
+            Ok(admission_guard) => admission_guard,
+            Err(error) => return Err(self.admission_error(error, request)),
         };
-        self.judge_single(&request)?;
+        self.check_single_output(&request)?;
         let admitted = self.admit(&mut request).await?;
-        if let Err(refusal) = guest.claim(admitted.tokens.len()) {
-            return Err(self.refused(refusal, request));
+        if let Err(error) = admission_guard.claim(admitted.tokens.len()) {
+            return Err(self.admission_error(error, request));
         }
-        let draw_spec = self.draw_spec(&mut request).await?;
-        let newcomer = self.newcomer(&request, admitted, draw_spec, guest)?;
-        let (submit, stream) = newcomer.part();
+        let sampling_spec = self.sampling_spec(&mut request).await?;
+        let sequence_setup =
+            self.sequence_setup(&request, admitted, sampling_spec, admission_guard)?;
+        let (submit, stream) = sequence_setup.into_parts();
         match self.scheduler.tell(submit).send().await {
             Ok(()) => Ok(stream),
             Err(_) => Err(SubmitError::Draining),
         }
     }
 
-    async fn take_fork_in(
+    async fn submit_fork(
         &self,
         source: &TokenStream,
         at: Option<usize>,
         mut request: Request,
         replaces: bool,
     ) -> Result<TokenStream, SubmitError> {
-        self.check_whole()?;
-        let mut guest = match self.guest(&request) {
-            Ok(guest) => guest,
-            Err(refusal) => return Err(self.refused(refusal, request)),
+        self.check_not_broken()?;
+        let mut admission_guard = match self.admission_guard(&request) {
+            Ok(admission_guard) => admission_guard,
+            Err(error) => return Err(self.admission_error(error, request)),
         };
-        self.judge_single(&request)?;
+        self.check_single_output(&request)?;
         if source.scheduler.id() != self.scheduler.id() {
             return Err(field_error(
                 "source",
@@ -364,12 +363,13 @@ impl Engine {
             ));
         }
         let admitted = self.admit_fork(&mut request, source.at_limit).await?;
-        if let Err(refusal) = guest.claim(admitted.tokens.len()) {
-            return Err(self.refused(refusal, request));
+        if let Err(error) = admission_guard.claim(admitted.tokens.len()) {
+            return Err(self.admission_error(error, request));
         }
-        let draw_spec = self.draw_spec(&mut request).await?;
-        let newcomer = self.newcomer(&request, admitted, draw_spec, guest)?;
-        let (submit, stream) = newcomer.part();
+        let sampling_spec = self.sampling_spec(&mut request).await?;
+        let sequence_setup =
+            self.sequence_setup(&request, admitted, sampling_spec, admission_guard)?;
+        let (submit, stream) = sequence_setup.into_parts();
         let fork = Fork {
             fork: scheduler::Fork {
                 source: source.sequence(),

@@ -1,4 +1,4 @@
-//! A request is put together.
+//! Constructors and setters of a request.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,25 +12,25 @@ use motet_text::Chat;
 use motet_text::grammar::GrammarSource;
 
 impl Request {
-    /// Continues text.
+    /// Creates a request that continues text.
     #[must_use]
     pub fn text(text: impl Into<String>) -> Self {
         Self::new(Prompt::Text(text.into()))
     }
 
-    /// Continues tokens.
+    /// Creates a request that continues tokens.
     #[must_use]
     pub fn tokens(tokens: impl Into<Vec<TokenId>>) -> Self {
         Self::new(Prompt::Tokens(tokens.into()))
     }
 
-    /// Answers a conversation.
+    /// Creates a request that answers a conversation.
     #[must_use]
     pub fn chat(chat: impl Into<Chat>) -> Self {
         Self::new(Prompt::Chat(chat.into()))
     }
 
-    /// A request with this prompt and default settings: greedy, 256 tokens.
+    /// Creates a request with this prompt and default settings: greedy, 256 tokens.
     #[must_use]
     pub fn new(prompt: Prompt) -> Self {
         Self {
@@ -56,75 +56,75 @@ impl Request {
             retention: 0,
             restore_points: Vec::new(),
             cache: CacheUse::Shared,
-            tells_prefill: false,
+            report_prefill_progress: false,
         }
     }
 
-    /// Sets the most tokens to generate.
+    /// Sets the maximum number of tokens to generate.
     #[must_use]
     pub fn output_tokens_max(mut self, tokens: usize) -> Self {
         self.output_tokens_max = tokens;
         self
     }
 
-    /// Draws no end token and no stop token before so many tokens.
+    /// Samples no end token and no stop token before this many tokens.
     #[must_use]
     pub fn output_tokens_min(mut self, tokens: usize) -> Self {
         self.output_tokens_min = tokens;
         self
     }
 
-    /// Sets how tokens are drawn, all at once.
+    /// Sets all sampling settings at once.
     #[must_use]
     pub fn sampling(mut self, sampling: Sampling) -> Self {
         self.sampling = sampling;
         self
     }
 
-    /// Sets the temperature; 0 is greedy. The seed is 0 unless [set](Request::seed):
-    /// the same request draws the same tokens.
+    /// Sets the temperature; 0 is greedy. The seed is 0 unless [set](Request::seed), so the
+    /// same request samples the same tokens.
     #[must_use]
     pub fn temperature(mut self, temperature: f32) -> Self {
         self.sampling.temperature = temperature;
         self
     }
 
-    /// Draws from the `top_k` most likely tokens only.
+    /// Samples from the `top_k` most likely tokens only.
     #[must_use]
     pub fn top_k(mut self, top_k: u32) -> Self {
         self.sampling.top_k = top_k;
         self
     }
 
-    /// Draws from the smallest set of tokens that reaches this probability.
+    /// Samples from the smallest set of tokens that reaches this probability.
     #[must_use]
     pub fn top_p(mut self, top_p: f32) -> Self {
         self.sampling.top_p = top_p;
         self
     }
 
-    /// Draws from tokens at least this likely, relative to the likeliest.
+    /// Samples from tokens at least this likely, relative to the likeliest.
     #[must_use]
     pub fn min_p(mut self, min_p: f32) -> Self {
         self.sampling.min_p = min_p;
         self
     }
 
-    /// Sets the seed; the same seed draws the same tokens.
+    /// Sets the seed; the same seed samples the same tokens.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.sampling.seed = seed;
         self
     }
 
-    /// Adds to a token's logit; negative infinity rules the token out.
+    /// Adds to a token's logit; negative infinity excludes the token.
     #[must_use]
     pub fn bias(mut self, token: TokenId, bias: f32) -> Self {
         self.logit_bias.insert(token, bias);
         self
     }
 
-    /// Tells the log probability of each token, and of the `top` likeliest beside it.
+    /// Returns the log probability of each token, and of the `top` likeliest alternatives.
     #[must_use]
     pub fn logprobs(mut self, top: usize) -> Self {
         self.logprobs = Some(top);
@@ -145,21 +145,21 @@ impl Request {
         self
     }
 
-    /// Goes on past the model's own end tokens.
+    /// Continues past the model's own end tokens.
     #[must_use]
     pub fn ignore_end_tokens(mut self) -> Self {
         self.ignore_end_tokens = true;
         self
     }
 
-    /// Has the output follow a grammar.
+    /// Makes the output follow a grammar.
     #[must_use]
     pub fn grammar(mut self, grammar: GrammarSource) -> Self {
         self.grammar = Some(grammar);
         self
     }
 
-    /// Makes what the last tokens hold less likely by this factor; see
+    /// Divides the likelihood of tokens that occurred recently by this factor; see
     /// [`Sampling::repetition_penalty`].
     #[must_use]
     pub fn repetition_penalty(mut self, penalty: f32) -> Self {
@@ -167,15 +167,14 @@ impl Request {
         self
     }
 
-    /// Lowers the logits of what the last tokens hold; see
-    /// [`Sampling::presence_penalty`].
+    /// Lowers the logits of tokens that occurred recently; see [`Sampling::presence_penalty`].
     #[must_use]
     pub fn presence_penalty(mut self, penalty: f32) -> Self {
         self.sampling.presence_penalty = penalty;
         self
     }
 
-    /// Lowers the logits of what the last tokens hold, once for each time; see
+    /// Lowers the logits of tokens that occurred recently, once for each occurrence; see
     /// [`Sampling::frequency_penalty`].
     #[must_use]
     pub fn frequency_penalty(mut self, penalty: f32) -> Self {
@@ -183,71 +182,72 @@ impl Request {
         self
     }
 
-    /// Asks for so many outputs; see [`Engine::submit_many`](crate::Engine::submit_many).
+    /// Requests this many outputs; see [`Engine::submit_many`](crate::Engine::submit_many).
     #[must_use]
     pub fn n(mut self, outputs: usize) -> Self {
         self.n = outputs;
         self
     }
 
-    /// Chooses the `n` outputs from so many; see
-    /// [`Engine::best_of`](crate::Engine::best_of).
+    /// Chooses the `n` outputs from this many; see [`Engine::best_of`](crate::Engine::best_of).
     #[must_use]
     pub fn best_of(mut self, outputs: usize) -> Self {
         self.best_of = Some(outputs);
         self
     }
 
-    /// Says whose it is.
+    /// Sets the user that the request belongs to.
     #[must_use]
     pub fn user(mut self, user: impl Into<String>) -> Self {
         self.user = Some(user.into());
         self
     }
 
-    /// Sets what its user's share is worth beside that of others.
+    /// Sets the weight of its user's share, relative to other users.
     #[must_use]
     pub fn weight(mut self, weight: f64) -> Self {
         self.weight = weight;
         self
     }
 
-    /// Sets its class.
+    /// Sets the priority class.
     #[must_use]
     pub fn priority(mut self, priority: Priority) -> Self {
         self.priority = priority;
         self
     }
 
-    /// Sets when it must have started.
+    /// Sets the deadline for its start.
     #[must_use]
     pub fn start_by(mut self, deadline: impl Into<Instant>) -> Self {
         self.start_by = Some(deadline.into());
         self
     }
 
-    /// Gives it so long to start, from now on; a time beyond all clocks is none.
+    /// Sets the deadline for its start, counted from now; a time that overflows the clock sets
+    /// none.
     #[must_use]
     pub fn start_within(mut self, time: Duration) -> Self {
         self.start_by = Instant::now().checked_add(time);
         self
     }
 
-    /// Sets when it must be over.
+    /// Sets the deadline for its end.
     #[must_use]
     pub fn finish_by(mut self, deadline: impl Into<Instant>) -> Self {
         self.finish_by = Some(deadline.into());
         self
     }
 
-    /// Gives it so long to be over, from now on; a time beyond all clocks is none.
+    /// Sets the deadline for its end, counted from now; a time that overflows the clock sets
+    /// none.
     #[must_use]
     pub fn finish_within(mut self, time: Duration) -> Self {
         self.finish_by = Instant::now().checked_add(time);
         self
     }
 
-    /// Goes on when the context is full, and keeps the first `keep` tokens then; see
+    /// Continues when the context is full, keeping the first `keep` tokens; see
     /// [`ContextLimit::Shift`].
     #[must_use]
     pub fn shift(mut self, keep: usize) -> Self {
@@ -262,28 +262,28 @@ impl Request {
         self
     }
 
-    /// Uses nothing that is cached, and leaves nothing in the cache.
+    /// Reads nothing from the cache and leaves nothing in it.
     #[must_use]
     pub fn without_cache(mut self) -> Self {
         self.cache = CacheUse::Off;
         self
     }
 
-    /// Has the stream tell how far the prompt is computed.
+    /// Makes the stream report how far the prompt is computed.
     #[must_use]
-    pub fn tells_prefill(mut self) -> Self {
-        self.tells_prefill = true;
+    pub fn report_prefill_progress(mut self) -> Self {
+        self.report_prefill_progress = true;
         self
     }
 
-    /// Sets how dearly its cached state is kept.
+    /// Sets how strongly its cached state is protected from eviction.
     #[must_use]
     pub fn retention(mut self, retention: u8) -> Self {
         self.retention = retention;
         self
     }
 
-    /// Adds an offset in the prompt's tokens at which it is to be restorable.
+    /// Adds a restore point: an offset in the prompt's tokens where state is kept.
     #[must_use]
     pub fn restore_point(mut self, at: usize) -> Self {
         self.restore_points.push(at);

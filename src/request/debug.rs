@@ -1,11 +1,11 @@
-//! What a request shows of itself where it is printed: how much there is of everything, and
-//! nothing of what it says. Errors give requests back, and errors are logged.
+//! `Debug` output of a request: sizes and settings, no content. Errors give requests back, and
+//! errors are logged.
 
 use std::fmt;
 
 use super::{Prompt, Request};
 
-/// Shows sizes and settings. Tokens, texts, user and salt are not shown: they may be secrets.
+/// Prints sizes and settings. Tokens, texts, user and salt are left out: they may be secrets.
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -31,7 +31,7 @@ impl fmt::Debug for Request {
             retention,
             restore_points,
             cache,
-            tells_prefill,
+            report_prefill_progress,
         } = self;
         f.debug_struct("Request")
             .field("prompt", prompt)
@@ -56,12 +56,12 @@ impl fmt::Debug for Request {
             .field("retention", retention)
             .field("restore_points", restore_points)
             .field("cache", cache)
-            .field("tells_prefill", tells_prefill)
+            .field("report_prefill_progress", report_prefill_progress)
             .finish()
     }
 }
 
-/// Shows what kind it is, and how long.
+/// Prints the kind of prompt and its length.
 impl fmt::Debug for Prompt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -23,7 +23,9 @@ use motet_text::grammar::GrammarSource;
 
 pub use motet_core::cache::{Miss, MissReason};
 pub use motet_core::protocol::TokenLogprobs;
-pub use motet_core::protocol::{ContextLimit, Finish, FinishReason, Priority, QueuePlace, Usage};
+pub use motet_core::protocol::{
+    ContextLimit, Finish, FinishReason, Priority, QueuePosition, Usage,
+};
 pub use output::{Completion, Piece, Prefill};
 pub(crate) use validate::field_error;
 
@@ -104,7 +106,7 @@ pub struct Request {
     pub restore_points: Vec<usize>,
     /// Whether the stream tells how far the prompt is computed, in pieces without a token:
     /// at most eighteen, see [`Piece::prefill`].
-    pub tells_prefill: bool,
+    pub report_prefill_progress: bool,
 }
 
 /// Whether a request uses the cache.

@@ -1,27 +1,27 @@
-//! What can be judged of a request, field by field.
+//! Checks of a request's fields that need no model.
 
 use tokio::time::Instant;
 
 use super::{CacheUse, Request};
 use crate::error::SubmitError;
 use motet_core::TokenId;
-use motet_core::protocol::DrawSpec;
+use motet_core::protocol::SamplingSpec;
 use motet_text::StopStrings;
 
-/// Shares that are told apart without losing what is charged to rounding.
+/// Weights that differ enough to keep rounding out of the charges.
 const WEIGHTS: std::ops::RangeInclusive<f64> = 1e-3..=1e3;
 
 impl Request {
-    /// Most outputs of one request.
+    /// Most outputs that one request may have.
     pub const N_MAX: usize = 128;
-    /// Most alternatives that each token's log probability may come with.
-    pub const LOGPROBS_MAX: usize = DrawSpec::LOGPROBS_MAX;
-    /// Most stop tokens: each is looked at for every token.
+    /// Most alternatives that each token's log probability may have.
+    pub const LOGPROBS_MAX: usize = SamplingSpec::LOGPROBS_MAX;
+    /// Most stop tokens: every sampled token is compared with each.
     pub const STOP_TOKENS_MAX: usize = 256;
-    /// Most tokens with a bias: each is added for every token.
+    /// Most tokens with a bias: each bias is added at every sampled token.
     pub const LOGIT_BIAS_MAX: usize = 4096;
 
-    /// Checks every field that can be judged without a model, at this moment.
+    /// Checks every field that needs no model, at the moment `now`.
     pub(crate) fn validate(&self, now: Instant) -> Result<(), SubmitError> {
         self.validate_output()?;
         self.validate_sampling()?;
@@ -31,12 +31,12 @@ impl Request {
         self.validate_service(now)
     }
 
-    /// Checks that every token that it names is one of the model's.
+    /// Checks that every token id in the request is in the vocabulary.
     pub(crate) fn validate_tokens(&self, vocab_size: usize) -> Result<(), SubmitError> {
         let known = |token: &TokenId| (*token as usize) < vocab_size;
         let check = |field, all_known| match all_known {
             true => Ok(()),
-            // Which it is, is not for logs.
+            // The token id itself stays out of logs.
             false => Err(field_error(
                 field,
                 "a token id beyond the vocabulary",
@@ -47,7 +47,7 @@ impl Request {
         check("logit_bias", self.logit_bias.keys().all(known))
     }
 
-    /// Outputs to generate.
+    /// Returns the number of outputs to generate.
     pub(crate) fn outputs(&self) -> usize {
         self.best_of.unwrap_or(self.n)
     }
@@ -99,8 +99,8 @@ impl Request {
             format!("{} tokens", self.logit_bias.len()),
             format!("at most {}", Self::LOGIT_BIAS_MAX),
         )?;
-        let possible = |bias: &f32| bias.is_finite() || *bias == f32::NEG_INFINITY;
-        match self.logit_bias.iter().find(|(_, bias)| !possible(bias)) {
+        let is_valid = |bias: &f32| bias.is_finite() || *bias == f32::NEG_INFINITY;
+        match self.logit_bias.iter().find(|(_, bias)| !is_valid(bias)) {
             None => Ok(()),
             Some((_, bias)) => Err(field_error(
                 "logit_bias",
@@ -189,9 +189,10 @@ fn check(
     found: impl ToString,
     expected: impl Into<String>,
 ) -> Result<(), SubmitError> {
-    match ok {
-        true => Ok(()),
-        false => Err(field_error(field, found.to_string(), expected)),
+    if ok {
+        Ok(())
+    } else {
+        Err(field_error(field, found.to_string(), expected))
     }
 }
 
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bad_value_is_named() {
+    fn every_invalid_value_is_reported_by_its_field() {
         let good = || Request::tokens([1]);
         let sampling = |change: fn(&mut Request)| {
             let mut request = good();
@@ -301,7 +302,7 @@ mod tests {
             ("restore_points", good().restore_point(0).without_cache()),
         ];
         for (field, request) in table {
-            // Some deadlines of the table were set a little after `now`.
+            // Some deadlines in the table were set a little after `now`.
             let now = Instant::now().min(soon - Duration::from_millis(1));
             match judged(&request, now) {
                 Err(SubmitError::Field {
@@ -312,13 +313,13 @@ mod tests {
                     assert_eq!(found, field, "{request:?}");
                     assert!(!expected.is_empty());
                 }
-                other => panic!("expected a complaint about {field}, got {other:?}"),
+                other => panic!("expected an error about {field}, got {other:?}"),
             }
         }
     }
 
     #[test]
-    fn what_makes_sense_is_taken() {
+    fn valid_requests_are_accepted() {
         let good = || Request::tokens([1]);
         let hour = Duration::from_secs(3600);
         let now = Instant::now();

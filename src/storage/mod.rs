@@ -1,5 +1,5 @@
 //! Copies outside the device: the tiers that keep them, and the workers that move them.
 
-pub mod carrier;
+pub mod copy_worker;
 mod simulated;
 pub mod tiers;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use crate::device::{ExportQueue, Leaving, NextExport};
-use crate::simulation::{CopyFate, Simulation};
-use crate::storage::carrier::{DiskCarrier, MemoryCarrier};
+use crate::device::{Export, ExportQueue, NextExport};
+use crate::simulation::{ScheduledCopy, Simulation};
+use crate::storage::copy_worker::{DiskCopyWorker, MemoryCopyWorker};
 use motet_core::pager::{Done, Job, JobError, Task};
 use motet_model::Packer;
 
@@ -16,68 +16,68 @@ const WATCH_MIN: Duration = Duration::from_millis(1);
 /// And at most.
 const WATCH_MAX: Duration = Duration::from_secs(1);
 
-impl<K: Packer> MemoryCarrier<K> {
+impl<K: Packer> MemoryCopyWorker<K> {
     /// Copies until the pager or the device is gone. What was asked for goes first.
     pub(super) async fn simulate(
         mut self,
         mut jobs: mpsc::Receiver<Job>,
-        exports: ExportQueue<K::Parcel>,
+        exports: ExportQueue<K::DetachedState>,
         done: mpsc::Sender<Done>,
         simulation: Simulation,
     ) {
         loop {
             let ended = if let Ok(job) = jobs.try_recv() {
-                self.carry_by_fate(job, &simulation).await
+                self.run_scheduled(job, &simulation).await
             } else {
                 let next = self.next_export(&exports);
-                if let NextExport::Ready(leaving) = next {
-                    self.pack_by_fate(leaving, &simulation).await
+                if let NextExport::Ready(export) = next {
+                    self.pack_scheduled(export, &simulation).await
                 } else {
                     let waited = match next {
                         NextExport::NotComputed(waited) => Some(waited),
                         _ => None,
                     };
-                    if waited.is_none() && exports.bell().is_closed() {
+                    if waited.is_none() && exports.wakeup().is_closed() {
                         return;
                     }
                     tokio::select! {
                         biased;
                         job = jobs.recv() => match job {
-                            Some(job) => self.carry_by_fate(job, &simulation).await,
+                            Some(job) => self.run_scheduled(job, &simulation).await,
                             None => return,
                         },
-                        () = simulation.handed_over.notified() => None,
+                        () = simulation.exported.notified() => None,
                         () = watch(waited) => None,
                     }
                 }
             };
             if let Some(ended) = ended
-                && let Err(unheard) = done.send(ended).await
+                && let Err(unreported) = done.send(ended).await
             {
-                return self.retract(&unheard.0);
+                return self.retract(&unreported.0);
             }
         }
     }
 
-    async fn carry_by_fate(&mut self, job: Job, simulation: &Simulation) -> Option<Done> {
-        let fate = simulation.fate.copy(&job);
+    async fn run_scheduled(&mut self, job: Job, simulation: &Simulation) -> Option<Done> {
+        let scheduled = simulation.fault_schedule.copy(&job);
         let known = job.clone();
-        by_fate(&known, fate, || self.carry(job)).await
+        on_schedule(&known, scheduled, || self.run_job(job)).await
     }
 
-    async fn pack_by_fate(
+    async fn pack_scheduled(
         &mut self,
-        leaving: Leaving<K::Parcel>,
+        export: Export<K::DetachedState>,
         simulation: &Simulation,
     ) -> Option<Done> {
         let job = Job {
-            copy: leaving.copy,
-            label: self.awaited(leaving.copy)?,
+            copy: export.copy,
+            label: self.awaited(export.copy)?,
             task: Task::Pack,
         };
-        let fate = simulation.fate.copy(&job);
-        let fails = fate.fails.is_some();
-        let done = by_fate(&job, fate, || self.pack(leaving)).await;
+        let scheduled = simulation.fault_schedule.copy(&job);
+        let fails = scheduled.fails.is_some();
+        let done = on_schedule(&job, scheduled, || self.pack(export)).await;
         if fails {
             self.forget(job.copy);
         }
@@ -85,7 +85,7 @@ impl<K: Packer> MemoryCarrier<K> {
     }
 }
 
-impl DiskCarrier {
+impl DiskCopyWorker {
     /// Copies until the pager is gone.
     pub(super) async fn simulate(
         mut self,
@@ -94,8 +94,8 @@ impl DiskCarrier {
         simulation: Simulation,
     ) {
         while let Some(job) = jobs.recv().await {
-            let fate = simulation.fate.copy(&job);
-            let ended = by_fate(&job, fate, || Some(self.carry(&job))).await;
+            let scheduled = simulation.fault_schedule.copy(&job);
+            let ended = on_schedule(&job, scheduled, || Some(self.run_job(&job))).await;
             if let Some(ended) = ended
                 && done.send(ended).await.is_err()
             {
@@ -106,12 +106,12 @@ impl DiskCarrier {
 }
 
 /// Copies in the middle of the time that it takes, unless it fails.
-fn by_fate(
+fn on_schedule(
     job: &Job,
-    fate: CopyFate,
+    scheduled: ScheduledCopy,
     copy: impl FnOnce() -> Option<Done>,
 ) -> impl Future<Output = Option<Done>> {
-    let CopyFate { takes, fails } = fate;
+    let ScheduledCopy { takes, fails } = scheduled;
     let failed = fails.map(|what| Done {
         copy: job.copy,
         task: job.task,

@@ -51,8 +51,8 @@ pub(super) struct Metrics {
     moves: [Moves; Task::ALL.len()],
     pub(super) host_hits: Counter,
     pub(super) disk_hits: Counter,
-    pub(super) foretold: Counter,
-    pub(super) offers_refused: Counter,
+    pub(super) prefetches: Counter,
+    pub(super) offloads_rejected: Counter,
     pub(super) computed_instead: Counter,
     pub(super) disk_degraded: Gauge,
     pub(super) decode_tokens: Histogram,
@@ -92,11 +92,11 @@ impl Metrics {
         describe_gauge!(CACHE_BYTES, Unit::Bytes, "bytes of cached state");
         describe_histogram!(STEP_TOKENS, Unit::Count, "tokens of a step");
         let bytes = |kind| gauge!(CACHE_BYTES, "tier" => "device", "kind" => kind);
-        describe_gauge!(PAGER_COPIES, Unit::Count, "segments kept beside the device");
+        describe_gauge!(PAGER_COPIES, Unit::Count, "segments copied off the device");
         let copies = |tier| gauge!(PAGER_COPIES, "tier" => tier);
         describe_counter!(PAGER_HITS, Unit::Count, "copies that a sequence waited for");
         let hits = |tier| counter!(PAGER_HITS, "tier" => tier);
-        let kept = |tier| gauge!(CACHE_BYTES, "tier" => tier, "kind" => "copies");
+        let copy_bytes = |tier| gauge!(CACHE_BYTES, "tier" => tier, "kind" => "copies");
         let step_tokens = |kind| histogram!(STEP_TOKENS, "kind" => kind);
         Self {
             running: level("motet_num_requests_running", Unit::Count, "sequences with a slot"),
@@ -107,7 +107,7 @@ impl Metrics {
                 "finished_reason", FinishReason::ALL.map(FinishReason::label)),
             failed: counts("motet_request_failed_total", "sequences that ended in an error",
                 "reason", GenerateError::LABELS),
-            rejected: counts("motet_request_rejected_total", "requests that were not taken in",
+            rejected: counts("motet_request_rejected_total", "requests that were rejected",
                 "reason", SubmitError::LABELS),
             prompt_tokens: count("motet_prompt_tokens_total", "prompt tokens computed"),
             generation_tokens: count("motet_generation_tokens_total", "tokens generated"),
@@ -125,16 +125,16 @@ impl Metrics {
             sealed_bytes: bytes("sealed"),
             reserved_bytes: bytes("reserved"),
             protected_bytes: bytes("protected"),
-            host_bytes: kept("host"),
-            disk_bytes: kept("disk"),
+            host_bytes: copy_bytes("host"),
+            disk_bytes: copy_bytes("disk"),
             host_copies: copies("host"),
             disk_copies: copies("disk"),
             moves: moves(),
             host_hits: hits("host"),
             disk_hits: hits("disk"),
-            foretold: count("motet_pager_foretold_total", "copies read from the disk before anybody waited for them"),
-            offers_refused: count("motet_pager_refused_total", "segments that there was no room to keep"),
-            computed_instead: count("motet_pager_computed_instead_total", "sequences that were faster to compute than to bring"),
+            prefetches: count("motet_pager_prefetched_total", "copies prefetched from the disk"),
+            offloads_rejected: count("motet_pager_rejected_total", "offload candidates rejected for lack of memory"),
+            computed_instead: count("motet_pager_computed_instead_total", "sequences whose prefix was faster to compute than to load"),
             disk_degraded: level("motet_pager_disk_degraded", Unit::Count, "1 while the disk does not answer, or has failed and not worked since"),
             decode_tokens: step_tokens("decode"),
             prefill_tokens: step_tokens("prefill"),
@@ -142,7 +142,7 @@ impl Metrics {
             device_idle_seconds: seconds("motet_device_idle_seconds", "time between two steps while there was work"),
             device_alive: level("motet_device_alive", Unit::Count, "1 while there is a device thread"),
             edits_failed: count("motet_edits_failed_total", "works of which an edit failed, which cost the sequences that it touched"),
-            rebuilds: counts("motet_rebuilds_total", "parts that failed and were made anew",
+            rebuilds: counts("motet_rebuilds_total", "parts that failed and were rebuilt",
                 "reason", Fault::ALL.map(Fault::label)),
             broken: level("motet_broken", Unit::Count, "1 once too much has failed"),
             pager_lost: level("motet_pager_lost", Unit::Count, "1 once the pager is gone"),

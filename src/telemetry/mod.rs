@@ -1,7 +1,7 @@
 //! What the engine tells of itself: sums and levels for [`Engine::stats`]; most of them, with
 //! labels and distributions, through the `metrics` facade. `docs/metrics.md` compares the two.
 //!
-//! Whoever listens to [events](crate::watch::Events) hears of each as it happens.
+//! Whoever listens to [events](crate::monitor::Events) hears of each as it happens.
 //!
 //! Handles are looked up once, at start, and kept. What changes with every event is an
 //! atomic; what changes with a step or a request is behind one lock, held for a few
@@ -21,7 +21,7 @@ use tokio::sync::broadcast;
 use tokio::time::Instant;
 
 use crate::error::SubmitError;
-use crate::watch::{EVENTS_MAX, EngineEvent, Events};
+use crate::monitor::{EVENTS_MAX, EngineEvent, Events};
 use metrics::Metrics;
 use motet_core::SequenceId;
 use motet_core::cache::{CacheStats, Miss};
@@ -153,21 +153,21 @@ impl Telemetry {
     }
 
     pub(crate) fn stats(&self) -> EngineStats {
-        let seen = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+        let load = |count: &AtomicUsize| count.load(Ordering::Relaxed);
         EngineStats {
-            running: seen(&self.running),
-            waiting: seen(&self.waiting),
-            awaiting_prefix: seen(&self.awaiting_prefix),
-            paused: seen(&self.paused),
-            output_tokens: seen(&self.output_tokens) as u64,
+            running: load(&self.running),
+            waiting: load(&self.waiting),
+            awaiting_prefix: load(&self.awaiting_prefix),
+            paused: load(&self.paused),
+            output_tokens: load(&self.output_tokens) as u64,
             ..self.sums().stats.clone()
         }
     }
 
     /// Sequences that run, wait, and are paused: at once, whoever is stuck.
     pub(crate) fn sequences(&self) -> (usize, usize, usize) {
-        let seen = |count: &AtomicUsize| count.load(Ordering::Relaxed);
-        (seen(&self.running), seen(&self.waiting), seen(&self.paused))
+        let load = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+        (load(&self.running), load(&self.waiting), load(&self.paused))
     }
 
     /// Mean time between two sequences' ends lately; none before the second.
@@ -203,7 +203,7 @@ impl Telemetry {
     }
 
     /// Tells those who listen, if any.
-    pub(crate) fn tell(&self, event: impl FnOnce() -> EngineEvent) {
+    pub(crate) fn emit(&self, event: impl FnOnce() -> EngineEvent) {
         if self.is_watched() {
             // Who listened may just have gone.
             self.events.send(event()).ok();
@@ -214,14 +214,14 @@ impl Telemetry {
     pub(crate) fn preempted(&self, sequence: SequenceId) {
         self.metrics.preemptions.increment(1);
         self.sums().stats.preempted += 1;
-        self.tell(|| EngineEvent::Preempted { sequence });
+        self.emit(|| EngineEvent::Preempted { sequence });
     }
 
     /// A sequence continues another.
     pub(crate) fn forked(&self, sequence: SequenceId, source: SequenceId, at: usize) {
         self.metrics.forks.increment(1);
         self.sums().stats.forked += 1;
-        self.tell(|| EngineEvent::Forked {
+        self.emit(|| EngineEvent::Forked {
             sequence,
             source,
             at,
@@ -233,7 +233,7 @@ impl Telemetry {
         self.metrics.shifts.increment(1);
         self.metrics.shifted_tokens.increment(tokens as u64);
         self.sums().stats.shifted += 1;
-        self.tell(|| EngineEvent::Shifted { sequence, tokens });
+        self.emit(|| EngineEvent::Shifted { sequence, tokens });
     }
 
     pub(crate) fn cache(&self, now: CacheStats) {
@@ -248,7 +248,7 @@ impl Telemetry {
         let before = std::mem::replace(&mut self.sums().stats.cache, now);
         let segments = now.evicted_segments.saturating_sub(before.evicted_segments);
         if segments > 0 {
-            self.tell(|| EngineEvent::Evicted {
+            self.emit(|| EngineEvent::Evicted {
                 segments,
                 tokens: now.evicted_tokens - before.evicted_tokens,
             });
@@ -264,8 +264,8 @@ impl Telemetry {
         metrics.disk_copies.set(now.disk_copies as f64);
         metrics.host_hits.absolute(now.host_hits);
         metrics.disk_hits.absolute(now.disk_hits);
-        metrics.foretold.absolute(now.foretold);
-        metrics.offers_refused.absolute(now.refused);
+        metrics.prefetches.absolute(now.prefetches);
+        metrics.offloads_rejected.absolute(now.rejected);
         metrics.computed_instead.absolute(now.computed_instead);
         metrics
             .disk_degraded
@@ -288,7 +288,7 @@ impl Telemetry {
     /// Work goes to the device.
     pub(crate) fn work(&self, work: &Work) {
         // A span of one token decodes, or ends a prompt: it costs the same.
-        let tokens = work.spans.iter().map(|span| span.input.tokens());
+        let tokens = work.spans.iter().map(|span| span.token_source.tokens());
         let prefill: usize = tokens.clone().filter(|tokens| *tokens > 1).sum();
         let all: usize = tokens.sum();
         let mut sums = self.sums();
@@ -311,7 +311,7 @@ impl Telemetry {
     }
 
     /// Sequences have new tokens.
-    pub(crate) fn drawn(&self, tokens: usize) {
+    pub(crate) fn sampled(&self, tokens: usize) {
         if tokens > 0 {
             self.metrics.generation_tokens.increment(tokens as u64);
             self.output_tokens.fetch_add(tokens, Ordering::Relaxed);
@@ -324,7 +324,7 @@ impl Telemetry {
         let mut sums = self.sums();
         sums.stats.device_busy += outcome.busy;
         sums.stats.device_memory = outcome.memory;
-        sums.prefill.landed(outcome.busy);
+        sums.prefill.finished(outcome.busy);
         drop(sums);
         if let Err(Failure::Reset(reason)) = &outcome.result {
             tracing::error!("the device is not trusted any more and begins empty: {reason}");
@@ -398,7 +398,7 @@ impl Telemetry {
         if let Some(miss) = miss {
             self.metrics.missed(miss);
         }
-        self.tell(|| EngineEvent::Started {
+        self.emit(|| EngineEvent::Started {
             sequence,
             prompt_tokens: usage.prompt_tokens,
             cached_tokens: usage.cached_tokens,
@@ -414,7 +414,7 @@ impl Telemetry {
         since_start: Option<Duration>,
     ) {
         self.metrics.first_token_seconds.record(since_submit);
-        self.tell(|| EngineEvent::FirstToken {
+        self.emit(|| EngineEvent::FirstToken {
             sequence,
             since_submit,
         });
@@ -436,7 +436,7 @@ impl Telemetry {
         since_submit: Duration,
         decoded: Option<Duration>,
     ) {
-        self.tell(|| EngineEvent::Finished {
+        self.emit(|| EngineEvent::Finished {
             sequence,
             reason,
             output_tokens,
@@ -462,7 +462,7 @@ impl Telemetry {
     }
 
     pub(crate) fn failed(&self, sequence: SequenceId, error: &GenerateError) {
-        self.tell(|| EngineEvent::Failed { sequence });
+        self.emit(|| EngineEvent::Failed { sequence });
         self.metrics.failed(error);
         self.sums().stats.failed += 1;
     }

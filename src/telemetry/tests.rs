@@ -1,4 +1,4 @@
-//! That `docs/metrics.md` lists what there is, and that each method counts.
+//! Tests that `docs/metrics.md` lists exactly the metrics, and that each method counts.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,19 +11,19 @@ use ::metrics::{
 use super::*;
 use motet_core::protocol::Withheld;
 
-/// What a metric is, as the recorder is told.
+/// What the recorder learns about a metric.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Described {
     kind: String,
     unit: String,
-    /// The values of each label.
+    /// Values of each label.
     labels: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// Remembers what it is told, and counts. Of a gauge it keeps the bits of the value, of
-/// a histogram how often it was recorded.
+/// Stores descriptions and counts. For a gauge it keeps the bits of the value, for a histogram
+/// the number of records.
 #[derive(Clone, Default)]
-struct Notebook(Arc<Mutex<Notes>>);
+struct TestRecorder(Arc<Mutex<Notes>>);
 
 #[derive(Default)]
 struct Notes {
@@ -39,7 +39,7 @@ impl HistogramFn for Times {
     }
 }
 
-impl Notebook {
+impl TestRecorder {
     fn describe(&self, name: &KeyName, unit: Option<Unit>) {
         let unit = unit.map_or("none", |unit| unit.as_str());
         let mut notes = self.0.lock().unwrap();
@@ -58,14 +58,14 @@ impl Notebook {
         Arc::clone(notes.values.entry(key.clone()).or_default())
     }
 
-    /// The value of the one series of this name and, if any, label value.
+    /// Returns the value of the only series with this name and, if given, this label value.
     fn value(&self, name: &str, label: Option<&str>) -> u64 {
         let notes = self.0.lock().unwrap();
-        let wanted = |key: &&Key| {
+        let selected = |key: &&Key| {
             let labelled = label.is_none_or(|label| key.labels().any(|l| l.value() == label));
             key.name() == name && labelled
         };
-        let keys: Vec<&Key> = notes.values.keys().filter(wanted).collect();
+        let keys: Vec<&Key> = notes.values.keys().filter(selected).collect();
         let [key] = keys[..] else {
             panic!("expected one series {name} {label:?}, found {keys:?}")
         };
@@ -73,7 +73,7 @@ impl Notebook {
     }
 }
 
-impl Recorder for Notebook {
+impl Recorder for TestRecorder {
     fn describe_counter(&self, name: KeyName, unit: Option<Unit>, _about: SharedString) {
         self.describe(&name, unit);
     }
@@ -94,13 +94,13 @@ impl Recorder for Notebook {
     }
 }
 
-fn telemetry() -> (Telemetry, Notebook) {
-    let notebook = Notebook::default();
-    let telemetry = ::metrics::with_local_recorder(&notebook, Telemetry::new);
-    (telemetry, notebook)
+fn telemetry() -> (Telemetry, TestRecorder) {
+    let recorder = TestRecorder::default();
+    let telemetry = ::metrics::with_local_recorder(&recorder, Telemetry::new);
+    (telemetry, recorder)
 }
 
-/// The rows of the page's table whose first cell is a metric's name.
+/// Returns the rows of the page's table that start with a metric's name.
 fn documented(page: &str) -> BTreeMap<String, Described> {
     let mut all = BTreeMap::new();
     for line in page.lines() {
@@ -109,7 +109,7 @@ fn documented(page: &str) -> BTreeMap<String, Described> {
         };
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
         let [name, kind, unit, labels, _] = cells[..] else {
-            // A row of the table of buckets.
+            // A row in the table of buckets.
             assert_eq!(cells.len(), 2, "a metric's row has five cells: {line}");
             continue;
         };
@@ -135,10 +135,10 @@ fn ticked(cell: &str) -> &str {
 }
 
 #[test]
-fn the_page_lists_exactly_what_there_is() {
-    let (_telemetry, notebook) = telemetry();
+fn documentation_lists_exactly_the_metrics() {
+    let (_telemetry, recorder) = telemetry();
     let page = documented(include_str!("../../docs/metrics.md"));
-    let notes = notebook.0.lock().unwrap();
+    let notes = recorder.0.lock().unwrap();
     for (name, described) in &notes.described {
         assert_eq!(page.get(name), Some(described), "{name} in docs/metrics.md");
     }
@@ -148,23 +148,23 @@ fn the_page_lists_exactly_what_there_is() {
 }
 
 #[test]
-fn without_a_listener_no_event_is_made() {
+fn no_event_is_created_without_a_listener() {
     let (telemetry, _) = telemetry();
-    telemetry.tell(|| unreachable!("nobody listens"));
+    telemetry.emit(|| unreachable!("no listener"));
     let mut events = telemetry.events();
     telemetry.preempted(SequenceId(1));
-    assert!(events.try_next().is_some(), "somebody does");
+    assert!(events.try_next().is_some(), "a listener gets it");
     drop(events);
-    telemetry.tell(|| unreachable!("nobody listens any more"));
+    telemetry.emit(|| unreachable!("the listener is gone"));
 }
 
 #[test]
-fn what_happens_is_counted_once_and_by_its_reason() {
-    let (telemetry, notebook) = telemetry();
+fn each_event_is_counted_once_by_its_reason() {
+    let (telemetry, recorder) = telemetry();
     let second = Duration::from_secs(1);
     for reason in FinishReason::ALL {
         telemetry.finished(SequenceId(1), reason, 2, second, Some(second));
-        let counted = notebook.value("motet_request_success_total", Some(reason.label()));
+        let counted = recorder.value("motet_request_success_total", Some(reason.label()));
         assert_eq!(counted, 1, "{reason:?}");
     }
     let errors = [
@@ -174,24 +174,24 @@ fn what_happens_is_counted_once_and_by_its_reason() {
     ];
     for error in errors {
         telemetry.failed(SequenceId(1), &error);
-        let counted = notebook.value("motet_request_failed_total", Some(error.label()));
+        let counted = recorder.value("motet_request_failed_total", Some(error.label()));
         assert_eq!(counted, 1, "{error}");
     }
     telemetry.rejected(&SubmitError::Draining);
-    let refused = |reason| notebook.value("motet_request_rejected_total", Some(reason));
-    assert_eq!((refused("draining"), refused("invalid")), (1, 0));
+    let rejected = |reason| recorder.value("motet_request_rejected_total", Some(reason));
+    assert_eq!((rejected("draining"), rejected("invalid")), (1, 0));
     telemetry.preempted(SequenceId(1));
     telemetry.preempted(SequenceId(2));
-    assert_eq!(notebook.value("motet_num_preemptions_total", None), 2);
+    assert_eq!(recorder.value("motet_num_preemptions_total", None), 2);
     let mut stats = SchedulerStats::default();
     stats.paused = 3;
     telemetry.scheduler(stats);
-    let paused = f64::from_bits(notebook.value("motet_num_requests_paused", None));
+    let paused = f64::from_bits(recorder.value("motet_num_requests_paused", None));
     assert_eq!((paused, telemetry.sequences().2), (3.0, 3));
     telemetry.device_idle(second);
-    assert_eq!(notebook.value("motet_device_idle_seconds", None), 1);
-    telemetry.drawn(5);
-    assert_eq!(notebook.value("motet_generation_tokens_total", None), 5);
+    assert_eq!(recorder.value("motet_device_idle_seconds", None), 1);
+    telemetry.sampled(5);
+    assert_eq!(recorder.value("motet_generation_tokens_total", None), 5);
     let stats = telemetry.stats();
     assert_eq!((stats.finished, stats.failed, stats.rejected), (6, 3, 1));
     assert_eq!((stats.preempted, stats.output_tokens), (2, 5));
@@ -199,7 +199,7 @@ fn what_happens_is_counted_once_and_by_its_reason() {
     telemetry.device_alive(false);
     assert!(!telemetry.stats().device_alive);
     telemetry.rebuilt(Fault::Cache);
-    let rebuilt = |reason| notebook.value("motet_rebuilds_total", Some(reason));
+    let rebuilt = |reason| recorder.value("motet_rebuilds_total", Some(reason));
     assert_eq!((rebuilt("cache"), rebuilt("scheduler")), (1, 0));
     assert_eq!(telemetry.stats().rebuilds, 1);
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use motet::TokenId;
 use motet_core::cache::{Message, NodeView, TreeView};
 
-use crate::mirror::Mirror;
+use crate::block_follower::BlockFollower;
+use crate::reference_device::ReferenceSegment;
 use crate::setup::BLOCK_TOKENS;
-use crate::shadow::Part;
 use crate::system::{Phase, System, salt};
 
 /// The nodes of a tree, each with all tokens up to its end.
@@ -27,7 +27,7 @@ impl System {
         self.cache.core().check_integrity();
         for of in 0..2 {
             self.check_tree(of);
-            self.check_mirror(of);
+            self.check_block_follower(of);
         }
         self.check_sums();
         self.check_slots();
@@ -41,7 +41,12 @@ impl System {
     fn check_tree(&self, of: usize) {
         let view = self.cache.core().tree(&salt(of));
         let nodes = spelled(&view);
-        let mut parts: Vec<&Part> = self.shadow.segments.values().map(|part| &**part).collect();
+        let mut parts: Vec<&ReferenceSegment> = self
+            .reference_device
+            .segments
+            .values()
+            .map(|part| &**part)
+            .collect();
         parts.retain(|part| part.salt == of);
         let mut on_device: Vec<_> = parts
             .iter()
@@ -57,7 +62,7 @@ impl System {
         for (tokens, node) in &nodes {
             let part = parts.iter().find(|part| part.spelled() == *tokens);
             let part = part.expect("the trie holds what the device holds");
-            let bytes = self.spec.segment_bytes(part.extent());
+            let bytes = self.spec.segment_bytes(part.segment_size());
             assert_eq!(node.bytes, bytes, "a node weighs what its segment weighs");
             assert!(
                 self.naive.may_be_cached(of, tokens),
@@ -66,12 +71,12 @@ impl System {
             let pins = self.naive.held_pins(of);
             let pins = pins.filter(|held| held.starts_with(tokens)).count();
             assert_eq!(node.pins, pins, "pins hold their prefixes, and no others");
-            let slots = self.shadow.paths(of);
+            let slots = self.reference_device.paths(of);
             let slots = slots.filter(|path| path.starts_with(tokens)).count();
-            assert_eq!(node.holders, pins + slots, "who uses a node holds it");
+            assert_eq!(node.ref_count, pins + slots, "who uses a node holds it");
             assert_eq!(
                 node.resumable,
-                self.shadow.resumes_after(part),
+                self.reference_device.resumes_after(part),
                 "a node is resumable where the past is held"
             );
         }
@@ -82,7 +87,7 @@ impl System {
     }
 
     /// Who hears of blocks only knows the whole blocks of the trie.
-    fn check_mirror(&self, of: usize) {
+    fn check_block_follower(&self, of: usize) {
         let view = self.cache.core().tree(&salt(of));
         let whole = |(tokens, node): (Vec<TokenId>, &NodeView)| {
             let ends = node.tokens_before + 1..=tokens.len();
@@ -91,17 +96,17 @@ impl System {
         };
         let nodes = spelled(&view).into_iter();
         let blocks: BTreeSet<_> = nodes.flat_map(whole).collect();
-        let known = self.mirror.prefixes(&salt(of));
+        let known = self.block_follower.prefixes(&salt(of));
         assert_eq!(known, blocks, "who follows knows the trie's whole blocks");
     }
 
     /// Who comes late is told the same.
     fn check_late_follower(&mut self) {
-        let mut late = Mirror::default();
+        let mut late = BlockFollower::default();
         for event in self.cache.follow_blocks() {
-            late.hear(event, BLOCK_TOKENS);
+            late.apply(event, BLOCK_TOKENS);
         }
-        assert_eq!(late, self.mirror, "who comes late knows the same");
+        assert_eq!(late, self.block_follower, "who comes late knows the same");
     }
 
     /// The restore points of a salt: where their nodes end.
@@ -118,10 +123,10 @@ impl System {
         let nodes = spelled(&view);
         for asked in before {
             let cached = nodes.iter().any(|(tokens, _)| tokens.starts_with(asked));
-            let kept =
+            let is_restore_point =
                 |(tokens, node): &(Vec<TokenId>, &NodeView)| tokens == asked && node.restore_point;
             assert!(
-                !cached || nodes.iter().any(kept),
+                !cached || nodes.iter().any(is_restore_point),
                 "a restore point is not merged away"
             );
         }
@@ -131,11 +136,11 @@ impl System {
         let stats = self.cache.core().stats();
         assert_eq!(
             stats.segments,
-            self.shadow.segments.len(),
+            self.reference_device.segments.len(),
             "segments add up"
         );
         assert_eq!(stats.pins, self.naive.pins.len(), "pins add up");
-        let (_, sealed_bytes) = self.shadow.sealed();
+        let (_, sealed_bytes) = self.reference_device.sealed();
         assert_eq!(
             stats.sealed_bytes, sealed_bytes,
             "sealed bytes are those of the segments that exist"
@@ -159,11 +164,11 @@ impl System {
         let running = self.sequences.values().filter(|s| s.slot().is_some());
         assert_eq!(
             running.count(),
-            self.shadow.slots.len(),
+            self.reference_device.slots.len(),
             "each slot belongs to a running sequence"
         );
         for (id, sequence) in &self.sequences {
-            if let Phase::Waits { leader, .. } = sequence.phase {
+            if let Phase::Deferred { leader, .. } = sequence.phase {
                 let leader = leader.and_then(|leader| self.sequences.get(&leader));
                 let runs = leader.is_some_and(|leader| leader.slot().is_some());
                 assert!(runs, "{id} waits for one who runs");
@@ -171,7 +176,11 @@ impl System {
             let Some(slot) = sequence.slot() else {
                 continue;
             };
-            let slot = self.shadow.slots.get(&slot).expect("who runs has a slot");
+            let slot = self
+                .reference_device
+                .slots
+                .get(&slot)
+                .expect("who runs has a slot");
             let holds = [&slot.spelled()[..], &slot.tail].concat();
             assert_eq!(
                 holds,
@@ -184,15 +193,18 @@ impl System {
 
     /// The device holds what the edits say, and no more than it may.
     fn check_device(&self) {
-        let (segments, slots) = (self.shadow.segments.len(), self.shadow.slots.len());
+        let (segments, slots) = (
+            self.reference_device.segments.len(),
+            self.reference_device.slots.len(),
+        );
         assert_eq!(
             self.table.held(),
             (segments, slots),
             "the device holds what it was told to"
         );
         let counts = self.oracle.counters.now();
-        let (alive, sealed_bytes) = self.shadow.sealed();
-        let bytes = sealed_bytes + self.shadow.tail_bytes();
+        let (alive, sealed_bytes) = self.reference_device.sealed();
+        let bytes = sealed_bytes + self.reference_device.tail_bytes();
         assert_eq!(counts.tails_alive, slots, "each slot has a tail");
         assert_eq!(
             counts.segments_alive, alive,

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use motet::SequenceId;
-use motet_core::cache::{Effect, LOOKS_MAX, Look, Message};
+use motet_core::cache::{Effect, Message, PROBES_MAX, ProbePrefix};
 
-use crate::happen::pick;
+use crate::apply_operation::pick;
 use crate::system::{Phase, Sequence, System, salt};
 
 /// What a newcomer may count on, as far as can be seen before it begins.
@@ -18,17 +18,17 @@ pub(crate) struct Promise {
 
 impl System {
     /// A running sequence asks for a slot of `tokens_max` tokens.
-    pub(crate) fn grow(&mut self, choice: usize, tokens_max: usize) {
+    pub(crate) fn extend_grant(&mut self, choice: usize, tokens_max: usize) {
         let Some(id) = self.any_running(choice) else {
             return;
         };
         let granted = self.sequences[&id].tokens_max;
         let before = self.snapshot();
         let evicted = self.cache.core().stats().evicted_segments;
-        let answer = self.ask_to_grow(id, tokens_max);
+        let answer = self.request_grant(id, tokens_max);
         match answer[..] {
             [
-                Effect::Grown {
+                Effect::GrantExtended {
                     sequence,
                     tokens_max: now,
                 },
@@ -46,11 +46,11 @@ impl System {
                     self.note_consequence("growth evicts");
                 }
             }
-            [Effect::NoGrowth { sequence }] => {
+            [Effect::GrantDenied { sequence }] => {
                 assert_eq!(sequence, id, "who asks is answered");
                 assert!(before == self.snapshot(), "who may not grow costs nothing");
                 assert!(
-                    tokens_max > granted && self.bytes_if_grown(id, tokens_max) > self.budget(),
+                    tokens_max > granted && self.bytes_if_extended(id, tokens_max) > self.budget(),
                     "who may not grow does not fit, even beside nothing that may go"
                 );
                 self.note_consequence("no room to grow");
@@ -60,11 +60,11 @@ impl System {
     }
 
     /// A sequence that has no slot asks for a larger one.
-    pub(crate) fn grow_what_is_not_live(&mut self, choice: usize, tokens_max: usize) {
-        let nobody = SequenceId(self.sequences_made + 1);
-        let id = self.any_waiting(choice).unwrap_or(nobody);
+    pub(crate) fn extend_grant_without_slot(&mut self, choice: usize, tokens_max: usize) {
+        let unknown_sequence = SequenceId(self.sequences_made + 1);
+        let id = self.any_waiting(choice).unwrap_or(unknown_sequence);
         let before = self.snapshot();
-        assert_eq!(self.ask_to_grow(id, tokens_max), [], "{id} has no slot");
+        assert_eq!(self.request_grant(id, tokens_max), [], "{id} has no slot");
         assert!(
             before == self.snapshot(),
             "who is not live changes nothing by growing"
@@ -72,8 +72,8 @@ impl System {
         self.note("grow what is not live");
     }
 
-    fn ask_to_grow(&mut self, sequence: SequenceId, tokens_max: usize) -> Vec<Effect> {
-        let message = Message::Grow {
+    fn request_grant(&mut self, sequence: SequenceId, tokens_max: usize) -> Vec<Effect> {
+        let message = Message::ExtendGrant {
             sequence,
             tokens_max,
         };
@@ -83,11 +83,11 @@ impl System {
 
     /// The bytes that would be in use if a slot were granted so many tokens, and all
     /// were evicted that nobody holds.
-    fn bytes_if_grown(&self, id: SequenceId, tokens_max: usize) -> usize {
+    fn bytes_if_extended(&self, id: SequenceId, tokens_max: usize) -> usize {
         // Who has its own segment of what others have holds theirs too.
-        let lasting = self.shadow.lasting_bytes(|part| {
+        let lasting = self.reference_device.lasting_bytes(|part| {
             let mut pins = self.naive.held_pins(part.salt);
-            let mut paths = self.shadow.paths(part.salt);
+            let mut paths = self.reference_device.paths(part.salt);
             let end = part.spelled();
             pins.any(|held| held.starts_with(&end)) || paths.any(|path| path.starts_with(&end))
         });
@@ -103,12 +103,12 @@ impl System {
     /// What a slot that is granted so many tokens must have reserved: room for all that
     /// is not in its path, or will not be once it has shifted.
     fn reservation(&self, of: &Sequence, tokens_max: usize) -> usize {
-        let slot = &self.shadow.slots[&of.slot().expect("it runs")];
+        let slot = &self.reference_device.slots[&of.slot().expect("it runs")];
         let path = slot.spelled();
-        let sealed = match of.told_keep {
+        let sealed = match of.sent_keep {
             None => path.len(),
             Some(keep) => {
-                let parts = self.shadow.segments.values();
+                let parts = self.reference_device.segments.values();
                 let parts = parts.filter(|part| part.salt == of.salt);
                 let ends = parts.map(|part| part.spelled());
                 let ends = ends.filter(|end| end.len() <= keep && path.starts_with(end));
@@ -125,7 +125,7 @@ impl System {
         let granted = running().map(|of| self.reservation(of, of.tokens_max));
         let granted: usize = granted.sum();
         let reserved = self.cache.core().stats().reserved_bytes;
-        let shifts = running().any(|of| of.told_keep.is_some());
+        let shifts = running().any(|of| of.sent_keep.is_some());
         assert!(
             granted == reserved || shifts && granted < reserved,
             "what is granted is reserved, and nothing else: {granted} of {reserved} bytes"
@@ -134,13 +134,13 @@ impl System {
     }
 
     /// Looks at several sequences, one after the other.
-    pub(crate) fn look_at_many(&mut self, first: usize, looks: usize) {
+    pub(crate) fn probe_many(&mut self, first: usize, probes: usize) {
         let ids: Vec<SequenceId> = self.sequences.keys().copied().collect();
-        let ids = (first..first + looks).filter_map(|choice| pick(&ids, choice));
+        let ids = (first..first + probes).filter_map(|choice| pick(&ids, choice));
         let ids: Vec<SequenceId> = ids.collect();
         let before = self.snapshot();
-        let resident = self.look(&ids);
-        assert_eq!(resident.len(), looks.min(LOOKS_MAX).min(ids.len()));
+        let resident = self.probe(&ids);
+        assert_eq!(resident.len(), probes.min(PROBES_MAX).min(ids.len()));
         assert!(
             before == self.snapshot(),
             "nothing changes by being looked at"
@@ -152,19 +152,19 @@ impl System {
 
     /// How much of each is cached: all that it can resume after, and no less than was
     /// published.
-    fn look(&mut self, ids: &[SequenceId]) -> Vec<usize> {
-        let looks = ids.iter().map(|id| Look {
+    fn probe(&mut self, ids: &[SequenceId]) -> Vec<usize> {
+        let probes = ids.iter().map(|id| ProbePrefix {
             sequence: *id,
             salt: salt(self.sequences[id].salt),
             tokens: Arc::from(&self.sequences[id].tokens[..]),
         });
-        let message = Message::Look {
-            sequences: looks.collect(),
+        let message = Message::ProbePrefix {
+            sequences: probes.collect(),
         };
         self.send(message).expect("anybody may look");
         let answers = std::mem::take(&mut self.answers);
         let seen = answers.into_iter().zip(ids).map(|(answer, id)| {
-            let Effect::Resident { sequence, tokens } = answer else {
+            let Effect::CachedPrefix { sequence, tokens } = answer else {
                 panic!("who looks is told what is there: {answer:?}");
             };
             assert_eq!(sequence, *id, "answers come in order");
@@ -183,27 +183,27 @@ impl System {
             most.unwrap_or(0),
             "what can be resumed after is resident, and no more"
         );
-        let wanted = &of.tokens[..of.tokens.len().saturating_sub(1)];
+        let reusable = &of.tokens[..of.tokens.len().saturating_sub(1)];
         assert!(
-            self.naive.may_be_cached(of.salt, &wanted[..resident]),
+            self.naive.may_be_cached(of.salt, &reusable[..resident]),
             "what is resident was published under this salt"
         );
         if self.is_predictable() {
-            let expected = self.naive.cached_tokens(of.salt, wanted);
+            let expected = self.naive.cached_tokens(of.salt, reusable);
             assert_eq!(resident, expected, "all that was published is resident");
         }
     }
 
     /// Looks at a sequence that is about to begin.
-    pub(crate) fn look_before(&mut self, id: SequenceId) -> Promise {
-        let resident = self.look(&[id])[0];
+    pub(crate) fn probe_before(&mut self, id: SequenceId) -> Promise {
+        let resident = self.probe(&[id])[0];
         let of = &self.sequences[&id];
         // A path that ends inside a segment takes a cut, for which there may be no room;
         // and who would be alone may have to do without what is cached.
         let seen = &of.tokens[..resident];
-        let mut parts = self.shadow.segments.values();
+        let mut parts = self.reference_device.segments.values();
         let whole = parts.any(|part| part.salt == of.salt && part.spelled() == seen);
-        let crowded = !self.shadow.slots.is_empty();
+        let crowded = !self.reference_device.slots.is_empty();
         let is_granted = of.tokens.len() <= of.tokens_max + 1;
         Promise {
             resident,
@@ -221,7 +221,7 @@ impl System {
                 "who begins finds what was seen: {} tokens, and not {promise:?}",
                 of.computed
             ),
-            Phase::Waits { at, .. } => {
+            Phase::Deferred { at, .. } => {
                 assert!(at > promise.resident, "one waits for more than is there");
             }
             Phase::Queued | Phase::Asked => {}

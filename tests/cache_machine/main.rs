@@ -5,12 +5,12 @@
 //! | `setup.rs` | the model's shape and the cache's settings |
 //! | `operation.rs` | what can happen, as data that shrinks |
 //! | `system.rs`, `steps.rs` | the system under test, and how it runs |
-//! | `happen.rs`, `moves.rs`, `mistakes.rs` | operations, carried out |
+//! | `apply_operation.rs`, `moves.rs`, `mistakes.rs` | operations, carried out |
 //! | `grants.rs` | what sequences are granted, and what is cached of those to come |
-//! | `naive.rs`, `shadow.rs` | plain token lists: what may be cached; what the device holds |
-//! | `mirror.rs` | what is cached, as who follows its blocks knows it |
+//! | `naive.rs`, `reference_device.rs` | plain token lists: what may be cached; what the device holds |
+//! | `block_follower.rs` | what is cached, as who follows its blocks knows it |
 //! | `checks.rs` | what must be true after each operation |
-//! | `mutant.rs`, `planted.rs` | bugs, and that each is noticed |
+//! | `mutant.rs`, `injected.rs` | bugs, and that each is noticed |
 //!
 //! Whether a sequence gets a slot depends on bytes, of which a naive model knows
 //! nothing. So the reference machine only draws operations, which name sequences by
@@ -18,18 +18,18 @@
 //!
 //! `PROPTEST_CASES` and `MOTET_SEED` vary how many histories there are, and which.
 
+mod apply_operation;
+mod block_follower;
 mod checks;
 mod grants;
-mod happen;
-mod mirror;
+mod injected;
 mod mistakes;
 mod moves;
 mod mutant;
 mod naive;
 mod operation;
-mod planted;
+mod reference_device;
 mod setup;
-mod shadow;
 mod steps;
 mod system;
 
@@ -92,7 +92,7 @@ impl StateMachineTest for CacheMachine {
     }
 
     fn apply(mut system: System, _: &Setup, operation: Operation) -> System {
-        system.happen(&operation);
+        system.apply_operation(&operation);
         system
     }
 
@@ -103,7 +103,7 @@ impl StateMachineTest for CacheMachine {
     fn teardown(mut system: System, setup: Setup) {
         let seen = [system.tally.clone(), system.consequences.clone()];
         system.finish();
-        if setup.planted.is_some() {
+        if setup.injected.is_some() {
             return;
         }
         let mut tallies = TALLIES.lock().expect("nobody panics while counting");
@@ -136,7 +136,7 @@ fn hush_injected_panics() {
     HUSHED.call_once(|| {
         let usual = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            let hushed = planted::HUSH.with(std::cell::Cell::get);
+            let hushed = injected::HUSH.with(std::cell::Cell::get);
             if !hushed && !info.to_string().contains("(injected)") {
                 usual(info);
             }
@@ -159,11 +159,11 @@ fn any_history_agrees_with_the_naive_model() {
         panic!("{failure}");
     }
     let [operations, consequences] = &*TALLIES.lock().expect("nobody panics while counting");
-    let carried_out: usize = operations.values().sum();
+    let operation_count: usize = operations.values().sum();
     let took = started.elapsed();
-    println!("{carried_out} operations in {took:.1?}: {operations:#?}, {consequences:#?}");
+    println!("{operation_count} operations in {took:.1?}: {operations:#?}, {consequences:#?}");
     for (kind, count) in operations.iter().chain(consequences) {
-        let least = OF_EACH_MIN * carried_out / 100_000;
+        let least = OF_EACH_MIN * operation_count / 100_000;
         assert!(
             *count >= least,
             "`{kind}` happened {count} times: too rarely"

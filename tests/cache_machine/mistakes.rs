@@ -7,7 +7,7 @@ use motet::cache::CacheError;
 use motet::{PinId, SequenceId, TokenId};
 use motet_core::cache::{Message, Pin, shift};
 
-use crate::happen::pick;
+use crate::apply_operation::pick;
 use crate::operation::Mistake;
 use crate::setup::CONTEXT_TOKENS;
 use crate::system::{Phase, System, salt};
@@ -31,16 +31,16 @@ impl System {
                     removed: 1..3,
                 })
             }
-            Mistake::ShareBeyond => self.share_beyond(sequence, by),
+            Mistake::SharePastComputed => self.share_past_computed(sequence, by),
             Mistake::RemoveOutside => self.remove_outside(sequence, by),
             Mistake::RemoveCannot => self.remove_cannot(sequence, by),
-            Mistake::BeginTwice => self.begin_twice(sequence),
+            Mistake::OpenSlotTwice => self.open_slot_twice(sequence),
             Mistake::PinTooLarge => self.pin_too_large(by),
             Mistake::PinNotCached => self.pin_not_cached(by),
             Mistake::PinTwice => self.pin_twice(sequence),
             Mistake::UnpinUnknown => {
                 let pin = PinId(self.pins_made + 1 + by as u64);
-                let error = self.refused(Message::Unpin { pin });
+                let error = self.expect_error(Message::Unpin { pin });
                 assert_eq!(error, CacheError::UnknownPin(pin));
                 self.note("unpin unknown");
             }
@@ -68,16 +68,20 @@ impl System {
         message: impl Fn(SequenceId) -> Message,
     ) {
         let mut unknown = vec![SequenceId(self.sequences_made + 1)];
-        let over = (1..=self.sequences_made).map(SequenceId);
-        unknown.extend(over.filter(|id| !self.sequences.contains_key(id)).take(1));
+        let finished = (1..=self.sequences_made).map(SequenceId);
+        unknown.extend(
+            finished
+                .filter(|id| !self.sequences.contains_key(id))
+                .take(1),
+        );
         unknown.extend(self.any_waiting(choice));
         let id = pick(&unknown, choice).expect("there is one at least");
-        let error = self.refused(message(id));
+        let error = self.expect_error(message(id));
         assert_eq!(error, CacheError::UnknownSequence(id));
         self.note(kind);
     }
 
-    fn share_beyond(&mut self, choice: usize, by: usize) {
+    fn share_past_computed(&mut self, choice: usize, by: usize) {
         let Some(id) = self.any_running(choice) else {
             return;
         };
@@ -89,12 +93,12 @@ impl System {
             generated: of.generated(),
             at,
         };
-        let expected = CacheError::BeyondSource {
+        let expected = CacheError::PastComputed {
             sequence: id,
             at,
             computed,
         };
-        assert_eq!(self.refused(message), expected);
+        assert_eq!(self.expect_error(message), expected);
         self.note("share beyond");
     }
 
@@ -123,7 +127,7 @@ impl System {
             removed,
             computed,
         };
-        assert_eq!(self.refused(message), expected);
+        assert_eq!(self.expect_error(message), expected);
         self.note("remove outside");
     }
 
@@ -138,7 +142,7 @@ impl System {
         }
         let removed = by % (of.computed - 1)..of.computed - usize::from(anywhere);
         let slot = of.slot().expect("it runs");
-        if !anywhere && self.shadow.rewinds(slot, removed.start) {
+        if !anywhere && self.reference_device.rewinds(slot, removed.start) {
             return; // Back to where its state was taken.
         }
         let message = Message::Remove {
@@ -147,22 +151,22 @@ impl System {
             generated: of.generated(),
             removed,
         };
-        assert_eq!(self.refused(message), CacheError::CannotMove);
+        assert_eq!(self.expect_error(message), CacheError::CannotMove);
         self.note("remove what cannot be moved");
     }
 
-    fn begin_twice(&mut self, choice: usize) {
+    fn open_slot_twice(&mut self, choice: usize) {
         let known = self.sequences.iter();
         let known = known.filter(|(_, of)| !matches!(of.phase, Phase::Queued));
         let known: Vec<SequenceId> = known.map(|(id, _)| *id).collect();
         let Some(id) = pick(&known, choice) else {
             return;
         };
-        let message = self.begin_message(id);
-        if !matches!(&message, Message::Begin(begin) if !begin.tokens.is_empty()) {
+        let message = self.open_slot_message(id);
+        if !matches!(&message, Message::OpenSlot(open_slot) if !open_slot.tokens.is_empty()) {
             return;
         }
-        assert_eq!(self.refused(message), CacheError::BegunTwice(id));
+        assert_eq!(self.expect_error(message), CacheError::AlreadyOpen(id));
         self.note("begin twice");
     }
 
@@ -177,7 +181,7 @@ impl System {
         if bytes <= bytes_max {
             return;
         }
-        let error = self.refused(self.new_pin(vec![0; tokens]));
+        let error = self.expect_error(self.new_pin(vec![0; tokens]));
         assert_eq!(error, CacheError::PinTooLarge { bytes, bytes_max });
         self.note("pin larger than pins may be");
     }
@@ -192,7 +196,7 @@ impl System {
         if self.naive.pinned_bytes(&self.spec, tokens.len()) > bytes_max {
             return;
         }
-        let error = self.refused(self.new_pin(tokens.clone()));
+        let error = self.expect_error(self.new_pin(tokens.clone()));
         let CacheError::NotCached {
             tokens: asked,
             cached_tokens,
@@ -219,7 +223,7 @@ impl System {
             tokens: vec![0].into(),
             time_to_live: None,
         });
-        assert_eq!(self.refused(message), CacheError::PinnedTwice(pin));
+        assert_eq!(self.expect_error(message), CacheError::PinnedTwice(pin));
         self.note("pin twice");
     }
 

@@ -44,11 +44,11 @@ impl System {
             removed: removed.clone(),
         };
         let slot = sequence.slot().expect("it runs");
-        let rewinds = !shifts && self.shadow.rewinds(slot, removed.start);
+        let rewinds = !shifts && self.reference_device.rewinds(slot, removed.start);
         let moves = self.spec.resumes_anywhere() && (!shifts || self.spec.can_shift);
         let allowed = moves || rewinds;
         if !allowed {
-            let error = self.refused(message);
+            let error = self.expect_error(message);
             assert_eq!(
                 error,
                 CacheError::CannotMove,
@@ -58,8 +58,8 @@ impl System {
         }
         let before = self.snapshot();
         if let Err(error) = self.send(message) {
-            let no_room = matches!(error, CacheError::NoRoom { .. });
-            assert!(no_room && !self.setup.is_roomy(), "{error}");
+            let out_of_memory = matches!(error, CacheError::OutOfMemory { .. });
+            assert!(out_of_memory && !self.setup.is_roomy(), "{error}");
             assert!(
                 before == self.snapshot(),
                 "a refusal ({error}) leaves the core unchanged"
@@ -75,7 +75,7 @@ impl System {
         if shifts {
             sequence.exact = sequence.exact.min(removed.start);
         }
-        sequence.truth.remove(removed);
+        sequence.reference_run.remove(removed);
         true
     }
 
@@ -117,7 +117,7 @@ impl System {
                 ..self.new_sequence(of_salt, tokens, 4)
             };
             self.sequences.insert(id, sequence);
-            self.begin(id);
+            self.open_slot(id);
         }
     }
 }

@@ -7,14 +7,14 @@ use std::time::Duration;
 use motet::cache::{BlockEvent, CacheError};
 use motet::model::{LayerKind, ModelSpec};
 use motet::{PinId, SegmentId, SequenceId};
-use motet_core::cache::{Begin, CacheCore, Effect, LOOKS_MAX, Look, Message};
+use motet_core::cache::{CacheCore, Effect, Message, OpenSlot, PROBES_MAX, ProbePrefix};
 use motet_core::protocol::Edit;
 
 use crate::setup::Setup;
 
 /// A bug, made every other time that there is an occasion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Planted {
+pub(crate) enum Injected {
     /// In what the core says.
     Core(Bug),
     /// Between the core and the device, where only the device's state can tell.
@@ -46,7 +46,7 @@ pub(crate) enum Bug {
     /// One cached token more is reported than there is.
     Overcounted,
     /// The newcomer is never told that it has begun.
-    LostBegun,
+    LostSlotOpened,
     /// What was shifted passes for exact.
     ShiftPublished,
     /// A pin is let go of early.
@@ -66,26 +66,26 @@ pub(crate) enum Bug {
     /// A sequence that is given up keeps its slot.
     LostDiscard,
     /// A slot may grow, and no room is reserved for it.
-    GrowthUnreserved,
+    UnreservedGrant,
     /// A slot may not grow, whatever room there is.
-    GrowthRefused,
+    DeniedGrant,
     /// What nobody holds is evicted for a slot that may not grow all the same.
-    GrowthEvicts,
+    DeniedGrantEvicts,
     /// All tokens of a sequence that is looked at pass for cached.
-    LookCountsAll,
+    ProbeCountsAll,
     /// A sequence that is looked at uses what is cached.
-    LookUses,
+    ProbeUses,
     /// Nobody is told of blocks that come.
-    StoredUntold,
+    LostStoredEvent,
     /// Nobody is told of blocks that go.
-    RemovedUntold,
+    LostRemovedEvent,
 }
 
 /// The core, and what is wrong with it.
 #[derive(Debug)]
 pub(crate) struct Mutant {
     core: CacheCore,
-    planted: Option<Planted>,
+    injected: Option<Injected>,
     occasions: usize,
     messages: usize,
     pinned: Option<(PinId, usize)>,
@@ -94,19 +94,19 @@ pub(crate) struct Mutant {
 
 impl Mutant {
     pub(crate) fn new(setup: &Setup, spec: &ModelSpec) -> Self {
-        let mut told = spec.clone();
-        for group in &mut told.layer_groups {
-            match setup.planted {
-                Some(Planted::Core(Bug::BytesMiscounted)) => group.bytes -= 1,
-                Some(Planted::Core(Bug::KindMistaken)) => group.kind = LayerKind::Full,
+        let mut core_spec = spec.clone();
+        for group in &mut core_spec.layer_groups {
+            match setup.injected {
+                Some(Injected::Core(Bug::BytesMiscounted)) => group.bytes -= 1,
+                Some(Injected::Core(Bug::KindMistaken)) => group.kind = LayerKind::Full,
                 _ => {}
             }
         }
-        let mut core = CacheCore::new(told, setup.cache(spec));
+        let mut core = CacheCore::new(core_spec, setup.cache(spec));
         core.follow_blocks();
         Self {
             core,
-            planted: setup.planted,
+            injected: setup.injected,
             occasions: 0,
             messages: 0,
             pinned: None,
@@ -125,25 +125,25 @@ impl Mutant {
     ) -> Result<Vec<Effect>, CacheError> {
         self.messages += 1;
         self.release_pin(now);
-        let Some(message) = self.misheard(message) else {
+        let Some(message) = self.alter_message(message) else {
             return Ok(Vec::new());
         };
         if let Message::Pin(pin) = &message {
             self.pinned = Some((pin.pin, self.messages));
         }
-        if let Some(effects) = self.made_up(&message) {
+        if let Some(effects) = self.fabricated_effects(&message) {
             return Ok(effects);
         }
-        if let Message::Look { sequences } = &message
-            && self.errs(Bug::LookUses)
+        if let Message::ProbePrefix { sequences } = &message
+            && self.is_injected(Bug::ProbeUses)
         {
             self.use_what_is_cached(now, &sequences[0]);
         }
         match self.core.handle(now, message) {
             Ok(effects) => Ok(self.distorted(now, effects)),
-            Err(_) if self.errs(Bug::ErrorSwallowed) => Ok(Vec::new()),
+            Err(_) if self.is_injected(Bug::ErrorSwallowed) => Ok(Vec::new()),
             Err(error) => {
-                if self.errs(Bug::ChangedByError) {
+                if self.is_injected(Bug::ChangedByError) {
                     let clear = Message::Clear { salt: None };
                     self.core.handle(now, clear).expect("can be cleared");
                 }
@@ -160,8 +160,8 @@ impl Mutant {
     pub(crate) fn block_events(&mut self) -> Vec<BlockEvent> {
         let mut events = self.core.take_block_events();
         events.retain(|event| match event {
-            BlockEvent::Stored { .. } => !self.errs(Bug::StoredUntold),
-            BlockEvent::Removed { .. } => !self.errs(Bug::RemovedUntold),
+            BlockEvent::Stored { .. } => !self.is_injected(Bug::LostStoredEvent),
+            BlockEvent::Removed { .. } => !self.is_injected(Bug::LostRemovedEvent),
             _ => true,
         });
         events
@@ -169,15 +169,15 @@ impl Mutant {
 
     /// Edits on their way to the device.
     pub(crate) fn delivered(&mut self, mut edits: Vec<Edit>) -> Vec<Edit> {
-        if let Some(Planted::Device(bug)) = self.planted {
+        if let Some(Injected::Device(bug)) = self.injected {
             self.distort(bug, &mut edits);
         }
         edits
     }
 
     /// Whether the core makes this mistake now.
-    fn errs(&mut self, bug: Bug) -> bool {
-        self.planted == Some(Planted::Core(bug)) && self.occasion()
+    fn is_injected(&mut self, bug: Bug) -> bool {
+        self.injected == Some(Injected::Core(bug)) && self.occasion()
     }
 
     fn occasion(&mut self) -> bool {
@@ -187,7 +187,7 @@ impl Mutant {
 
     fn release_pin(&mut self, now: Duration) {
         let due = |&mut (_, at): &mut (PinId, usize)| self.messages > at + 2;
-        if self.planted == Some(Planted::Core(Bug::PinReleased))
+        if self.injected == Some(Injected::Core(Bug::PinReleased))
             && let Some((pin, _)) = self.pinned.take_if(due)
         {
             // It may be over already.
@@ -195,44 +195,46 @@ impl Mutant {
         }
     }
 
-    fn misheard(&mut self, mut message: Message) -> Option<Message> {
+    fn alter_message(&mut self, mut message: Message) -> Option<Message> {
         match &mut message {
-            Message::Begin(begin) if self.planted == Some(Planted::Core(Bug::SaltMixed)) => {
-                begin.salt = Default::default();
+            Message::OpenSlot(open_slot)
+                if self.injected == Some(Injected::Core(Bug::SaltMixed)) =>
+            {
+                open_slot.salt = Default::default();
             }
             Message::Remove {
                 computed, removed, ..
             } if removed.start < removed.end
                 && removed.end < *computed
-                && self.planted == Some(Planted::Core(Bug::ShiftPublished)) =>
+                && self.injected == Some(Injected::Core(Bug::ShiftPublished)) =>
             {
                 *computed = removed.end;
             }
-            Message::Unpin { .. } if self.errs(Bug::PinLeak) => return None,
-            Message::Discard { .. } if self.errs(Bug::LostDiscard) => return None,
+            Message::Unpin { .. } if self.is_injected(Bug::PinLeak) => return None,
+            Message::Discard { .. } if self.is_injected(Bug::LostDiscard) => return None,
             _ => {}
         }
         Some(message)
     }
 
     /// What is answered for nothing that was done.
-    fn made_up(&mut self, message: &Message) -> Option<Vec<Effect>> {
+    fn fabricated_effects(&mut self, message: &Message) -> Option<Vec<Effect>> {
         match *message {
-            Message::Grow {
+            Message::ExtendGrant {
                 sequence,
                 tokens_max,
-            } if self.errs(Bug::GrowthUnreserved) => Some(vec![Effect::Grown {
+            } if self.is_injected(Bug::UnreservedGrant) => Some(vec![Effect::GrantExtended {
                 sequence,
                 tokens_max,
             }]),
-            Message::Grow { sequence, .. } if self.errs(Bug::GrowthRefused) => {
-                Some(vec![Effect::NoGrowth { sequence }])
+            Message::ExtendGrant { sequence, .. } if self.is_injected(Bug::DeniedGrant) => {
+                Some(vec![Effect::GrantDenied { sequence }])
             }
-            Message::Look { ref sequences } if self.errs(Bug::LookCountsAll) => {
-                let all = sequences.iter().take(LOOKS_MAX);
-                let all = all.map(|look| Effect::Resident {
-                    sequence: look.sequence,
-                    tokens: look.tokens.len(),
+            Message::ProbePrefix { ref sequences } if self.is_injected(Bug::ProbeCountsAll) => {
+                let all = sequences.iter().take(PROBES_MAX);
+                let all = all.map(|probe| Effect::CachedPrefix {
+                    sequence: probe.sequence,
+                    tokens: probe.tokens.len(),
                 });
                 Some(all.collect())
             }
@@ -241,37 +243,37 @@ impl Mutant {
     }
 
     /// Begins and ends, as far as the core knows, a sequence that somebody looks at.
-    fn use_what_is_cached(&mut self, now: Duration, look: &Look) {
+    fn use_what_is_cached(&mut self, now: Duration, probe: &ProbePrefix) {
         let sequence = SequenceId(u64::MAX);
-        let begin = Begin {
-            salt: look.salt.clone(),
-            ..Begin::new(sequence, Arc::clone(&look.tokens), 0)
+        let open_slot = OpenSlot {
+            salt: probe.salt.clone(),
+            ..OpenSlot::new(sequence, Arc::clone(&probe.tokens), 0)
         };
         // One without tokens is none.
-        self.core.handle(now, Message::Begin(begin)).ok();
+        self.core.handle(now, Message::OpenSlot(open_slot)).ok();
         let discard = self.core.handle(now, Message::Discard { sequence });
         discard.expect("anybody may be discarded");
     }
 
     fn distorted(&mut self, now: Duration, mut effects: Vec<Effect>) -> Vec<Effect> {
-        let Some(Planted::Core(bug)) = self.planted else {
+        let Some(Injected::Core(bug)) = self.injected else {
             return effects;
         };
-        let refused = |effect: &Effect| matches!(effect, Effect::NoGrowth { .. });
-        if effects.iter().any(refused) && self.errs(Bug::GrowthEvicts) {
+        let is_denied = |effect: &Effect| matches!(effect, Effect::GrantDenied { .. });
+        if effects.iter().any(is_denied) && self.is_injected(Bug::DeniedGrantEvicts) {
             let clear = Message::Clear { salt: None };
             let evicted = self.core.handle(now, clear).expect("can be cleared");
             effects.extend(evicted);
         }
         for effect in &mut effects {
-            if let Effect::Begun { cached_tokens, .. } = effect
-                && self.errs(Bug::Overcounted)
+            if let Effect::SlotOpened { cached_tokens, .. } = effect
+                && self.is_injected(Bug::Overcounted)
             {
                 *cached_tokens += 1;
             }
         }
         effects.retain(|effect| {
-            !(matches!(effect, Effect::Begun { .. }) && self.errs(Bug::LostBegun))
+            !(matches!(effect, Effect::SlotOpened { .. }) && self.is_injected(Bug::LostSlotOpened))
         });
         // Edits are distorted in their places among the other effects.
         let is_edit = |effect: &Effect| matches!(effect, Effect::Edit(_));
@@ -294,7 +296,7 @@ impl Mutant {
     fn distort(&mut self, bug: Bug, edits: &mut Vec<Edit>) {
         edits.iter().for_each(|edit| self.remember(edit));
         let drops = |edit: &Edit| match edit {
-            Edit::Seal { .. } | Edit::Retire { .. } => bug == Bug::LostSeal,
+            Edit::Seal { .. } | Edit::SealInPlace { .. } => bug == Bug::LostSeal,
             Edit::Split { .. } => bug == Bug::LostSplit,
             Edit::Close { .. } => bug == Bug::SlotLeak,
             Edit::Drop { .. } => bug == Bug::SegmentLeak,
@@ -312,7 +314,9 @@ impl Mutant {
     /// Keeps account of the segments that have a name.
     fn remember(&mut self, edit: &Edit) {
         let (gone, new): (Vec<SegmentId>, Vec<SegmentId>) = match edit {
-            Edit::Seal { segment, .. } | Edit::Retire { segment, .. } => (vec![], vec![*segment]),
+            Edit::Seal { segment, .. } | Edit::SealInPlace { segment, .. } => {
+                (vec![], vec![*segment])
+            }
             Edit::Split {
                 segment,
                 upper,
@@ -350,7 +354,9 @@ impl Mutant {
             (Bug::OffByOne, Edit::Seal { tokens, .. }) if *tokens > 1 && self.occasion() => {
                 *tokens -= 1;
             }
-            (Bug::OffByOne, Edit::Retire { tokens, .. }) if tokens.len() > 1 && self.occasion() => {
+            (Bug::OffByOne, Edit::SealInPlace { tokens, .. })
+                if tokens.len() > 1 && self.occasion() =>
+            {
                 tokens.end -= 1;
             }
             (Bug::RemovedOffByOne, Edit::Remove { removed, .. })

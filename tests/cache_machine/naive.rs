@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use motet::model::{Extent, ModelSpec};
+use motet::model::{ModelSpec, SegmentSize};
 use motet::{PinId, TokenId};
 
 /// What may be cached, as plain lists. Where models resume after any token and there
@@ -95,7 +95,7 @@ impl Naive {
 
     /// What a prefix weighs at least.
     pub(crate) fn pinned_bytes(&self, spec: &ModelSpec, tokens: usize) -> usize {
-        spec.segment_bytes(Extent::whole(tokens))
+        spec.segment_bytes(SegmentSize::whole(tokens))
     }
 
     /// What all pins weigh with another, of a model that uses full attention only;
@@ -114,7 +114,7 @@ impl Naive {
             .chain([(salt, list)])
             .flat_map(|(salt, list)| (1..=list.len()).map(move |end| (salt, &list[..end])))
             .collect();
-        Some(prefixes.len() * spec.segment_bytes(Extent::whole(1)))
+        Some(prefixes.len() * spec.segment_bytes(SegmentSize::whole(1)))
     }
 
     /// A list to pin a part of.

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 /// One thing that happens to the cache or the device.
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
-    Begin(Newcomer),
+    OpenSlot(SequenceRequest),
     /// Those of the running sequences whose bit is set evaluate up to `chunk` tokens.
     Step {
         mask: u8,
@@ -21,18 +21,18 @@ pub(crate) enum Operation {
         source: usize,
         at: Option<usize>,
         appended: Vec<TokenId>,
-        room: usize,
+        headroom: usize,
     },
     /// A sequence asks for a slot of so many tokens: one that runs, or one that does not.
-    Grow {
+    ExtendGrant {
         sequence: usize,
         tokens_max: usize,
         runs: bool,
     },
     /// Somebody looks how much is cached of so many sequences, whatever they do.
-    Look {
+    ProbePrefix {
         first: usize,
-        looks: usize,
+        probes: usize,
     },
     /// The end of a sequence is taken back.
     Truncate {
@@ -60,7 +60,7 @@ pub(crate) enum Operation {
     /// Those for which there was no room begin again.
     Retry,
     /// All sequences end but one, what nobody holds is cleared, and it ends too.
-    Settle {
+    CloseAllButOne {
         last: usize,
     },
     /// A step fails, and with it its slots.
@@ -73,7 +73,7 @@ pub(crate) enum Operation {
         mask: u8,
     },
     /// The next edit that needs memory fails: the device loses everything.
-    RefuseMemory,
+    FailAllocation,
     Pin {
         of: usize,
         tokens: usize,
@@ -104,13 +104,13 @@ pub(crate) enum Operation {
 
 /// A sequence that is to begin.
 #[derive(Clone, Debug)]
-pub(crate) struct Newcomer {
+pub(crate) struct SequenceRequest {
     pub(crate) family: usize,
     pub(crate) shared: usize,
     pub(crate) own: Vec<TokenId>,
     pub(crate) salt: usize,
     /// Tokens that its slot is granted beyond the prompt, at first.
-    pub(crate) room: usize,
+    pub(crate) headroom: usize,
     pub(crate) keep: Option<usize>,
     /// 0 is where its own tokens begin.
     pub(crate) restore_point: Option<usize>,
@@ -121,11 +121,11 @@ pub(crate) struct Newcomer {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Mistake {
     ShareUnknown,
-    ShareBeyond,
+    SharePastComputed,
     RemoveUnknown,
     RemoveOutside,
     RemoveCannot,
-    BeginTwice,
+    OpenSlotTwice,
     PinTooLarge,
     PinNotCached,
     PinTwice,
@@ -133,7 +133,7 @@ pub(crate) enum Mistake {
     KeepTooLarge,
 }
 
-impl Newcomer {
+impl SequenceRequest {
     /// Of a family that shares its beginning, and then its own.
     pub(crate) fn prompt(&self) -> Vec<TokenId> {
         let shared = (0..self.shared).map(|at| family_token(self.family, at));
@@ -154,41 +154,45 @@ pub(crate) fn family_token(family: usize, at: usize) -> TokenId {
 /// Any operation, the usual ones more often.
 pub(crate) fn any_operation() -> BoxedStrategy<Operation> {
     use Operation::*;
-    let who = || 0usize..8;
+    let any_sequence = || 0usize..8;
     let token = || 0u32..2;
     let step = (any::<u8>(), 1usize..9, prop::bool::weighted(0.2), token());
     let fork = (
-        who(),
+        any_sequence(),
         prop::option::weighted(0.6, 0usize..CONTEXT),
         prop::collection::vec(token(), 0..4),
         0usize..12,
     );
-    let grow = (who(), 0usize..CONTEXT + 1, prop::bool::weighted(0.9));
-    let remove = (who(), 0usize..CONTEXT, 1usize..7);
+    let extend_grant = (
+        any_sequence(),
+        0usize..CONTEXT + 1,
+        prop::bool::weighted(0.9),
+    );
+    let remove = (any_sequence(), 0usize..CONTEXT, 1usize..7);
     let pin = (
         0usize..32,
         0usize..20,
         prop::option::weighted(0.7, 1u64..12),
     );
-    let mistake = (any_mistake(), who(), 0usize..6);
+    let mistake = (any_mistake(), any_sequence(), 0usize..6);
     prop_oneof![
-        42 => any_newcomer().prop_map(Begin),
+        42 => any_sequence_request().prop_map(OpenSlot),
         78 => step.prop_map(|(mask, chunk, late, fill)| Step { mask, chunk, late, fill }),
-        24 => fork.prop_map(|(source, at, appended, room)| Fork { source, at, appended, room }),
-        21 => grow.prop_map(|(sequence, tokens_max, runs)| Grow { sequence, tokens_max, runs }),
-        9 => (who(), 1usize..24).prop_map(|(first, looks)| Look { first, looks }),
-        15 => (who(), 0usize..CONTEXT).prop_map(|(sequence, to)| Truncate { sequence, to }),
+        24 => fork.prop_map(|(source, at, appended, headroom)| Fork { source, at, appended, headroom }),
+        21 => extend_grant.prop_map(|(sequence, tokens_max, runs)| ExtendGrant { sequence, tokens_max, runs }),
+        9 => (any_sequence(), 1usize..24).prop_map(|(first, probes)| ProbePrefix { first, probes }),
+        15 => (any_sequence(), 0usize..CONTEXT).prop_map(|(sequence, to)| Truncate { sequence, to }),
         15 => remove.prop_map(|(sequence, start, tokens)| Remove { sequence, start, tokens }),
-        12 => (who(), token()).prop_map(|(sequence, fill)| Shift { sequence, fill }),
-        12 => who().prop_map(|sequence| Cancel { sequence }),
-        39 => who().prop_map(|sequence| Close { sequence }),
+        12 => (any_sequence(), token()).prop_map(|(sequence, fill)| Shift { sequence, fill }),
+        12 => any_sequence().prop_map(|sequence| Cancel { sequence }),
+        39 => any_sequence().prop_map(|sequence| Close { sequence }),
         12 => Just(Retry),
-        4 => who().prop_map(|last| Settle { last }),
+        4 => any_sequence().prop_map(|last| CloseAllButOne { last }),
         6 => (any::<u8>(), 1usize..9).prop_map(|(mask, chunk)| FailStep { mask, chunk }),
         1 => any::<u8>().prop_map(|mask| Panic { mask }),
-        1 => Just(RefuseMemory),
+        1 => Just(FailAllocation),
         18 => pin.prop_map(|(of, tokens, time_to_live_ms)| Pin { of, tokens, time_to_live_ms }),
-        9 => who().prop_map(|pin| Unpin { pin }),
+        9 => any_sequence().prop_map(|pin| Unpin { pin }),
         12 => (1u64..6).prop_map(|ms| Pass { ms }),
         6 => prop::option::of(0usize..2).prop_map(|salt| Clear { salt }),
         9 => (0usize..2, 0usize..3).prop_map(|(salt, family)| Press { salt, family }),
@@ -199,7 +203,7 @@ pub(crate) fn any_operation() -> BoxedStrategy<Operation> {
 
 const CONTEXT: usize = crate::setup::CONTEXT_TOKENS;
 
-fn any_newcomer() -> impl Strategy<Value = Newcomer> {
+fn any_sequence_request() -> impl Strategy<Value = SequenceRequest> {
     let prompt = (0usize..3, 0usize..18, prop::collection::vec(0u32..2, 1..7));
     let rest = (
         prop_oneof![3 => Just(0usize), 1 => Just(1)],
@@ -209,15 +213,17 @@ fn any_newcomer() -> impl Strategy<Value = Newcomer> {
         prop_oneof![5 => Just(0u8), 1 => Just(1), 1 => Just(2)],
     );
     (prompt, rest).prop_map(
-        |((family, shared, own), (salt, room, keep, restore_point, priority))| Newcomer {
-            family,
-            shared,
-            own,
-            salt,
-            room,
-            keep,
-            restore_point,
-            priority,
+        |((family, shared, own), (salt, headroom, keep, restore_point, priority))| {
+            SequenceRequest {
+                family,
+                shared,
+                own,
+                salt,
+                headroom,
+                keep,
+                restore_point,
+                priority,
+            }
         },
     )
 }
@@ -226,11 +232,11 @@ fn any_mistake() -> impl Strategy<Value = Mistake> {
     use Mistake::*;
     prop::sample::select(vec![
         ShareUnknown,
-        ShareBeyond,
+        SharePastComputed,
         RemoveUnknown,
         RemoveOutside,
         RemoveCannot,
-        BeginTwice,
+        OpenSlotTwice,
         PinTooLarge,
         PinNotCached,
         PinTwice,

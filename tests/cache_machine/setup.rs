@@ -2,10 +2,10 @@
 
 use motet::config::{CacheConfig, SlotChoice};
 use motet::model::oracle::OracleConfig;
-use motet::model::{Extent, LayerKind, ModelSpec};
+use motet::model::{LayerKind, ModelSpec, SegmentSize};
 use proptest::prelude::*;
 
-use crate::mutant::Planted;
+use crate::mutant::Injected;
 
 /// Longest sequence, in tokens. Short, so that histories come to their ends.
 pub(crate) const CONTEXT_TOKENS: usize = 32;
@@ -39,7 +39,7 @@ pub(crate) struct Setup {
     pub(crate) pinned_tokens_max: Option<usize>,
     /// Operations that edits wait for before the device carries them out.
     pub(crate) edits_wait: usize,
-    pub(crate) planted: Option<Planted>,
+    pub(crate) injected: Option<Injected>,
 }
 
 impl Setup {
@@ -56,7 +56,7 @@ impl Setup {
 
     pub(crate) fn cache(&self, spec: &ModelSpec) -> CacheConfig {
         let bytes = |tokens: usize| {
-            let states = tokens / 8 * spec.segment_bytes(Extent::whole(1));
+            let states = tokens / 8 * spec.segment_bytes(SegmentSize::whole(1));
             spec.tail_bytes(tokens) + states
         };
         CacheConfig {
@@ -68,7 +68,7 @@ impl Setup {
             block_tokens: BLOCK_TOKENS,
             pinned_bytes_max: self
                 .pinned_tokens_max
-                .map(|tokens| spec.segment_bytes(Extent::whole(tokens))),
+                .map(|tokens| spec.segment_bytes(SegmentSize::whole(tokens))),
             ..CacheConfig::default()
         }
     }
@@ -104,7 +104,7 @@ pub(crate) fn any_setup() -> impl Strategy<Value = Setup> {
                 tail_block_tokens: numbers.3,
                 pinned_tokens_max,
                 edits_wait: numbers.4,
-                planted: None,
+                injected: None,
             },
         )
 }

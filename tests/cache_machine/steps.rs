@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use motet::model::{Readout, Want};
+use motet::model::{OutputKind, SpanOutput};
 use motet::{SequenceId, SlotId, TokenId};
 use motet_core::cache::Message;
-use motet_core::protocol::{Failure, Input, PlannedSpan, Work};
+use motet_core::protocol::{Failure, PlannedSpan, PlannedTokens, Work};
 
 use crate::checks::spelled;
 use crate::system::{Phase, Sequence, System, salt};
@@ -36,7 +36,7 @@ impl System {
     /// Tells the naive model what a report may publish.
     fn publish_reached(&mut self, leader: SequenceId) {
         let waits = |sequence: &Sequence| match sequence.phase {
-            Phase::Waits { leader: of, at } if of == Some(leader) => Some(at),
+            Phase::Deferred { leader: of, at } if of == Some(leader) => Some(at),
             _ => None,
         };
         let mut due: Vec<usize> = self.sequences.values().filter_map(waits).collect();
@@ -64,7 +64,7 @@ impl System {
         match sequence.phase {
             Phase::Queued => return,
             Phase::Running(_) => self.naive.publish(sequence.salt, sequence.publishable()),
-            Phase::Asked | Phase::Waits { .. } => {}
+            Phase::Asked | Phase::Deferred { .. } => {}
         }
         self.send(message).expect("a sequence may be closed");
         self.find_lost_pins();
@@ -100,25 +100,25 @@ impl System {
             .iter()
             .filter_map(|(id, sequence)| Some((sequence.slot()?, *id)))
             .collect();
-        let result = self.table.carry_out(&mut self.model, work);
+        let result = self.table.run_work(&mut self.model, work);
         let lost = self.table.take_lost();
         if !lost.is_empty() {
             // As an owner does that cares for nothing else.
             check_injected(&lost.reason);
             self.resets += 1;
-            let anew = Work {
+            let restart = Work {
                 epoch: self.resets,
                 ..Work::default()
             };
-            let emptied = self.table.carry_out(&mut self.model, anew);
-            assert!(emptied.is_ok_and(|told| told.is_empty()));
+            let emptied = self.table.run_work(&mut self.model, restart);
+            assert!(emptied.is_ok_and(|outputs| outputs.is_empty()));
             self.reset();
             return false;
         }
         match result {
-            Ok(readouts) => {
-                for (span, readout) in spans.into_iter().zip(readouts) {
-                    self.evaluated(of_slot[&span.slot], span, readout);
+            Ok(span_outputs) => {
+                for (span, span_output) in spans.into_iter().zip(span_outputs) {
+                    self.evaluated(of_slot[&span.slot], span, span_output);
                 }
                 true
             }
@@ -142,29 +142,29 @@ impl System {
     /// The device has lost everything; sequences begin again when there is time.
     fn reset(&mut self) {
         self.note_consequence("the device is reset");
-        self.shadow.reset();
+        self.reference_device.reset();
         self.naive.reset();
         let all: Vec<SequenceId> = self.sequences.keys().copied().collect();
         all.into_iter().for_each(|id| self.requeue(id));
         self.send(Message::Reset).expect("the cache may be reset");
     }
 
-    fn evaluated(&mut self, id: SequenceId, span: PlannedSpan, readout: Readout) {
+    fn evaluated(&mut self, id: SequenceId, span: PlannedSpan, span_output: SpanOutput) {
         let sequence = self.sequences.get_mut(&id).expect("who runs is alive");
         let mut expected = Vec::new();
-        let Input::Known(tokens) = span.input else {
+        let PlannedTokens::Known(tokens) = span.token_source else {
             panic!("all tokens were known");
         };
         for token in &tokens {
-            sequence.truth.evaluate(*token);
-            sequence.truth.push_logits(&mut expected);
+            sequence.reference_run.evaluate(*token);
+            sequence.reference_run.push_logits(&mut expected);
         }
-        let Readout::Logits(logits) = readout else {
+        let SpanOutput::Logits(logits) = span_output else {
             panic!("logits were wanted");
         };
         assert_eq!(logits, expected, "{id} gets what it gets alone");
         sequence.computed += tokens.len();
-        self.shadow.evaluated(span.slot, &tokens);
+        self.reference_device.evaluated(span.slot, &tokens);
         let last = &logits[logits.len() - 2..];
         if sequence.computed == sequence.tokens.len() && !sequence.is_full() {
             sequence.tokens.push(TokenId::from(last[1] > last[0]));
@@ -178,8 +178,8 @@ impl System {
         for (bit, sequence) in running.enumerate() {
             let slot = sequence.slot().expect("it runs");
             let computed = sequence.computed;
-            let room = sequence.tokens_max.saturating_sub(computed);
-            if mask >> (bit % 8) & 1 == 0 || room == 0 {
+            let headroom = sequence.tokens_max.saturating_sub(computed);
+            if mask >> (bit % 8) & 1 == 0 || headroom == 0 {
                 continue;
             }
             if computed == sequence.tokens.len() {
@@ -188,11 +188,13 @@ impl System {
             let next = sequence.checkpoints.range(computed + 1..).next();
             let until = next.map_or(usize::MAX, |at| at - computed);
             let left = sequence.tokens.len() - computed;
-            let tokens = chunk.min(room).min(until).min(left);
+            let tokens = chunk.min(headroom).min(until).min(left);
             spans.push(PlannedSpan {
                 slot,
-                input: Input::Known(sequence.tokens[computed..computed + tokens].to_vec()),
-                want: Want::Logits,
+                token_source: PlannedTokens::Known(
+                    sequence.tokens[computed..computed + tokens].to_vec(),
+                ),
+                output_kind: OutputKind::Logits,
             });
         }
         spans

@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use motet::cache::{CacheError, CacheStats, Salt};
 use motet::device::Table;
-use motet::model::oracle::{Oracle, OracleConfig, Soloist};
+use motet::model::oracle::{Oracle, OracleConfig, ReferenceRun};
 use motet::model::{Model, ModelSpec};
 use motet::{SequenceId, SlotId, TokenId};
-use motet_core::cache::{Begin, Effect, Message, TreeView};
+use motet_core::cache::{Effect, Message, OpenSlot, TreeView};
 use motet_core::protocol::Edit;
 
-use crate::mirror::Mirror;
+use crate::block_follower::BlockFollower;
 use crate::mutant::Mutant;
 use crate::naive::Naive;
+use crate::reference_device::ReferenceDevice;
 use crate::setup::{BLOCK_TOKENS, CONTEXT_TOKENS, Setup};
-use crate::shadow::Shadow;
 
 /// Live sequences at most.
 pub(crate) const SEQUENCES_MAX: usize = 8;
@@ -32,9 +32,9 @@ pub(crate) struct System {
     pub(crate) model: Oracle,
     pub(crate) table: Table<Oracle>,
     pub(crate) cache: Mutant,
-    pub(crate) shadow: Shadow,
+    pub(crate) reference_device: ReferenceDevice,
     pub(crate) naive: Naive,
-    pub(crate) mirror: Mirror,
+    pub(crate) block_follower: BlockFollower,
     pub(crate) sequences: BTreeMap<SequenceId, Sequence>,
     pub(crate) sequences_made: u64,
     pub(crate) pins_made: u64,
@@ -64,14 +64,14 @@ pub(crate) struct Sequence {
     pub(crate) tokens_max: usize,
     pub(crate) keep: Option<usize>,
     /// What of `keep` the cache was told.
-    pub(crate) told_keep: Option<usize>,
+    pub(crate) sent_keep: Option<usize>,
     pub(crate) restore_points: Vec<usize>,
     pub(crate) priority: u8,
     pub(crate) phase: Phase,
     pub(crate) checkpoints: BTreeSet<usize>,
     /// Restore points that it has not reached.
     pub(crate) asked: Vec<usize>,
-    pub(crate) truth: Soloist,
+    pub(crate) reference_run: ReferenceRun,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub(crate) enum Phase {
     Queued,
     /// The cache has been asked.
     Asked,
-    Waits {
+    Deferred {
         leader: Option<SequenceId>,
         at: usize,
     },
@@ -131,14 +131,14 @@ impl System {
         let spec = model.spec().clone();
         Self {
             cache: Mutant::new(setup, &spec),
-            shadow: Shadow::new(&spec),
+            reference_device: ReferenceDevice::new(&spec),
             setup: setup.clone(),
             oracle,
             model,
             spec,
             table: Table::new(),
             naive: Naive::default(),
-            mirror: Mirror::default(),
+            block_follower: BlockFollower::default(),
             sequences: BTreeMap::new(),
             sequences_made: 0,
             pins_made: 0,
@@ -178,14 +178,14 @@ impl System {
         self.naive.expire(self.now);
         let handled = self.cache.handle(self.now, message);
         for event in self.cache.block_events() {
-            self.mirror.hear(event, BLOCK_TOKENS);
+            self.block_follower.apply(event, BLOCK_TOKENS);
         }
-        self.take_in(handled?);
+        self.apply_effects(handled?);
         Ok(())
     }
 
     /// Sends what must be refused. The core must be as it was.
-    pub(crate) fn refused(&mut self, message: Message) -> CacheError {
+    pub(crate) fn expect_error(&mut self, message: Message) -> CacheError {
         let before = self.snapshot();
         let text = format!("{message:?}");
         let Err(error) = self.send(message) else {
@@ -198,12 +198,12 @@ impl System {
         error
     }
 
-    fn take_in(&mut self, effects: Vec<Effect>) {
+    fn apply_effects(&mut self, effects: Vec<Effect>) {
         let mut owners = BTreeMap::new();
         for effect in &effects {
-            if let Effect::Begun { sequence, slot, .. } = effect {
-                let newcomer = self.sequences.get(sequence);
-                owners.insert(*slot, newcomer.expect("who begins is alive").salt);
+            if let Effect::SlotOpened { sequence, slot, .. } = effect {
+                let pending_sequence = self.sequences.get(sequence);
+                owners.insert(*slot, pending_sequence.expect("who begins is alive").salt);
             }
         }
         let mut waits = None;
@@ -214,34 +214,36 @@ impl System {
                         Edit::Open { slot, .. } => owners.get(slot).copied(),
                         _ => None,
                     };
-                    self.shadow.edit(&edit, owner);
+                    self.reference_device.edit(&edit, owner);
                     self.note_consequence(name_of(&edit));
                     self.pending.push(edit);
                 }
-                Effect::Begun {
+                Effect::SlotOpened {
                     sequence,
                     slot,
                     cached_tokens,
                     ..
-                } => self.begun(sequence, slot, cached_tokens),
-                Effect::Waits { sequence, tokens } => {
-                    let newcomer = self.answered(sequence);
-                    newcomer.phase = Phase::Waits {
+                } => self.slot_opened(sequence, slot, cached_tokens),
+                Effect::Deferred { sequence, tokens } => {
+                    let pending_sequence = self.answered(sequence);
+                    pending_sequence.phase = Phase::Deferred {
                         leader: None,
                         at: tokens,
                     };
                     waits = Some(sequence);
                     self.note_consequence("a newcomer waits");
                 }
-                Effect::NoRoom { sequence } => self.no_room(sequence),
-                Effect::Clears { .. } => unreachable!("this cache has no pager"),
+                Effect::OutOfMemory { sequence } => self.out_of_memory(sequence),
+                Effect::Fence { .. } => unreachable!("this cache has no pager"),
                 Effect::Lost { .. } => unreachable!("what is lost is reset"),
-                Effect::Grown { .. } | Effect::NoGrowth { .. } | Effect::Resident { .. } => {
+                Effect::GrantExtended { .. }
+                | Effect::GrantDenied { .. }
+                | Effect::CachedPrefix { .. } => {
                     self.answers.push(effect);
                 }
                 Effect::Checkpoint { sequence, at } => {
-                    if let Some(newcomer) = waits.take() {
-                        self.follow(newcomer, sequence, at);
+                    if let Some(pending_sequence) = waits.take() {
+                        self.follow(pending_sequence, sequence, at);
                     }
                     let leader = self.sequences.get_mut(&sequence);
                     leader.expect("a leader is alive").checkpoints.insert(at);
@@ -252,60 +254,63 @@ impl System {
 
     /// A sequence that the cache has been asked for, and answers for now.
     fn answered(&mut self, sequence: SequenceId) -> &mut Sequence {
-        let newcomer = self
+        let pending_sequence = self
             .sequences
             .get_mut(&sequence)
             .expect("who begins is alive");
-        let asked = matches!(newcomer.phase, Phase::Asked | Phase::Waits { .. });
+        let asked = matches!(
+            pending_sequence.phase,
+            Phase::Asked | Phase::Deferred { .. }
+        );
         assert!(asked, "{sequence} is answered once");
-        newcomer
+        pending_sequence
     }
 
-    fn begun(&mut self, sequence: SequenceId, slot: SlotId, cached_tokens: usize) {
+    fn slot_opened(&mut self, sequence: SequenceId, slot: SlotId, cached_tokens: usize) {
         if cached_tokens > 0 {
             self.note_consequence("cached tokens are used");
         }
-        let mut truth = Soloist::new(&self.oracle);
-        let newcomer = self.answered(sequence);
-        let most = (newcomer.tokens.len() - 1).min(newcomer.tokens_max);
+        let mut reference_run = ReferenceRun::new(&self.oracle);
+        let pending_sequence = self.answered(sequence);
+        let most = (pending_sequence.tokens.len() - 1).min(pending_sequence.tokens_max);
         assert!(
             cached_tokens <= most,
             "at least one token is left to evaluate"
         );
-        let cached = newcomer.tokens[..cached_tokens].to_vec();
-        let wanted = newcomer.tokens[..most].to_vec();
+        let cached = pending_sequence.tokens[..cached_tokens].to_vec();
+        let reusable = pending_sequence.tokens[..most].to_vec();
         for token in &cached {
-            truth.evaluate(*token);
+            reference_run.evaluate(*token);
         }
-        newcomer.truth = truth;
-        newcomer.phase = Phase::Running(slot);
-        newcomer.computed = cached_tokens;
+        pending_sequence.reference_run = reference_run;
+        pending_sequence.phase = Phase::Running(slot);
+        pending_sequence.computed = cached_tokens;
         // What a later grant, or what follows the prompt, brings within reach is none.
-        newcomer.asked = newcomer.restore_points.clone();
-        let granted = newcomer.known.min(newcomer.tokens_max);
-        newcomer.asked.retain(|at| *at <= granted);
-        let of = newcomer.salt;
-        let spelled = self.shadow.slots[&slot].spelled();
+        pending_sequence.asked = pending_sequence.restore_points.clone();
+        let granted = pending_sequence.known.min(pending_sequence.tokens_max);
+        pending_sequence.asked.retain(|at| *at <= granted);
+        let of = pending_sequence.salt;
+        let spelled = self.reference_device.slots[&slot].spelled();
         assert_eq!(spelled, cached, "cached tokens are those of the path");
         assert!(
             self.naive.may_be_cached(of, &cached),
             "what is cached was published under this salt"
         );
         if self.is_predictable() {
-            let expected = self.naive.cached_tokens(of, &wanted);
+            let expected = self.naive.cached_tokens(of, &reusable);
             assert_eq!(cached_tokens, expected, "all that is cached is used");
         }
     }
 
-    fn no_room(&mut self, sequence: SequenceId) {
+    fn out_of_memory(&mut self, sequence: SequenceId) {
         self.note_consequence("no room to begin");
-        let alone = self.shadow.slots.is_empty() && self.naive.pins.is_empty();
+        let alone = self.reference_device.slots.is_empty() && self.naive.pins.is_empty();
         let budget = self.setup.cache(&self.spec).device_bytes_max;
         let spec = self.spec.clone();
         let roomy = self.setup.is_roomy();
-        let newcomer = self.answered(sequence);
-        newcomer.phase = Phase::Queued;
-        let fits = spec.tail_bytes(newcomer.tokens_max) <= budget;
+        let pending_sequence = self.answered(sequence);
+        pending_sequence.phase = Phase::Queued;
+        let fits = spec.tail_bytes(pending_sequence.tokens_max) <= budget;
         assert!(!(alone && fits), "who is alone and fits has room");
         assert!(!roomy, "there is room for everything");
     }
@@ -314,18 +319,18 @@ impl System {
     fn follow(&mut self, sequence: SequenceId, leader: SequenceId, at: usize) {
         let of = &self.sequences[&leader];
         assert!(of.slot().is_some(), "a leader runs");
-        let newcomer = &self.sequences[&sequence];
-        assert_eq!(of.salt, newcomer.salt, "salts never mix");
+        let pending_sequence = &self.sequences[&sequence];
+        assert_eq!(of.salt, pending_sequence.salt, "salts never mix");
         assert!(
-            at < newcomer.tokens.len(),
+            at < pending_sequence.tokens.len(),
             "one waits for a part of its prompt"
         );
         assert_eq!(
             of.tokens.get(..at),
-            Some(&newcomer.tokens[..at]),
+            Some(&pending_sequence.tokens[..at]),
             "one waits for what is its own prompt's"
         );
-        let phase = Phase::Waits {
+        let phase = Phase::Deferred {
             leader: Some(leader),
             at,
         };
@@ -333,45 +338,50 @@ impl System {
     }
 
     /// A new sequence, which the cache has not heard of.
-    pub(crate) fn enlist(&mut self, sequence: Sequence) -> SequenceId {
+    pub(crate) fn add_sequence(&mut self, sequence: Sequence) -> SequenceId {
         self.sequences_made += 1;
         let id = SequenceId(self.sequences_made);
         self.sequences.insert(id, sequence);
         id
     }
 
-    pub(crate) fn new_sequence(&self, of: usize, tokens: Vec<TokenId>, room: usize) -> Sequence {
+    pub(crate) fn new_sequence(
+        &self,
+        of: usize,
+        tokens: Vec<TokenId>,
+        headroom: usize,
+    ) -> Sequence {
         Sequence {
             salt: of,
             known: 0,
             computed: 0,
             exact: usize::MAX,
-            tokens_max: (tokens.len() + room).min(CONTEXT_TOKENS),
+            tokens_max: (tokens.len() + headroom).min(CONTEXT_TOKENS),
             tokens,
             keep: None,
-            told_keep: None,
+            sent_keep: None,
             restore_points: Vec::new(),
             priority: 0,
             phase: Phase::Queued,
             checkpoints: BTreeSet::new(),
             asked: Vec::new(),
-            truth: Soloist::new(&self.oracle),
+            reference_run: ReferenceRun::new(&self.oracle),
         }
     }
 
     /// Begins a sequence that is queued, with all tokens that it has.
-    pub(crate) fn begin(&mut self, id: SequenceId) {
+    pub(crate) fn open_slot(&mut self, id: SequenceId) {
         let sequence = self.sequences.get_mut(&id).expect("who begins is alive");
         assert_eq!(sequence.phase, Phase::Queued, "who begins is queued");
         sequence.phase = Phase::Asked;
-        sequence.told_keep = sequence.keep.filter(|keep| *keep < sequence.tokens_max);
+        sequence.sent_keep = sequence.keep.filter(|keep| *keep < sequence.tokens_max);
         sequence.known = sequence.tokens.len();
         sequence.computed = 0;
         sequence.exact = usize::MAX;
         sequence.checkpoints.clear();
-        let promised = self.look_before(id);
-        let begin = self.begin_message(id);
-        self.send(begin).expect("a new sequence may begin");
+        let promised = self.probe_before(id);
+        let open_slot = self.open_slot_message(id);
+        self.send(open_slot).expect("a new sequence may begin");
         assert_ne!(
             self.sequences[&id].phase,
             Phase::Asked,
@@ -380,18 +390,18 @@ impl System {
         self.check_promise(id, promised);
     }
 
-    pub(crate) fn begin_message(&self, id: SequenceId) -> Message {
+    pub(crate) fn open_slot_message(&self, id: SequenceId) -> Message {
         let sequence = &self.sequences[&id];
-        Message::Begin(Begin {
+        Message::OpenSlot(OpenSlot {
             sequence: id,
             salt: salt(sequence.salt),
             tokens: Arc::from(&sequence.tokens[..]),
             tokens_max: sequence.tokens_max,
-            keep: sequence.told_keep,
+            keep: sequence.sent_keep,
             restore_points: sequence.restore_points.clone(),
             priority: sequence.priority,
             token_time: None,
-            afresh: false,
+            ignore_cache: false,
         })
     }
 }
@@ -400,12 +410,12 @@ fn name_of(edit: &Edit) -> &'static str {
     match edit {
         Edit::Open { .. } => "edit: open",
         Edit::Seal { .. } => "edit: seal",
-        Edit::Adopt { .. } => "edit: adopt",
+        Edit::ShareExisting { .. } => "edit: adopt",
         Edit::Split { .. } => "edit: split",
         Edit::Merge { .. } => "edit: merge",
         Edit::Replace { .. } => "edit: replace",
         Edit::Remove { .. } => "edit: remove",
-        Edit::Retire { .. } => "edit: retire",
+        Edit::SealInPlace { .. } => "edit: retire",
         Edit::Close { .. } => "edit: close",
         Edit::Drop { .. } => "edit: drop",
         Edit::Export { .. } => "edit: export",

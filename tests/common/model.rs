@@ -5,10 +5,10 @@ use std::path::PathBuf;
 /// Its file: what `MOTET_MODEL` names, or SmolLM2 as set-up has fetched it.
 pub(crate) fn model() -> PathBuf {
     let named = std::env::var_os("MOTET_MODEL").map(PathBuf::from);
-    let fetched = || {
+    let downloaded = || {
         let folder = std::env::var_os("MOTET_MODEL_DIR")?;
         Some(PathBuf::from(folder).join("smollm2-135m-instruct.gguf"))
     };
-    let path = named.or_else(fetched).filter(|path| path.exists());
+    let path = named.or_else(downloaded).filter(|path| path.exists());
     path.expect("the model: run `cargo xtask setup --model smollm2-135m-instruct` first")
 }

@@ -30,7 +30,7 @@ pub(crate) struct Case {
 #[derive(Clone, Debug)]
 pub(crate) struct Fact<'a> {
     value: &'a Value,
-    place: String,
+    location: String,
     seen: Rc<RefCell<Seen>>,
 }
 
@@ -46,11 +46,11 @@ const NOTES: [&str; 5] = ["name", "note", "source", "test", "derived_only"];
 
 /// The suites of a file.
 pub(crate) fn read(path: &Path) -> Vec<Suite> {
-    let place = path.display().to_string();
-    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{place}: {error}"));
+    let location = path.display().to_string();
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{location}: {error}"));
     let file: Value =
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{place}: {error}"));
-    let file = Fact::new(&file, place);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{location}: {error}"));
+    let file = Fact::new(&file, location);
     file.get("suites").items().iter().map(suite).collect()
 }
 
@@ -80,38 +80,42 @@ fn suite(fact: &Fact<'_>) -> Suite {
 }
 
 impl<'a> Fact<'a> {
-    pub(crate) fn new(value: &'a Value, place: impl Into<String>) -> Self {
+    pub(crate) fn new(value: &'a Value, location: impl Into<String>) -> Self {
         Self {
             value,
-            place: place.into(),
+            location: location.into(),
             seen: Rc::default(),
         }
     }
 
-    fn below(&self, value: &'a Value, place: String) -> Fact<'a> {
+    fn below(&self, value: &'a Value, location: String) -> Fact<'a> {
         let seen = Rc::clone(&self.seen);
-        Self { value, place, seen }
+        Self {
+            value,
+            location,
+            seen,
+        }
     }
 
-    fn place_of(&self, field: &str) -> String {
-        match self.place.as_str() {
+    fn location_of(&self, field: &str) -> String {
+        match self.location.as_str() {
             "" => field.to_owned(),
-            place => format!("{place}.{field}"),
+            location => format!("{location}.{field}"),
         }
     }
 
     /// A field that must be there.
     pub(crate) fn get(&self, field: &str) -> Fact<'a> {
         self.maybe(field)
-            .unwrap_or_else(|| panic!("there is no field `{}`", self.place_of(field)))
+            .unwrap_or_else(|| panic!("there is no field `{}`", self.location_of(field)))
     }
 
     /// A field, if it is there; it may be null.
     pub(crate) fn maybe(&self, field: &str) -> Option<Fact<'a>> {
         let value = self.object().get(field)?;
-        let place = self.place_of(field);
-        self.seen.borrow_mut().known.insert(place.clone());
-        Some(self.below(value, place))
+        let location = self.location_of(field);
+        self.seen.borrow_mut().known.insert(location.clone());
+        Some(self.below(value, location))
     }
 
     /// Whether there is such a field, or one of a field: `expect.error`.
@@ -137,8 +141,8 @@ impl<'a> Fact<'a> {
 
     /// These fields are given, and make no difference here.
     pub(crate) fn skip(&self, fields: &[&str]) {
-        let places = fields.iter().map(|field| self.place_of(field));
-        self.seen.borrow_mut().skipped.extend(places);
+        let locations = fields.iter().map(|field| self.location_of(field));
+        self.seen.borrow_mut().skipped.extend(locations);
     }
 
     /// A field that nobody has looked at, and that is none of those `beside` the case.
@@ -146,28 +150,28 @@ impl<'a> Fact<'a> {
         if let Value::Array(items) = self.value {
             let mut items = items.iter().enumerate();
             return items.find_map(|(i, item)| {
-                let item = self.below(item, format!("{}[{i}]", self.place));
+                let item = self.below(item, format!("{}[{i}]", self.location));
                 item.unseen(beside)
             });
         }
         let mut fields = self.value.as_object()?.iter();
         fields.find_map(|(name, value)| {
-            let place = self.place_of(name);
+            let location = self.location_of(name);
             let is_beside = NOTES.contains(&name.as_str()) || beside.contains(&name.as_str());
-            if is_beside || self.seen.borrow().skipped.contains(&place) {
+            if is_beside || self.seen.borrow().skipped.contains(&location) {
                 return None;
             }
-            if !self.seen.borrow().known.contains(&place) {
-                return Some(place);
+            if !self.seen.borrow().known.contains(&location) {
+                return Some(location);
             }
-            self.below(value, place).unseen(beside)
+            self.below(value, location).unseen(beside)
         })
     }
 
     pub(crate) fn items(&self) -> Vec<Fact<'a>> {
         let items = self.value.as_array();
         let items = items.unwrap_or_else(|| self.is_no("list"));
-        let item = |(i, value)| self.below(value, format!("{}[{i}]", self.place));
+        let item = |(i, value)| self.below(value, format!("{}[{i}]", self.location));
         items.iter().enumerate().map(item).collect()
     }
 
@@ -229,10 +233,10 @@ impl<'a> Fact<'a> {
     }
 
     fn is_no(&self, what: &str) -> ! {
-        let place = match self.place.as_str() {
+        let location = match self.location.as_str() {
             "" => "it",
-            place => place,
+            location => location,
         };
-        panic!("{place} is {}; expected a {what}", self.value)
+        panic!("{location} is {}; expected a {what}", self.value)
     }
 }

@@ -25,52 +25,52 @@ pub(crate) fn change_all(suites: &[Suite], is_given: impl Fn(&str, &str) -> bool
             if run_case(suite, case) == Ok(Outcome::Unsupported) {
                 continue;
             }
-            let mut places = Vec::new();
-            find(&case.facts, "", false, &mut places);
-            if places.is_empty() {
+            let mut locations = Vec::new();
+            find(&case.facts, "", false, &mut locations);
+            if locations.is_empty() {
                 changed.without.push(suite.name.clone());
             }
-            places.retain(|place| !is_given(&suite.name, place));
-            changed.expectations += places.len();
-            places.retain(|place| !is_noticed(suite, case, place));
-            let named = |place| format!("{}, {}: {place}", suite.name, case.name);
-            changed.unnoticed.extend(places.into_iter().map(named));
+            locations.retain(|location| !is_given(&suite.name, location));
+            changed.expectations += locations.len();
+            locations.retain(|location| !is_noticed(suite, case, location));
+            let named = |location| format!("{}, {}: {location}", suite.name, case.name);
+            changed.unnoticed.extend(locations.into_iter().map(named));
         }
     }
     changed
 }
 
 /// The JSON pointers of all values that are expected.
-fn find(value: &Value, place: &str, expected: bool, places: &mut Vec<String>) {
-    let mut look = |name: &str, value: &Value, expected: bool| {
+fn find(value: &Value, location: &str, expected: bool, locations: &mut Vec<String>) {
+    let mut visit = |name: &str, value: &Value, expected: bool| {
         let name = name.replace('~', "~0").replace('/', "~1");
-        find(value, &format!("{place}/{name}"), expected, places);
+        find(value, &format!("{location}/{name}"), expected, locations);
     };
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
                 if name != "note" {
-                    look(name, value, expected || name.starts_with("expect"));
+                    visit(name, value, expected || name.starts_with("expect"));
                 }
             }
         }
         Value::Array(items) if !items.is_empty() => {
             for (i, value) in items.iter().enumerate() {
-                look(&i.to_string(), value, expected);
+                visit(&i.to_string(), value, expected);
             }
         }
-        _ if expected => places.push(place.to_owned()),
+        _ if expected => locations.push(location.to_owned()),
         _ => {}
     }
 }
 
 /// Whether some change of the value makes the case fail. One is not enough: `at least 2`
 /// holds for what is more.
-fn is_noticed(suite: &Suite, case: &Case, place: &str) -> bool {
-    let value = case.facts.pointer(place).expect("it was found there");
+fn is_noticed(suite: &Suite, case: &Case, location: &str) -> bool {
+    let value = case.facts.pointer(location).expect("it was found there");
     changes(value).into_iter().any(|change| {
         let mut changed = case.clone();
-        let value = changed.facts.pointer_mut(place);
+        let value = changed.facts.pointer_mut(location);
         *value.expect("it was found there") = change;
         run_case(suite, &changed).is_err()
     })

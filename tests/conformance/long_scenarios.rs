@@ -9,7 +9,7 @@ use motet::model::LayerKind::{self, Full, Recurrent};
 
 use crate::cases::Fact;
 use crate::check::Check;
-use crate::house::{Begun, House};
+use crate::harness::{CacheHarness, SlotOpened};
 use crate::suites::Known;
 
 pub(crate) const SUITES: &[Known] = &[Known {
@@ -37,14 +37,14 @@ const BEFORE_END: usize = 4;
 const AHEAD: usize = 1;
 
 struct Scenario {
-    house: House,
+    harness: CacheHarness,
     next: TokenId,
 }
 
 impl Scenario {
     fn new() -> Self {
-        let house = House::with(&LAYERS, |config| config.device_bytes_max = 1 << 18);
-        Self { house, next: 0 }
+        let harness = CacheHarness::with(&LAYERS, |config| config.device_bytes_max = 1 << 18);
+        Self { harness, next: 0 }
     }
 
     /// Tokens that were never there before.
@@ -54,38 +54,38 @@ impl Scenario {
         (first..self.next).collect()
     }
 
-    fn begin(&mut self, prompt: &[TokenId]) -> Begun {
-        self.house.begin(prompt, &points(prompt.len()))
+    fn open_slot(&mut self, prompt: &[TokenId]) -> SlotOpened {
+        self.harness.open_slot(prompt, &points(prompt.len()))
     }
 
     /// A request that is carried to its end: the prompt, and all of the output but its
     /// last token, which is never evaluated.
-    fn complete(&mut self, prompt: &[TokenId], generated: &[TokenId]) -> (usize, Begun) {
-        let matched = self.house.matched(prompt);
-        let begun = self.begin(prompt);
+    fn complete(&mut self, prompt: &[TokenId], generated: &[TokenId]) -> (usize, SlotOpened) {
+        let matched = self.harness.matched(prompt);
+        let opened = self.open_slot(prompt);
         let all = [prompt, generated].concat();
-        let fed = &all[begun.cached..all.len() - 1];
-        self.house.feed(begun.sequence, fed);
-        self.house.close(begun.sequence);
-        (matched, begun)
+        let evaluated = &all[opened.cached..all.len() - 1];
+        self.harness.evaluate(opened.sequence, evaluated);
+        self.harness.close(opened.sequence);
+        (matched, opened)
     }
 
     /// A request that is cancelled when its slot holds so many tokens.
-    fn cancel(&mut self, prompt: &[TokenId], chunk: usize, at: usize) -> (usize, Begun) {
-        let matched = self.house.matched(prompt);
-        let begun = self.begin(prompt);
-        for tokens in prompt[begun.cached..at].chunks(chunk) {
-            self.house.feed(begun.sequence, tokens);
+    fn cancel(&mut self, prompt: &[TokenId], chunk: usize, at: usize) -> (usize, SlotOpened) {
+        let matched = self.harness.matched(prompt);
+        let opened = self.open_slot(prompt);
+        for tokens in prompt[opened.cached..at].chunks(chunk) {
+            self.harness.evaluate(opened.sequence, tokens);
         }
-        self.house.close(begun.sequence);
-        (matched, begun)
+        self.harness.close(opened.sequence);
+        (matched, opened)
     }
 
     /// Every node has all full layers' state of exactly its range.
     fn covers(&self) -> bool {
         let full = LAYERS.iter().filter(|kind| **kind == Full).count();
-        let full_bytes = |tokens: usize| full * self.house.oracle.layer_bytes * tokens;
-        let mut nodes = self.house.nodes().into_iter();
+        let full_bytes = |tokens: usize| full * self.harness.oracle.layer_bytes * tokens;
+        let mut nodes = self.harness.nodes().into_iter();
         nodes.all(|node| node.view.bytes >= full_bytes(node.view.tokens.len()))
     }
 }
@@ -119,10 +119,10 @@ fn conversation(check: &mut Check, case: &Fact<'_>) {
             let (away, output) = (scenario.fresh(len), scenario.fresh(gen_len));
             scenario.complete(&away, &output);
         }
-        let kept = usize::try_from(turn.get("keep_gen").integer()).unwrap_or(generated.len());
-        prompt.extend(&generated[..kept]);
+        let retained = usize::try_from(turn.get("keep_gen").integer()).unwrap_or(generated.len());
+        prompt.extend(&generated[..retained]);
         prompt.extend(scenario.fresh(turn.get("new_tail").number()));
-        let dropped = generated.len() - kept;
+        let dropped = generated.len() - retained;
         let bound = EVERY + BEFORE_END + 1 + generated.len() + dropped;
         if let Some(derived) = derived {
             derived.skip(&repeated);
@@ -131,25 +131,25 @@ fn conversation(check: &mut Check, case: &Fact<'_>) {
             check.same("bound", bound, derived.get("bound").number());
         }
         generated = scenario.fresh(turn.get("gen_len").number());
-        let (matched, begun) = scenario.complete(&prompt, &generated);
+        let (matched, opened) = scenario.complete(&prompt, &generated);
         assert!(
-            begun.cached + bound >= matched,
-            "{turn:?}: {begun:?} of {matched}"
+            opened.cached + bound >= matched,
+            "{turn:?}: {opened:?} of {matched}"
         );
         if dropped == 0 && !away {
-            assert_eq!(begun.cached, matched, "{turn:?}");
+            assert_eq!(opened.cached, matched, "{turn:?}");
         }
         let theirs = derived.map_or(0, |derived| derived.get("cached").number());
-        assert!(begun.cached >= theirs, "{turn:?}: {begun:?}, never worse");
+        assert!(opened.cached >= theirs, "{turn:?}: {opened:?}, never worse");
         check.same("coverage", scenario.covers(), expect.get("coverage").flag());
     }
-    let evicted = scenario.house.core.stats().evicted_segments;
+    let evicted = scenario.harness.core.stats().evicted_segments;
     check.same(
         "nothing was given up",
         evicted == 0,
         expect.get("free_all_never").flag(),
     );
-    scenario.house.check_no_leak();
+    scenario.harness.check_no_leak();
 }
 
 /// One prompt that is cancelled, and tried again until it is done, while another that
@@ -163,11 +163,11 @@ fn cancelled_prefills(check: &mut Check, case: &Fact<'_>) {
         let cancel = step
             .maybe("cancel_at")
             .or_else(|| step.maybe("retry_cancel_at"));
-        let answer = if let Some(at) = cancel {
+        let result = if let Some(at) = cancel {
             reached = at.number();
             scenario.cancel(&prompt, chunk, reached)
         } else if let Some(probe) = step.maybe("probe") {
-            look(
+            inspect(
                 check,
                 &mut scenario,
                 &prompt,
@@ -183,16 +183,16 @@ fn cancelled_prefills(check: &mut Check, case: &Fact<'_>) {
             scenario.complete(&prompt, &generated)
         };
         if let Some(expect) = step.maybe("expect") {
-            let (matched, begun) = answer;
+            let (matched, opened) = result;
             check.same("known", matched, expect.get("matched").number());
-            check.same("cached", begun.cached, expect.get("cached").number());
+            check.same("cached", opened.cached, expect.get("cached").number());
         }
     }
-    scenario.house.check_no_leak();
+    scenario.harness.check_no_leak();
 }
 
 /// What a prompt is known of that shares some tokens with one that has got so far.
-fn look(
+fn inspect(
     check: &mut Check,
     scenario: &mut Scenario,
     prompt: &[TokenId],
@@ -208,8 +208,8 @@ fn look(
     check.prose(probe, &format!("first {first} tokens + {fresh} fresh"));
     assert!(first <= reached, "what was not computed is not known");
     let other = [&prompt[..first], &scenario.fresh(fresh)].concat();
-    let matched = scenario.house.matched(&other);
-    let cached = scenario.house.resumable(&other);
+    let matched = scenario.harness.matched(&other);
+    let cached = scenario.harness.resumable(&other);
     let captured = points(prompt.len()).into_iter().filter(|at| *at <= first);
     let captured = captured.max().unwrap_or(0);
     let [known, resumed] = ["matched", "cached"].map(|field| expect.get(field).number());
@@ -235,7 +235,7 @@ fn divergent_cancels(check: &mut Check, case: &Fact<'_>) {
             let fresh = scenario.fresh(cancelled.get("fresh").number());
             let shared = cancelled.get("shared").number();
             let other = [&prompt[..shared], &fresh].concat();
-            let from = scenario.house.resumable(&other);
+            let from = scenario.harness.resumable(&other);
             let at = (from + cancelled.get("cancel_at").number()).min(other.len());
             scenario.cancel(&other, cancelled.get("chunk").number(), at);
         } else {
@@ -244,13 +244,13 @@ fn divergent_cancels(check: &mut Check, case: &Fact<'_>) {
             prompt.append(&mut generated);
             prompt.extend(scenario.fresh(extend.get("fresh").number()));
             generated = scenario.fresh(extend.get("gen_len").number());
-            let (matched, begun) = scenario.complete(&prompt, &generated);
-            turns.push(vec![prompt.len(), matched, begun.cached]);
+            let (matched, opened) = scenario.complete(&prompt, &generated);
+            turns.push(vec![prompt.len(), matched, opened.cached]);
             if let Some(expect) = step.maybe("expect") {
                 let words = format!("cached>=matched-({EVERY}+{BEFORE_END}+1+{before})");
                 check.prose(&expect, &words);
                 let bound = EVERY + BEFORE_END + 1 + before;
-                assert!(begun.cached + bound >= matched, "{begun:?} of {matched}");
+                assert!(opened.cached + bound >= matched, "{opened:?} of {matched}");
             }
         }
         assert!(scenario.covers());
@@ -264,5 +264,5 @@ fn divergent_cancels(check: &mut Check, case: &Fact<'_>) {
             Some(&derived.get("final").numbers()),
         );
     }
-    scenario.house.check_no_leak();
+    scenario.harness.check_no_leak();
 }

@@ -21,35 +21,35 @@
 //! | `windows.rs` | `mlx.{rotating_cache.contents, attention_masks}` |
 //! | `snapshots.rs`, `states.rs` | `mlx.snapshots.*` |
 //!
-//! `suites.rs` runs them, and `whole.rs` makes sure that all of them are run, and that
-//! names make no difference. `house.rs` is the cache with its device, `crowd.rs` takes its
-//! memory, `requests.rs` is what scenarios ask of it, `pieces.rs` the device's state
+//! `suites.rs` runs them, and `suite_checks.rs` makes sure that all of them are run, and that
+//! names make no difference. `harness.rs` is the cache with its device, `memory_pressure.rs` takes its
+//! memory, `requests.rs` is what scenarios ask of it, `segments.rs` the device's state
 //! without a cache, `reach.rs` finds out what a window reads, and `mutations.rs` makes
 //! sure that every expectation is compared with something.
 
 mod cases;
 mod check;
-mod crowd;
 mod differences;
 mod expectations;
-mod house;
+mod harness;
 mod long_scenarios;
+mod memory_pressure;
 mod mutations;
-mod pieces;
 mod prefixes;
 mod prompts;
 mod reach;
 mod requests;
 mod restore;
 mod scenarios;
+mod segments;
 mod slots;
 mod snapshots;
 mod states;
+mod suite_checks;
 mod suites;
 mod trie_edits;
 mod tries;
 mod visible;
-mod whole;
 mod windows;
 
 use suites::Known;

@@ -16,10 +16,10 @@ const GIVEN: [(&str, &str); 4] = [
 ];
 
 #[test]
-fn no_expectation_can_change_unnoticed() {
-    let is_given = |suite: &str, place: &str| {
+fn every_changed_expectation_is_noticed() {
+    let is_given = |suite: &str, location: &str| {
         let mut given = GIVEN.iter();
-        given.any(|(of, start)| *of == suite && place.starts_with(start))
+        given.any(|(of, start)| *of == suite && location.starts_with(start))
     };
     let changed = change_all(&ours(), is_given);
     println!("{} expectations", changed.expectations);

@@ -98,17 +98,17 @@ fn prompt_limit(check: &mut Check, case: &Fact<'_>) {
         check.lacks("a negative `keep`");
     } else if asked > most {
         check.lacks("a `keep` that is clamped");
-        let refused = shift::truncation(context, asked as usize, 3 * context);
-        let refusal = CacheError::KeepTooLarge {
+        let rejected = shift::truncation(context, asked as usize, 3 * context);
+        let rejection = CacheError::KeepTooLarge {
             keep: asked as usize,
             context_tokens: context,
         };
-        assert_eq!(refused, Err(refusal));
+        assert_eq!(rejected, Err(rejection));
     }
     let tokens = 3 * context;
     let gone = shift::truncation(context, keep, tokens).expect("`keep` is in the context");
-    let left = tokens - gone.len();
-    check.same("tokens left", left, case.get("expect").number());
+    let remaining = tokens - gone.len();
+    check.same("tokens left", remaining, case.get("expect").number());
 }
 
 /// Sends a prompt of tokens 0.. through an engine.
@@ -208,19 +208,19 @@ fn truncate(check: &mut Check, case: &Fact<'_>) {
     );
     assert!(!truncation(context).is_empty(), "it leaves no room");
     let gone = truncation(len);
-    let left = [&prompt[..gone.start], &prompt[gone.end..]].concat();
+    let remaining = [&prompt[..gone.start], &prompt[gone.end..]].concat();
     check.same(
         "truncated",
-        left.len() < len,
+        remaining.len() < len,
         expect.get("truncated").flag(),
     );
     if let Some(tokens) = expect.maybe("tokens") {
-        check.same("what is left", left.clone(), tokens.tokens());
+        check.same("what is left", remaining.clone(), tokens.tokens());
     }
     let usage = result.expect("it fits").finish.usage;
     assert_eq!(
         usage.prompt_tokens,
-        left.len(),
+        remaining.len(),
         "the engine truncates alike"
     );
 }

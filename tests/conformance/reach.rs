@@ -4,7 +4,7 @@ use motet::TokenId;
 use motet::model::LayerKind;
 use motet::model::oracle::OracleConfig;
 
-use crate::pieces::{goes_on, oracle, sealed};
+use crate::segments::{can_continue, oracle, sealed};
 
 /// Of the tokens in `past`, the last so many are read when `next` are evaluated after
 /// them by a model with a window of `window` tokens: with the state of these, and of
@@ -33,11 +33,11 @@ fn is_enough(window: usize, past: &[TokenId], held: usize, next: &[TokenId]) -> 
     if held > 0 {
         path.push(sealed(&mut oracle, past, at..past.len()));
     }
-    goes_on(&mut oracle, &config, &path, past, next)
+    can_continue(&mut oracle, &config, &path, past, next)
 }
 
 #[test]
-fn a_window_reads_one_less_than_it_admits() {
+fn window_reads_one_token_less_than_its_size() {
     let past: Vec<TokenId> = (1..12).collect();
     for window in 1..14 {
         let read = tokens_read(window, &past, &[20, 21, 22]);

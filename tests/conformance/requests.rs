@@ -8,7 +8,7 @@ use motet_core::cache::trie::common_prefix;
 
 use crate::cases::Fact;
 use crate::check::Check;
-use crate::house::{Begun, House};
+use crate::harness::{CacheHarness, SlotOpened};
 
 /// What ollama calls a model of these layers.
 pub(crate) type Environment = (&'static str, &'static [LayerKind]);
@@ -40,7 +40,7 @@ pub(crate) struct Request {
 }
 
 /// What came of it.
-pub(crate) struct Answer {
+pub(crate) struct RequestResult {
     pub(crate) matched: usize,
     pub(crate) cached: usize,
     /// Offsets at which it is to be sealed.
@@ -110,10 +110,10 @@ impl Sealed {
     }
 
     /// A sequence was fed these tokens, and sealed at these offsets and at its end.
-    pub(crate) fn seal(&mut self, points: &BTreeSet<usize>, fed: &[TokenId]) {
-        let points = points.iter().filter(|at| **at < fed.len());
-        self.ends.extend(points.map(|at| fed[..*at].to_vec()));
-        self.ends.push(fed.to_vec());
+    pub(crate) fn seal(&mut self, points: &BTreeSet<usize>, evaluated: &[TokenId]) {
+        let points = points.iter().filter(|at| **at < evaluated.len());
+        self.ends.extend(points.map(|at| evaluated[..*at].to_vec()));
+        self.ends.push(evaluated.to_vec());
     }
 }
 
@@ -186,29 +186,29 @@ impl Request {
     /// Begins it and feeds it what its era does; it stays live.
     pub(crate) fn start(
         &self,
-        house: &mut House,
+        harness: &mut CacheHarness,
         era: Era,
         sealed: &mut Sealed,
-    ) -> (Begun, Answer) {
-        let matched = house.matched(&self.inputs);
-        let begun = house.begin_with(&self.inputs, |begin| {
-            begin.restore_points.clone_from(&self.restore_points);
-            begin.tokens_max += self.generated.len();
+    ) -> (SlotOpened, RequestResult) {
+        let matched = harness.matched(&self.inputs);
+        let opened = harness.open_slot_with(&self.inputs, |open_slot| {
+            open_slot.restore_points.clone_from(&self.restore_points);
+            open_slot.tokens_max += self.generated.len();
         });
-        let points = house.checkpoints(begun.sequence).into_iter().collect();
+        let points = harness.checkpoints(opened.sequence).into_iter().collect();
         let own_rule = sealed.of(self);
         let all = self.all();
-        let fed = all.len() - usize::from(era == Era::Head);
-        house.feed(begun.sequence, &all[begun.cached..fed]);
-        sealed.seal(&own_rule.points, &all[..fed]);
-        let answer = Answer {
+        let evaluated = all.len() - usize::from(era == Era::Head);
+        harness.evaluate(opened.sequence, &all[opened.cached..evaluated]);
+        sealed.seal(&own_rule.points, &all[..evaluated]);
+        let result = RequestResult {
             matched,
-            cached: begun.cached,
+            cached: opened.cached,
             points,
-            held: house.tokens(begun.sequence).to_vec(),
+            held: harness.tokens(opened.sequence).to_vec(),
             own_rule,
         };
-        (begun, answer)
+        (opened, result)
     }
 
     /// Runs it to its end, and compares what the trie knew, what the sequence started
@@ -216,24 +216,24 @@ impl Request {
     pub(crate) fn run(
         &self,
         check: &mut Check,
-        house: &mut House,
+        harness: &mut CacheHarness,
         era: Era,
         sealed: &mut Sealed,
-    ) -> Answer {
-        let (begun, answer) = self.start(house, era, sealed);
+    ) -> RequestResult {
+        let (opened, result) = self.start(harness, era, sealed);
         let label = &self.label;
-        check.same(&format!("{label}: known"), answer.matched, self.matched);
+        check.same(&format!("{label}: known"), result.matched, self.matched);
         assert!(
-            answer.cached >= self.cached,
+            result.cached >= self.cached,
             "{label}: starts from {}, and {} is expected: Motet is never worse",
-            answer.cached,
+            result.cached,
             self.cached
         );
         let what = format!("{label}: cached");
-        check.same_or_instead(&what, answer.cached, answer.own_rule.cached, self.cached);
-        check.same(&format!("{label}: held"), &answer.held, &self.live);
-        house.close(begun.sequence);
-        answer
+        check.same_or_instead(&what, result.cached, result.own_rule.cached, self.cached);
+        check.same(&format!("{label}: held"), &result.held, &self.live);
+        harness.close(opened.sequence);
+        result
     }
 }
 

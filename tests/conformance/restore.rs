@@ -13,8 +13,8 @@ use motet_core::cache::Effect;
 
 use crate::cases::Fact;
 use crate::check::Check;
-use crate::house::{Begun, House};
-use crate::pieces::{oracle, packed, sealed};
+use crate::harness::{CacheHarness, SlotOpened};
+use crate::segments::{oracle, packed, sealed};
 use crate::suites::Known;
 
 pub(crate) const SUITES: &[Known] = &[
@@ -39,8 +39,8 @@ pub(crate) const SUITES: &[Known] = &[
 
 /// A recurrent model's sequence, and where its state was asked for.
 struct Ring {
-    house: House,
-    live: Begun,
+    harness: CacheHarness,
+    live: SlotOpened,
     tokens: Vec<TokenId>,
     /// Positions that were recorded, whatever a ring may have forgotten.
     recorded: Vec<usize>,
@@ -54,11 +54,11 @@ impl Ring {
     /// A sequence that will be asked to record these positions, and goes on after the
     /// last one.
     fn new(positions: &[usize], last: usize, capacity: usize) -> Self {
-        let mut house = House::new(&[Recurrent]);
+        let mut harness = CacheHarness::new(&[Recurrent]);
         let tokens: Vec<TokenId> = (1..=last as TokenId + 20).collect();
-        let live = house.begin(&tokens, &points(positions, tokens.len()));
+        let live = harness.open_slot(&tokens, &points(positions, tokens.len()));
         Self {
-            house,
+            harness,
             live,
             tokens,
             recorded: Vec::new(),
@@ -69,44 +69,44 @@ impl Ring {
 
     /// Returns where a ring has the position.
     fn record(&mut self, position: usize) -> usize {
-        let computed = self.house.tokens(self.live.sequence).len();
+        let computed = self.harness.tokens(self.live.sequence).len();
         let next = &self.tokens[computed..=position];
-        self.house.feed(self.live.sequence, next);
+        self.harness.evaluate(self.live.sequence, next);
         let passed = self.branch.take_if(|branch| *branch <= position);
         self.recorded.extend(passed.filter(|at| *at < position));
         self.recorded.push(position);
         // The first that is free, or else the oldest.
         let entries = self.entries.iter().enumerate();
-        let place = entries.min_by_key(|(_, entry)| **entry);
-        let (place, _) = place.expect("a ring has room");
-        self.entries[place] = Some(position);
-        place
+        let ring_index = entries.min_by_key(|(_, entry)| **entry);
+        let (ring_index, _) = ring_index.expect("a ring has room");
+        self.entries[ring_index] = Some(position);
+        ring_index
     }
 
     /// The restore points on the sequence's path, as positions.
     fn restorable(&self) -> Vec<usize> {
         let ends = 1..=self.tokens.len();
-        let ends = ends.filter(|at| self.house.can_resume(&self.tokens, *at));
+        let ends = ends.filter(|at| self.harness.can_resume(&self.tokens, *at));
         ends.map(|at| at - 1).collect()
     }
 
     /// The deepest one that a sequence can start from which differs at `target`.
     fn best(&self, target: usize) -> Option<usize> {
         let known = target.min(self.tokens.len());
-        self.house.resumable(&self.tokens[..known]).checked_sub(1)
+        self.harness.resumable(&self.tokens[..known]).checked_sub(1)
     }
 
     /// The sequence goes another way after this position: it begins anew, shares what
     /// came before, and will be asked to record these later positions.
     fn prune_after(&mut self, position: usize, later: &[usize]) {
-        let computed = self.house.tokens(self.live.sequence).len();
-        self.house.close(self.live.sequence);
+        let computed = self.harness.tokens(self.live.sequence).len();
+        self.harness.close(self.live.sequence);
         let others = self.tokens.len() as TokenId;
         for token in &mut self.tokens[position + 1..] {
             *token += others;
         }
         let points = points(later, self.tokens.len());
-        self.live = self.house.begin(&self.tokens, &points);
+        self.live = self.harness.open_slot(&self.tokens, &points);
         self.recorded.retain(|at| *at <= position);
         // Where a prompt branches off, Motet seals it.
         let branches = position < computed && self.recorded.last() != Some(&position);
@@ -143,9 +143,9 @@ fn ring(check: &mut Check, case: &Fact<'_>) {
             "record" => {
                 let before = ring.restorable().len();
                 let own_rule = ring.recorded.len();
-                let place = ring.record(op.get("pos").number());
+                let ring_index = ring.record(op.get("pos").number());
                 if let Some(index) = op.maybe("expect_index") {
-                    check.theirs("recorded at", place, index.number());
+                    check.theirs("recorded at", ring_index, index.number());
                     check.same_or_instead("recorded before", before, own_rule, index.number());
                 }
             }
@@ -167,7 +167,7 @@ fn ring(check: &mut Check, case: &Fact<'_>) {
             other => panic!("`{other}` is no operation"),
         }
     }
-    ring.house.core.check_integrity();
+    ring.harness.core.check_integrity();
 }
 
 fn state(check: &mut Check, ring: &Ring, expect: &Fact<'_>) {
@@ -209,8 +209,8 @@ fn prepare(check: &mut Check, case: &Fact<'_>) {
     ring.prune_after(target - 1, &[]);
     let expect = case.get("expect");
     check.same("found", ring.live.cached > 0, expect.get("ok").flag());
-    if let Some(kept) = expect.maybe("tokens_kept") {
-        check.same("kept", ring.live.cached, kept.number());
+    if let Some(retained) = expect.maybe("tokens_kept") {
+        check.same("kept", ring.live.cached, retained.number());
     }
     if let Some(restored) = expect.maybe("pending_checkpoint") {
         let last = ring.restorable().last().copied();
@@ -218,7 +218,7 @@ fn prepare(check: &mut Check, case: &Fact<'_>) {
     }
     // And what is evaluated from there on is what it is without a cache.
     let rest = ring.tokens[ring.live.cached..].to_vec();
-    ring.house.feed(ring.live.sequence, &rest);
+    ring.harness.evaluate(ring.live.sequence, &rest);
 }
 
 /// Every segment has the state of all layers or of none, and tokens are never taken out
@@ -236,19 +236,19 @@ fn incomplete(check: &mut Check, case: &Fact<'_>) {
         checkpoints.contains(&(from - 1)),
         "its state would be restored"
     );
-    let mut house = House::new(&vec![Recurrent; layers.len()]);
+    let mut harness = CacheHarness::new(&vec![Recurrent; layers.len()]);
     let tokens: Vec<TokenId> = (1..from as TokenId + 10).collect();
     // So what is incomplete there is nothing here: no state is taken.
-    let begun = house.begin(&tokens, &[]);
-    house.feed(begun.sequence, &tokens);
-    let refused = house.remove(begun.sequence, from..tokens.len());
-    assert_eq!(refused, Err(CacheError::CannotMove));
+    let opened = harness.open_slot(&tokens, &[]);
+    harness.evaluate(opened.sequence, &tokens);
+    let rejected = harness.remove(opened.sequence, from..tokens.len());
+    assert_eq!(rejected, Err(CacheError::CannotMove));
     let last = tokens.len() - 1;
     for offset in 1..tokens.len() {
-        assert_eq!(house.can_resume(&tokens, offset), offset == last);
+        assert_eq!(harness.can_resume(&tokens, offset), offset == last);
     }
     // Where it was taken, whole, one can go back.
-    assert_eq!(house.remove(begun.sequence, last..tokens.len()), Ok(()));
+    assert_eq!(harness.remove(opened.sequence, last..tokens.len()), Ok(()));
     check.prose(&case.get("expect").get("error"), "not_supported");
 }
 
@@ -267,18 +267,18 @@ fn remove_middle(check: &mut Check, case: &Fact<'_>) {
     for at in &checkpoints {
         ring.record(*at);
     }
-    let computed = ring.house.tokens(ring.live.sequence).len();
+    let computed = ring.harness.tokens(ring.live.sequence).len();
     if computed <= removed[1] {
         let next = &ring.tokens[computed..=removed[1]];
-        ring.house.feed(ring.live.sequence, next);
+        ring.harness.evaluate(ring.live.sequence, next);
     }
-    let refused = ring
-        .house
+    let rejected = ring
+        .harness
         .remove(ring.live.sequence, removed[0]..removed[1]);
-    assert_eq!(refused, Err(CacheError::CannotMove));
-    ring.house.close(ring.live.sequence);
+    assert_eq!(rejected, Err(CacheError::CannotMove));
+    ring.harness.close(ring.live.sequence);
     ring.tokens.drain(removed[0]..removed[1]);
-    let (sequence, effects) = ring.house.try_begin(&ring.tokens, |_| {});
+    let (sequence, effects) = ring.harness.try_open_slot(&ring.tokens, |_| {});
     let shifted = checkpoints.iter().filter_map(|at| match *at {
         at if at < removed[0] => Some(at),
         at => at.checked_sub(removed[1]).map(|after| after + removed[0]),
@@ -292,15 +292,15 @@ fn remove_middle(check: &mut Check, case: &Fact<'_>) {
     check.same_or_instead("restorable", restorable.clone(), stay.collect(), expected);
     // What is restored is so when it begins: it waits for nothing.
     let waits = effects.iter().find_map(|effect| match effect {
-        Effect::Waits { tokens, .. } => Some(*tokens),
+        Effect::Deferred { tokens, .. } => Some(*tokens),
         _ => None,
     });
     let expected = expect.get("pending_restore").number_or_null();
     check.same("still to restore", waits, expected);
-    let begun = ring.house.begun(sequence).expect("it has begun");
-    assert_eq!(begun.cached.checked_sub(1), restorable.last().copied());
-    let rest = ring.tokens[begun.cached..].to_vec();
-    ring.house.feed(sequence, &rest);
+    let opened = ring.harness.opened(sequence).expect("it has begun");
+    assert_eq!(opened.cached.checked_sub(1), restorable.last().copied());
+    let rest = ring.tokens[opened.cached..].to_vec();
+    ring.harness.evaluate(sequence, &rest);
 }
 
 /// State of another shape is refused where it could come in: from bytes.
@@ -312,7 +312,10 @@ fn shape(check: &mut Check, case: &Fact<'_>) {
     let bytes = packed(&mut of_this_shape, &segment);
     let other = of(asked);
     assert_ne!(other.spec().identity, of_this_shape.spec().identity);
-    let refused = other.packer().unpack(segment.extent(), &bytes);
-    assert!(matches!(refused, Err(ModelError::Import(_))), "{refused:?}");
+    let rejected = other.packer().unpack(segment.segment_size(), &bytes);
+    assert!(
+        matches!(rejected, Err(ModelError::Import(_))),
+        "{rejected:?}"
+    );
     check.prose(&case.get("expect").get("error"), "invalid_shape");
 }

@@ -14,8 +14,8 @@ use motet_core::cache::trie::common_prefix;
 
 use crate::cases::Fact;
 use crate::check::Check;
-use crate::house::{House, Node};
-use crate::requests::{Answer, Era, Request, Sealed, expected, requests, without_lookahead};
+use crate::harness::{CacheHarness, Node};
+use crate::requests::{Era, Request, RequestResult, Sealed, expected, requests, without_lookahead};
 use crate::suites::{Known, holds};
 
 pub(crate) const SUITES: &[Known] = &[
@@ -59,20 +59,20 @@ fn run(check: &mut Check, case: &Fact<'_>, era: Era) {
     let expect = case.get("expect");
     let traces = case.get("derived_traces");
     for (name, layers) in Era::environments(&traces) {
-        let mut house = House::new(layers);
+        let mut harness = CacheHarness::new(layers);
         let mut sealed = Sealed::new(layers);
         let requests = requests(case, name);
         let mut asked = Vec::new();
         for request in &requests {
-            let answer = request.run(check, &mut house, era, &mut sealed);
+            let result = request.run(check, &mut harness, era, &mut sealed);
             let points = request.restore_points.iter();
             asked.extend(points.map(|at| request.inputs[..*at].to_vec()));
             if let Some(of_request) = expect.maybe(&request.label) {
                 let of_request = expected(&of_request, name);
-                compare(check, &of_request, &house, request, &answer);
+                compare(check, &of_request, &harness, request, &result);
             }
-            compare_by_label(check, &expect, &house, request, &answer);
-            check_kept(&expect, &house, &request.label, &asked);
+            compare_by_label(check, &expect, &harness, request, &result);
+            check_restore_points(&expect, &harness, &request.label, &asked);
         }
         let labels: Vec<&str> = requests.iter().map(|request| &request.label[..]).collect();
         if let Some(after) = expect.maybe("user_node_exists_after") {
@@ -92,9 +92,9 @@ fn run(check: &mut Check, case: &Fact<'_>, era: Era) {
             traces
                 .get(name)
                 .skip(&["restore_landing", "refreshed_nodes_end_offsets"]);
-            last_use(check, &words, &mut house, &requests);
+            last_use(check, &words, &mut harness, &requests);
         }
-        house.check_no_leak();
+        harness.check_no_leak();
     }
 }
 
@@ -102,9 +102,9 @@ fn run(check: &mut Check, case: &Fact<'_>, era: Era) {
 fn compare(
     check: &mut Check,
     expect: &Fact<'_>,
-    house: &House,
+    harness: &CacheHarness,
     request: &Request,
-    answer: &Answer,
+    result: &RequestResult,
 ) {
     let label = &request.label;
     let what = |field: &str| format!("{label}: {field}");
@@ -115,13 +115,13 @@ fn compare(
             "remaining" => {
                 let expected = without_lookahead(&expected);
                 check.theirs(&what, tokens - request.cached, expected);
-                let own_rule = tokens - answer.own_rule.cached;
-                check.same_or_instead(&what, tokens - answer.cached, own_rule, expected);
+                let own_rule = tokens - result.own_rule.cached;
+                check.same_or_instead(&what, tokens - result.cached, own_rule, expected);
             }
             "remaining_lt" => {
                 let less_than = expected.number();
                 assert!(
-                    tokens - answer.cached < less_than,
+                    tokens - result.cached < less_than,
                     "{what}: less than {less_than}"
                 );
             }
@@ -131,14 +131,14 @@ fn compare(
                 let branches = request.matched.min(tokens - 1) > request.cached;
                 let asked = request.restore_points.len();
                 check.theirs(&what, asked + usize::from(branches), expected);
-                let own_rule = answer.own_rule.points.len();
-                check.same_or_instead(&what, answer.points.len(), own_rule, expected);
+                let own_rule = result.own_rule.points.len();
+                check.same_or_instead(&what, result.points.len(), own_rule, expected);
             }
             "findable" => {
-                check.same(&what, house.matched(&request.all()), expected.number());
+                check.same(&what, harness.matched(&request.all()), expected.number());
             }
             "snapshot_offset" => {
-                let ends = ends(&house.nodes(), &request.inputs);
+                let ends = ends(&harness.nodes(), &request.inputs);
                 let at = expected.number();
                 assert!(
                     ends.contains(&at),
@@ -160,9 +160,9 @@ fn ends(nodes: &[Node], tokens: &[TokenId]) -> Vec<usize> {
 fn compare_by_label(
     check: &mut Check,
     expect: &Fact<'_>,
-    house: &House,
+    harness: &CacheHarness,
     request: &Request,
-    answer: &Answer,
+    result: &RequestResult,
 ) {
     let label = &request.label;
     let held = [
@@ -174,14 +174,14 @@ fn compare_by_label(
     ];
     for held in held.into_iter().flatten() {
         let what = format!("{label}: held");
-        check.same(&what, answer.held.clone(), held.tokens());
+        check.same(&what, result.held.clone(), held.tokens());
     }
     if let Some(find) = expect.maybe(&format!("findable_after_{label}")) {
-        let found = house.matched(&find.get("tokens").tokens());
+        let found = harness.matched(&find.get("tokens").tokens());
         check.same("found", found, find.get("matched").number());
     }
     if let Some(remaining) = expect.maybe(&format!("{label}_remaining")) {
-        let (before, left) = request.inputs.split_at(answer.cached);
+        let (before, left) = request.inputs.split_at(result.cached);
         let left: Vec<String> = left.iter().map(TokenId::to_string).collect();
         let boundary = before.last().expect("it starts from something");
         let words = format!(
@@ -193,11 +193,16 @@ fn compare_by_label(
 }
 
 /// Restore points that callers have asked for stay.
-fn check_kept(expect: &Fact<'_>, house: &House, label: &str, asked: &[Vec<TokenId>]) {
-    let nodes = house.nodes();
+fn check_restore_points(
+    expect: &Fact<'_>,
+    harness: &CacheHarness,
+    label: &str,
+    asked: &[Vec<TokenId>],
+) {
+    let nodes = harness.nodes();
     for point in asked {
-        let kept = |node: &Node| node.view.restore_point && node.spelt == *point;
-        assert!(nodes.iter().any(kept), "{point:?} stays");
+        let is_retained = |node: &Node| node.view.restore_point && node.spelt == *point;
+        assert!(nodes.iter().any(is_retained), "{point:?} stays");
     }
     let after = expect.maybe("user_node_exists_after");
     if after.is_some_and(|after| after.texts().contains(&label)) {
@@ -206,26 +211,26 @@ fn check_kept(expect: &Fact<'_>, house: &House, label: &str, asked: &[Vec<TokenI
 }
 
 /// Which nodes count as used: in Motet, all on the path.
-fn last_use(check: &mut Check, words: &Fact<'_>, house: &mut House, requests: &[Request]) {
+fn last_use(check: &mut Check, words: &Fact<'_>, harness: &mut CacheHarness, requests: &[Request]) {
     let theirs = "the frontier and the restore landing node; traversed intermediate nodes \
                   keep their old last-used";
     check.prose(words, theirs);
     check.lacks("times of use that are later below than above");
     let path = &requests.last().expect("requests").live;
-    for node in house.nodes() {
+    for node in harness.nodes() {
         let used = path.starts_with(&node.spelt);
         assert_eq!(node.view.idle_uses == 0, used, "{node:?}");
     }
     // What it is for: the first branch that nothing has used since is the first to go.
-    house.evict_one();
-    assert_eq!(house.matched(path), path.len());
-    let goes_on = |at: usize| {
+    harness.evict_one();
+    assert_eq!(harness.matched(path), path.len());
+    let can_continue = |at: usize| {
         let mut later = requests[at + 1..].iter();
         later.any(|later| later.live.starts_with(&requests[at].live))
     };
-    let unused = (0..requests.len()).find(|at| !goes_on(*at));
+    let unused = (0..requests.len()).find(|at| !can_continue(*at));
     let unused = &requests[unused.expect("the last has none after it")].live;
-    assert!(house.matched(unused) < unused.len());
+    assert!(harness.matched(unused) < unused.len());
 }
 
 /// A prompt of which only a part is evaluated: restore points beyond are not made, and
@@ -237,32 +242,32 @@ fn prefill(check: &mut Check, case: &Fact<'_>) {
     }
     let prompt = expect.get("prompt").tokens();
     let points = expect.get("scheduled").numbers();
-    let fed = expect.get("fed").number();
+    let evaluated = expect.get("fed").number();
     let at = without_lookahead(&expect.get("node_at"));
     let traces = case.get("derived_traces");
     for (name, layers) in Era::environments(&traces) {
         let trace = traces.get(name);
         trace.skip(&["trie_after_attach", "trie_after_cancel"]);
-        let mut house = House::new(layers);
-        let begun = house.begin(&prompt, &points);
-        house.feed(begun.sequence, &prompt[..fed]);
-        check.same("sealed", ends(&house.nodes(), &prompt), vec![at]);
-        house.close(begun.sequence);
-        let nodes = house.nodes();
-        let kept = |node: &Node| node.view.restore_point && node.spelt.len() == at;
-        assert!(nodes.iter().any(kept), "it stays");
+        let mut harness = CacheHarness::new(layers);
+        let opened = harness.open_slot(&prompt, &points);
+        harness.evaluate(opened.sequence, &prompt[..evaluated]);
+        check.same("sealed", ends(&harness.nodes(), &prompt), vec![at]);
+        harness.close(opened.sequence);
+        let nodes = harness.nodes();
+        let is_retained = |node: &Node| node.view.restore_point && node.spelt.len() == at;
+        assert!(nodes.iter().any(is_retained), "it stays");
         if let Some(expected) = expect.maybe("no_node_beyond_written") {
-            let none = nodes.iter().all(|node| node.spelt.len() <= fed);
+            let none = nodes.iter().all(|node| node.spelt.len() <= evaluated);
             check.same("nothing beyond", none, expected.flag());
         }
         if let Some(retry) = trace.maybe("retry") {
             let mut sealed = Sealed::new(layers);
-            sealed.seal(&points.iter().copied().collect(), &prompt[..fed]);
+            sealed.seal(&points.iter().copied().collect(), &prompt[..evaluated]);
             for retry in retry.items().iter().map(Request::of) {
-                retry.run(check, &mut house, Era::Head, &mut sealed);
+                retry.run(check, &mut harness, Era::Head, &mut sealed);
             }
         }
-        let clean = holds(|| house.check_no_leak());
+        let clean = holds(|| harness.check_no_leak());
         if let Some(expected) = expect.maybe("no_leak_on_next_request") {
             check.same("no leak", clean, expected.flag());
         }
@@ -318,7 +323,7 @@ fn evict(
     case: &Fact<'_>,
     era: Era,
     snapshots: usize,
-    mut look: impl FnMut(usize, bool, usize, usize),
+    mut inspect: impl FnMut(usize, bool, usize, usize),
 ) {
     let traces = case.get("derived_traces");
     for (name, layers) in Era::environments(&traces) {
@@ -327,31 +332,31 @@ fn evict(
         trace.skip(&["evicted_in_order", "remaining_nodes"]);
         let requests = requests(case, name);
         let mut sealed = Sealed::new(layers);
-        let mut house = House::with(layers, |config| config.device_bytes_max = 1 << 12);
+        let mut harness = CacheHarness::with(layers, |config| config.device_bytes_max = 1 << 12);
         let (last, before) = requests.split_last().expect("requests");
         for request in before {
-            let (begun, _) = request.start(&mut house, era, &mut sealed);
-            house.close(begun.sequence);
+            let (opened, _) = request.start(&mut harness, era, &mut sealed);
+            harness.close(opened.sequence);
         }
-        let (live, _) = last.start(&mut house, era, &mut sealed);
-        let nodes = house.nodes();
+        let (live, _) = last.start(&mut harness, era, &mut sealed);
+        let nodes = harness.nodes();
         let (path, others): (Vec<&Node>, Vec<&Node>) =
-            nodes.iter().partition(|node| node.view.holders > 0);
+            nodes.iter().partition(|node| node.view.ref_count > 0);
         // As in the case, what one layer has of one node counts as much as of another:
         // room is left for the live one's, and for as many of the smallest others.
-        let kept = (snapshots / layers.len()).saturating_sub(path.len());
+        let is_retained = (snapshots / layers.len()).saturating_sub(path.len());
         let smallest = others.iter().map(|node| node.view.bytes).min();
         let own: usize = path.iter().map(|node| node.view.bytes).sum();
-        let budget = own + kept * smallest.expect("others");
-        let fits = house.squeeze(budget);
-        let evicted = house.core.stats().evicted_segments;
+        let budget = own + is_retained * smallest.expect("others");
+        let fits = harness.evict_until(budget);
+        let evicted = harness.core.stats().evicted_segments;
         assert!(evicted > 0, "something had to go");
         let system = common_prefix(&last.inputs, &before[0].inputs);
-        let resumed = house.resumable(&before[0].inputs[..system]);
-        look(path.len() + 1, fits, system, resumed);
+        let resumed = harness.resumable(&before[0].inputs[..system]);
+        inspect(path.len() + 1, fits, system, resumed);
         // The live one goes on as if nothing had happened.
-        house.feed(live.sequence, &[last.inputs[0]]);
-        house.close(live.sequence);
-        house.check_no_leak();
+        harness.evaluate(live.sequence, &[last.inputs[0]]);
+        harness.close(live.sequence);
+        harness.check_no_leak();
     }
 }

@@ -15,8 +15,8 @@ use motet_core::cache::{Effect, shift};
 
 use crate::cases::Fact;
 use crate::check::Check;
-use crate::house::{Begun, House};
-use crate::pieces::NEXT;
+use crate::harness::{CacheHarness, SlotOpened};
+use crate::segments::NEXT;
 use crate::suites::Known;
 
 pub(crate) const SUITES: &[Known] = &[
@@ -42,10 +42,10 @@ pub(crate) const SUITES: &[Known] = &[
 ];
 
 /// Tokens of no case.
-const STRANGER: [TokenId; 2] = [900, 901];
+const UNRELATED: [TokenId; 2] = [900, 901];
 
 /// Who is no concern of anybody else.
-fn stranger() -> Salt {
+fn unrelated() -> Salt {
     Salt::new("a stranger")
 }
 
@@ -67,12 +67,12 @@ fn old_slots(case: &Fact<'_>) -> Vec<OldSlot> {
 }
 
 /// A house in which these conversations were held, the oldest first.
-fn house(slots: &[OldSlot], slot_choice: SlotChoice) -> House {
-    let mut house = House::with(&[Full], |config| config.slot_choice = slot_choice);
+fn harness(slots: &[OldSlot], slot_choice: SlotChoice) -> CacheHarness {
+    let mut harness = CacheHarness::with(&[Full], |config| config.slot_choice = slot_choice);
     if slots.iter().any(|slot| slot.inputs.is_empty()) {
-        let begun = house.begin_with(&STRANGER, |begin| begin.salt = stranger());
-        house.feed(begun.sequence, &STRANGER);
-        house.close(begun.sequence);
+        let opened = harness.open_slot_with(&UNRELATED, |open_slot| open_slot.salt = unrelated());
+        harness.evaluate(opened.sequence, &UNRELATED);
+        harness.close(opened.sequence);
     }
     let mut held: Vec<&OldSlot> = slots
         .iter()
@@ -80,39 +80,44 @@ fn house(slots: &[OldSlot], slot_choice: SlotChoice) -> House {
         .collect();
     held.sort_by_key(|slot| std::cmp::Reverse(slot.age_s));
     for slot in &held {
-        house.converse(&slot.inputs, &[]);
+        harness.converse(&slot.inputs, &[]);
     }
     // Those that begin like an older one have taken it over. Each is used once more to
     // its end, so that none has.
     for slot in &held {
-        let used = house.begin(&[&slot.inputs[..], &[NEXT]].concat(), &[]);
-        house.discard(used.sequence);
+        let used = harness.open_slot(&[&slot.inputs[..], &[NEXT]].concat(), &[]);
+        harness.discard(used.sequence);
     }
-    house
+    harness
 }
 
 /// The slot whose conversation a newcomer continues to its end, if it does.
-fn continued(slots: &[OldSlot], newcomer: &[TokenId], cached: usize) -> Option<usize> {
-    let whole = |slot: &&OldSlot| {
+fn continued(slots: &[OldSlot], candidate: &[TokenId], cached: usize) -> Option<usize> {
+    let is_continued = |slot: &&OldSlot| {
         let all = slot.inputs.len();
-        all > 0 && all >= cached && newcomer.starts_with(&slot.inputs)
+        all > 0 && all >= cached && candidate.starts_with(&slot.inputs)
     };
-    slots.iter().find(whole).map(|slot| slot.id)
+    slots.iter().find(is_continued).map(|slot| slot.id)
 }
 
 /// The slot that a newcomer takes which has begun: the one that it continues, or the
 /// first to be evicted once it has evaluated the rest of its tokens.
-fn taken(house: &mut House, slots: &[OldSlot], newcomer: &[TokenId], begun: Begun) -> usize {
-    house.feed(begun.sequence, &newcomer[begun.cached..]);
-    continued(slots, newcomer, begun.cached).unwrap_or_else(|| {
-        house.evict_one();
-        let stranger = house
+fn replaced_slot(
+    harness: &mut CacheHarness,
+    slots: &[OldSlot],
+    candidate: &[TokenId],
+    opened: SlotOpened,
+) -> usize {
+    harness.evaluate(opened.sequence, &candidate[opened.cached..]);
+    continued(slots, candidate, opened.cached).unwrap_or_else(|| {
+        harness.evict_one();
+        let unrelated = harness
             .core
-            .can_resume(&stranger(), &STRANGER, STRANGER.len());
-        let lost = |slot: &&OldSlot| house.matched(&slot.inputs) < slot.inputs.len();
+            .can_resume(&unrelated(), &UNRELATED, UNRELATED.len());
+        let lost = |slot: &&OldSlot| harness.matched(&slot.inputs) < slot.inputs.len();
         let empty = slots.iter().find(|slot| slot.inputs.is_empty());
         match empty {
-            Some(empty) if !stranger => empty.id,
+            Some(empty) if !unrelated => empty.id,
             _ => slots.iter().find(lost).expect("somebody gave way").id,
         }
     })
@@ -123,28 +128,28 @@ fn find(check: &mut Check, case: &Fact<'_>) {
     let free = slots.iter().all(|slot| !slot.in_use);
     assert!(free, "a slot that is `in_use` is not known here");
     // One token is always left to evaluate.
-    let newcomer = [&prompt[..], &[NEXT]].concat();
+    let candidate = [&prompt[..], &[NEXT]].concat();
     for (name, expect) in case.get("expect").fields() {
         let policy = match name {
             "longest" => SlotChoice::Longest,
             "best" => SlotChoice::Best,
             _ => panic!("the field `expect.{name}` is not known here"),
         };
-        let mut house = house(&slots, policy);
-        let begun = house.begin(&newcomer, &[]);
-        let chosen = taken(&mut house, &slots, &newcomer, begun);
-        check.same("shared", begun.cached, expect.get("len").number());
+        let mut harness = harness(&slots, policy);
+        let opened = harness.open_slot(&candidate, &[]);
+        let chosen = replaced_slot(&mut harness, &slots, &candidate, opened);
+        check.same("shared", opened.cached, expect.get("len").number());
         let expected = expect.get("slot").number();
         check.theirs("slot", ollamas_rule(&slots, &prompt, policy), expected);
-        let own_rule = own_rule(&slots, &newcomer, begun.cached, policy);
+        let own_rule = own_rule(&slots, &candidate, opened.cached, policy);
         check.same_or_instead("slot", chosen, own_rule, expected);
         if let (SlotChoice::Best, Some(derived)) = (policy, case.maybe("derived")) {
             fork(
                 check,
                 &derived.get("best_fork"),
                 &slots,
-                &house,
-                begun,
+                &harness,
+                opened,
                 &prompt,
             );
         }
@@ -154,13 +159,13 @@ fn find(check: &mut Check, case: &Fact<'_>) {
 /// The slot that Motet's rule gives. Of several that share as much `Longest` takes over
 /// the one that was used last, where ollama's takes the first; without anything in common
 /// it lets the oldest go, as `Best` does.
-fn own_rule(slots: &[OldSlot], newcomer: &[TokenId], cached: usize, policy: SlotChoice) -> usize {
+fn own_rule(slots: &[OldSlot], candidate: &[TokenId], cached: usize, policy: SlotChoice) -> usize {
     let most = slots
         .iter()
-        .filter(|slot| common_prefix(&slot.inputs, newcomer) == cached);
+        .filter(|slot| common_prefix(&slot.inputs, candidate) == cached);
     let last_used = most.min_by_key(|slot| slot.age_s);
-    let taken_over = last_used.filter(|_| policy == SlotChoice::Longest && cached > 0);
-    continued(slots, newcomer, cached).unwrap_or_else(|| taken_over.unwrap_or(oldest(slots)).id)
+    let reused = last_used.filter(|_| policy == SlotChoice::Longest && cached > 0);
+    continued(slots, candidate, cached).unwrap_or_else(|| reused.unwrap_or(oldest(slots)).id)
 }
 
 /// The slot that ollama's rule gives: the first that shares most, unless `Best` would have
@@ -192,8 +197,8 @@ fn fork(
     check: &Check,
     fork: &Fact<'_>,
     slots: &[OldSlot],
-    house: &House,
-    begun: Begun,
+    harness: &CacheHarness,
+    opened: SlotOpened,
     prompt: &[TokenId],
 ) {
     let source = sharing_most(slots, prompt);
@@ -207,9 +212,9 @@ fn fork(
     );
     if forks {
         check.same("source", source.id, fork.get("src").number());
-        let kept = house.matched(&source.inputs);
-        assert_eq!(kept, source.inputs.len(), "the source stays");
-        check.same("forked", begun.cached, fork.get("len").number());
+        let retained = harness.matched(&source.inputs);
+        assert_eq!(retained, source.inputs.len(), "the source stays");
+        check.same("forked", opened.cached, fork.get("len").number());
         check.same("forked to", oldest.id, fork.get("dst").number());
     }
 }
@@ -233,40 +238,42 @@ fn load(check: &mut Check, case: &Fact<'_>) {
         return load_beside(check, case, &slots, &prompt);
     }
     let expect = case.get("expect");
-    let mut house = house(&slots, policy(case));
-    let (sequence, _) = house.try_begin(&prompt, |begin| begin.tokens_max += 64);
-    let begun = house.begun(sequence);
-    check.same("error", begun.is_none(), expect.get("error").flag());
-    let begun = begun.expect("there is no error");
-    let remaining = prompt.len() - begun.cached;
+    let mut harness = harness(&slots, policy(case));
+    let (sequence, _) = harness.try_open_slot(&prompt, |open_slot| open_slot.tokens_max += 64);
+    let opened = harness.opened(sequence);
+    check.same("error", opened.is_none(), expect.get("error").flag());
+    let opened = opened.expect("there is no error");
+    let remaining = prompt.len() - opened.cached;
     check.same("remaining", remaining, expect.get("remaining_len").number());
-    let nodes = house.nodes();
-    let cached = &prompt[..begun.cached];
+    let nodes = harness.nodes();
+    let cached = &prompt[..opened.cached];
     let mut used = nodes.iter().filter(|node| node.spelt == cached);
-    let in_use = cached.is_empty() || used.any(|node| node.view.holders > 0);
+    let in_use = cached.is_empty() || used.any(|node| node.view.ref_count > 0);
     check.same("in use", in_use, expect.get("in_use_after").flag());
-    let slot = taken(&mut house, &slots, &prompt, begun);
+    let slot = replaced_slot(&mut harness, &slots, &prompt, opened);
     check.same("slot", slot, expect.get("slot").number());
 }
 
 /// All slots are in use: Motet makes another, which shares what is computed already.
 /// What it may run out of is room.
 fn load_beside(check: &mut Check, case: &Fact<'_>, slots: &[OldSlot], prompt: &[TokenId]) {
-    let mut house = House::with(&[Full], |config| config.slot_choice = policy(case));
+    let mut harness = CacheHarness::with(&[Full], |config| config.slot_choice = policy(case));
     for slot in slots {
-        let begun = house.begin(&[&slot.inputs[..], &[NEXT]].concat(), &[]);
-        house.feed(begun.sequence, &slot.inputs[begun.cached..]);
+        let opened = harness.open_slot(&[&slot.inputs[..], &[NEXT]].concat(), &[]);
+        harness.evaluate(opened.sequence, &slot.inputs[opened.cached..]);
     }
     let most = |slot: &OldSlot| common_prefix(&slot.inputs, prompt);
     let shared = slots.iter().map(most).max().expect("slots");
     let shared = shared.min(prompt.len() - 1);
-    let (newcomer, effects) = house.try_begin(prompt, |begin| begin.tokens_max += 5);
-    let error = effects.iter().any(|e| matches!(e, Effect::NoRoom { .. }));
+    let (candidate, effects) = harness.try_open_slot(prompt, |open_slot| open_slot.tokens_max += 5);
+    let error = effects
+        .iter()
+        .any(|e| matches!(e, Effect::OutOfMemory { .. }));
     let expected = case.get("expect").get("error").flag();
     check.same_or_instead("error", error, false, expected);
     // What only a live sequence has is sealed for the newcomer.
     let mut leaders = effects.iter().filter_map(|effect| match effect {
-        Effect::Waits { tokens, .. } => {
+        Effect::Deferred { tokens, .. } => {
             assert_eq!(*tokens, shared, "it waits for all that both share");
             None
         }
@@ -275,36 +282,36 @@ fn load_beside(check: &mut Check, case: &Fact<'_>, slots: &[OldSlot], prompt: &[
     });
     let leader = leaders.next();
     if let Some(leader) = leader {
-        house.reach(leader);
+        harness.reach(leader);
     }
-    let begun = house.begun(newcomer);
-    let begun = begun.unwrap_or_else(|| panic!("it does not begin: {effects:?}"));
-    assert_eq!(begun.cached, shared, "what both share is computed once");
-    house.feed(newcomer, &prompt[begun.cached..]);
-    let most = house.oracle.context_tokens_max * 1000;
-    let (_, effects) = house.try_begin(&STRANGER, |begin| begin.tokens_max = most);
+    let opened = harness.opened(candidate);
+    let opened = opened.unwrap_or_else(|| panic!("it does not begin: {effects:?}"));
+    assert_eq!(opened.cached, shared, "what both share is computed once");
+    harness.evaluate(candidate, &prompt[opened.cached..]);
+    let most = harness.oracle.context_tokens_max * 1000;
+    let (_, effects) = harness.try_open_slot(&UNRELATED, |open_slot| open_slot.tokens_max = most);
     assert!(
-        matches!(effects[..], [Effect::NoRoom { .. }]),
+        matches!(effects[..], [Effect::OutOfMemory { .. }]),
         "{effects:?}"
     );
 }
 
 /// A slot that is full.
-fn full_slot(case: &Fact<'_>, can_shift: bool) -> (House, Begun, Vec<TokenId>) {
+fn full_slot(case: &Fact<'_>, can_shift: bool) -> (CacheHarness, SlotOpened, Vec<TokenId>) {
     let context_tokens_max = case.get("num_ctx").number();
     let oracle = OracleConfig {
         context_tokens_max,
         can_shift,
         ..OracleConfig::default()
     };
-    let mut house = House::of(oracle, |_| {});
+    let mut harness = CacheHarness::of(oracle, |_| {});
     let inputs = case.get("inputs").tokens();
-    let begun = house.begin_with(&inputs, |begin| {
-        begin.keep = Some(case.get("num_keep").number());
-        begin.tokens_max = context_tokens_max;
+    let opened = harness.open_slot_with(&inputs, |open_slot| {
+        open_slot.keep = Some(case.get("num_keep").number());
+        open_slot.tokens_max = context_tokens_max;
     });
-    house.feed(begun.sequence, &inputs);
-    (house, begun, inputs)
+    harness.evaluate(opened.sequence, &inputs);
+    (harness, opened, inputs)
 }
 
 fn shift_slot(check: &mut Check, case: &Fact<'_>) {
@@ -316,13 +323,13 @@ fn shift_slot(check: &mut Check, case: &Fact<'_>) {
     if fails {
         return reprocess(check, case);
     }
-    let (mut house, begun, inputs) = full_slot(case, true);
+    let (mut harness, opened, inputs) = full_slot(case, true);
     let discard = shift::discard(context, keep, inputs.len()).expect("`keep` is in the context");
     let removed = keep..keep + discard;
-    let result = house.remove(begun.sequence, removed.clone());
+    let result = harness.remove(opened.sequence, removed.clone());
     let expect = case.get("expect");
     check.same("error", result.is_err(), !expect.get("error").is_null());
-    let after = house.tokens(begun.sequence).to_vec();
+    let after = harness.tokens(opened.sequence).to_vec();
     let expected = expect.get("slot_len_after").number();
     check.same("length", after.len(), expected);
     if let Some(derived) = case.maybe("derived") {
@@ -331,39 +338,45 @@ fn shift_slot(check: &mut Check, case: &Fact<'_>) {
         check.same("removed", vec![removed.start, removed.end], range);
     }
     // What follows is computed from what was moved.
-    house.feed(begun.sequence, &[NEXT]);
+    harness.evaluate(opened.sequence, &[NEXT]);
 }
 
 /// The model cannot move state: the slot is given up, and what stays is begun anew.
 fn reprocess(check: &mut Check, case: &Fact<'_>) {
-    let (mut house, begun, inputs) = full_slot(case, false);
+    let (mut harness, opened, inputs) = full_slot(case, false);
     let [context, keep] = ["num_ctx", "num_keep"].map(|field| case.get(field).number());
     let discard = shift::discard(context, keep, inputs.len()).expect("`keep` is in the context");
-    let result = house.remove(begun.sequence, keep..keep + discard);
+    let result = harness.remove(opened.sequence, keep..keep + discard);
     assert_eq!(result, Err(CacheError::CannotMove));
     let expect = case.get("expect");
     check.prose(&expect.get("error"), "reprocess_inputs");
-    house.close(begun.sequence);
-    let left = house.begun(begun.sequence).map_or(0, |begun| begun.cached);
-    check.same("length", left, expect.get("slot_len_after").number());
+    harness.close(opened.sequence);
+    let cached_tokens = harness
+        .opened(opened.sequence)
+        .map_or(0, |opened| opened.cached);
+    check.same(
+        "length",
+        cached_tokens,
+        expect.get("slot_len_after").number(),
+    );
     let stays = [&inputs[..keep], &inputs[keep + discard..]].concat();
     if let Some(derived) = case.maybe("derived") {
         let derived = derived.get("inputs_to_reprocess").tokens();
         check.same("what stays", stays.clone(), derived);
     }
-    let again = house.begin(&stays, &[]);
-    assert_eq!(again.cached, keep, "what is kept is still cached");
-    house.feed(again.sequence, &stays[again.cached..]);
+    let reopened = harness.open_slot(&stays, &[]);
+    assert_eq!(reopened.cached, keep, "what is kept is still cached");
+    harness.evaluate(reopened.sequence, &stays[reopened.cached..]);
 }
 
 fn keep_all(check: &mut Check, case: &Fact<'_>) {
     case.skip(&["derived"]);
     let [context, keep] = ["num_ctx", "num_keep"].map(|field| case.get(field).number());
-    let refused = shift::discard(context, keep, case.get("inputs").items().len());
+    let rejected = shift::discard(context, keep, case.get("inputs").items().len());
     let too_large = CacheError::KeepTooLarge {
         keep,
         context_tokens: context,
     };
-    assert_eq!(refused, Err(too_large));
+    assert_eq!(rejected, Err(too_large));
     check.prose(&case.get("expect").get("error"), "keep_exceeds_context");
 }

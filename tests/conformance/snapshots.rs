@@ -13,8 +13,8 @@ use motet::model::{Model, Packer, Segment};
 
 use crate::cases::Fact;
 use crate::check::Check;
-use crate::house::House;
-use crate::pieces::{NEXT, goes_on, oracle, packed, sealed};
+use crate::harness::CacheHarness;
+use crate::segments::{NEXT, can_continue, oracle, packed, sealed};
 use crate::suites::Known;
 
 pub(crate) const SUITES: &[Known] = &[Known {
@@ -48,15 +48,15 @@ pub(crate) fn ids(tokens: usize) -> Vec<TokenId> {
 }
 
 /// Goes back to the first `at` tokens, and on with another. Says how many were cached.
-pub(crate) fn go_back(house: &mut House, tokens: &[TokenId], at: usize) -> usize {
-    house
+pub(crate) fn rewind_to(harness: &mut CacheHarness, tokens: &[TokenId], at: usize) -> usize {
+    harness
         .converse(&[&tokens[..at], &[NEXT]].concat(), &[])
         .cached
 }
 
 /// Where the nodes on the path of these tokens begin and end.
-pub(crate) fn ranges(house: &House, tokens: &[TokenId]) -> Vec<Vec<usize>> {
-    let nodes = house.nodes().into_iter();
+pub(crate) fn ranges(harness: &CacheHarness, tokens: &[TokenId]) -> Vec<Vec<usize>> {
+    let nodes = harness.nodes().into_iter();
     let on_path = nodes.filter(|node| tokens.starts_with(&node.spelt));
     on_path.map(|node| node.range()).collect()
 }
@@ -68,13 +68,13 @@ fn need_base(check: &mut Check, case: &Fact<'_>) {
     let config = OracleConfig::default();
     let mut oracle = oracle(&config);
     let tokens = ids(fill);
-    let alone = sealed(&mut oracle, &tokens, from..to);
-    let restored = goes_on(&mut oracle, &config, &[alone], &tokens[..to], &[NEXT]);
+    let segment = sealed(&mut oracle, &tokens, from..to);
+    let restored = can_continue(&mut oracle, &config, &[segment], &tokens[..to], &[NEXT]);
     check.same("restored", restored, case.get("expect").flag());
-    let mut house = House::new(&[Full]);
-    house.converse(&tokens, &[from]);
-    house.evict_one();
-    assert_eq!(house.matched(&tokens), from, "what follows goes first");
+    let mut harness = CacheHarness::new(&[Full]);
+    harness.converse(&tokens, &[from]);
+    harness.evict_one();
+    assert_eq!(harness.matched(&tokens), from, "what follows goes first");
 }
 
 fn data_survives(check: &mut Check, case: &Fact<'_>) {
@@ -87,15 +87,15 @@ fn data_survives(check: &mut Check, case: &Fact<'_>) {
     let bytes = packed(&mut first, &segment);
     let mut fresh = oracle(&config);
     assert_eq!(fresh.spec().identity, first.spec().identity);
-    let parcel = fresh.packer().unpack(segment.extent(), &bytes);
-    let back = fresh.take_in(parcel.expect("of the same shape"));
+    let detached_state = fresh.packer().unpack(segment.segment_size(), &bytes);
+    let back = fresh.import(detached_state.expect("of the same shape"));
     let path = [Rc::new(back.expect("memory"))];
     let expect = case.get("expect");
     let end = from + path[0].tokens();
     check.same("offset", end, expect.get("offset").number());
     let held = path[0].bytes() / config.layer_bytes;
     check.same("tokens held", held, expect.get("state_len").number());
-    let ok = goes_on(&mut fresh, &config, &path, &tokens[..to], &[NEXT]);
+    let ok = can_continue(&mut fresh, &config, &path, &tokens[..to], &[NEXT]);
     check.same("restored", ok, expect.get("ok").flag());
 }
 
@@ -107,14 +107,26 @@ fn split_and_merge(check: &mut Check, case: &Fact<'_>) {
     let whole = sealed(&mut oracle, &tokens, 0..to);
     let (upper, lower) = oracle.split(&whole, at).expect("inside");
     let mut path = vec![Rc::new(upper), Rc::new(lower)];
-    assert!(goes_on(&mut oracle, &config, &path, &tokens[..to], &[NEXT]));
+    assert!(can_continue(
+        &mut oracle,
+        &config,
+        &path,
+        &tokens[..to],
+        &[NEXT]
+    ));
     if case.get("merge").flag() {
         let merged = oracle
             .merge(&path[0], &path[1])
             .expect("they follow each other");
         path = vec![Rc::new(merged)];
     }
-    assert!(goes_on(&mut oracle, &config, &path, &tokens[..to], &[NEXT]));
+    assert!(can_continue(
+        &mut oracle,
+        &config,
+        &path,
+        &tokens[..to],
+        &[NEXT]
+    ));
     let offset: usize = path.iter().map(|segment| segment.tokens()).sum();
     check.same("offset", offset, case.get("expect").get("offset").number());
 }
@@ -123,23 +135,23 @@ fn split_and_merge(check: &mut Check, case: &Fact<'_>) {
 /// be saved before.
 fn speculation(check: &mut Check, case: &Fact<'_>) {
     let [before, draft, to] = ["before", "draft", "rewind_to"].map(|f| case.get(f).number());
-    let mut house = House::new(&[Full]);
+    let mut harness = CacheHarness::new(&[Full]);
     let tokens = ids(before + draft);
-    let live = house.begin(&tokens, &[]).sequence;
-    house.feed(live, &tokens[..before]);
-    house.feed(live, &tokens[before..]);
+    let live = harness.open_slot(&tokens, &[]).sequence;
+    harness.evaluate(live, &tokens[..before]);
+    harness.evaluate(live, &tokens[before..]);
     if to < tokens.len() {
-        let removed = house.remove(live, to..tokens.len());
+        let removed = harness.remove(live, to..tokens.len());
         removed.expect("full attention is cut anywhere");
     }
-    let counts = house.oracle.counters.now();
+    let counts = harness.oracle.counters.now();
     assert_eq!(counts.segments_alive, 0, "no segment was made");
-    assert!(counts.bytes_alive - house.tail_bytes(to) < house.tail_bytes(1));
-    house.feed(live, &[NEXT]);
-    house.close(live);
+    assert!(counts.bytes_alive - harness.tail_bytes(to) < harness.tail_bytes(1));
+    harness.evaluate(live, &[NEXT]);
+    harness.close(live);
     // And nobody is given what was taken back.
-    assert_eq!(house.matched(&tokens), to);
-    assert_eq!(go_back(&mut house, &tokens, to), to);
+    assert_eq!(harness.matched(&tokens), to);
+    assert_eq!(rewind_to(&mut harness, &tokens, to), to);
     let words = "no snapshot owns memory; extra memory < one token";
     check.prose(&case.get("expect"), words);
 }
@@ -148,16 +160,16 @@ fn speculation(check: &mut Check, case: &Fact<'_>) {
 fn overwritten(check: &mut Check, case: &Fact<'_>) {
     let range = case.get("snapshot").numbers();
     let [from, to] = [range[0], range[1]];
-    let mut house = House::new(&[Full]);
+    let mut harness = CacheHarness::new(&[Full]);
     let tokens = ids(case.get("fill").number());
-    house.converse(&tokens, &[case.get("rewind").number()]);
+    harness.converse(&tokens, &[case.get("rewind").number()]);
     let written = case.get("write").numbers();
     let fresh: Vec<TokenId> = (written[0]..written[1])
         .map(|id| 100 + id as TokenId)
         .collect();
-    let other = house.converse(&[&tokens[..written[0]], &fresh].concat(), &[]);
+    let other = harness.converse(&[&tokens[..written[0]], &fresh].concat(), &[]);
     assert_eq!(other.cached, written[0]);
-    assert_eq!(go_back(&mut house, &tokens, to), to);
+    assert_eq!(rewind_to(&mut harness, &tokens, to), to);
     let expect = case.get("expect");
     let verb = match expect.text().starts_with("snapshot still holds ") {
         true => "holds original",
@@ -170,12 +182,12 @@ fn overwritten(check: &mut Check, case: &Fact<'_>) {
 fn freed(check: &mut Check, case: &Fact<'_>) {
     assert!(case.get("free").flag());
     let range = case.get("snapshot").numbers();
-    let mut house = House::new(&[Full]);
+    let mut harness = CacheHarness::new(&[Full]);
     let tokens = ids(case.get("fill").number());
-    house.converse(&tokens, &range);
-    house.check_no_leak();
-    assert!(ranges(&house, &tokens).contains(&range));
-    assert_eq!(go_back(&mut house, &tokens, range[1]), range[1]);
+    harness.converse(&tokens, &range);
+    harness.check_no_leak();
+    assert!(ranges(&harness, &tokens).contains(&range));
+    assert_eq!(rewind_to(&mut harness, &tokens, range[1]), range[1]);
     let words = format!("snapshot owns tokens {}..{}", range[0], range[1] - 1);
     check.prose(&case.get("expect"), &words);
 }
@@ -183,38 +195,38 @@ fn freed(check: &mut Check, case: &Fact<'_>) {
 /// A slot on what is cached costs nothing until it grows.
 fn restored_for_nothing(check: &mut Check, case: &Fact<'_>) {
     let range = case.get("snapshot").numbers();
-    let mut house = House::new(&[Full]);
+    let mut harness = CacheHarness::new(&[Full]);
     let tokens = ids(case.get("fill").number());
     let [rewind, to] = ["rewind", "restore_to"].map(|field| case.get(field).number());
-    house.converse(&tokens, &[range[0], range[1], rewind, to]);
-    house.begin(&[&tokens[..rewind], &[NEXT]].concat(), &[]);
-    let before = house.oracle.counters.now();
-    let restored = house.begin(&[&tokens[..to], &[NEXT]].concat(), &[]);
-    let after = house.oracle.counters.now();
+    harness.converse(&tokens, &[range[0], range[1], rewind, to]);
+    harness.open_slot(&[&tokens[..rewind], &[NEXT]].concat(), &[]);
+    let before = harness.oracle.counters.now();
+    let restored = harness.open_slot(&[&tokens[..to], &[NEXT]].concat(), &[]);
+    let after = harness.oracle.counters.now();
     let expect = case.get("expect");
     check.same("offset", restored.cached, expect.get("offset").number());
     let allocated = after.bytes_alive - before.bytes_alive;
     check.same("bytes", allocated, expect.get("bytes_allocated").number());
     let by_reference = after.segments_alive == before.segments_alive;
     check.same("no copy", by_reference, expect.get("still_lazy").flag());
-    house.feed(restored.sequence, &[NEXT]);
+    harness.evaluate(restored.sequence, &[NEXT]);
 }
 
 fn captured(check: &mut Check, case: &Fact<'_>) {
     let [before, write] = ["before", "write"].map(|field| case.get(field).number());
     let schedule = case.get("schedule").numbers();
     let tokens = ids(before + write);
-    let mut house = House::new(&[Full]);
-    let live = house
-        .begin(&tokens, &[&[before], &schedule[..]].concat())
+    let mut harness = CacheHarness::new(&[Full]);
+    let live = harness
+        .open_slot(&tokens, &[&[before], &schedule[..]].concat())
         .sequence;
-    house.feed(live, &tokens);
+    harness.evaluate(live, &tokens);
     let expect = case.get("expect");
     let lists = |field: &str| -> Vec<Vec<usize>> {
         let lists = expect.get(field).items();
         lists.iter().map(Fact::numbers).collect()
     };
-    let mut captures = ranges(&house, &tokens);
+    let mut captures = ranges(&harness, &tokens);
     captures.retain(|range| range[0] >= before);
     check.same("captures", captures.clone(), lists("captures"));
 
@@ -249,7 +261,7 @@ fn captured(check: &mut Check, case: &Fact<'_>) {
     check.same("split", split, lists(&format!("split_at_{split_at}")));
     for rest in [vec![merged], vec![Rc::new(upper), Rc::new(lower)]] {
         let path = [vec![Rc::clone(&base)], rest].concat();
-        assert!(goes_on(
+        assert!(can_continue(
             &mut oracle,
             &config,
             &path,
@@ -265,16 +277,16 @@ fn across_writes(check: &mut Check, case: &Fact<'_>) {
     let writes = case.get("writes").numbers();
     let schedule = case.get("schedule").numbers();
     let tokens = ids(before + writes.iter().sum::<usize>());
-    let mut house = House::new(&[Full]);
-    house.converse(&tokens[..before], &[]);
-    let live = house.begin(&tokens, &schedule);
+    let mut harness = CacheHarness::new(&[Full]);
+    harness.converse(&tokens[..before], &[]);
+    let live = harness.open_slot(&tokens, &schedule);
     let mut at = live.cached;
     for write in writes {
-        house.step(&[(live.sequence, &tokens[at..at + write])]);
-        house.reach(live.sequence);
+        harness.step(&[(live.sequence, &tokens[at..at + write])]);
+        harness.reach(live.sequence);
         at += write;
     }
-    let captures = ranges(&house, &tokens);
+    let captures = ranges(&harness, &tokens);
     let ends_at = |at: &usize| captures.iter().find(|range| range[1] == *at);
     let captures = schedule.iter().map(ends_at);
     let captures = captures.map(|range| range.filter(|range| range[0] >= before).cloned());
@@ -287,7 +299,8 @@ fn across_writes(check: &mut Check, case: &Fact<'_>) {
     for name in expect.names() {
         if let Some(at) = name.strip_prefix("restore_first_to_") {
             let at = at.parse().expect("an offset");
-            let back = house.can_resume(&tokens, at) && go_back(&mut house, &tokens, at) == at;
+            let back =
+                harness.can_resume(&tokens, at) && rewind_to(&mut harness, &tokens, at) == at;
             check.same("restored", back, expect.get(name).flag());
         }
     }

@@ -6,9 +6,9 @@ use motet::model::LayerKind::{Recurrent, Window};
 
 use crate::cases::Fact;
 use crate::check::Check;
-use crate::house::House;
-use crate::pieces::NEXT;
-use crate::snapshots::{go_back, ids, ranges};
+use crate::harness::CacheHarness;
+use crate::segments::NEXT;
+use crate::snapshots::{ids, ranges, rewind_to};
 use crate::suites::{Known, holds};
 
 pub(crate) const SUITES: &[Known] = &[
@@ -18,7 +18,10 @@ pub(crate) const SUITES: &[Known] = &[
         beside: &[],
         shapes: &[
             (&["window", "fill", "rewind_to"], outside_window),
-            (&["window", "fill", "snapshot", "fill_more"], window_kept),
+            (
+                &["window", "fill", "snapshot", "fill_more"],
+                window_retained,
+            ),
             (&["cases", "draft", "accepted"], restored_by_reference),
             (&["cases", "draft"], each_token),
             (&["cases", "schedule"], single_token),
@@ -40,12 +43,12 @@ pub(crate) const SUITES: &[Known] = &[
 
 /// Of the first `at` tokens, those whose state a window layer has there: held without
 /// a gap, up to its window.
-fn held(house: &House, window: usize, tokens: &[TokenId], at: usize) -> Vec<TokenId> {
-    let mut path: Vec<_> = house.nodes();
+fn held(harness: &CacheHarness, window: usize, tokens: &[TokenId], at: usize) -> Vec<TokenId> {
+    let mut path: Vec<_> = harness.nodes();
     path.retain(|node| tokens[..at].starts_with(&node.spelt));
     let mut held = 0;
     for node in path.iter().rev() {
-        let of_node = node.view.bytes / house.oracle.layer_bytes;
+        let of_node = node.view.bytes / harness.oracle.layer_bytes;
         held += of_node;
         if of_node < node.view.tokens.len() {
             break;
@@ -56,41 +59,45 @@ fn held(house: &House, window: usize, tokens: &[TokenId], at: usize) -> Vec<Toke
 
 fn outside_window(check: &mut Check, case: &Fact<'_>) {
     let tokens = case.get("window").number();
-    let mut house = House::new(&[Window { tokens }]);
+    let mut harness = CacheHarness::new(&[Window { tokens }]);
     let tokens = ids(case.get("fill").number());
     // A state before the last token is not of the case.
-    house.converse(&tokens, &[tokens.len()]);
+    harness.converse(&tokens, &[tokens.len()]);
     let to = case.get("rewind_to").number();
     check.same(
         "goes back",
-        house.can_resume(&tokens, to),
+        harness.can_resume(&tokens, to),
         case.get("expect").flag(),
     );
 }
 
-fn window_kept(check: &mut Check, case: &Fact<'_>) {
+fn window_retained(check: &mut Check, case: &Fact<'_>) {
     let window = case.get("window").number();
     let [fill, more, to] = ["fill", "fill_more", "restore_to"].map(|f| case.get(f).number());
     assert!(case.get("snapshot").flag());
-    let mut house = House::new(&[Window { tokens: window }]);
+    let mut harness = CacheHarness::new(&[Window { tokens: window }]);
     let tokens = ids(fill + more);
-    house.converse(&tokens, &[fill]);
+    harness.converse(&tokens, &[fill]);
     let expect = case.get("expect");
-    let state = held(&house, window, &tokens, to).len();
+    let state = held(&harness, window, &tokens, to).len();
     check.same("tokens held", state, expect.get("state_len").number());
-    let offset = go_back(&mut house, &tokens, to);
+    let offset = rewind_to(&mut harness, &tokens, to);
     check.same("offset", offset, expect.get("offset").number());
 }
 
 /// A model with a window, that was sealed after each token of a draft.
-fn drafted(case: &Fact<'_>, draft: usize, mut look: impl FnMut(House, &[TokenId], usize, usize)) {
+fn drafted(
+    case: &Fact<'_>,
+    draft: usize,
+    mut inspect: impl FnMut(CacheHarness, &[TokenId], usize, usize),
+) {
     for case in case.get("cases").items() {
         let [window, before] = ["window", "before"].map(|field| case.get(field).number());
         let tokens = ids(before + draft);
-        let mut house = House::new(&[Window { tokens: window }]);
+        let mut harness = CacheHarness::new(&[Window { tokens: window }]);
         let points: Vec<usize> = (before..=before + draft).collect();
-        house.converse(&tokens, &points);
-        look(house, &tokens, window, before);
+        harness.converse(&tokens, &points);
+        inspect(harness, &tokens, window, before);
     }
 }
 
@@ -101,12 +108,12 @@ fn last(tokens: &[TokenId], window: usize, at: usize) -> Vec<TokenId> {
 
 fn each_token(check: &mut Check, case: &Fact<'_>) {
     let draft = case.get("draft").number();
-    drafted(case, draft, |mut house, tokens, window, before| {
+    drafted(case, draft, |mut harness, tokens, window, before| {
         for at in before..=before + draft {
-            assert_eq!(held(&house, window, tokens, at), last(tokens, window, at));
-            assert_eq!(go_back(&mut house, tokens, at), at);
+            assert_eq!(held(&harness, window, tokens, at), last(tokens, window, at));
+            assert_eq!(rewind_to(&mut harness, tokens, at), at);
         }
-        house.check_no_leak();
+        harness.check_no_leak();
     });
     let some = draft - 1;
     let words = format!(
@@ -120,20 +127,20 @@ fn each_token(check: &mut Check, case: &Fact<'_>) {
 fn restored_by_reference(check: &mut Check, case: &Fact<'_>) {
     check.lacks("snapshots that are copied later");
     let [draft, accepted] = ["draft", "accepted"].map(|field| case.get(field).number());
-    drafted(case, draft, |mut house, tokens, window, before| {
+    drafted(case, draft, |mut harness, tokens, window, before| {
         let at = before + accepted;
         let prompt = [&tokens[..at], &[NEXT]].concat();
-        let sealed = house.oracle.counters.now();
-        let live = house.begin(&prompt, &[at]);
+        let sealed = harness.oracle.counters.now();
+        let live = harness.open_slot(&prompt, &[at]);
         assert_eq!(live.cached, at);
-        house.step(&[(live.sequence, &[NEXT])]);
-        let now = house.oracle.counters.now();
+        harness.step(&[(live.sequence, &[NEXT])]);
+        let now = harness.oracle.counters.now();
         assert_eq!(
             now.segments_alive, sealed.segments_alive,
             "no copy, then or later"
         );
-        assert_eq!(now.bytes_alive - sealed.bytes_alive, house.tail_bytes(1));
-        assert_eq!(held(&house, window, tokens, at), last(tokens, window, at));
+        assert_eq!(now.bytes_alive - sealed.bytes_alive, harness.tail_bytes(1));
+        assert_eq!(held(&harness, window, tokens, at), last(tokens, window, at));
     });
     let words = "restore does not copy; snapshot stays lazy; next write copies it out with the \
                  same window";
@@ -146,10 +153,10 @@ fn single_token(check: &mut Check, case: &Fact<'_>) {
     let Some(Ok(after)) = after else {
         panic!("`{schedule}` is no `before+N`");
     };
-    drafted(case, after, |mut house, tokens, window, before| {
+    drafted(case, after, |mut harness, tokens, window, before| {
         let at = before + after;
-        assert_eq!(held(&house, window, tokens, at), last(tokens, window, at));
-        assert_eq!(go_back(&mut house, tokens, at), at);
+        assert_eq!(held(&harness, window, tokens, at), last(tokens, window, at));
+        assert_eq!(rewind_to(&mut harness, tokens, at), at);
     });
     let words = format!("restore gives the last min({schedule},window) positions");
     check.prose(&case.get("expect"), &words);
@@ -160,40 +167,40 @@ fn later_chunk(check: &mut Check, case: &Fact<'_>) {
     let window = case.get("window").number();
     let writes = case.get("writes").numbers();
     let tokens = ids(writes.iter().sum());
-    let mut house = House::new(&[Window { tokens: window }]);
-    let live = house.begin(&tokens, &case.get("schedule").numbers());
+    let mut harness = CacheHarness::new(&[Window { tokens: window }]);
+    let live = harness.open_slot(&tokens, &case.get("schedule").numbers());
     let mut rest = &tokens[..];
     for write in writes {
         let (chunk, later) = rest.split_at(write);
-        house.feed(live.sequence, chunk);
+        harness.evaluate(live.sequence, chunk);
         rest = later;
     }
-    house.close(live.sequence);
+    harness.close(live.sequence);
     for (field, expected) in case.get("expect").fields() {
         let number = field
             .trim_start_matches("restore_")
             .trim_end_matches("_on_fresh");
         let at = number.parse().expect("an offset");
-        let state = held(&house, window, &tokens, at);
+        let state = held(&harness, window, &tokens, at);
         check.same(field, state, expected.tokens());
-        assert_eq!(go_back(&mut house, &tokens, at), at);
+        assert_eq!(rewind_to(&mut harness, &tokens, at), at);
     }
 }
 
 fn exact_offset(check: &mut Check, case: &Fact<'_>) {
     let [advance, more] = ["advance", "advance_more"].map(|field| case.get(field).number());
     assert!(case.get("snapshot").flag());
-    let mut house = House::new(&[Recurrent]);
+    let mut harness = CacheHarness::new(&[Recurrent]);
     let tokens = ids(advance + more + 1);
-    let live = house.begin(&tokens, &[advance]);
-    house.feed(live.sequence, &tokens[..advance + more]);
+    let live = harness.open_slot(&tokens, &[advance]);
+    harness.evaluate(live.sequence, &tokens[..advance + more]);
     for (field, expected) in case.get("expect").fields() {
         if let Some(at) = field.strip_prefix("restore_") {
             let at = at.parse().expect("an offset");
-            check.same(field, house.can_resume(&tokens, at), expected.flag());
+            check.same(field, harness.can_resume(&tokens, at), expected.flag());
         } else {
             assert_eq!(field, "offset_after", "a field that is not known here");
-            let cached = go_back(&mut house, &tokens, advance);
+            let cached = rewind_to(&mut harness, &tokens, advance);
             check.same(field, cached, expected.number());
         }
     }
@@ -203,12 +210,12 @@ fn exact_offset(check: &mut Check, case: &Fact<'_>) {
 /// matter. That it does not grow is all that the cache knows.
 fn initial(check: &mut Check, case: &Fact<'_>) {
     check.lacks("types of recurrent state");
-    let mut house = House::new(&[Recurrent]);
-    let live = house.begin(&[1], &[]).sequence;
+    let mut harness = CacheHarness::new(&[Recurrent]);
+    let live = harness.open_slot(&[1], &[]).sequence;
     let expect = case.get("expect");
-    let offset = house.tokens(live).len();
+    let offset = harness.tokens(live).len();
     check.same("offset", offset, expect.get("offset").number());
-    assert_eq!(house.tail_bytes(1), house.tail_bytes(100));
+    assert_eq!(harness.tail_bytes(1), harness.tail_bytes(100));
     check.prose(&expect.get("conv_dtype"), "activation dtype");
     check.prose(&expect.get("delta_dtype"), "f32");
 }
@@ -216,21 +223,22 @@ fn initial(check: &mut Check, case: &Fact<'_>) {
 /// Batches are ragged: a short span beside a long one is not padded.
 fn ragged(check: &mut Check, case: &Fact<'_>) {
     let [long, short] = ["L", "real_len"].map(|field| case.get(field).number());
-    let mut house = House::new(&[Recurrent]);
+    let mut harness = CacheHarness::new(&[Recurrent]);
     let tokens = ids(long);
     let other: Vec<TokenId> = tokens.iter().map(|token| 100 + token).collect();
-    let [a, b] = [&tokens[..], &other[..short]].map(|prompt| house.begin(prompt, &[]).sequence);
-    house.step(&[(a, &tokens), (b, &other[..short])]);
+    let [a, b] =
+        [&tokens[..], &other[..short]].map(|prompt| harness.open_slot(prompt, &[]).sequence);
+    harness.step(&[(a, &tokens), (b, &other[..short])]);
     let expect = case.get("expect");
     check.same(
         "offset",
-        house.tokens(b).len(),
+        harness.tokens(b).len(),
         expect.get("offset").number(),
     );
     // The house compares every row with that of the sequence alone.
-    let as_alone = holds(|| house.step(&[(b, &[NEXT])]));
+    let matches_reference = holds(|| harness.step(&[(b, &[NEXT])]));
     let expected = expect.get("state_equals_unpadded").flag();
-    check.same("state", as_alone, expected);
+    check.same("state", matches_reference, expected);
 }
 
 fn segmented(check: &mut Check, case: &Fact<'_>) {
@@ -239,21 +247,21 @@ fn segmented(check: &mut Check, case: &Fact<'_>) {
     let all: Vec<usize> = (before..before + draft).collect();
     assert_eq!(schedule, all, "before each token of the draft");
     let tokens = ids(before + draft);
-    let mut house = House::new(&[Recurrent]);
-    let live = house.begin(&tokens, &schedule).sequence;
-    house.feed(live, &tokens[..before]);
+    let mut harness = CacheHarness::new(&[Recurrent]);
+    let live = harness.open_slot(&tokens, &schedule).sequence;
+    harness.evaluate(live, &tokens[..before]);
     let expect = case.get("expect");
-    let inside = house.checkpoints(live).into_iter().map(|at| at - before);
+    let inside = harness.checkpoints(live).into_iter().map(|at| at - before);
     let expected = expect.get("interior_splits_relative").numbers();
     check.same("cuts", inside.collect(), expected);
-    house.feed(live, &tokens[before..]);
-    let offset = house.tokens(live).len();
+    harness.evaluate(live, &tokens[before..]);
+    let offset = harness.tokens(live).len();
     check.same("offset", offset, expect.get("offset_after").number());
-    let captures = ranges(&house, &tokens).len();
+    let captures = ranges(&harness, &tokens).len();
     check.same("captures", captures, expect.get("captures_count").number());
-    house.close(live);
+    harness.close(live);
     for at in before..=before + draft {
-        assert_eq!(go_back(&mut house, &tokens, at), at);
+        assert_eq!(rewind_to(&mut harness, &tokens, at), at);
     }
     check.prose(
         &expect.get("full_accept_state"),

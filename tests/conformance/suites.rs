@@ -195,14 +195,14 @@ pub(crate) fn caught<T>(act: impl FnOnce() -> T) -> Result<T, String> {
     HOOK.call_once(|| {
         let loud = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            let kept = CAUGHT.with_borrow_mut(|caught| match caught {
+            let is_caught = CAUGHT.with_borrow_mut(|caught| match caught {
                 Some(caught) => {
                     *caught = info.to_string();
                     true
                 }
                 None => false,
             });
-            if !kept {
+            if !is_caught {
                 loud(info);
             }
         }));

@@ -4,12 +4,12 @@ use std::rc::Rc;
 
 use motet::TokenId;
 use motet::model::oracle::OracleConfig;
-use motet::model::{Extent, LayerKind, Model, Segment};
+use motet::model::{LayerKind, Model, Segment, SegmentSize};
 use motet_core::cache::trie::NodeKey;
 
 use crate::cases::Fact;
 use crate::check::Check;
-use crate::pieces::{NEXT, goes_on, oracle, sealed};
+use crate::segments::{NEXT, can_continue, oracle, sealed};
 use crate::suites::Known;
 use crate::tries::Named;
 
@@ -66,8 +66,8 @@ fn split(check: &mut Check, case: &Fact<'_>) {
     for (name, key, range) in [("parent", upper, &ranges[0]), ("child", node, &ranges[1])] {
         let field = |what: &str| expect.get(&format!("{name}_{what}")).flag();
         check.same("state", named.range(key) == *range, field("has_snapshot"));
-        let kept = named.trie.node(key).restore_point();
-        check.same("a caller's", kept, field("user"));
+        let retained = named.trie.node(key).restore_point();
+        check.same("a caller's", retained, field("user"));
     }
 }
 
@@ -149,7 +149,7 @@ fn merge_children(check: &mut Check, case: &Fact<'_>) {
 fn remove_leaf(check: &mut Check, case: &Fact<'_>) {
     let mut named = Named::of(&case.get("tree"));
     let leaf = named.key(&case.get("remove"));
-    let segment = named.trie.node(leaf).word().segment();
+    let segment = named.trie.node(leaf).lease_count().segment();
     let (bytes, leaf_bytes) = (named.trie.bytes(), named.trie.node(leaf).bytes());
     let shared = named.trie.node(leaf).parent();
     // What is removed is what was used least recently.
@@ -225,7 +225,7 @@ fn merge_layers(check: &mut Check, case: &Fact<'_>) {
     let merged = Rc::new(merged.expect("they follow each other"));
     let tokens = merged.tokens();
     // All state is there: what follows is what it is without a cache.
-    let present = goes_on(&mut oracle, &config, &[merged], &all, &[NEXT]);
+    let present = can_continue(&mut oracle, &config, &[merged], &all, &[NEXT]);
     for (field, expected) in case.get("expect").fields() {
         match field {
             "tokens_len" => check.same("tokens", tokens, expected.number()),
@@ -306,11 +306,11 @@ impl<'a> Step<'a> {
 fn bytes_of_a_swap(check: &mut Check, case: &Fact<'_>) {
     let texts = case.get("steps").texts();
     let steps: Vec<Step<'_>> = texts.iter().map(|text| Step::of(text)).collect();
-    let whole = |wanted: &str| -> usize {
+    let whole = |requested: &str| -> usize {
         let size = |step: &Step<'_>| match *step {
             Step::Install(name, size)
             | Step::SwapIn(name, size)
-            | Step::Materialize(name, size) => usize::from(name == wanted) * size,
+            | Step::Materialize(name, size) => usize::from(name == requested) * size,
         };
         steps.iter().map(size).sum()
     };
@@ -363,9 +363,9 @@ fn has_all(check: &mut Check, case: &Fact<'_>) {
     let cut = missing.contains(&LayerKind::Recurrent);
     let stateful: Vec<LayerKind> = kinds.iter().copied().flatten().collect();
     let oracle = oracle(&OracleConfig::with_layers(&stateful));
-    let segment = Extent {
+    let segment = SegmentSize {
         tokens: 3,
-        beyond: usize::from(cut),
+        state_lag: usize::from(cut),
     };
     let resumes = oracle.spec().can_resume(&[segment]);
     check.same("all state", resumes, case.get("expect").flag());

@@ -91,7 +91,7 @@ impl Named {
     }
 
     pub(crate) fn split(&mut self, node: NodeKey, at: usize) -> NodeKey {
-        let (upper, lower) = self.trie.node(node).extent().cut(at);
+        let (upper, lower) = self.trie.node(node).segment_size().cut(at);
         let [upper, lower] = [upper, lower].map(|part| self.sealed(part.tokens));
         self.trie
             .split(node, at, upper, lower)
@@ -102,7 +102,7 @@ impl Named {
         self.segments += 1;
         Sealed {
             segment: SegmentId(self.segments),
-            beyond: 0,
+            state_lag: 0,
             bytes,
         }
     }

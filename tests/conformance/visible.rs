@@ -12,7 +12,7 @@ use motet::{SequenceId, TokenId};
 
 use crate::cases::Fact;
 use crate::check::Check;
-use crate::house::House;
+use crate::harness::CacheHarness;
 use crate::reach::tokens_read;
 use crate::suites::Known;
 
@@ -39,7 +39,7 @@ pub(crate) const SUITES: &[Known] = &[
 
 /// What a batch sees of the past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sight {
+enum VisibleRange {
     /// Everything.
     All,
     /// The last so many tokens, itself included.
@@ -49,17 +49,17 @@ enum Sight {
 }
 
 /// A sequence of a case, and its keys.
-struct Player {
+struct ReplayedSequence {
     sequence: SequenceId,
     keys: Vec<TokenId>,
     /// How many of them have the state that they have in a sequence of their own.
     exact: usize,
 }
 
-struct Game {
-    house: House,
-    sight: Sight,
-    players: BTreeMap<usize, Player>,
+struct Replay {
+    harness: CacheHarness,
+    visible_range: VisibleRange,
+    sequences: BTreeMap<usize, ReplayedSequence>,
     /// What those have copied that have not started yet.
     copies: BTreeMap<usize, Vec<TokenId>>,
     /// Every key that was ever there.
@@ -68,7 +68,7 @@ struct Game {
 }
 
 /// One sequence's part of a batch.
-struct Part {
+struct BatchPart {
     keys: Vec<TokenId>,
     positions: Vec<usize>,
     /// Which rows of the batch they are.
@@ -89,45 +89,45 @@ fn causal(check: &mut Check, case: &Fact<'_>) {
     case.skip(&["swa_memory_effective"]);
     let init = case.get("init");
     let number = |field| init.maybe(field).map(|fact: Fact<'_>| fact.number());
-    let sight = match (number("window"), number("chunk")) {
+    let visible_range = match (number("window"), number("chunk")) {
         // ollama's cache counts the tokens before a token, and Motet the token too.
-        (Some(window), _) => Sight::Last(window + 1),
-        (_, Some(chunk)) => Sight::Chunk(chunk),
-        _ => Sight::All,
+        (Some(window), _) => VisibleRange::Last(window + 1),
+        (_, Some(chunk)) => VisibleRange::Chunk(chunk),
+        _ => VisibleRange::All,
     };
     if let Some(window) = number("window") {
         check.lacks("a window that does not count the token itself");
         let past: Vec<TokenId> = (1..=window as TokenId).collect();
         assert_eq!(tokens_read(window, &past, &[0]), window - 1);
     }
-    if let Sight::Chunk(_) = sight {
+    if let VisibleRange::Chunk(_) = visible_range {
         check.lacks("layers that attend within chunks");
     }
-    let mut game = Game::new(sight, init.get("capacity").number());
+    let mut replay = Replay::new(visible_range, init.get("capacity").number());
     for step in case.get("steps").items() {
-        game.play(check, &step);
+        replay.apply(check, &step);
     }
-    game.end();
+    replay.end();
 }
 
-impl Game {
-    fn new(sight: Sight, capacity: usize) -> Self {
-        let layer = match sight {
-            Sight::All => Full,
-            Sight::Last(tokens) | Sight::Chunk(tokens) => Window { tokens },
+impl Replay {
+    fn new(visible_range: VisibleRange, capacity: usize) -> Self {
+        let layer = match visible_range {
+            VisibleRange::All => Full,
+            VisibleRange::Last(tokens) | VisibleRange::Chunk(tokens) => Window { tokens },
         };
-        let house = House::of(oracle(layer), |_| {});
+        let harness = CacheHarness::of(oracle(layer), |_| {});
         Self {
-            house,
-            sight,
-            players: BTreeMap::new(),
+            harness,
+            visible_range,
+            sequences: BTreeMap::new(),
             copies: BTreeMap::new(),
             seen: Vec::new(),
             capacity,
         }
     }
 
-    fn play(&mut self, check: &mut Check, step: &Fact<'_>) {
+    fn apply(&mut self, check: &mut Check, step: &Fact<'_>) {
         match step.get("op").text() {
             "batch" => self.batch(check, step),
             "remove" => self.remove(step),
@@ -140,7 +140,7 @@ impl Game {
         let parts = parts(step);
         for (seq, part) in &parts {
             self.start(*seq, &part.keys);
-            let next = self.players[seq].keys.len();
+            let next = self.sequences[seq].keys.len();
             if (next..)
                 .zip(&part.positions)
                 .any(|(ours, theirs)| ours != *theirs)
@@ -150,21 +150,21 @@ impl Game {
         }
         let batch: Vec<_> = parts
             .iter()
-            .map(|(seq, part)| (self.players[seq].sequence, &part.keys[..]))
+            .map(|(seq, part)| (self.sequences[seq].sequence, &part.keys[..]))
             .collect();
         // Every row is compared with the truth about exactly these keys.
-        self.house.step(&batch);
+        self.harness.step(&batch);
         let rows: usize = parts.values().map(|part| part.rows.len()).sum();
         let mut visible = vec![Vec::new(); rows];
         for (seq, part) in &parts {
-            let player = self.players.get_mut(seq).expect("it has started");
+            let replayed = self.sequences.get_mut(seq).expect("it has started");
             for (key, row) in part.keys.iter().zip(&part.rows) {
-                player.keys.push(*key);
-                visible[*row] = self.sight.of(&player.keys);
+                replayed.keys.push(*key);
+                visible[*row] = self.visible_range.of(&replayed.keys);
             }
             self.seen.extend(&part.keys);
-            let tokens = self.house.tokens(player.sequence).len();
-            assert_eq!(tokens, player.keys.len(), "no more and no less");
+            let tokens = self.harness.tokens(replayed.sequence).len();
+            assert_eq!(tokens, replayed.keys.len(), "no more and no less");
         }
         if let Some(expect) = step.maybe("expect") {
             self.compare(check, &expect, visible);
@@ -178,7 +178,7 @@ impl Game {
         let rows = expect.get("visible").items();
         assert_eq!(rows.len(), visible.len(), "one row for each token");
         for (mut motet, expected) in visible.into_iter().zip(rows) {
-            let mut expected = seen_of(&history, &expected);
+            let mut expected = visible_keys(&history, &expected);
             motet.sort_unstable();
             expected.sort_unstable();
             check.same("what is seen", motet, expected);
@@ -187,40 +187,40 @@ impl Game {
 
     /// Begins a sequence, if it has not begun, with room for as much as the case has.
     fn start(&mut self, seq: usize, prompt: &[TokenId]) {
-        if !self.players.contains_key(&seq) {
+        if !self.sequences.contains_key(&seq) {
             let tokens_max = self.capacity;
             let keys = self.copies.remove(&seq).unwrap_or_default();
             let prompt = [&keys[..], prompt].concat();
-            let begun = self
-                .house
-                .begin_with(&prompt, |begin| begin.tokens_max = tokens_max);
+            let opened = self
+                .harness
+                .open_slot_with(&prompt, |open_slot| open_slot.tokens_max = tokens_max);
             assert_eq!(
-                begun.cached,
+                opened.cached,
                 keys.len(),
                 "what was copied need not be evaluated"
             );
-            let player = Player {
-                sequence: begun.sequence,
+            let replayed = ReplayedSequence {
+                sequence: opened.sequence,
                 keys,
                 exact: usize::MAX,
             };
-            self.players.insert(seq, player);
+            self.sequences.insert(seq, replayed);
         }
     }
 
     fn remove(&mut self, step: &Fact<'_>) {
-        let player = self.players.get_mut(&step.get("seq").number());
-        let player = player.expect("it has started");
+        let replayed = self.sequences.get_mut(&step.get("seq").number());
+        let replayed = replayed.expect("it has started");
         let end = step.get("end").number_or_null();
-        let removed = step.get("begin").number()..end.unwrap_or(player.keys.len());
-        let removal = self.house.remove(player.sequence, removed.clone());
+        let removed = step.get("begin").number()..end.unwrap_or(replayed.keys.len());
+        let removal = self.harness.remove(replayed.sequence, removed.clone());
         removal.expect("full attention can be moved");
         let by = removed.len() as TokenId;
-        if removed.end < player.keys.len() {
-            player.exact = player.exact.min(removed.start);
+        if removed.end < replayed.keys.len() {
+            replayed.exact = replayed.exact.min(removed.start);
         }
-        player.keys.drain(removed.clone());
-        for key in &mut player.keys[removed.start..] {
+        replayed.keys.drain(removed.clone());
+        for key in &mut replayed.keys[removed.start..] {
             *key -= by;
             self.seen.push(*key);
         }
@@ -228,34 +228,35 @@ impl Game {
 
     /// All sequences are over: what they hold is cached, but for what has moved.
     fn end(mut self) {
-        for player in self.players.values() {
-            self.house.close(player.sequence);
+        for replayed in self.sequences.values() {
+            self.harness.close(replayed.sequence);
         }
-        let players = self.players.values();
-        let exact = players.map(|player| &player.keys[..player.exact.min(player.keys.len())]);
+        let sequences = self.sequences.values();
+        let exact =
+            sequences.map(|replayed| &replayed.keys[..replayed.exact.min(replayed.keys.len())]);
         let exact: Vec<&[TokenId]> = exact.collect();
         for keys in &exact {
-            assert_eq!(self.house.resumable(keys), keys.len());
+            assert_eq!(self.harness.resumable(keys), keys.len());
         }
-        for node in self.house.nodes() {
+        for node in self.harness.nodes() {
             let known = exact.iter().any(|keys| keys.starts_with(&node.spelt));
             assert!(known, "state that has moved is nobody else's: {node:?}");
         }
-        self.house.check_no_leak();
+        self.harness.check_no_leak();
     }
 
     /// The source is sealed that far; the newcomer begins on what is sealed, once it
     /// is known how it goes on.
     fn copy_prefix(&mut self, step: &Fact<'_>) {
-        let source = &self.players[&step.get("src").number()];
+        let source = &self.sequences[&step.get("src").number()];
         let len = step.get("len").number();
         let keys = source.keys[..len].to_vec();
-        self.house.share(source.sequence, len);
+        self.harness.share(source.sequence, len);
         self.copies.insert(step.get("dst").number(), keys);
     }
 }
 
-impl Sight {
+impl VisibleRange {
     /// Of these keys, what the last one sees.
     fn of(self, keys: &[TokenId]) -> Vec<TokenId> {
         let (next, past) = keys.split_last().expect("a key");
@@ -282,7 +283,7 @@ fn oracle(layer: LayerKind) -> OracleConfig {
 }
 
 /// The keys that a row of the matrix sees: a list of flags, or a text of digits.
-fn seen_of(history: &[TokenId], row: &Fact<'_>) -> Vec<TokenId> {
+fn visible_keys(history: &[TokenId], row: &Fact<'_>) -> Vec<TokenId> {
     let flags: Vec<bool> = match row.is_text() {
         true => row.text().chars().map(|digit| digit == '1').collect(),
         false => row.items().iter().map(Fact::flag).collect(),
@@ -293,7 +294,7 @@ fn seen_of(history: &[TokenId], row: &Fact<'_>) -> Vec<TokenId> {
 }
 
 /// The batch by sequence, in the order of their rows.
-fn parts(step: &Fact<'_>) -> BTreeMap<usize, Part> {
+fn parts(step: &Fact<'_>) -> BTreeMap<usize, BatchPart> {
     let keys = listed(&step.get("keys"));
     let positions = listed(&step.get("positions"));
     let seqs = match step.get("seqs").is_text() {
@@ -308,7 +309,7 @@ fn parts(step: &Fact<'_>) -> BTreeMap<usize, Part> {
     assert_eq!((seqs.len(), positions.len()), (keys.len(), keys.len()));
     let mut parts = BTreeMap::new();
     for (row, seq) in seqs.into_iter().enumerate() {
-        let part: &mut Part = parts.entry(seq).or_insert_with(Part::new);
+        let part: &mut BatchPart = parts.entry(seq).or_insert_with(BatchPart::new);
         part.keys.push(keys[row] as TokenId);
         part.positions.push(positions[row]);
         part.rows.push(row);
@@ -326,7 +327,7 @@ fn listed(fact: &Fact<'_>) -> Vec<usize> {
     (first..=last).collect()
 }
 
-impl Part {
+impl BatchPart {
     fn new() -> Self {
         Self {
             keys: Vec::new(),
@@ -366,9 +367,9 @@ fn can_resume(check: &mut Check, case: &Fact<'_>) {
         expected.keys().map(|at| (*at, can(*at))).collect()
     };
     let resumes = |asked: &[usize]| {
-        let mut house = House::of(oracle(Window { tokens: theirs + 1 }), |_| {});
-        house.converse(&keys, asked);
-        with(&|at| house.can_resume(&keys, at))
+        let mut harness = CacheHarness::of(oracle(Window { tokens: theirs + 1 }), |_| {});
+        harness.converse(&keys, asked);
+        with(&|at| harness.can_resume(&keys, at))
     };
     // Motet seals the state before the last token and at the end, by itself.
     let last = keys.len() - 1;
@@ -378,8 +379,8 @@ fn can_resume(check: &mut Check, case: &Fact<'_>) {
     let retained = last.saturating_sub(case.get("swa_memory_effective").number());
     let held = |at: usize| at.saturating_sub(theirs) >= retained && at <= last + 1;
     check.theirs("retained", with(&held), expected.clone());
-    let wanted: Vec<usize> = expected.keys().copied().filter(|at| held(*at)).collect();
-    let mut asked = resumes(&wanted);
+    let expected_offsets: Vec<usize> = expected.keys().copied().filter(|at| held(*at)).collect();
+    let mut asked = resumes(&expected_offsets);
     if let Some(from_nothing) = asked.get_mut(&0) {
         assert!(*from_nothing, "all starts from nothing");
         *from_nothing = expected[&0];

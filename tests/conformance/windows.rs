@@ -14,7 +14,7 @@ use motet::model::weights::ModelFiles;
 
 use crate::cases::Fact;
 use crate::check::Check;
-use crate::house::{Begun, House};
+use crate::harness::{CacheHarness, SlotOpened};
 use crate::reach::tokens_read;
 use crate::suites::Known;
 
@@ -40,30 +40,30 @@ pub(crate) const SUITES: &[Known] = &[
 
 /// A sequence that is fed ids, on a model with one window layer.
 struct Ring {
-    house: House,
-    live: Begun,
+    harness: CacheHarness,
+    live: SlotOpened,
     window: usize,
 }
 
 impl Ring {
     fn new(window: usize, first: &[TokenId]) -> Self {
-        let mut house = House::new(&[Window { tokens: window }]);
-        let live = house.begin(first, &[]);
+        let mut harness = CacheHarness::new(&[Window { tokens: window }]);
+        let live = harness.open_slot(first, &[]);
         Self {
-            house,
+            harness,
             live,
             window,
         }
     }
 
     fn ids(&self) -> Vec<TokenId> {
-        self.house.tokens(self.live.sequence).to_vec()
+        self.harness.tokens(self.live.sequence).to_vec()
     }
 
     /// Feeds ids in one step. Returns what they see.
-    fn feed(&mut self, ids: &[TokenId]) -> Vec<TokenId> {
+    fn evaluate(&mut self, ids: &[TokenId]) -> Vec<TokenId> {
         let past = self.ids();
-        self.house.step(&[(self.live.sequence, ids)]);
+        self.harness.step(&[(self.live.sequence, ids)]);
         let read = tokens_read(self.window, &past, ids);
         [&past[past.len() - read..], ids].concat()
     }
@@ -72,11 +72,12 @@ impl Ring {
     /// sequence ends, and another starts from as much of it as it can, and evaluates the
     /// rest again. Says whether there was none.
     fn rewind(&mut self, offset: usize, next: &[TokenId]) -> bool {
-        let kept = self.ids()[..offset].to_vec();
-        self.house.close(self.live.sequence);
-        self.live = self.house.begin(&[&kept[..], next].concat(), &[]);
+        let retained = self.ids()[..offset].to_vec();
+        self.harness.close(self.live.sequence);
+        self.live = self.harness.open_slot(&[&retained[..], next].concat(), &[]);
         let cached = self.live.cached;
-        self.house.feed(self.live.sequence, &kept[cached..]);
+        self.harness
+            .evaluate(self.live.sequence, &retained[cached..]);
         cached == offset
     }
 }
@@ -95,10 +96,10 @@ fn contents(check: &mut Check, case: &Fact<'_>) {
             let ok = ring.rewind(offset.number(), &next);
             check.same("goes back", ok, step.get("ok").flag());
         } else if step.maybe("feed").is_some() {
-            seen = ring.feed(&ids(step).expect("ids"));
+            seen = ring.evaluate(&ids(step).expect("ids"));
         } else {
             for id in ids(step).expect("ids") {
-                seen = ring.feed(&[id]);
+                seen = ring.evaluate(&[id]);
             }
         }
         if let Some(offset) = step.maybe("expect_offset") {
@@ -134,7 +135,7 @@ fn decode(check: &mut Check, case: &Fact<'_>) {
     masks(check, case);
     let ids: Vec<TokenId> = (1..=case.get("writes").number() as TokenId).collect();
     let mut ring = Ring::new(window, &ids);
-    let seen = ids.iter().map(|id| ring.feed(&[*id])).last();
+    let seen = ids.iter().map(|id| ring.evaluate(&[*id])).last();
     let first = ids.len().saturating_sub(window);
     assert_eq!(seen.as_deref(), Some(&ids[first..]));
     let words =
@@ -155,7 +156,7 @@ fn prefill(check: &mut Check, case: &Fact<'_>) {
         assert_eq!(read, query - first, "the window of token {query}");
     }
     // And all rows of one chunk are what they are without a cache.
-    Ring::new(window, &ids).feed(&ids);
+    Ring::new(window, &ids).evaluate(&ids);
 }
 
 /// A token alone and the same token as the last of a chunk, on both kinds of layers.
@@ -166,19 +167,19 @@ fn single_query(check: &mut Check, case: &Fact<'_>) {
     let ids: Vec<TokenId> = (1..=case.get("total").number() as TokenId).collect();
     let layers: [&[LayerKind]; 2] = [&[Full], &[Window { tokens: window }]];
     for layers in layers {
-        for alone in [false, true] {
-            let mut house = House::of(OracleConfig::with_layers(layers), |_| {});
-            let live = house.begin(&ids, &[]).sequence;
+        for is_alone in [false, true] {
+            let mut harness = CacheHarness::of(OracleConfig::with_layers(layers), |_| {});
+            let live = harness.open_slot(&ids, &[]).sequence;
             // Both are compared with the same truth.
             let (before, last) = ids.split_at(ids.len() - 1);
-            match alone {
-                false => house.step(&[(live, &ids)]),
+            match is_alone {
+                false => harness.step(&[(live, &ids)]),
                 true => {
-                    house.step(&[(live, before)]);
-                    house.step(&[(live, last)]);
+                    harness.step(&[(live, before)]);
+                    harness.step(&[(live, last)]);
                 }
             }
-            assert_eq!(house.tokens(live), ids);
+            assert_eq!(harness.tokens(live), ids);
         }
     }
 }
@@ -195,9 +196,9 @@ fn latent(check: &mut Check, case: &Fact<'_>) {
     std::fs::create_dir(&folder).expect("a folder");
     let config = r#"{"architectures": ["DeepseekV2ForCausalLM"]}"#;
     std::fs::write(folder.join("config.json"), config).expect("a file");
-    let refused = ModelFiles::open(&folder);
+    let rejected = ModelFiles::open(&folder);
     std::fs::remove_dir_all(&folder).expect("the folder is ours");
-    match refused {
+    match rejected {
         Err(ModelError::Architecture { found, .. }) => assert_eq!(found, "DeepseekV2ForCausalLM"),
         other => panic!("there is no such model: {other:?}"),
     }

@@ -11,7 +11,7 @@ async fn end(engine: Engine, grace: Duration) {
 // The guide shows what stands above.
 
 #[tokio::test]
-async fn who_is_inside_may_finish_and_who_does_not_is_ended() {
+async fn admitted_requests_finish_or_are_aborted() {
     use motet::Request;
     use motet::error::GenerateError;
 

@@ -19,7 +19,7 @@ async fn colour(engine: &Engine, question: &str) -> anyhow::Result<String> {
 // The guide shows what stands above.
 
 #[tokio::test]
-async fn an_oracle_that_says_anything_says_what_the_schema_allows() {
+async fn grammar_constrains_the_output() {
     let engine = crate::speaking().await;
     let text = colour(&engine, "Which?").await.expect("an output");
     let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");

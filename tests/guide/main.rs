@@ -10,17 +10,17 @@ mod ending;
 mod forks;
 mod grammar;
 mod health;
-mod keeping;
 mod oracle;
 mod pages;
 mod recorder;
-mod refusals;
+mod rejections;
 mod routers;
 mod shift;
 mod streams;
 mod ten_lines;
 mod tenants;
 mod tiers;
+mod warm_and_pin;
 mod watching;
 
 use motet::Engine;
@@ -42,10 +42,10 @@ const BLOCKS: [(&str, &str); 17] = [
     ("grammar.rs", include_str!("grammar.rs")),
     ("forks.rs", include_str!("forks.rs")),
     ("shift.rs", include_str!("shift.rs")),
-    ("refusals.rs", include_str!("refusals.rs")),
+    ("rejections.rs", include_str!("rejections.rs")),
     ("tenants.rs", include_str!("tenants.rs")),
     ("tiers.rs", include_str!("tiers.rs")),
-    ("keeping.rs", include_str!("keeping.rs")),
+    ("warm_and_pin.rs", include_str!("warm_and_pin.rs")),
     ("deterministic.rs", include_str!("deterministic.rs")),
     ("health.rs", include_str!("health.rs")),
     ("recorder.rs", include_str!("recorder.rs")),

@@ -10,7 +10,7 @@ async fn start() -> Result<Engine, StartError> {
 // The guide shows what stands above.
 
 #[tokio::test]
-async fn it_starts_and_its_tokens_are_those_of_the_oracle() {
+async fn engine_tokens_match_the_reference() {
     use motet::Request;
     use motet::model::sampling::Sampling;
 
@@ -18,6 +18,6 @@ async fn it_starts_and_its_tokens_are_those_of_the_oracle() {
     let request = Request::tokens([1, 2, 3]).output_tokens_max(8);
     let stream = engine.submit(request).await.expect("there is room");
     let tokens = stream.collect().await.expect("an output").tokens;
-    let alone = OracleConfig::default().solo(&[1, 2, 3], 8, Sampling::GREEDY);
-    assert_eq!(tokens, alone);
+    let expected = OracleConfig::default().reference_tokens(&[1, 2, 3], 8, Sampling::GREEDY);
+    assert_eq!(tokens, expected);
 }

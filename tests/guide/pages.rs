@@ -43,8 +43,9 @@ fn sources(path: PathBuf) -> Vec<PathBuf> {
     }
     let entries = fs::read_dir(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
     let paths = entries.map(|entry| entry.expect("it is listed").path());
-    let wanted = paths.filter(|path| path.is_dir() || path.extension().is_some_and(|e| e == "rs"));
-    wanted.flat_map(sources).collect()
+    let selected =
+        paths.filter(|path| path.is_dir() || path.extension().is_some_and(|e| e == "rs"));
+    selected.flat_map(sources).collect()
 }
 
 #[test]
@@ -79,7 +80,7 @@ fn the_files_that_the_semantics_cite_hold_tests() {
 }
 
 #[test]
-fn unsafe_code_stands_where_the_architecture_says() {
+fn unsafe_code_is_only_where_the_architecture_lists_it() {
     let (_, page) = PAGES[1];
     let listed = page.split("**Unsafe code**").nth(1).expect("a list");
     let listed = listed.split(" only,").next().expect("its end");

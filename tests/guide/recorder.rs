@@ -21,7 +21,7 @@ fn install_recorder() -> Result<PrometheusHandle, BuildError> {
 // The guide shows what stands above.
 
 #[tokio::test]
-async fn what_the_engine_does_is_recorded() {
+async fn engine_metrics_are_recorded() {
     use motet::Request;
 
     let recorder = install_recorder().expect("the first of this process");

@@ -1,7 +1,7 @@
 use motet::Engine;
 use motet::cache::BlockEvent;
 
-async fn tell_router(engine: &Engine) -> anyhow::Result<()> {
+async fn publish_blocks(engine: &Engine) -> anyhow::Result<()> {
     let mut blocks = engine.follow_blocks().await?; // first all that is there
     while let Some(batch) = blocks.next().await {
         for event in batch.events.iter() {
@@ -18,7 +18,7 @@ async fn tell_router(engine: &Engine) -> anyhow::Result<()> {
 // The guide shows what stands above.
 
 #[tokio::test]
-async fn it_tells_for_as_long_as_the_engine_lives() {
+async fn events_continue_as_long_as_the_engine_lives() {
     use motet::Request;
 
     let engine = crate::speaking().await;
@@ -31,7 +31,7 @@ async fn it_tells_for_as_long_as_the_engine_lives() {
     };
     tokio::select! {
         biased;
-        told = tell_router(&engine) => panic!("the engine lives: {told:?}"),
+        result = publish_blocks(&engine) => panic!("the engine lives: {result:?}"),
         () = computed => {}
     }
 }

@@ -16,7 +16,7 @@ async fn at_length(
 // The guide shows what stands above.
 
 #[tokio::test]
-async fn it_goes_on_as_if_it_were_alone() {
+async fn shifted_output_matches_the_reference() {
     use motet::model::oracle::{OracleConfig, ShiftRule};
     use motet::model::sampling::Sampling;
 
@@ -31,6 +31,6 @@ async fn it_goes_on_as_if_it_were_alone() {
         context_tokens: 128,
         keep: 20,
     };
-    let alone = oracle.solo_shifting(&prompt, 256, Sampling::GREEDY, rule);
-    assert_eq!(output.expect("an output").tokens, alone);
+    let expected = oracle.reference_tokens_with_shifts(&prompt, 256, Sampling::GREEDY, rule);
+    assert_eq!(output.expect("an output").tokens, expected);
 }

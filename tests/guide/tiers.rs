@@ -15,7 +15,7 @@ fn with_tiers(folder: PathBuf) -> EngineConfig {
 // The guide shows what stands above.
 
 #[tokio::test]
-async fn a_restart_finds_what_was_computed() {
+async fn restart_loads_cached_state() {
     use std::time::Duration;
 
     use motet::model::oracle::{OracleConfig, StepCost};

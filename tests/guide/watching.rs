@@ -1,15 +1,15 @@
 use motet::Engine;
-use motet::watch::{EngineEvent, Tier};
+use motet::monitor::{EngineEvent, Tier};
 
 async fn report(engine: &Engine) {
-    let mut watch = engine.watch();
+    let mut snapshots = engine.snapshots();
     let mut events = engine.events();
-    while let Some(seen) = watch.next().await {
+    while let Some(seen) = snapshots.next().await {
         let mut slowest = std::time::Duration::ZERO;
         while let Some(event) = events.try_next() {
             match event {
                 EngineEvent::Step(step) => slowest = slowest.max(step.busy),
-                EngineEvent::Preempted { sequence, .. } => println!("{sequence} gives way"),
+                EngineEvent::Preempted { sequence, .. } => println!("{sequence} is preempted"),
                 _ => {}
             }
         }
@@ -23,7 +23,7 @@ async fn report(engine: &Engine) {
 // The guide shows what stands above.
 
 #[tokio::test]
-async fn it_reports_for_as_long_as_the_engine_lives() {
+async fn reports_continue_as_long_as_the_engine_lives() {
     use motet::Request;
 
     let engine = crate::speaking().await;
@@ -31,9 +31,9 @@ async fn it_reports_for_as_long_as_the_engine_lives() {
         let request = Request::tokens([1, 2, 3]).output_tokens_max(8);
         let stream = engine.submit(request).await.expect("there is room");
         stream.collect().await.expect("an output");
-        let mut watch = engine.watch();
+        let mut snapshots = engine.snapshots();
         for _ in 0..2 {
-            watch.next().await.expect("a snapshot");
+            snapshots.next().await.expect("a snapshot");
         }
     };
     tokio::select! {

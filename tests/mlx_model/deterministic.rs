@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions, MlxSegment};
 use motet::model::weights::ModelFiles;
-use motet::model::{FloatKind, Model, ModelError, Packer, Segment, Tail, Want};
+use motet::model::{FloatKind, Model, ModelError, OutputKind, Packer, Segment, Tail};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -62,7 +62,7 @@ fn run(model: &mut MlxModel, tokens_max: usize, seed: u64) -> (usize, usize) {
     let (mut different, mut all) = (0, 0);
     for _ in 0..30 {
         if slots.len() < 6 {
-            let slot = begin(model, &sequences, &slots, rng);
+            let slot = start_slot(model, &sequences, &slots, rng);
             slots.push(slot);
         }
         for (_, slot) in &mut slots {
@@ -77,7 +77,7 @@ fn run(model: &mut MlxModel, tokens_max: usize, seed: u64) -> (usize, usize) {
             let size = rng.random_range(1..=most).min(rest.len());
             if size > 0 && rng.random_bool(0.7) {
                 let expected = &sequences[*index].logits[slot.tokens()..][..size];
-                members.push((expected, (slot, &rest[..size], Want::Logits)));
+                members.push((expected, (slot, &rest[..size], OutputKind::Logits)));
             }
         }
         let (expected, mut spans): (Vec<_>, Vec<_>) = members.into_iter().unzip();
@@ -95,7 +95,7 @@ fn run(model: &mut MlxModel, tokens_max: usize, seed: u64) -> (usize, usize) {
 }
 
 /// A slot for some sequence, on what any other has sealed of the same tokens.
-fn begin(
+fn start_slot(
     model: &mut MlxModel,
     sequences: &[Sequence],
     slots: &[(usize, Slot)],
@@ -121,9 +121,9 @@ fn begin(
 fn is_whole(path: &[Rc<MlxSegment>]) -> bool {
     let mut after = 0;
     path.iter().rev().all(|segment| {
-        let is_kept = segment.extent().beyond <= after;
+        let is_retained = segment.segment_size().state_lag <= after;
         after += segment.tokens();
-        is_kept
+        is_retained
     })
 }
 
@@ -150,12 +150,14 @@ fn change_path(model: &mut MlxModel, slot: &mut Slot, rng: &mut ChaCha8Rng) {
         4 => {
             let Some(last) = slot.path.pop() else { return };
             let packer = model.packer();
-            let mut bytes = vec![0; packer.packed_bytes(last.extent())];
-            let parcel = model.hand_over(&last).expect("a parcel");
-            packer.pack(&parcel, &mut bytes).expect("room");
-            let parcel = packer.unpack(last.extent(), &bytes).expect("a parcel");
+            let mut bytes = vec![0; packer.packed_bytes(last.segment_size())];
+            let detached_state = model.export(&last).expect("a parcel");
+            packer.pack(&detached_state, &mut bytes).expect("room");
+            let detached_state = packer
+                .unpack(last.segment_size(), &bytes)
+                .expect("a parcel");
             slot.path
-                .push(Rc::new(model.take_in(parcel).expect("a segment")));
+                .push(Rc::new(model.import(detached_state).expect("a segment")));
         }
         _ => {}
     }
@@ -181,7 +183,7 @@ fn logits_are_the_same_to_the_last_bit_in_any_schedule() {
 
 /// Each number that is cached is rounded by itself.
 #[test]
-fn state_in_halves_changes_nothing_of_that() {
+fn half_precision_state_does_not_change_bits() {
     let _serial = one_at_a_time();
     let tiny = Tiny::new(WHOLE, 70);
     for kind in [FloatKind::Bf16, FloatKind::F16] {
@@ -198,7 +200,7 @@ fn state_in_halves_changes_nothing_of_that() {
 }
 
 #[test]
-fn a_window_that_slides_over_it_changes_nothing() {
+fn sliding_window_does_not_change_bits() {
     let _serial = one_at_a_time();
     // Less than the kernel has in a chunk of keys, and more.
     for (window, tokens_max) in [(90, 700), (900, 1_800)] {
@@ -216,7 +218,7 @@ fn a_window_that_slides_over_it_changes_nothing() {
 }
 
 #[test]
-fn what_cannot_be_deterministic_is_refused() {
+fn unsupported_deterministic_options_are_rejected() {
     let _serial = one_at_a_time();
     let narrow = Tiny::new(PLAIN, 72);
     let error = load(&narrow, options()).expect_err("40 columns");

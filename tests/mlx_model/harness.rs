@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use motet::TokenId;
 use motet::model::mlx::{MlxModel, MlxSegment, MlxTail};
-use motet::model::sampling::{Draw, Sampling};
-use motet::model::{Extent, Feed, Model, Readout, Segment, Span, Tail, Want};
+use motet::model::sampling::{Sampling, TokenSampling};
+use motet::model::{Model, OutputKind, Segment, SegmentSize, Span, SpanOutput, Tail, TokenSource};
 
 /// Tests that load a model run one after another: MLX's counters of memory belong
 /// to the process, and two steps at once would share its cores.
@@ -34,22 +34,27 @@ impl Slot {
     }
 
     /// Evaluates `tokens` alone.
-    pub(crate) fn step(&mut self, model: &mut MlxModel, tokens: &[TokenId], want: Want) -> Readout {
-        step(model, &mut [(self, tokens, want)]).remove(0)
+    pub(crate) fn step(
+        &mut self,
+        model: &mut MlxModel,
+        tokens: &[TokenId],
+        output_kind: OutputKind,
+    ) -> SpanOutput {
+        step(model, &mut [(self, tokens, output_kind)]).remove(0)
     }
 
     /// Logits of every row.
     pub(crate) fn logits(&mut self, model: &mut MlxModel, tokens: &[TokenId]) -> Vec<Vec<f32>> {
-        rows(self.step(model, tokens, Want::Logits), tokens.len())
+        rows(self.step(model, tokens, OutputKind::Logits), tokens.len())
     }
 
     /// Seals the first `tokens` of the tail onto the path.
     pub(crate) fn seal(&mut self, model: &mut MlxModel, tokens: usize) {
-        let beyond = self.tail.tokens() - tokens;
+        let state_lag = self.tail.tokens() - tokens;
         let segment = model.seal(&mut self.tail, tokens).expect("sealed");
-        let extent = Extent { tokens, beyond };
-        assert_eq!(segment.extent(), extent);
-        assert_eq!(segment.bytes(), model.spec().segment_bytes(extent));
+        let segment_size = SegmentSize { tokens, state_lag };
+        assert_eq!(segment.segment_size(), segment_size);
+        assert_eq!(segment.bytes(), model.spec().segment_bytes(segment_size));
         self.path.push(Rc::new(segment));
     }
 }
@@ -57,40 +62,40 @@ impl Slot {
 /// One step over several slots.
 pub(crate) fn step(
     model: &mut MlxModel,
-    slots: &mut [(&mut Slot, &[TokenId], Want)],
-) -> Vec<Readout> {
+    slots: &mut [(&mut Slot, &[TokenId], OutputKind)],
+) -> Vec<SpanOutput> {
     let mut spans: Vec<Span<'_, MlxModel>> = slots
         .iter_mut()
-        .map(|(slot, tokens, want)| Span {
-            tokens: Feed::Known(tokens),
+        .map(|(slot, tokens, output_kind)| Span {
+            tokens: TokenSource::Known(tokens),
             path: &slot.path,
             tail: &mut slot.tail,
-            want: want.clone(),
+            output_kind: output_kind.clone(),
         })
         .collect();
-    let readouts = model.step(&mut spans).expect("a step");
-    assert_eq!(readouts.len(), slots.len());
-    readouts
+    let span_outputs = model.step(&mut spans).expect("a step");
+    assert_eq!(span_outputs.len(), slots.len());
+    span_outputs
 }
 
-pub(crate) fn greedy() -> Want {
-    drawn(Sampling::GREEDY, 0)
+pub(crate) fn greedy() -> OutputKind {
+    sampled(Sampling::GREEDY, 0)
 }
 
-pub(crate) fn drawn(sampling: Sampling, index: u64) -> Want {
-    Want::Token(Draw { sampling, index })
+pub(crate) fn sampled(sampling: Sampling, index: u64) -> OutputKind {
+    OutputKind::Token(TokenSampling { sampling, index })
 }
 
-pub(crate) fn token(readout: Readout) -> TokenId {
-    match readout {
-        Readout::Token(token) => token,
+pub(crate) fn token(span_output: SpanOutput) -> TokenId {
+    match span_output {
+        SpanOutput::Token(token) => token,
         other => panic!("wanted a token, got {other:?}"),
     }
 }
 
-pub(crate) fn rows(readout: Readout, count: usize) -> Vec<Vec<f32>> {
-    match readout {
-        Readout::Logits(logits) => {
+pub(crate) fn rows(span_output: SpanOutput, count: usize) -> Vec<Vec<f32>> {
+    match span_output {
+        SpanOutput::Logits(logits) => {
             let width = logits.len() / count;
             assert_eq!(logits.len(), count * width);
             logits.chunks(width).map(<[f32]>::to_vec).collect()

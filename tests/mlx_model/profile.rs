@@ -1,6 +1,6 @@
 //! What is said of a step's operations while it is recorded.
 
-use motet::model::Want;
+use motet::model::OutputKind;
 use motet::model::mlx::profile::{Op, Timed, record};
 
 use crate::harness::{Slot, greedy, one_at_a_time, token};
@@ -23,7 +23,7 @@ fn expected_ops(layers: usize) -> Vec<Op> {
     ];
     let mut ops = vec![Op::EmbeddingRows, Op::Norm];
     ops.extend(layer.repeat(layers));
-    ops.extend([Op::HeadProduct, Op::Draw]);
+    ops.extend([Op::HeadProduct, Op::Sample]);
     ops
 }
 
@@ -41,11 +41,11 @@ fn check(shape: Shape) {
         let mut plain = Slot::new(&mut model, &[]);
         let mut slot = Slot::new(&mut model, &[]);
         for slot in [&mut plain, &mut slot] {
-            slot.step(&mut model, &tokens[..3], Want::Nothing);
+            slot.step(&mut model, &tokens[..3], OutputKind::Nothing);
         }
-        let drawn = token(plain.step(&mut model, &tokens[3..], greedy()));
+        let plain_token = token(plain.step(&mut model, &tokens[3..], greedy()));
         let (recorded, timed) = record(|| token(slot.step(&mut model, &tokens[3..], greedy())));
-        assert_eq!(recorded, drawn);
+        assert_eq!(recorded, plain_token);
 
         let ops: Vec<Op> = timed.iter().map(|timed| timed.op).collect();
         assert_eq!(ops, expected_ops(shape.layers));
@@ -80,18 +80,18 @@ fn every_operation_is_recorded_once_and_in_order() {
 
 /// Products of other widths than the kernel's stand between kernels.
 #[test]
-fn what_is_composed_among_kernels_is_recorded_too() {
+fn composed_operations_among_kernels_are_recorded() {
     assert_ne!(PLAIN.hidden % 16, 0);
     check(PLAIN);
 }
 
 #[test]
-fn a_recording_ends_where_the_one_around_it_goes_on() {
+fn nested_recording_does_not_end_the_outer_one() {
     let _serial = one_at_a_time();
     let tiny = Tiny::new(WINDOWED, 1);
     let [mut model, _] = both(&tiny);
     let mut slot = Slot::new(&mut model, &[]);
-    let mut step = || drop(slot.step(&mut model, &[1], Want::Nothing));
+    let mut step = || drop(slot.step(&mut model, &[1], OutputKind::Nothing));
     let one = record(&mut step).1.len();
     let ((inner, ()), outer) = record(|| (record(&mut step).1.len(), step()));
     assert_eq!([inner, outer.len()], [one; 2]);

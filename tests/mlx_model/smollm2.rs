@@ -6,7 +6,7 @@ use std::rc::Rc;
 use motet::TokenId;
 use motet::model::mlx::{MlxModel, MlxOptions, MlxSegment};
 use motet::model::weights::ModelFiles;
-use motet::model::{Extent, FloatKind, Model, Packer, Segment, Want};
+use motet::model::{FloatKind, Model, OutputKind, Packer, Segment, SegmentSize};
 use motet::storage::tiers::precision::EightBits;
 use serde_json::Value;
 
@@ -79,8 +79,8 @@ fn smollm2() {
         logits_are_the_reference(&mut model, case);
     }
     greedy_tokens_are_the_reference(&mut model, &cases);
-    batched_is_solo_and_warm_is_cold(&mut model, &cases);
-    state_that_was_moved_is_the_same(&mut model, &cases[4].ids);
+    batched_equals_single_and_warm_equals_cold(&mut model, &cases);
+    moved_state_gives_the_same_logits(&mut model, &cases[4].ids);
     a_shift_is_hardly_noticed(&mut model, &cases);
     eight_bits_are_hardly_noticed(&mut model, &cases);
     halves_are_hardly_noticed(&mut model, &cases);
@@ -97,27 +97,27 @@ fn smollm2_deterministic() {
     for case in &cases {
         logits_are_the_reference(&mut model, case);
     }
-    let alone = cases
+    let single = cases
         .iter()
         .map(|case| Slot::new(&mut model, &[]).logits(&mut model, &case.ids));
-    let alone: Vec<Vec<Vec<f32>>> = alone.collect();
+    let single: Vec<Vec<Vec<f32>>> = single.collect();
     let mut slots: Vec<Slot> = cases.iter().map(|_| Slot::new(&mut model, &[])).collect();
     let spans = slots.iter_mut().zip(&cases);
     let mut spans: Vec<_> = spans
-        .map(|(slot, case)| (slot, &case.ids[..], Want::Logits))
+        .map(|(slot, case)| (slot, &case.ids[..], OutputKind::Logits))
         .collect();
     let together = step(&mut model, &mut spans);
-    for ((alone, together), case) in alone.iter().zip(together).zip(&cases) {
+    for ((single, together), case) in single.iter().zip(together).zip(&cases) {
         let bits = |rows: &[Vec<f32>]| -> Vec<u32> {
             rows.iter().flatten().map(|x| x.to_bits()).collect()
         };
-        assert_eq!(bits(alone), bits(&rows(together, case.ids.len())));
+        assert_eq!(bits(single), bits(&rows(together, case.ids.len())));
     }
 }
 
 /// State cached in 16 bits: half of the bytes, and the same text expected to within 0.2 %.
 fn halves_are_hardly_noticed(model: &mut MlxModel, cases: &[Case]) {
-    let bytes = |model: &MlxModel| model.spec().segment_bytes(Extent::whole(1));
+    let bytes = |model: &MlxModel| model.spec().segment_bytes(SegmentSize::whole(1));
     let whole = mean_loss(model, cases);
     for kind in [FloatKind::Bf16, FloatKind::F16] {
         let mut halves = load(MlxOptions {
@@ -191,30 +191,30 @@ fn negative_log(logits: &[f32], token: TokenId) -> f64 {
 /// not end the check.
 fn greedy_tokens_are_the_reference(model: &mut MlxModel, cases: &[Case]) {
     let mut slots: Vec<Slot> = cases.iter().map(|_| Slot::new(model, &[])).collect();
-    let mut fed: Vec<Vec<TokenId>> = cases.iter().map(|case| case.ids.clone()).collect();
+    let mut inputs: Vec<Vec<TokenId>> = cases.iter().map(|case| case.ids.clone()).collect();
     for index in 0..cases[0].greedy.len() {
-        let found = said(model, &mut slots, &fed);
+        let found = next_tokens(model, &mut slots, &inputs);
         for (case, found) in cases.iter().zip(found) {
             let (expected, margin) = (case.greedy[index], case.greedy_margin[index]);
             let same = found == expected || margin <= MARGIN;
             assert!(same, "token {index}: {found}, not {expected} ({margin})");
         }
-        fed = cases.iter().map(|case| vec![case.greedy[index]]).collect();
+        inputs = cases.iter().map(|case| vec![case.greedy[index]]).collect();
     }
 }
 
-/// What each slot says after its share of `fed`, all in one step.
-fn said(model: &mut MlxModel, slots: &mut [Slot], fed: &[Vec<TokenId>]) -> Vec<TokenId> {
-    let spans = slots.iter_mut().zip(fed);
+/// What each slot says after its share of `inputs`, all in one step.
+fn next_tokens(model: &mut MlxModel, slots: &mut [Slot], inputs: &[Vec<TokenId>]) -> Vec<TokenId> {
+    let spans = slots.iter_mut().zip(inputs);
     let mut spans: Vec<_> = spans
-        .map(|(slot, fed)| (slot, fed.as_slice(), greedy()))
+        .map(|(slot, inputs)| (slot, inputs.as_slice(), greedy()))
         .collect();
     step(model, &mut spans).into_iter().map(token).collect()
 }
 
 /// Sixteen prompts, greedy: what each says alone, it says in a batch of all, and
 /// in a batch of all over sealed prefixes, up to its first near tie.
-fn batched_is_solo_and_warm_is_cold(model: &mut MlxModel, cases: &[Case]) {
+fn batched_equals_single_and_warm_equals_cold(model: &mut MlxModel, cases: &[Case]) {
     const OUTPUT: usize = 6;
     let prompts: Vec<Vec<TokenId>> = (0..16)
         .map(|index| {
@@ -224,33 +224,41 @@ fn batched_is_solo_and_warm_is_cold(model: &mut MlxModel, cases: &[Case]) {
             prompt
         })
         .collect();
-    let solo: Vec<Vec<(TokenId, f32)>> = prompts
+    let reference_tokens: Vec<Vec<(TokenId, f32)>> = prompts
         .iter()
         .map(|prompt| {
             let mut slot = Slot::new(model, &[]);
-            let mut fed = prompt.clone();
-            let mut said = Vec::new();
+            let mut inputs = prompt.clone();
+            let mut next_tokens = Vec::new();
             for _ in 0..OUTPUT {
-                let logits = slot.logits(model, &fed);
+                let logits = slot.logits(model, &inputs);
                 let last = &logits[logits.len() - 1];
-                said.push((argmax(last), margin(last)));
-                fed = vec![argmax(last)];
+                next_tokens.push((argmax(last), margin(last)));
+                inputs = vec![argmax(last)];
             }
-            said
+            next_tokens
         })
         .collect();
     let cold = prompts.iter().map(|_| Slot::new(model, &[])).collect();
-    assert_same(&solo, &together(model, cold, &prompts, OUTPUT), "batched");
+    assert_same(
+        &reference_tokens,
+        &together(model, cold, &prompts, OUTPUT),
+        "batched",
+    );
     let warm = prompts
         .iter()
         .map(|prompt| {
             let mut slot = Slot::new(model, &[]);
-            slot.step(model, &prompt[..prompt.len() - 1], Want::Nothing);
+            slot.step(model, &prompt[..prompt.len() - 1], OutputKind::Nothing);
             slot.seal(model, prompt.len() / 2);
             slot
         })
         .collect();
-    assert_same(&solo, &together(model, warm, &prompts, OUTPUT), "warm");
+    assert_same(
+        &reference_tokens,
+        &together(model, warm, &prompts, OUTPUT),
+        "warm",
+    );
 }
 
 /// What slots say in one batch, each after the rest of its prompt.
@@ -264,11 +272,11 @@ fn together(
         .iter()
         .zip(&slots)
         .map(|(prompt, slot)| prompt[slot.tokens()..].to_vec());
-    let mut fed: Vec<Vec<TokenId>> = rest.collect();
+    let mut inputs: Vec<Vec<TokenId>> = rest.collect();
     let mut outputs = vec![Vec::new(); prompts.len()];
     for _ in 0..output {
-        let tokens = said(model, &mut slots, &fed);
-        fed = tokens.iter().map(|token| vec![*token]).collect();
+        let tokens = next_tokens(model, &mut slots, &inputs);
+        inputs = tokens.iter().map(|token| vec![*token]).collect();
         outputs
             .iter_mut()
             .zip(tokens)
@@ -278,9 +286,9 @@ fn together(
 }
 
 #[track_caller]
-fn assert_same(solo: &[Vec<(TokenId, f32)>], found: &[Vec<TokenId>], what: &str) {
-    for (prompt, (solo, found)) in solo.iter().zip(found).enumerate() {
-        for (index, ((expected, margin), found)) in solo.iter().zip(found).enumerate() {
+fn assert_same(reference_tokens: &[Vec<(TokenId, f32)>], found: &[Vec<TokenId>], what: &str) {
+    for (prompt, (reference_tokens, found)) in reference_tokens.iter().zip(found).enumerate() {
+        for (index, ((expected, margin), found)) in reference_tokens.iter().zip(found).enumerate() {
             if expected != found {
                 let near = f64::from(*margin) <= MARGIN;
                 assert!(
@@ -294,20 +302,20 @@ fn assert_same(solo: &[Vec<(TokenId, f32)>], found: &[Vec<TokenId>], what: &str)
 }
 
 /// Sealed, split, copied out and in, merged: the logits after it stay.
-fn state_that_was_moved_is_the_same(model: &mut MlxModel, ids: &[TokenId]) {
+fn moved_state_gives_the_same_logits(model: &mut MlxModel, ids: &[TokenId]) {
     const TOLERANCE: f32 = 1e-4;
     let (before, after) = ids.split_at(100);
     let plain = Slot::new(model, &[]).logits(model, ids)[100..].to_vec();
     let mut slot = Slot::new(model, &[]);
-    slot.step(model, before, Want::Nothing);
+    slot.step(model, before, OutputKind::Nothing);
     slot.seal(model, 100);
     let (head, rest) = model.split(&slot.path[0], 33).expect("split");
     let packer = model.packer();
-    let mut bytes = vec![0; packer.packed_bytes(rest.extent())];
-    let parcel = model.hand_over(&rest).expect("a parcel");
-    packer.pack(&parcel, &mut bytes).expect("room");
-    let parcel = packer.unpack(rest.extent(), &bytes);
-    let rest = model.take_in(parcel.expect("as many as asked for"));
+    let mut bytes = vec![0; packer.packed_bytes(rest.segment_size())];
+    let detached_state = model.export(&rest).expect("a parcel");
+    packer.pack(&detached_state, &mut bytes).expect("room");
+    let detached_state = packer.unpack(rest.segment_size(), &bytes);
+    let rest = model.import(detached_state.expect("as many as asked for"));
     let rest = rest.expect("a segment");
     let whole = model.merge(&head, &rest).expect("merged");
     let mut merged = Slot::new(model, &[Rc::new(whole)]);
@@ -336,7 +344,7 @@ fn a_shift_is_hardly_noticed(model: &mut MlxModel, cases: &[Case]) {
     };
     let mut shifted = |seals: &[usize]| {
         let mut slot = Slot::new(model, &[]);
-        slot.step(model, before, Want::Nothing);
+        slot.step(model, before, OutputKind::Nothing);
         seals.iter().for_each(|tokens| slot.seal(model, *tokens));
         let result = model.remove(&slot.path, 0, &mut slot.tail, removed.clone());
         result.expect("removed");
@@ -347,7 +355,7 @@ fn a_shift_is_hardly_noticed(model: &mut MlxModel, cases: &[Case]) {
     assert_close(&sealed, &plain, 1e-3, "sealed, then shifted");
     let shorter = [&before[..removed.start], &before[removed.end..]].concat();
     let mut cold = Slot::new(model, &[]);
-    cold.step(model, &shorter, Want::Nothing);
+    cold.step(model, &shorter, OutputKind::Nothing);
     let cold = loss(&cold.logits(model, after));
     let shifted = loss(&plain);
     assert!(
@@ -384,10 +392,10 @@ fn eight_bits_are_hardly_noticed(model: &mut MlxModel, cases: &[Case]) {
         let ids: Vec<TokenId> = texts.flat_map(text).collect();
         let (before, after) = ids.split_at(ids.len() - LAST);
         let mut exact = Slot::new(model, &[]);
-        exact.step(model, before, Want::Nothing);
+        exact.step(model, before, OutputKind::Nothing);
         exact.seal(model, before.len());
-        let kept = in_eight_bits(model, &exact.path[0]);
-        let mut eight = Slot::new(model, &[Rc::new(kept)]);
+        let retained = in_eight_bits(model, &exact.path[0]);
+        let mut eight = Slot::new(model, &[Rc::new(retained)]);
         let exact = exact.logits(model, after);
         let eight = eight.logits(model, after);
         for (at, (exact, eight)) in exact.iter().zip(&eight).enumerate() {
@@ -441,16 +449,16 @@ impl std::fmt::Display for Difference {
 
 /// The segment as it comes back from where eight bits are kept of each number.
 fn in_eight_bits(model: &mut MlxModel, segment: &MlxSegment) -> MlxSegment {
-    let (packer, extent) = (model.packer(), segment.extent());
-    let parcel = model.hand_over(segment).expect("a parcel");
-    let mut full = vec![0; packer.packed_bytes(extent)];
-    packer.pack(&parcel, &mut full).expect("room");
-    let floats = EightBits(packer.floats(extent).expect("keys and values"));
+    let (packer, segment_size) = (model.packer(), segment.segment_size());
+    let detached_state = model.export(segment).expect("a parcel");
+    let mut full = vec![0; packer.packed_bytes(segment_size)];
+    packer.pack(&detached_state, &mut full).expect("room");
+    let floats = EightBits(packer.floats(segment_size).expect("keys and values"));
     let eight_bytes = floats.eight_bytes(full.len()).expect("whole planes");
     let mut eight = vec![0; eight_bytes];
     floats.encode(&full, &mut eight).expect("finite numbers");
     full.fill(0);
     floats.decode(&eight, &mut full).expect("as many bytes");
-    let parcel = packer.unpack(extent, &full).expect("as many bytes");
-    model.take_in(parcel).expect("a segment")
+    let detached_state = packer.unpack(segment_size, &full).expect("as many bytes");
+    model.import(detached_state).expect("a segment")
 }

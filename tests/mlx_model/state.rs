@@ -4,16 +4,20 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use motet::model::mlx::{KeptWeights, MlxDevice, MlxModel, MlxOptions, MlxParcel, MlxSegment};
+use motet::model::mlx::{
+    MlxDetachedState, MlxDevice, MlxModel, MlxOptions, MlxSegment, RetainedWeights,
+};
 use motet::model::weights::ModelFiles;
 use motet::model::{
-    Extent, Feed, FloatKind, Model, ModelError, Packer, Segment, Span, Tail, Want, conformance,
+    FloatKind, Model, ModelError, OutputKind, Packer, Segment, SegmentSize, Span, Tail,
+    TokenSource, conformance,
 };
 
 use crate::harness::{Slot, assert_close, one_at_a_time};
 use crate::naive::{NaiveSlot, Scaling, Shape, Tiny};
 use crate::tiny::{
-    PLAIN, TOLERANCE, WINDOWED, both, expected, load, load_cached, of_every_kind, tokens,
+    PLAIN, TOLERANCE, WINDOWED, both, expected, load, load_cached, models_of_every_cache_kind,
+    tokens,
 };
 
 #[test]
@@ -21,10 +25,10 @@ fn the_backend_conforms() {
     let _serial = one_at_a_time();
     for shape in [PLAIN, WINDOWED] {
         let tiny = Tiny::new(shape, 30);
-        for (mut model, tolerance) in of_every_kind(&tiny) {
-            let near = |found: &[f32], truth: &[f32]| {
-                let mut pairs = found.iter().zip(truth);
-                pairs.all(|(found, truth)| (found - truth).abs() <= tolerance)
+        for (mut model, tolerance) in models_of_every_cache_kind(&tiny) {
+            let near = |found: &[f32], reference_logits: &[f32]| {
+                let mut pairs = found.iter().zip(reference_logits);
+                pairs.all(|(found, reference_logits)| (found - reference_logits).abs() <= tolerance)
             };
             let prompts = [tokens(30, 13), tokens(31, 6), tokens(32, 22)];
             conformance::check(&mut model, &prompts, near);
@@ -34,17 +38,17 @@ fn the_backend_conforms() {
 
 fn packed(model: &mut MlxModel, segment: &MlxSegment) -> Vec<u8> {
     let packer = model.packer();
-    let mut bytes = vec![0; packer.packed_bytes(segment.extent())];
-    let parcel = model.hand_over(segment).expect("a parcel");
-    packer.pack(&parcel, &mut bytes).expect("room");
+    let mut bytes = vec![0; packer.packed_bytes(segment.segment_size())];
+    let detached_state = model.export(segment).expect("a parcel");
+    packer.pack(&detached_state, &mut bytes).expect("room");
     bytes
 }
 
-fn unpacked(model: &mut MlxModel, extent: Extent, bytes: &[u8]) -> MlxSegment {
-    let parcel = model.packer().unpack(extent, bytes);
-    let segment = model.take_in(parcel.expect("as many as asked for"));
+fn unpacked(model: &mut MlxModel, segment_size: SegmentSize, bytes: &[u8]) -> MlxSegment {
+    let detached_state = model.packer().unpack(segment_size, bytes);
+    let segment = model.import(detached_state.expect("as many as asked for"));
     let segment = segment.expect("a segment");
-    assert_eq!(segment.extent(), extent);
+    assert_eq!(segment.segment_size(), segment_size);
     segment
 }
 
@@ -54,9 +58,9 @@ fn check_cut(shape: Shape, at: usize, cut: impl Fn(&mut MlxModel, Slot) -> Slot)
     let tiny = Tiny::new(shape, 5);
     let tokens = tokens(5, 60);
     let all = expected(&tiny, &tokens);
-    for (mut model, tolerance) in of_every_kind(&tiny) {
+    for (mut model, tolerance) in models_of_every_cache_kind(&tiny) {
         let mut slot = Slot::new(&mut model, &[]);
-        slot.step(&mut model, &tokens[..at], Want::Nothing);
+        slot.step(&mut model, &tokens[..at], OutputKind::Nothing);
         let mut slot = cut(&mut model, slot);
         let from = slot.tokens();
         let mut found = slot.logits(&mut model, &tokens[from..from + 10]);
@@ -66,7 +70,7 @@ fn check_cut(shape: Shape, at: usize, cut: impl Fn(&mut MlxModel, Slot) -> Slot)
 }
 
 #[test]
-fn sealed_state_goes_on() {
+fn sealed_state_can_be_continued() {
     for at in [1, 20, 40] {
         check_cut(PLAIN, 40, |model, mut slot| {
             slot.seal(model, at);
@@ -86,7 +90,7 @@ fn sealed_state_goes_on() {
 }
 
 #[test]
-fn split_state_goes_on() {
+fn split_state_can_be_continued() {
     for shape in [PLAIN, WINDOWED] {
         for at in [1, 15, 33, 34, 39] {
             check_cut(shape, 40, |model, mut slot| {
@@ -102,14 +106,14 @@ fn split_state_goes_on() {
 }
 
 #[test]
-fn merged_state_goes_on() {
+fn merged_state_can_be_continued() {
     for shape in [PLAIN, WINDOWED] {
         for at in [1, 15, 34, 39] {
             check_cut(shape, 40, |model, mut slot| {
                 slot.seal(model, at);
                 slot.seal(model, 40 - at);
                 let merged = model.merge(&slot.path[0], &slot.path[1]).expect("merged");
-                let bytes = model.spec().segment_bytes(Extent::whole(40));
+                let bytes = model.spec().segment_bytes(SegmentSize::whole(40));
                 assert_eq!((merged.tokens(), merged.bytes()), (40, bytes));
                 slot.path = vec![Rc::new(merged)];
                 slot
@@ -120,14 +124,14 @@ fn merged_state_goes_on() {
 
 #[test]
 fn sealed_state_becomes_private_again() {
-    for kept in 0..3 {
+    for retained in 0..3 {
         check_cut(PLAIN, 40, |model, mut slot| {
             slot.seal(model, 12);
             slot.seal(model, 20);
             model
-                .remove(&slot.path, kept, &mut slot.tail, 40..40)
+                .remove(&slot.path, retained, &mut slot.tail, 40..40)
                 .expect("made private");
-            slot.path.truncate(kept);
+            slot.path.truncate(retained);
             assert_eq!(slot.tokens(), 40);
             slot
         });
@@ -146,7 +150,7 @@ fn a_full_block_is_sealed_and_made_private() {
     for mut model in both(&tiny) {
         let plain = Slot::new(&mut model, &[]).logits(&mut model, &tokens)[256..].to_vec();
         let mut origin = Slot::new(&mut model, &[]);
-        origin.step(&mut model, &tokens[..256], Want::Nothing);
+        origin.step(&mut model, &tokens[..256], OutputKind::Nothing);
         assert_eq!(origin.tail.bytes(), model.spec().tail_bytes(256));
         origin.seal(&mut model, 256);
         let mut copies = [(); 2].map(|()| {
@@ -156,7 +160,7 @@ fn a_full_block_is_sealed_and_made_private() {
             slot.path.clear();
             slot
         });
-        copies[0].step(&mut model, &stray, Want::Nothing);
+        copies[0].step(&mut model, &stray, OutputKind::Nothing);
         for slot in [&mut copies[1], &mut origin] {
             let found = slot.logits(&mut model, &tokens[256..]);
             assert_close(&found, &plain, TOLERANCE, "copies");
@@ -172,7 +176,7 @@ fn removed_tokens_are_as_if_turned_by_hand() {
     for (seed, scaling) in [(20, Scaling::None), (21, Scaling::Llama3)] {
         let tiny = Tiny::new(Shape { scaling, ..PLAIN }, seed);
         let tokens = tokens(seed as usize, 60);
-        for (mut model, tolerance) in of_every_kind(&tiny) {
+        for (mut model, tolerance) in models_of_every_cache_kind(&tiny) {
             for removed in [0..1, 4..20, 13..39, 0..39, 20..40, 0..40] {
                 for sealed in [&[][..], &[13, 7], &[4, 30, 6]] {
                     check_removal(&tiny, &mut model, tolerance, &tokens, &removed, sealed);
@@ -194,21 +198,21 @@ fn check_removal(
     let mut naive = NaiveSlot::new(tiny);
     let mut slot = Slot::new(model, &[]);
     before.iter().for_each(|token| drop(naive.evaluate(*token)));
-    slot.step(model, before, Want::Nothing);
-    let mut kept = 0;
+    slot.step(model, before, OutputKind::Nothing);
+    let mut retained = 0;
     let mut end = 0;
     for tokens in sealed {
         slot.seal(model, *tokens);
         end += tokens;
-        kept += usize::from(end <= removed.start);
+        retained += usize::from(end <= removed.start);
     }
     // Twice: what was turned can be turned again.
     for (removed, after) in [removed.clone(), 1..3].into_iter().zip(after.chunks(10)) {
         naive.remove(removed.clone());
         let what = format!("{removed:?} of {sealed:?}");
-        (model.remove(&slot.path, kept, &mut slot.tail, removed)).expect("removed");
-        slot.path.truncate(kept);
-        kept = 0;
+        (model.remove(&slot.path, retained, &mut slot.tail, removed)).expect("removed");
+        slot.path.truncate(retained);
+        retained = 0;
         let expected: Vec<Vec<f32>> = after
             .iter()
             .map(|token| naive.evaluate(*token))
@@ -227,7 +231,7 @@ fn a_shift_of_one_layer_is_exact() {
     let all = tokens(22, 2000);
     for mut model in both(&tiny) {
         let mut slot = Slot::new(&mut model, &[]);
-        slot.step(&mut model, &all[..1990], Want::Nothing);
+        slot.step(&mut model, &all[..1990], OutputKind::Nothing);
         model
             .remove(&[], 0, &mut slot.tail, 40..1900)
             .expect("removed");
@@ -254,7 +258,7 @@ fn a_removal_holds_one_layer_twice() {
     let tiny = Tiny::new(shape, 23);
     let mut model = load(&tiny, true);
     let mut slot = Slot::new(&mut model, &[]);
-    slot.step(&mut model, &tokens(23, 700), Want::Nothing);
+    slot.step(&mut model, &tokens(23, 700), OutputKind::Nothing);
     let layer = slot.tail.bytes() / shape.layers;
     let before = model.memory().active_bytes;
     motet::model::mlx::mlx_rs::memory::reset_peak_memory().expect("a counter");
@@ -272,18 +276,18 @@ fn a_removal_holds_one_layer_twice() {
 }
 
 #[test]
-fn packed_state_comes_back() {
+fn packed_state_round_trips() {
     for shape in [PLAIN, WINDOWED] {
         check_cut(shape, 40, |model, mut slot| {
             slot.seal(model, 40);
             let bytes = packed(model, &slot.path[0]);
-            let back = unpacked(model, slot.path[0].extent(), &bytes);
+            let back = unpacked(model, slot.path[0].segment_size(), &bytes);
             assert_eq!(back.bytes(), slot.path[0].bytes());
             assert_eq!(packed(model, &back), bytes);
             let (upper, lower) = model.split(&back, 35).expect("split");
             let again = [upper, lower].map(|part| {
                 let bytes = packed(model, &part);
-                Rc::new(unpacked(model, part.extent(), &bytes))
+                Rc::new(unpacked(model, part.segment_size(), &bytes))
             });
             slot.path = again.to_vec();
             slot
@@ -306,19 +310,19 @@ fn halves_take_half_of_the_bytes() {
 
 /// Bytes of the spec, of a tail, of a segment, packed, and of the model's own memory.
 fn counted_bytes(model: &mut MlxModel, kind: FloatKind) -> [usize; 6] {
-    let extent = Extent::whole(640);
+    let segment_size = SegmentSize::whole(640);
     let outline = model.spec().clone();
     let before = model.memory().active_bytes;
     let mut slot = Slot::new(model, &[]);
-    slot.step(model, &tokens(8, 640), Want::Nothing);
+    slot.step(model, &tokens(8, 640), OutputKind::Nothing);
     let tail = slot.tail.bytes();
     slot.seal(model, 640);
     let held = model.memory().active_bytes - before;
     let packer = model.packer();
-    assert_eq!(packer.floats(extent).expect("numbers").kind, kind);
+    assert_eq!(packer.floats(segment_size).expect("numbers").kind, kind);
     let bytes = packed(model, &slot.path[0]);
     [
-        outline.segment_bytes(extent),
+        outline.segment_bytes(segment_size),
         outline.tail_bytes(640),
         tail,
         slot.path[0].bytes(),
@@ -330,14 +334,14 @@ fn counted_bytes(model: &mut MlxModel, kind: FloatKind) -> [usize; 6] {
 
 /// What is packed is what attention read: rounded once, in the kind that the packer tells.
 #[test]
-fn what_is_cached_in_halves_is_packed_in_halves() {
+fn half_precision_state_is_packed_in_half_precision() {
     let _serial = one_at_a_time();
     let tiny = Tiny::new(PLAIN, 8);
     for kernels in [true, false] {
         let mut state = |kind| {
             let mut model = load_cached(&tiny, kernels, kind);
             let mut slot = Slot::new(&mut model, &[]);
-            slot.step(&mut model, &tokens(8, 40), Want::Nothing);
+            slot.step(&mut model, &tokens(8, 40), OutputKind::Nothing);
             slot.seal(&mut model, 40);
             packed(&mut model, &slot.path[0])
         };
@@ -369,27 +373,46 @@ fn packed_numbers_are_planes_of_heads() {
     let _serial = one_at_a_time();
     for mut model in both(&Tiny::new(WINDOWED, 7)) {
         let mut slot = Slot::new(&mut model, &[]);
-        slot.step(&mut model, &tokens(7, 9), Want::Nothing);
+        slot.step(&mut model, &tokens(7, 9), OutputKind::Nothing);
         slot.seal(&mut model, 5);
-        let extent = slot.path[0].extent();
+        let segment_size = slot.path[0].segment_size();
         let packer = model.packer();
-        let floats = packer.floats(extent).expect("numbers");
+        let floats = packer.floats(segment_size).expect("numbers");
         // Of a window of 7 the last 3 tokens are kept, since 4 are beyond.
         let (rows, channels) = (3, WINDOWED.head_dim);
         assert_eq!((floats.rows, floats.channels), (rows, channels));
         let planes = 2 * WINDOWED.layers * WINDOWED.kv_heads;
         let plane_bytes = rows * channels * floats.kind.bytes();
-        assert_eq!(packer.packed_bytes(extent), planes * plane_bytes);
-        let beyond = 9;
-        assert_eq!(packer.floats(Extent { tokens: 5, beyond }), None);
-        assert_eq!(packer.packed_bytes(Extent { tokens: 5, beyond }), 0);
-        let nothing = unpacked(&mut model, Extent { tokens: 5, beyond }, &[]);
+        assert_eq!(packer.packed_bytes(segment_size), planes * plane_bytes);
+        let state_lag = 9;
+        assert_eq!(
+            packer.floats(SegmentSize {
+                tokens: 5,
+                state_lag
+            }),
+            None
+        );
+        assert_eq!(
+            packer.packed_bytes(SegmentSize {
+                tokens: 5,
+                state_lag
+            }),
+            0
+        );
+        let nothing = unpacked(
+            &mut model,
+            SegmentSize {
+                tokens: 5,
+                state_lag,
+            },
+            &[],
+        );
         assert_eq!(nothing.bytes(), 0);
     }
 }
 
 #[test]
-fn other_weights_are_another_identity() {
+fn other_weights_have_another_identity() {
     let _serial = one_at_a_time();
     let identity = |shape, seed| load(&Tiny::new(shape, seed), true).spec().identity;
     let known = identity(PLAIN, 7);
@@ -407,7 +430,7 @@ fn other_weights_are_another_identity() {
 
 /// State that other means have computed has other last bits.
 #[test]
-fn the_means_that_options_choose_are_in_the_identity() {
+fn attention_backend_and_options_are_in_the_identity() {
     let _serial = one_at_a_time();
     // Of widths that the kernels work with.
     let whole = Shape {
@@ -444,12 +467,12 @@ fn the_means_that_options_choose_are_in_the_identity() {
         plain
     );
     assert_eq!(identity(|options| options.cache_bytes_max = 1 << 20), plain);
-    assert_eq!(identity(|options| options.spare_bytes_max = 0), plain);
+    assert_eq!(identity(|options| options.idle_bytes_max = 0), plain);
 }
 
 /// A step is under way, then a seal behind it; another thread packs what was sealed.
 #[test]
-fn state_under_way_is_packed_when_it_is_computed() {
+fn state_in_flight_is_packed_once_computed() {
     let _serial = one_at_a_time();
     // Of one head alone MLX would find the sealed rows where they are.
     let shape = Shape {
@@ -457,12 +480,12 @@ fn state_under_way_is_packed_when_it_is_computed() {
         ..WINDOWED
     };
     for mut model in both(&Tiny::new(shape, 4)) {
-        let (parcels, received) = std::sync::mpsc::sync_channel::<(MlxParcel, usize)>(4);
+        let (sender, received) = std::sync::mpsc::sync_channel::<(MlxDetachedState, usize)>(4);
         let (packer, step) = (model.packer(), tokens(4, 200));
         let copier = std::thread::spawn(move || {
-            let copies = received.into_iter().map(|(parcel, bytes)| {
+            let copies = received.into_iter().map(|(detached_state, bytes)| {
                 let mut copy = vec![0; bytes];
-                packer.pack(&parcel, &mut copy).map(|()| copy)
+                packer.pack(&detached_state, &mut copy).map(|()| copy)
             });
             copies.collect::<Result<Vec<_>, _>>()
         });
@@ -470,27 +493,27 @@ fn state_under_way_is_packed_when_it_is_computed() {
         for round in 0..60 {
             let mut ahead = Slot::new(&mut model, &[]);
             let mut sealed = Slot::new(&mut model, &[]);
-            sealed.step(&mut model, &tokens(round, 20), Want::Nothing);
+            sealed.step(&mut model, &tokens(round, 20), OutputKind::Nothing);
             let mut spans = [Span {
-                tokens: Feed::Known(&step),
+                tokens: TokenSource::Known(&step),
                 path: &[],
                 tail: &mut ahead.tail,
-                want: Want::Nothing,
+                output_kind: OutputKind::Nothing,
             }];
-            let mut flight = model.launch(&mut spans).expect("launched");
+            let mut in_flight = model.submit(&mut spans).expect("launched");
             model
-                .draw(&mut flight, Vec::new())
+                .sample(&mut in_flight, Vec::new())
                 .expect("nothing to draw");
             sealed.seal(&mut model, 20);
             let segment = sealed.path.remove(0);
-            let parcel = model.hand_over(&segment).expect("a parcel");
-            parcels
-                .send((parcel, segment.bytes()))
+            let detached_state = model.export(&segment).expect("a parcel");
+            sender
+                .send((detached_state, segment.bytes()))
                 .expect("the copier lives");
-            model.land(flight).expect("landed");
+            model.finish(in_flight).expect("landed");
             segments.push(segment);
         }
-        drop(parcels);
+        drop(sender);
         let copies = copier.join().expect("no panic").expect("packed");
         // By now nothing is under way.
         let later = |segment: &Rc<MlxSegment>| packed(&mut model, segment);
@@ -505,38 +528,40 @@ fn state_under_way_is_packed_when_it_is_computed() {
 /// What came in counts as the device's memory until its last array is gone, on whichever
 /// thread that is.
 #[test]
-fn what_comes_in_is_counted_and_given_back() {
+fn imported_state_is_counted_and_released() {
     let _serial = one_at_a_time();
     for mut model in both(&Tiny::new(PLAIN, 6)) {
         let mut slot = Slot::new(&mut model, &[]);
-        slot.step(&mut model, &tokens(6, 700), Want::Nothing);
+        slot.step(&mut model, &tokens(6, 700), OutputKind::Nothing);
         slot.seal(&mut model, 700);
         let segment = &slot.path[0];
         let bytes = packed(&mut model, segment);
-        let (extent, packer) = (segment.extent(), model.packer());
+        let (segment_size, packer) = (segment.segment_size(), model.packer());
         let before = model.memory().active_bytes;
-        let parcel = packer.unpack(extent, &bytes).expect("as many as asked for");
+        let detached_state = packer
+            .unpack(segment_size, &bytes)
+            .expect("as many as asked for");
         let held = model.memory().active_bytes - before;
         let whole = segment.bytes();
         assert!(
             (whole..whole + whole / 8 + 65536).contains(&held),
             "{held} of {whole}"
         );
-        let back = model.take_in(parcel).expect("a segment");
-        let parcel = model.hand_over(&back).expect("a parcel");
+        let back = model.import(detached_state).expect("a segment");
+        let detached_state = model.export(&back).expect("a parcel");
         drop(back);
         assert_eq!(model.memory().active_bytes - before, held);
         assert!(model.memory().peak_bytes >= before + held);
-        let dropped = std::thread::spawn(move || drop(parcel)).join();
+        let dropped = std::thread::spawn(move || drop(detached_state)).join();
         dropped.expect("it may be dropped anywhere");
         assert_eq!(model.memory().active_bytes, before);
     }
 }
 
 #[test]
-fn cuts_outside_are_refused() {
+fn cuts_out_of_range_are_rejected() {
     let _serial = one_at_a_time();
-    let refused = |result: Result<(), ModelError>, what: &str| {
+    let check_rejected = |result: Result<(), ModelError>, what: &str| {
         assert!(
             matches!(result, Err(ModelError::Cut { .. })),
             "{what}: {result:?}"
@@ -545,13 +570,13 @@ fn cuts_outside_are_refused() {
     for shape in [PLAIN, WINDOWED] {
         let mut model = load(&Tiny::new(shape, 9), true);
         let mut slot = Slot::new(&mut model, &[]);
-        slot.step(&mut model, &tokens(9, 20), Want::Nothing);
-        refused(model.seal(&mut slot.tail, 0).map(drop), "seal nothing");
-        refused(model.seal(&mut slot.tail, 21).map(drop), "seal too much");
+        slot.step(&mut model, &tokens(9, 20), OutputKind::Nothing);
+        check_rejected(model.seal(&mut slot.tail, 0).map(drop), "seal nothing");
+        check_rejected(model.seal(&mut slot.tail, 21).map(drop), "seal too much");
         slot.seal(&mut model, 20);
         let segment = &slot.path[0];
         for at in [0, 20, 21] {
-            refused(model.split(segment, at).map(drop), "split at an end");
+            check_rejected(model.split(segment, at).map(drop), "split at an end");
         }
     }
 }
@@ -559,7 +584,7 @@ fn cuts_outside_are_refused() {
 /// The next device thread takes over the weights of the one before it, unless they may be
 /// spoiled. Bytes are counted: what is read anew takes as much again.
 #[test]
-fn weights_are_taken_over_and_not_read_again() {
+fn weights_are_reused_and_not_read_again() {
     let _serial = one_at_a_time();
     let tiny = Tiny::new(PLAIN, 8);
     let files = ModelFiles::open(tiny.folder()).expect("a whole model");
@@ -567,36 +592,36 @@ fn weights_are_taken_over_and_not_read_again() {
         device: Some(MlxDevice::Cpu),
         ..MlxOptions::default()
     };
-    let kept = KeptWeights::default();
+    let retained = RetainedWeights::default();
     let load = |watch: &MlxModel| {
         let before = watch.memory().active_bytes;
-        let model = MlxModel::load_keeping(&files, options.clone(), &kept).expect("a model");
+        let model = MlxModel::load_reusing(&files, options.clone(), &retained).expect("a model");
         (model, watch.memory().active_bytes - before)
     };
     let prompt = tokens(8, 20);
     let logits = |model: &mut MlxModel| {
         let mut slot = Slot::new(model, &[]);
-        slot.step(model, &prompt, Want::Logits)
+        slot.step(model, &prompt, OutputKind::Logits)
     };
-    let mut alone = MlxModel::load(&files, options.clone()).expect("a model");
-    let truth = logits(&mut alone);
-    let (mut first, whole) = load(&alone);
-    assert!(!kept.is_empty());
-    assert_eq!(logits(&mut first), truth);
-    let (mut second, taken_over) = load(&alone);
-    assert!(taken_over * 4 < whole, "{taken_over} of {whole} bytes");
+    let mut reference = MlxModel::load(&files, options.clone()).expect("a model");
+    let reference_logits = logits(&mut reference);
+    let (mut first, whole) = load(&reference);
+    assert!(!retained.is_empty());
+    assert_eq!(logits(&mut first), reference_logits);
+    let (mut second, reused) = load(&reference);
+    assert!(reused * 4 < whole, "{reused} of {whole} bytes");
     // The thread that the first was on is gone by then.
     drop(first);
-    assert_eq!(logits(&mut second), truth);
-    let (third, taken_over) = load(&alone);
-    assert!(taken_over * 4 < whole, "{taken_over} of {whole} bytes");
+    assert_eq!(logits(&mut second), reference_logits);
+    let (third, reused) = load(&reference);
+    assert!(reused * 4 < whole, "{reused} of {whole} bytes");
     // It has not come as far as to a step: that may have been the weights' fault.
     drop(third);
-    let (mut fourth, read) = load(&alone);
+    let (mut fourth, read) = load(&reference);
     assert!(read * 2 > whole, "{read} of {whole} bytes");
-    assert_eq!(logits(&mut fourth), truth);
-    kept.spoil();
-    let (mut fifth, read) = load(&alone);
+    assert_eq!(logits(&mut fourth), reference_logits);
+    retained.corrupt();
+    let (mut fifth, read) = load(&reference);
     assert!(read * 2 > whole, "{read} of {whole} bytes");
-    assert_eq!(logits(&mut fifth), truth);
+    assert_eq!(logits(&mut fifth), reference_logits);
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions};
 use motet::model::weights::ModelFiles;
-use motet::model::{Model, Packer, Segment, Want};
+use motet::model::{Model, OutputKind, Packer, Segment};
 
 use crate::harness::{Slot, one_at_a_time};
 use crate::naive::{Shape, Tiny};
@@ -41,11 +41,11 @@ const WAYS: [(&str, usize, bool); 3] = [
     ("memory of MLX's own", 0, false),
 ];
 
-fn load(tiny: &Tiny, spare_bytes_max: usize, kernels: bool) -> MlxModel {
+fn load(tiny: &Tiny, idle_bytes_max: usize, kernels: bool) -> MlxModel {
     let files = ModelFiles::open(tiny.folder()).expect("a whole model");
     let options = MlxOptions {
         device: Some(MlxDevice::Cpu),
-        spare_bytes_max,
+        idle_bytes_max,
         kernels,
         ..MlxOptions::default()
     };
@@ -57,32 +57,38 @@ fn load(tiny: &Tiny, spare_bytes_max: usize, kernels: bool) -> MlxModel {
 fn copies_out_and_in() {
     let _serial = one_at_a_time();
     let tiny = Tiny::new(SMOLLM2_STATE, 1);
-    for (way, spare_bytes_max, kernels) in WAYS {
+    for (way, idle_bytes_max, kernels) in WAYS {
         println!("in to {way}:");
-        let mut model = load(&tiny, spare_bytes_max, kernels);
+        let mut model = load(&tiny, idle_bytes_max, kernels);
         for count in [32, 256, 1024, 2048] {
             let mut slot = Slot::new(&mut model, &[]);
             for chunk in tokens(1, count).chunks(256) {
-                slot.step(&mut model, chunk, Want::Nothing);
+                slot.step(&mut model, chunk, OutputKind::Nothing);
             }
             let segment = model.seal(&mut slot.tail, count).expect("sealed");
-            let (parcel, just_sealed) = timed(|| model.hand_over(&segment).expect("a parcel"));
+            let (detached_state, just_sealed) = timed(|| model.export(&segment).expect("a parcel"));
             let packer = model.packer();
-            let mut bytes = vec![1; packer.packed_bytes(segment.extent())];
-            packer.pack(&parcel, &mut bytes).expect("room");
-            let handed_over = fastest(|| model.hand_over(&segment).expect("a parcel"));
+            let mut bytes = vec![1; packer.packed_bytes(segment.segment_size())];
+            packer.pack(&detached_state, &mut bytes).expect("room");
+            let export_us = fastest(|| model.export(&segment).expect("a parcel"));
             let mut other = vec![2; bytes.len()];
             let plain = fastest(|| other.copy_from_slice(&bytes));
-            let out = fastest(|| packer.pack(&parcel, &mut bytes));
-            let into = fastest(|| packer.unpack(segment.extent(), &bytes).expect("state"));
-            let back = packer.unpack(segment.extent(), &bytes).expect("state");
+            let out = fastest(|| packer.pack(&detached_state, &mut bytes));
+            let into = fastest(|| {
+                packer
+                    .unpack(segment.segment_size(), &bytes)
+                    .expect("state")
+            });
+            let back = packer
+                .unpack(segment.segment_size(), &bytes)
+                .expect("state");
             let ((), dropped) = timed(|| drop(back));
             let size = bytes.len() as f64 / 1e6;
             let speed = |us: f64| format!("{:5.1} GB/s ({:.2})", size / us * 1e3, plain / us);
             let [plain, out, into] = [plain, out, into].map(speed);
             println!("{count:6} tokens, {size:5.1} MB: plain {plain}, out {out}, in {into}");
             println!(
-                "      handed over in {handed_over:.0} µs, just sealed {just_sealed:.0}; what \
+                "      handed over in {export_us:.0} µs, just sealed {just_sealed:.0}; what \
                  came in dropped in {dropped:.0}"
             );
         }

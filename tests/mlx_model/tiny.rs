@@ -1,9 +1,11 @@
 //! Tiny models of every shape, against the naive implementation.
 
 use motet::model::mlx::{MlxDevice, MlxModel, MlxOptions};
-use motet::model::sampling::{Draw, Drawing, Sampling, sample_row};
+use motet::model::sampling::{SampleInputs, Sampling, TokenSampling, sample_row};
 use motet::model::weights::ModelFiles;
-use motet::model::{Extent, Feed, FloatKind, Model, ModelError, Readout, Span, Tail, Want};
+use motet::model::{
+    FloatKind, Model, ModelError, OutputKind, SegmentSize, Span, SpanOutput, Tail, TokenSource,
+};
 
 use crate::harness::{Slot, argmax, assert_close, greedy, one_at_a_time, rows, step, token};
 use crate::naive::{Scaling, Shape, Tiny, VOCAB};
@@ -41,7 +43,7 @@ pub(crate) fn both(tiny: &Tiny) -> [MlxModel; 2] {
 
 /// Those of [`both`], with state cached in each kind of numbers, and how far their logits may be
 /// from the naive ones.
-pub(crate) fn of_every_kind(tiny: &Tiny) -> Vec<(MlxModel, f32)> {
+pub(crate) fn models_of_every_cache_kind(tiny: &Tiny) -> Vec<(MlxModel, f32)> {
     let kinds = [
         (FloatKind::F32, TOLERANCE),
         (FloatKind::Bf16, BF16_TOLERANCE),
@@ -118,7 +120,7 @@ fn grouped_queries_and_sizes_of_heads() {
 
 /// Whose attention is composed of MLX's operations beside all other kernels.
 #[test]
-fn heads_that_the_kernels_do_not_take() {
+fn unsupported_heads_are_composed() {
     for (heads, kv_heads, head_dim) in [(2, 1, 24), (3, 3, 20), (4, 2, 8)] {
         for window in [None, Some(5)] {
             let shape = Shape {
@@ -166,7 +168,7 @@ fn a_context_is_filled_to_its_last_token() {
             let mut slot = Slot::new(&mut model, &[]);
             let (last, before) = tokens.split_last().expect("a context");
             for chunk in before.chunks(512) {
-                slot.step(&mut model, chunk, Want::Nothing);
+                slot.step(&mut model, chunk, OutputKind::Nothing);
             }
             let logits = slot.logits(&mut model, &[*last]);
             assert_eq!(slot.tail.tokens(), context);
@@ -233,7 +235,7 @@ fn a_windowed_tail_stays_small() {
         let spec = model.spec();
         assert_eq!(
             slot.tail.bytes(),
-            spec.segment_bytes(Extent::whole(1)) * spec.tail_block_tokens,
+            spec.segment_bytes(SegmentSize::whole(1)) * spec.tail_block_tokens,
             "one block"
         );
         assert!(
@@ -245,7 +247,7 @@ fn a_windowed_tail_stays_small() {
 
 /// Whatever else is in the batch, each span gets its own answer.
 #[test]
-fn a_mixed_batch_over_shared_and_private_segments() {
+fn mixed_batch_across_shared_and_private_segments() {
     let _serial = one_at_a_time();
     let wide = Shape {
         head_dim: 80,
@@ -257,7 +259,7 @@ fn a_mixed_batch_over_shared_and_private_segments() {
     };
     for shape in [PLAIN, wide, unsupported] {
         let tiny = Tiny::new(shape, 3);
-        for (mut model, tolerance) in of_every_kind(&tiny) {
+        for (mut model, tolerance) in models_of_every_cache_kind(&tiny) {
             mixed_batch(&tiny, &mut model, tolerance);
         }
     }
@@ -266,7 +268,7 @@ fn a_mixed_batch_over_shared_and_private_segments() {
 fn mixed_batch(tiny: &Tiny, model: &mut MlxModel, tolerance: f32) {
     let prefix = tokens(3, 90);
     let mut first = Slot::new(model, &[]);
-    first.step(model, &prefix, Want::Nothing);
+    first.step(model, &prefix, OutputKind::Nothing);
     first.seal(model, 30);
     first.seal(model, 60);
     // Three on the whole prefix, one on its first part, one on nothing.
@@ -287,58 +289,69 @@ fn mixed_batch(tiny: &Tiny, model: &mut MlxModel, tolerance: f32) {
         .iter()
         .enumerate()
     {
-        let fed: Vec<Vec<u32>> = sizes
+        let inputs: Vec<Vec<u32>> = sizes
             .iter()
             .enumerate()
             .map(|(slot, size)| tokens(10 * round + slot, *size))
             .collect();
         let mut spans: Vec<_> = slots
             .iter_mut()
-            .zip(&fed)
-            .map(|(slot, fed)| (slot, fed.as_slice(), Want::Logits))
+            .zip(&inputs)
+            .map(|(slot, inputs)| (slot, inputs.as_slice(), OutputKind::Logits))
             .collect();
-        let readouts = step(model, &mut spans);
-        for ((history, fed), readout) in histories.iter_mut().zip(&fed).zip(readouts) {
-            history.extend(fed);
+        let span_outputs = step(model, &mut spans);
+        for ((history, inputs), span_output) in histories.iter_mut().zip(&inputs).zip(span_outputs)
+        {
+            history.extend(inputs);
             let all = expected(tiny, history);
-            let found = rows(readout, fed.len());
+            let found = rows(span_output, inputs.len());
             let what = format!("round {round}, {} tokens", history.len());
-            assert_close(&found, &all[history.len() - fed.len()..], tolerance, &what);
+            assert_close(
+                &found,
+                &all[history.len() - inputs.len()..],
+                tolerance,
+                &what,
+            );
         }
     }
 }
 
 #[test]
-fn readouts_come_in_the_order_of_the_spans() {
+fn span_outputs_follow_the_order_of_the_spans() {
     let _serial = one_at_a_time();
     let tiny = Tiny::new(PLAIN, 4);
     let mut model = load(&tiny, true);
-    let wants = [
+    let output_kinds = [
         greedy(),
-        Want::Nothing,
-        Want::Logits,
+        OutputKind::Nothing,
+        OutputKind::Logits,
         greedy(),
-        Want::Nothing,
+        OutputKind::Nothing,
     ];
-    let fed: Vec<Vec<u32>> = (0..wants.len())
+    let inputs: Vec<Vec<u32>> = (0..output_kinds.len())
         .map(|slot| tokens(slot, 3 + slot))
         .collect();
-    let mut slots: Vec<Slot> = wants.iter().map(|_| Slot::new(&mut model, &[])).collect();
+    let mut slots: Vec<Slot> = output_kinds
+        .iter()
+        .map(|_| Slot::new(&mut model, &[]))
+        .collect();
     let mut spans: Vec<_> = slots
         .iter_mut()
-        .zip(&fed)
-        .zip(&wants)
-        .map(|((slot, fed), want)| (slot, fed.as_slice(), want.clone()))
+        .zip(&inputs)
+        .zip(&output_kinds)
+        .map(|((slot, inputs), output_kind)| (slot, inputs.as_slice(), output_kind.clone()))
         .collect();
-    let readouts = step(&mut model, &mut spans);
-    for ((fed, want), readout) in fed.iter().zip(&wants).zip(readouts) {
-        let logits = expected(&tiny, fed);
-        match want {
-            Want::Nothing => assert_eq!(readout, Readout::Nothing),
-            Want::Token(_) => assert_eq!(token(readout), argmax(&logits[fed.len() - 1])),
-            Want::Logits => {
+    let span_outputs = step(&mut model, &mut spans);
+    for ((inputs, output_kind), span_output) in inputs.iter().zip(&output_kinds).zip(span_outputs) {
+        let logits = expected(&tiny, inputs);
+        match output_kind {
+            OutputKind::Nothing => assert_eq!(span_output, SpanOutput::Nothing),
+            OutputKind::Token(_) => {
+                assert_eq!(token(span_output), argmax(&logits[inputs.len() - 1]))
+            }
+            OutputKind::Logits => {
                 assert_close(
-                    &rows(readout, fed.len()),
+                    &rows(span_output, inputs.len()),
                     &logits,
                     TOLERANCE,
                     "logits between",
@@ -349,7 +362,7 @@ fn readouts_come_in_the_order_of_the_spans() {
 }
 
 #[test]
-fn drawn_tokens_follow_the_logits() {
+fn sampled_tokens_follow_the_logits() {
     let _serial = one_at_a_time();
     let tiny = Tiny::new(PLAIN, 12);
     let warm = Sampling {
@@ -382,17 +395,23 @@ fn drawn_tokens_follow_the_logits() {
             })
             .collect();
         for index in 0..20 {
-            let draws = samplings.map(|sampling| Draw { sampling, index });
-            let mut slots = draws.map(|_| Slot::new(&mut model, &[]));
+            let samples = samplings.map(|sampling| TokenSampling { sampling, index });
+            let mut slots = samples.map(|_| Slot::new(&mut model, &[]));
             let mut spans: Vec<_> = slots
                 .iter_mut()
                 .zip(&prompts)
-                .zip(draws)
-                .map(|((slot, prompt), draw)| (slot, prompt.as_slice(), Want::Token(draw)))
+                .zip(samples)
+                .map(|((slot, prompt), token_sampling)| {
+                    (slot, prompt.as_slice(), OutputKind::Token(token_sampling))
+                })
                 .collect();
             let found = step(&mut model, &mut spans).into_iter().map(token);
-            for ((found, draw), logits) in found.zip(draws).zip(&logits) {
-                assert_eq!(found, sample_row(&draw, logits), "{draw:?}");
+            for ((found, token_sampling), logits) in found.zip(samples).zip(&logits) {
+                assert_eq!(
+                    found,
+                    sample_row(&token_sampling, logits),
+                    "{token_sampling:?}"
+                );
             }
         }
     }
@@ -405,10 +424,10 @@ fn bad_spans_are_errors() {
     for tokens in [&[][..], &[VOCAB as u32], &[1, u32::MAX]] {
         let mut tail = model.tail(&[], 0).expect("a tail");
         let result = model.step(&mut [Span {
-            tokens: Feed::Known(tokens),
+            tokens: TokenSource::Known(tokens),
             path: &[],
             tail: &mut tail,
-            want: Want::Nothing,
+            output_kind: OutputKind::Nothing,
         }]);
         assert!(
             matches!(result, Err(ModelError::Device(_))),
@@ -432,30 +451,30 @@ fn tails_are_written_in_place() {
 /// The same with two steps under way: the next one is launched while kernels of the one
 /// before are still to write to the same buffers.
 #[test]
-fn tails_of_two_flights_are_written_in_place() {
+fn tails_of_two_steps_in_flight_are_written_in_place() {
     check_in_place(|model, slot| {
-        let mut launch = |model: &mut MlxModel, tokens: Feed<'_, MlxModel>| {
+        let mut submit = |model: &mut MlxModel, tokens: TokenSource<'_, MlxModel>| {
             let mut spans = [Span {
                 tokens,
                 path: &[],
                 tail: &mut slot.tail,
-                want: greedy(),
+                output_kind: greedy(),
             }];
-            model.launch(&mut spans).expect("a launch")
+            model.submit(&mut spans).expect("a launch")
         };
         let plain = || match greedy() {
-            Want::Token(draw) => vec![Drawing::plain(draw)],
-            Want::Nothing | Want::Logits => unreachable!("a token is wanted"),
+            OutputKind::Token(token_sampling) => vec![SampleInputs::plain(token_sampling)],
+            OutputKind::Nothing | OutputKind::Logits => unreachable!("a token is wanted"),
         };
-        let mut flight = launch(model, Feed::Known(&[5]));
-        model.draw(&mut flight, plain()).expect("a draw");
+        let mut in_flight = submit(model, TokenSource::Known(&[5]));
+        model.sample(&mut in_flight, plain()).expect("a draw");
         for _ in 0..20 {
-            let mut next = launch(model, Feed::Drawn(&flight, 0));
-            model.land(flight).expect("a landing");
-            model.draw(&mut next, plain()).expect("a draw");
-            flight = next;
+            let mut next = submit(model, TokenSource::Sampled(&in_flight, 0));
+            model.finish(in_flight).expect("a landing");
+            model.sample(&mut next, plain()).expect("a draw");
+            in_flight = next;
         }
-        model.land(flight).expect("a landing");
+        model.finish(in_flight).expect("a landing");
     });
 }
 
@@ -471,7 +490,7 @@ fn check_in_place(decode: impl Fn(&mut MlxModel, &mut Slot)) {
     let tiny = Tiny::new(shape, 11);
     for mut model in both(&tiny) {
         let mut slot = Slot::new(&mut model, &[]);
-        slot.step(&mut model, &tokens(11, 700), Want::Nothing);
+        slot.step(&mut model, &tokens(11, 700), OutputKind::Nothing);
         let buffer = slot.tail.bytes() / (2 * shape.layers);
         let before = model.memory().active_bytes;
         motet::model::mlx::mlx_rs::memory::reset_peak_memory().expect("a counter");

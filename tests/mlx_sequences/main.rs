@@ -2,20 +2,18 @@
 //! preemption, pins, eviction, the pager, cancellation and sliding windows.
 //!
 //! On SmolLM2 the truth is the model driven by hand, one sequence alone, on a thread of its own
-//! (`alone.rs`). Model and engines are deterministic, so tokens must be equal. On a tiny random
+//! (`reference_output.rs`). Model and engines are deterministic, so tokens must be equal. On a tiny random
 //! Mistral the truth is the naive model in double precision (`mistral.rs`). Each test also looks
 //! at the counters: that what it is about has happened.
 
 #![cfg(feature = "mlx")]
 
-mod alone;
 mod cancel;
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../mlx_model/harness.rs"]
 #[allow(dead_code, reason = "each test takes what it needs")]
 mod harness;
-mod keeping;
 mod mistral;
 #[path = "../common/model.rs"]
 mod model;
@@ -24,6 +22,8 @@ mod model;
 mod naive;
 mod paging;
 mod preemption;
+mod reference_output;
+mod retention;
 mod setup;
 mod sharing;
 mod windows;

@@ -9,8 +9,8 @@ use motet::text::{GgufVocabulary, TextCodec};
 use motet::{Engine, TokenId};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
-use crate::alone::Shift;
 use crate::naive::{NaiveSlot, Scaling, Shape, Tiny, VOCAB};
+use crate::reference_output::Shift;
 use crate::setup::options;
 
 pub(crate) const WINDOW: usize = 24;
@@ -66,7 +66,11 @@ impl Mistral {
     }
 
     /// The likeliest tokens after a prompt.
-    pub(crate) fn alone(&self, prompt: &[TokenId], output_tokens: usize) -> Vec<TokenId> {
+    pub(crate) fn reference_output(
+        &self,
+        prompt: &[TokenId],
+        output_tokens: usize,
+    ) -> Vec<TokenId> {
         generate(&self.tiny, prompt, output_tokens, None)
     }
 
@@ -78,7 +82,7 @@ impl Mistral {
     }
 
     /// The same where the context is full before the end: what stays is computed anew.
-    pub(crate) fn alone_shifting(
+    pub(crate) fn shifted_reference_output(
         &self,
         prompt: &[TokenId],
         output_tokens: usize,
@@ -102,7 +106,7 @@ fn generate(
         if let Some(shift) = shift
             && held.len() == shift.context_tokens
         {
-            held.drain(shift.keep..shift.keep + shift.forgotten());
+            held.drain(shift.keep..shift.keep + shift.discarded_tokens());
             slot = NaiveSlot::new(tiny);
             held.iter().for_each(|token| drop(slot.evaluate(*token)));
         }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use motet::config::{DiskConfig, EngineConfig};
 use motet::{Shutdown, TokenId};
 
-use crate::alone::alone;
 use crate::common::folder::Folder;
+use crate::reference_output::reference_output;
 use crate::setup::{config, end, engine, letter, request, run, until, words};
 
 const USERS: usize = 4;
@@ -16,7 +16,7 @@ fn paged(device_tokens: usize) -> EngineConfig {
     let mut config = config(2, 64, device_tokens);
     config.pager.host_bytes_max = 96 << 20;
     config.pager.flush_time = Duration::from_secs(60);
-    config.pager.disk_patience = Duration::from_secs(60);
+    config.pager.disk_timeout = Duration::from_secs(60);
     config
 }
 
@@ -30,7 +30,7 @@ async fn conversations_come_back_from_host_memory_to_the_bit() {
     for talk in &mut talks {
         let output = run(&engine, request(talk, 4)).await;
         assert_eq!(output.finish.usage.cached_tokens, 0);
-        assert_eq!(output.tokens, alone(talk, 4));
+        assert_eq!(output.tokens, reference_output(talk, 4));
         talk.extend(output.tokens);
     }
     until("all is copied", || engine.stats().pager.copies >= USERS).await;
@@ -42,7 +42,7 @@ async fn conversations_come_back_from_host_memory_to_the_bit() {
         let known = talk.len() - 1;
         talk.extend(words(" The next morning"));
         let output = run(&engine, request(talk, 6)).await;
-        assert_eq!(output.tokens, alone(talk, 6));
+        assert_eq!(output.tokens, reference_output(talk, 6));
         found.push(output.finish.usage.cached_tokens == known);
     }
     assert_eq!(found, [true; USERS], "nothing was computed again");
@@ -67,7 +67,7 @@ async fn a_restart_goes_on_from_the_disk_with_the_same_tokens() {
     let first = engine(config.clone()).await;
     for prompt in &prompts {
         let output = run(&first, request(prompt, 4)).await;
-        assert_eq!(output.tokens, alone(prompt, 4));
+        assert_eq!(output.tokens, reference_output(prompt, 4));
     }
     first.shutdown(Shutdown::Finish).await;
 
@@ -77,7 +77,7 @@ async fn a_restart_goes_on_from_the_disk_with_the_same_tokens() {
         let (usage, pager) = (output.finish.usage, second.stats().pager);
         let all = prompt.len() - 1;
         assert_eq!(usage.cached_tokens, all, "{usage:?}, {pager:?}");
-        assert_eq!(output.tokens, alone(prompt, 6));
+        assert_eq!(output.tokens, reference_output(prompt, 6));
     }
     let stats = second.stats();
     // Of each prompt its last token, and what was generated.

@@ -2,11 +2,11 @@
 
 use motet::request::Priority;
 
-use crate::alone::alone;
+use crate::reference_output::reference_output;
 use crate::setup::{config, end, engine, letter, read, request, run, submit};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_urgent_request_takes_the_slot_and_nothing_is_computed_twice() {
+async fn urgent_request_preempts_and_nothing_is_computed_twice() {
     const OUTPUT: usize = 40;
     let mut config = config(1, 64, 3 * 192);
     // The patient sequence cannot end before the urgent one has come.
@@ -17,20 +17,20 @@ async fn an_urgent_request_takes_the_slot_and_nothing_is_computed_twice() {
     let background = request(&patient, OUTPUT).priority(Priority::Background);
     let mut stream = submit(&engine, background).await;
     let name = stream.sequence();
-    let mut said = read(&mut stream, 5).await;
+    let mut received = read(&mut stream, 5).await;
     let output = run(&engine, request(&urgent, 6).priority(Priority::Urgent)).await;
-    assert_eq!(output.tokens, alone(&urgent, 6));
+    assert_eq!(output.tokens, reference_output(&urgent, 6));
     assert!(
         stream.finish().is_none(),
         "the patient sequence is not over"
     );
-    said.extend(stream.collect().await.expect("it ends well").tokens);
-    assert_eq!(said, alone(&patient, OUTPUT));
+    received.extend(stream.collect().await.expect("it ends well").tokens);
+    assert_eq!(received, reference_output(&patient, OUTPUT));
     let stats = engine.stats();
     assert_eq!(stats.preempted, 1);
     let mut preempted = Vec::new();
     while let Some(event) = events.try_next() {
-        if let motet::watch::EngineEvent::Preempted { sequence, .. } = event {
+        if let motet::monitor::EngineEvent::Preempted { sequence, .. } = event {
             preempted.push(sequence);
         }
     }
@@ -46,7 +46,7 @@ async fn an_urgent_request_takes_the_slot_and_nothing_is_computed_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_memory_runs_short_some_give_way_and_all_get_what_they_get_alone() {
+async fn preemption_under_memory_pressure_keeps_every_output() {
     const OUTPUT: usize = 72;
     // Less than three whole sequences of 112 tokens.
     let engine = engine(config(4, 64, 320)).await;
@@ -59,7 +59,7 @@ async fn where_memory_runs_short_some_give_way_and_all_get_what_they_get_alone()
     }
     for (stream, prompt) in streams {
         let output = stream.collect().await.expect("it ends well");
-        assert_eq!(output.tokens, alone(&prompt, OUTPUT));
+        assert_eq!(output.tokens, reference_output(&prompt, OUTPUT));
     }
     let stats = engine.stats();
     assert!(stats.preempted > 0, "{stats:?}");

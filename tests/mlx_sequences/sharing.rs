@@ -3,7 +3,9 @@
 use motet::model::sampling::Sampling;
 use motet::request::FinishReason;
 
-use crate::alone::{Shift, alone, alone_drawn, alone_shifting};
+use crate::reference_output::{
+    Shift, reference_output, sampled_reference_output, shifted_reference_output,
+};
 use crate::setup::{config, end, engine, letter, letters, read, request, run, submit, words};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -14,9 +16,9 @@ async fn forks_go_on_from_any_token_of_a_live_sequence_and_share_its_state() {
     config.scheduler.unread_tokens_max = 12;
     let engine = engine(config).await;
     let prompt = letter(1);
-    let whole = [&prompt[..], &alone(&prompt, OUTPUT)].concat();
+    let whole = [&prompt[..], &reference_output(&prompt, OUTPUT)].concat();
     let mut source = submit(&engine, request(&prompt, OUTPUT)).await;
-    let mut said = read(&mut source, 10).await;
+    let mut received = read(&mut source, 10).await;
 
     let (within, after) = (prompt.len() / 2, prompt.len() + 6);
     let appended = [words(" and then the gardener came"), Vec::new(), words("!")];
@@ -37,7 +39,11 @@ async fn forks_go_on_from_any_token_of_a_live_sequence_and_share_its_state() {
             "{begins}: what was read is known"
         );
         let continued = [&whole[..begins], appended].concat();
-        assert_eq!(fork.tokens, alone(&continued, 8), "forked at {at:?}");
+        assert_eq!(
+            fork.tokens,
+            reference_output(&continued, 8),
+            "forked at {at:?}"
+        );
         // Its last token is always computed, and the source's last may not be yet.
         let shared = begins.min(continued.len() - 1);
         let least = if at.is_none() { shared - 1 } else { shared };
@@ -47,8 +53,12 @@ async fn forks_go_on_from_any_token_of_a_live_sequence_and_share_its_state() {
         );
         computed += usage.prompt_tokens - usage.cached_tokens + 7;
     }
-    said.extend(source.collect().await.expect("it ends well").tokens);
-    assert_eq!(said, whole[prompt.len()..], "the source notices nothing");
+    received.extend(source.collect().await.expect("it ends well").tokens);
+    assert_eq!(
+        received,
+        whole[prompt.len()..],
+        "the source notices nothing"
+    );
     let stats = engine.stats();
     assert_eq!((stats.forked, stats.preempted), (3, 0));
     // Nothing that was shared was computed again, for the source neither.
@@ -58,11 +68,14 @@ async fn forks_go_on_from_any_token_of_a_live_sequence_and_share_its_state() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_outputs_compute_their_prompt_once_and_draw_as_alone() {
+async fn several_outputs_share_one_prompt_and_match_their_references() {
     let engine = engine(config(8, 64, 8 * 192)).await;
     let prompt = letter(2);
-    let drawn = request(&prompt, 12).temperature(0.9).seed(7).n(4);
-    let streams = engine.submit_many(drawn).await.expect("they are taken in");
+    let sampling_request = request(&prompt, 12).temperature(0.9).seed(7).n(4);
+    let streams = engine
+        .submit_many(sampling_request)
+        .await
+        .expect("they are taken in");
     let mut outputs = Vec::new();
     for (seed, stream) in (7..).zip(streams) {
         let output = stream.collect().await.expect("it ends well").tokens;
@@ -71,7 +84,11 @@ async fn several_outputs_compute_their_prompt_once_and_draw_as_alone() {
             seed,
             ..Sampling::GREEDY
         };
-        assert_eq!(output, alone_drawn(&prompt, 12, sampling), "seed {seed}");
+        assert_eq!(
+            output,
+            sampled_reference_output(&prompt, 12, sampling),
+            "seed {seed}"
+        );
         outputs.push(output);
     }
     outputs.sort();
@@ -87,7 +104,7 @@ async fn several_outputs_compute_their_prompt_once_and_draw_as_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn full_contexts_shift_and_what_was_moved_stays_their_own() {
+async fn full_contexts_shift_and_shifted_state_stays_private() {
     const OUTPUT: usize = 80;
     let shift = Shift {
         context_tokens: 96,
@@ -97,14 +114,15 @@ async fn full_contexts_shift_and_what_was_moved_stays_their_own() {
     config.context_tokens_max = Some(shift.context_tokens);
     let engine = engine(config).await;
     let prompt = letter(3)[..64].to_vec();
-    let expected = alone_shifting(&prompt, OUTPUT, shift);
+    let expected = shifted_reference_output(&prompt, OUTPUT, shift);
     let shifting = request(&prompt, OUTPUT).shift(shift.keep);
     // Two that share their prompt, and a neighbour that does not shift.
     let one = submit(&engine, shifting.clone()).await;
     let other = submit(&engine, shifting).await;
     let near = letter(4)[..40].to_vec();
     let neighbour = submit(&engine, request(&near, 20)).await;
-    let shifts = (prompt.len() + OUTPUT - 1 - shift.context_tokens).div_ceil(shift.forgotten());
+    let shifts =
+        (prompt.len() + OUTPUT - 1 - shift.context_tokens).div_ceil(shift.discarded_tokens());
     assert_eq!(shifts, 2, "the context is full twice");
     let mut shared = 0;
     for stream in [one, other] {
@@ -112,29 +130,32 @@ async fn full_contexts_shift_and_what_was_moved_stays_their_own() {
         assert_eq!(output.tokens, expected);
         assert_eq!(output.finish.reason, FinishReason::Length);
         let usage = output.finish.usage;
-        assert_eq!(usage.shifted_tokens, shifts * shift.forgotten());
+        assert_eq!(usage.shifted_tokens, shifts * shift.discarded_tokens());
         shared += usage.cached_tokens;
     }
     assert_eq!(shared, prompt.len() - 1, "the prompt was computed once");
     let neighbour = neighbour.collect().await.expect("it ends well");
-    assert_eq!(neighbour.tokens, alone(&near, 20));
+    assert_eq!(neighbour.tokens, reference_output(&near, 20));
     assert_eq!(neighbour.finish.usage.shifted_tokens, 0);
     assert_eq!(engine.stats().shifted as usize, 2 * shifts);
 
     // What stood in their slots at the end: its state is not that of these tokens.
     let all = [&prompt[..], &expected[..OUTPUT - 1]].concat();
-    let left = shift.keep + shifts * shift.forgotten();
+    let left = shift.keep + shifts * shift.discarded_tokens();
     let moved = [&all[..shift.keep], &all[left..]].concat();
     let output = run(&engine, request(&moved, 6)).await;
     assert_eq!(output.finish.usage.cached_tokens, shift.keep);
-    assert_eq!(output.tokens, alone(&moved, 6));
+    assert_eq!(output.tokens, reference_output(&moved, 6));
 
     let long = letters(5..7);
     let output = run(&engine, request(&long, 4).shift(shift.keep)).await;
     let usage = output.finish.usage;
     let gone = usage.truncated_tokens;
-    assert_eq!(gone, long.len() - shift.context_tokens + shift.forgotten());
+    assert_eq!(
+        gone,
+        long.len() - shift.context_tokens + shift.discarded_tokens()
+    );
     let left = [&long[..shift.keep], &long[shift.keep + gone..]].concat();
-    assert_eq!(output.tokens, alone(&left, 4));
+    assert_eq!(output.tokens, reference_output(&left, 4));
     end(engine).await;
 }

@@ -5,13 +5,13 @@ use motet::TokenId;
 use motet::config::DiskConfig;
 use motet::request::FinishReason;
 
-use crate::alone::Shift;
 use crate::common::folder::Folder;
 use crate::mistral::{Mistral, WINDOW, config, tokens};
+use crate::reference_output::Shift;
 use crate::setup::{end, read, request, run, submit};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_beginning_longer_than_the_window_is_computed_once_and_kept_as_a_window() {
+async fn shared_prefix_longer_than_the_window_is_computed_once() {
     const OUTPUT: usize = 2 * WINDOW;
     let mistral = Mistral::new();
     let engine = mistral.engine(config(8, 32)).await;
@@ -25,7 +25,7 @@ async fn a_beginning_longer_than_the_window_is_computed_once_and_kept_as_a_windo
     let (mut from_cache, mut outputs) = (0, Vec::new());
     for (stream, prompt) in streams {
         let output = stream.collect().await.expect("it ends well");
-        assert_eq!(output.tokens, mistral.alone(&prompt, OUTPUT));
+        assert_eq!(output.tokens, mistral.reference_output(&prompt, OUTPUT));
         mistral.check_window_matters(&prompt, &output.tokens);
         from_cache += output.finish.usage.cached_tokens;
         outputs.push(output.tokens);
@@ -50,16 +50,16 @@ async fn a_beginning_longer_than_the_window_is_computed_once_and_kept_as_a_windo
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn forks_compute_from_where_a_window_was_kept() {
+async fn forks_resume_from_a_retained_window() {
     const OUTPUT: usize = 80;
     let mistral = Mistral::new();
     let mut config = config(4, 32);
     config.scheduler.unread_tokens_max = 30;
     let engine = mistral.engine(config).await;
     let prompt = tokens(2, 60);
-    let whole = [&prompt[..], &mistral.alone(&prompt, OUTPUT)].concat();
+    let whole = [&prompt[..], &mistral.reference_output(&prompt, OUTPUT)].concat();
     let mut source = submit(&engine, request(&prompt, OUTPUT)).await;
-    let mut said = read(&mut source, 40).await;
+    let mut received = read(&mut source, 40).await;
     // In the prompt, where no window is kept, and at the prompt's end.
     for (at, cached) in [(30, 0), (85, 59), (60, 59)] {
         let appended = tokens(at, 5);
@@ -67,7 +67,11 @@ async fn forks_compute_from_where_a_window_was_kept() {
         let fork = fork.expect("it is taken in").collect().await;
         let fork = fork.expect("it ends well");
         let continued = [&whole[..at], &appended].concat();
-        assert_eq!(fork.tokens, mistral.alone(&continued, 30), "forked at {at}");
+        assert_eq!(
+            fork.tokens,
+            mistral.reference_output(&continued, 30),
+            "forked at {at}"
+        );
         assert_eq!(fork.finish.usage.cached_tokens, cached, "forked at {at}");
     }
     // All of it: the window is there.
@@ -77,17 +81,21 @@ async fn forks_compute_from_where_a_window_was_kept() {
     let latest = latest.expect("it ends well");
     let usage = latest.finish.usage;
     let continued = [&whole[..usage.prompt_tokens - 3], &[7, 8, 9]].concat();
-    assert_eq!(latest.tokens, mistral.alone(&continued, 12));
+    assert_eq!(latest.tokens, mistral.reference_output(&continued, 12));
     assert!(usage.prompt_tokens - usage.cached_tokens <= 4, "{usage:?}");
     assert!(engine.stats().evaluated_tokens - before < 30);
-    said.extend(source.collect().await.expect("it ends well").tokens);
-    assert_eq!(said, whole[prompt.len()..], "the source notices nothing");
+    received.extend(source.collect().await.expect("it ends well").tokens);
+    assert_eq!(
+        received,
+        whole[prompt.len()..],
+        "the source notices nothing"
+    );
     assert_eq!(engine.stats().forked, 4);
     end(engine).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn windows_are_evicted_and_sequences_give_way() {
+async fn windows_are_evicted_and_sequences_are_preempted() {
     const OUTPUT: usize = 100;
     let mistral = Mistral::new();
     let mut config = config(6, 64);
@@ -106,14 +114,14 @@ async fn windows_are_evicted_and_sequences_give_way() {
         }
         for (stream, prompt) in streams {
             let output = stream.collect().await.expect("it ends well");
-            assert_eq!(output.tokens, mistral.alone(&prompt, OUTPUT));
+            assert_eq!(output.tokens, mistral.reference_output(&prompt, OUTPUT));
             mistral.check_window_matters(&prompt, &output.tokens);
         }
         // One after the other: more than the device has room for.
         for user in 0..40 {
             let prompt = tokens(1000 * round + user, 90);
             let output = run(&engine, request(&prompt, 2)).await;
-            assert_eq!(output.tokens, mistral.alone(&prompt, 2));
+            assert_eq!(output.tokens, mistral.reference_output(&prompt, 2));
         }
         let cache = engine.stats().cache;
         assert!(
@@ -128,7 +136,7 @@ async fn windows_are_evicted_and_sequences_give_way() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_context_computes_what_stays_anew() {
+async fn full_context_recomputes_the_remaining_tokens() {
     const OUTPUT: usize = 150;
     let shift = Shift {
         context_tokens: 96,
@@ -144,17 +152,20 @@ async fn a_full_context_computes_what_stays_anew() {
         let stream = submit(&engine, request(&prompt, OUTPUT).shift(shift.keep)).await;
         streams.push((stream, prompt));
     }
-    let shifts = (60 + OUTPUT - 1 - shift.context_tokens).div_ceil(shift.forgotten());
+    let shifts = (60 + OUTPUT - 1 - shift.context_tokens).div_ceil(shift.discarded_tokens());
     assert!(shifts > 2);
     for (stream, prompt) in streams {
         let output = stream.collect().await.expect("it ends well");
         assert_eq!(
             output.tokens,
-            mistral.alone_shifting(&prompt, OUTPUT, shift)
+            mistral.shifted_reference_output(&prompt, OUTPUT, shift)
         );
         let finish = output.finish;
         assert_eq!(finish.reason, FinishReason::Length);
-        assert_eq!(finish.usage.shifted_tokens, shifts * shift.forgotten());
+        assert_eq!(
+            finish.usage.shifted_tokens,
+            shifts * shift.discarded_tokens()
+        );
     }
     assert_eq!(engine.stats().shifted as usize, 3 * shifts);
     end(engine).await;
@@ -173,13 +184,13 @@ async fn windows_come_back_from_the_disk_after_a_restart() {
     let prompt: Vec<TokenId> = tokens(6, 100);
     let first = mistral.engine(config.clone()).await;
     let output = run(&first, request(&prompt, 40)).await;
-    assert_eq!(output.tokens, mistral.alone(&prompt, 40));
+    assert_eq!(output.tokens, mistral.reference_output(&prompt, 40));
     first.shutdown(motet::Shutdown::Finish).await;
     let second = mistral.engine(config).await;
     // What it said belongs to the conversation now.
     let talk = [&prompt[..], &output.tokens, &tokens(7, 9)].concat();
     let output = run(&second, request(&talk, 40)).await;
-    assert_eq!(output.tokens, mistral.alone(&talk, 40));
+    assert_eq!(output.tokens, mistral.reference_output(&talk, 40));
     assert_eq!(output.finish.usage.cached_tokens, 139);
     let pager = second.stats().pager;
     assert!(pager.read > 0 && pager.unpacked > 0, "{pager:?}");

@@ -17,7 +17,7 @@ async fn cached(engine: &Engine, mistral: &Mistral, request: Request, prompt: &[
         request.output_tokens_max(OUTPUT).ignore_end_tokens(),
     )
     .await;
-    assert_eq!(output.tokens, mistral.alone(prompt, OUTPUT));
+    assert_eq!(output.tokens, mistral.reference_output(prompt, OUTPUT));
     let usage = output.finish.usage;
     assert_eq!(usage.prompt_tokens, prompt.len());
     usage.cached_tokens
@@ -81,7 +81,7 @@ async fn a_prompt_can_be_resumed_at_every_interval() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_conversation_goes_on_from_before_what_asked_the_assistant_to_speak() {
+async fn conversation_resumes_before_the_generation_prompt() {
     let mistral = Mistral::new();
     let engine = mistral.engine(config(4, 32)).await;
     let mut messages = vec![

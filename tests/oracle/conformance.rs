@@ -9,12 +9,13 @@ use std::thread::{self, ThreadId};
 
 use motet::TokenId;
 use motet::model::oracle::{
-    Oracle, OracleConfig, OracleFlight, OraclePacker, OracleParcel, OracleSegment, OracleTail,
+    Oracle, OracleConfig, OracleDetachedState, OracleInFlightStep, OraclePacker, OracleSegment,
+    OracleTail,
 };
-use motet::model::sampling::{Draw, Drawing, Sampling, sample_row};
+use motet::model::sampling::{SampleInputs, Sampling, TokenSampling, sample_row};
 use motet::model::{
-    DeviceMemory, Extent, Feed, Floats, LayerKind, Model, ModelError, ModelSpec, Packer, Readout,
-    Segment, Span, Tail, Want, conformance,
+    DeviceMemory, Floats, LayerKind, Model, ModelError, ModelSpec, OutputKind, Packer, Segment,
+    SegmentSize, Span, SpanOutput, Tail, TokenSource, conformance,
 };
 
 use super::{LAYERS, window};
@@ -30,7 +31,9 @@ fn prompts(vocab_size: u32) -> Vec<Vec<TokenId>> {
 
 fn check<M: Model>(model: &mut M) {
     let vocab_size = model.spec().vocab_size as u32;
-    conformance::check(model, &prompts(vocab_size), |found, truth| found == truth);
+    conformance::check(model, &prompts(vocab_size), |found, expected| {
+        found == expected
+    });
 }
 
 #[test]
@@ -56,14 +59,14 @@ fn the_oracle_conforms_with_all_layer_kinds() {
 /// What is wrong with a [`Broken`] model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Bug {
-    SwapsReadouts,
+    SwapsSpanOutputs,
     MisreadsFives,
     MixesBatches,
     ForgetsOldestSegment,
     SealKeepsState,
     SealTakesAll,
-    RetiresTheFront,
-    RetiresAnything,
+    SealsFrontInPlace,
+    SealsAnyRangeInPlace,
     SwapsHalves,
     SplitMovesCut,
     MergeForgetsLower,
@@ -71,16 +74,16 @@ enum Bug {
     TruncatesLate,
     ShiftCutsTheEnd,
     RemovesAnything,
-    TakesInAnother,
-    TakesAnyLength,
-    PacksWhatIsThere,
-    PacksAtHome,
-    HandsOverWhenIdle,
+    ImportsAnother,
+    UnpacksAnyLength,
+    PacksCurrentState,
+    PacksOnDeviceThreadOnly,
+    ExportsOnlyWhenIdle,
     SplitsAnywhere,
-    SealsNothing,
+    SealsAnyLength,
     ReadsFirstRow,
-    FeedsAnother,
-    SwapsDraws,
+    ReadsTokenOfAnotherSpan,
+    SwapsSamples,
     SplitsStall,
 }
 
@@ -88,8 +91,8 @@ enum Bug {
 struct Broken {
     oracle: Oracle,
     bug: Bug,
-    in_flight: bool,
-    launches: Arc<AtomicU64>,
+    has_step_in_flight: bool,
+    submitted_steps: Arc<AtomicU64>,
 }
 
 /// The packer of an oracle with one planted bug.
@@ -97,76 +100,89 @@ struct Broken {
 struct BrokenPacker {
     packer: OraclePacker,
     bug: Bug,
-    launches: Arc<AtomicU64>,
-    home: ThreadId,
+    submitted_steps: Arc<AtomicU64>,
+    device_thread: ThreadId,
 }
 
-struct BrokenParcel {
-    inner: OracleParcel,
+struct BrokenDetachedState {
+    inner: OracleDetachedState,
     /// Steps that were launched before it was handed over.
-    launches: u64,
+    submitted_steps: u64,
 }
 
 impl Packer for BrokenPacker {
-    type Parcel = BrokenParcel;
+    type DetachedState = BrokenDetachedState;
 
-    fn packed_bytes(&self, extent: Extent) -> usize {
-        self.packer.packed_bytes(extent)
+    fn packed_bytes(&self, segment_size: SegmentSize) -> usize {
+        self.packer.packed_bytes(segment_size)
     }
 
-    fn pack(&self, parcel: &BrokenParcel, into: &mut [u8]) -> Result<(), ModelError> {
-        if self.bug == Bug::PacksAtHome && thread::current().id() != self.home {
+    fn pack(
+        &self,
+        detached_state: &BrokenDetachedState,
+        into: &mut [u8],
+    ) -> Result<(), ModelError> {
+        if self.bug == Bug::PacksOnDeviceThreadOnly && thread::current().id() != self.device_thread
+        {
             return Err(ModelError::Device("only on the device's thread".to_owned()));
         }
-        self.packer.pack(&parcel.inner, into)?;
-        let stale = self.launches.load(SeqCst) != parcel.launches;
-        into[0] ^= u8::from(self.bug == Bug::PacksWhatIsThere && stale);
+        self.packer.pack(&detached_state.inner, into)?;
+        let stale = self.submitted_steps.load(SeqCst) != detached_state.submitted_steps;
+        into[0] ^= u8::from(self.bug == Bug::PacksCurrentState && stale);
         Ok(())
     }
 
-    fn unpack(&self, extent: Extent, bytes: &[u8]) -> Result<BrokenParcel, ModelError> {
-        let inner = match (self.bug, self.packer.unpack(extent, bytes)) {
-            (Bug::TakesAnyLength, Err(_)) => {
-                let one = Extent::whole(1);
+    fn unpack(
+        &self,
+        segment_size: SegmentSize,
+        bytes: &[u8],
+    ) -> Result<BrokenDetachedState, ModelError> {
+        let inner = match (self.bug, self.packer.unpack(segment_size, bytes)) {
+            (Bug::UnpacksAnyLength, Err(_)) => {
+                let one = SegmentSize::whole(1);
                 let bytes = vec![0; self.packer.packed_bytes(one)];
                 self.packer.unpack(one, &bytes)
             }
             (_, unpacked) => unpacked,
         };
-        Ok(BrokenParcel {
+        Ok(BrokenDetachedState {
             inner: inner?,
-            launches: self.launches.load(SeqCst),
+            submitted_steps: self.submitted_steps.load(SeqCst),
         })
     }
 
-    fn floats(&self, extent: Extent) -> Option<Floats> {
-        self.packer.floats(extent)
+    fn floats(&self, segment_size: SegmentSize) -> Option<Floats> {
+        self.packer.floats(segment_size)
     }
 }
 
 #[derive(Debug)]
-struct BrokenFlight {
-    inner: OracleFlight,
-    wants: Vec<Want>,
+struct BrokenInFlightStep {
+    inner: OracleInFlightStep,
+    output_kinds: Vec<OutputKind>,
 }
 
 impl Model for Broken {
     type Segment = OracleSegment;
     type Tail = OracleTail;
-    type Flight = BrokenFlight;
+    type InFlightStep = BrokenInFlightStep;
     type Packer = BrokenPacker;
 
     fn spec(&self) -> &ModelSpec {
         self.oracle.spec()
     }
 
-    fn tail(&mut self, path: &[Rc<OracleSegment>], room: usize) -> Result<OracleTail, ModelError> {
-        self.oracle.tail(path, room)
+    fn tail(
+        &mut self,
+        path: &[Rc<OracleSegment>],
+        expected_tokens: usize,
+    ) -> Result<OracleTail, ModelError> {
+        self.oracle.tail(path, expected_tokens)
     }
 
-    fn launch(&mut self, spans: &mut [Span<'_, Broken>]) -> Result<BrokenFlight, ModelError> {
+    fn submit(&mut self, spans: &mut [Span<'_, Broken>]) -> Result<BrokenInFlightStep, ModelError> {
         let first_path = spans[0].path;
-        let wants = spans.iter().map(|span| span.want.clone()).collect();
+        let output_kinds = spans.iter().map(|span| span.output_kind.clone()).collect();
         let mut inner: Vec<Span<'_, Oracle>> = Vec::new();
         for span in spans.iter_mut() {
             let path = match self.bug {
@@ -174,95 +190,104 @@ impl Model for Broken {
                 Bug::MixesBatches if first_path.len() == span.path.len() => first_path,
                 _ => span.path,
             };
-            let want = match (self.bug, &span.want) {
-                (Bug::ReadsFirstRow, Want::Token(_)) => Want::Logits,
-                (_, want) => want.clone(),
+            let output_kind = match (self.bug, &span.output_kind) {
+                (Bug::ReadsFirstRow, OutputKind::Token(_)) => OutputKind::Logits,
+                (_, output_kind) => output_kind.clone(),
             };
             let tokens = match (self.bug, span.tokens) {
-                (Bug::MisreadsFives, Feed::Known(tokens)) if tokens.len() == 5 => {
-                    Feed::Known(&[0; 5])
+                (Bug::MisreadsFives, TokenSource::Known(tokens)) if tokens.len() == 5 => {
+                    TokenSource::Known(&[0; 5])
                 }
-                (Bug::FeedsAnother, Feed::Drawn(flight, _)) => Feed::Drawn(&flight.inner, 0),
-                (_, Feed::Drawn(flight, span)) => Feed::Drawn(&flight.inner, span),
-                (_, Feed::Known(tokens)) => Feed::Known(tokens),
+                (Bug::ReadsTokenOfAnotherSpan, TokenSource::Sampled(in_flight, _)) => {
+                    TokenSource::Sampled(&in_flight.inner, 0)
+                }
+                (_, TokenSource::Sampled(in_flight, span)) => {
+                    TokenSource::Sampled(&in_flight.inner, span)
+                }
+                (_, TokenSource::Known(tokens)) => TokenSource::Known(tokens),
             };
             inner.push(Span {
                 tokens,
                 path,
                 tail: &mut *span.tail,
-                want,
+                output_kind,
             });
         }
-        let inner = self.oracle.launch(&mut inner)?;
-        self.in_flight = true;
-        self.launches.fetch_add(1, SeqCst);
-        Ok(BrokenFlight { inner, wants })
+        let inner = self.oracle.submit(&mut inner)?;
+        self.has_step_in_flight = true;
+        self.submitted_steps.fetch_add(1, SeqCst);
+        Ok(BrokenInFlightStep {
+            inner,
+            output_kinds,
+        })
     }
 
-    fn draw(
+    fn sample(
         &mut self,
-        flight: &mut BrokenFlight,
-        mut drawings: Vec<Drawing>,
+        in_flight: &mut BrokenInFlightStep,
+        mut inputs: Vec<SampleInputs>,
     ) -> Result<(), ModelError> {
         if self.bug == Bug::ReadsFirstRow {
-            drawings.clear();
+            inputs.clear();
         }
-        self.oracle.draw(&mut flight.inner, drawings)
+        self.oracle.sample(&mut in_flight.inner, inputs)
     }
 
-    fn is_ready(&self, flight: &BrokenFlight) -> bool {
-        self.oracle.is_ready(&flight.inner)
+    fn is_ready(&self, in_flight: &BrokenInFlightStep) -> bool {
+        self.oracle.is_ready(&in_flight.inner)
     }
 
-    fn land(&mut self, flight: BrokenFlight) -> Result<Vec<Readout>, ModelError> {
-        let mut readouts = self.oracle.land(flight.inner)?;
-        self.in_flight = false;
-        let batched = readouts.len() > 1;
-        if self.bug == Bug::SwapsReadouts && batched {
-            readouts.swap(0, 1);
+    fn finish(&mut self, in_flight: BrokenInFlightStep) -> Result<Vec<SpanOutput>, ModelError> {
+        let mut span_outputs = self.oracle.finish(in_flight.inner)?;
+        self.has_step_in_flight = false;
+        let batched = span_outputs.len() > 1;
+        if self.bug == Bug::SwapsSpanOutputs && batched {
+            span_outputs.swap(0, 1);
         }
-        if self.bug == Bug::SwapsDraws && batched && readouts[0].token().is_some() {
-            readouts.swap(0, 1);
+        if self.bug == Bug::SwapsSamples && batched && span_outputs[0].token().is_some() {
+            span_outputs.swap(0, 1);
         }
-        for (readout, want) in readouts.iter_mut().zip(&flight.wants) {
-            if let (Want::Token(draw), Readout::Logits(logits)) = (want, &*readout) {
-                let first = sample_row(draw, &logits[..self.oracle.spec().vocab_size]);
-                *readout = Readout::Token(first);
+        for (span_output, output_kind) in span_outputs.iter_mut().zip(&in_flight.output_kinds) {
+            if let (OutputKind::Token(token_sampling), SpanOutput::Logits(logits)) =
+                (output_kind, &*span_output)
+            {
+                let first = sample_row(token_sampling, &logits[..self.oracle.spec().vocab_size]);
+                *span_output = SpanOutput::Token(first);
             }
         }
-        Ok(readouts)
+        Ok(span_outputs)
     }
 
     fn seal(&mut self, tail: &mut OracleTail, tokens: usize) -> Result<OracleSegment, ModelError> {
         match self.bug {
             Bug::SealKeepsState => {
                 let sealed = self.oracle.seal(tail, tokens)?;
-                let copy = self.oracle.hand_over(&sealed)?;
+                let copy = self.oracle.export(&sealed)?;
                 let path = [Rc::new(sealed)];
                 *tail = self.oracle.tail(&path, 0)?;
                 self.oracle.remove(&path, 0, tail, tokens..tokens)?;
-                self.oracle.take_in(copy)
+                self.oracle.import(copy)
             }
             Bug::SealTakesAll => self.oracle.seal(tail, tail.tokens()),
-            Bug::SealsNothing => self.oracle.seal(tail, tokens.max(1)),
+            Bug::SealsAnyLength => self.oracle.seal(tail, tokens.max(1)),
             _ => self.oracle.seal(tail, tokens),
         }
     }
 
-    fn retire(
+    fn seal_in_place(
         &mut self,
         tail: OracleTail,
         tokens: Range<usize>,
     ) -> Result<OracleSegment, ModelError> {
         let tokens = match self.bug {
-            Bug::RetiresTheFront => 0..tokens.len(),
-            Bug::RetiresAnything => {
+            Bug::SealsFrontInPlace => 0..tokens.len(),
+            Bug::SealsAnyRangeInPlace => {
                 let end = tokens.end.clamp(1, tail.tokens());
                 tokens.start.min(end - 1)..end
             }
             _ => tokens,
         };
-        self.oracle.retire(tail, tokens)
+        self.oracle.seal_in_place(tail, tokens)
     }
 
     fn split(
@@ -276,7 +301,7 @@ impl Model for Broken {
                 Ok((right, left))
             }
             Bug::SplitMovesCut if at > 3 => self.oracle.split(segment, at - 1),
-            Bug::SplitsStall if self.in_flight => {
+            Bug::SplitsStall if self.has_step_in_flight => {
                 Err(ModelError::Device("a step is under way".to_owned()))
             }
             Bug::SplitsAnywhere => self.oracle.split(segment, at.max(1)),
@@ -291,8 +316,8 @@ impl Model for Broken {
     ) -> Result<OracleSegment, ModelError> {
         match self.bug {
             Bug::MergeForgetsLower => {
-                let copy = self.oracle.hand_over(upper)?;
-                self.oracle.take_in(copy)
+                let copy = self.oracle.export(upper)?;
+                self.oracle.import(copy)
             }
             Bug::MergesAnything => match self.oracle.merge(upper, lower) {
                 Err(_) => self.oracle.merge(lower, upper),
@@ -305,7 +330,7 @@ impl Model for Broken {
     fn remove(
         &mut self,
         path: &[Rc<OracleSegment>],
-        kept: usize,
+        retained: usize,
         tail: &mut OracleTail,
         removed: Range<usize>,
     ) -> Result<(), ModelError> {
@@ -314,21 +339,25 @@ impl Model for Broken {
         match self.bug {
             Bug::TruncatesLate if removed.end == tokens && removed.len() > 1 => {
                 let late = removed.start + 1..removed.end;
-                self.oracle.remove(path, kept, tail, late)
+                self.oracle.remove(path, retained, tail, late)
             }
             // Cuts as many tokens off the end instead, so that nothing moves.
             Bug::ShiftCutsTheEnd if sealed > 0 && removed.end < tokens => {
                 let end = tokens - removed.len()..tokens;
-                self.oracle.remove(path, kept, tail, end)
+                self.oracle.remove(path, retained, tail, end)
             }
             Bug::RemovesAnything => {
                 let end = removed.end.min(tokens);
-                let kept = kept.min(path.len());
-                let most: usize = path[..kept].iter().map(|segment| segment.tokens()).sum();
+                let retained = retained.min(path.len());
+                let most: usize = path[..retained]
+                    .iter()
+                    .map(|segment| segment.tokens())
+                    .sum();
                 let start = removed.start.clamp(most, end.max(most));
-                self.oracle.remove(path, kept, tail, start..end.max(start))
+                self.oracle
+                    .remove(path, retained, tail, start..end.max(start))
             }
-            _ => self.oracle.remove(path, kept, tail, removed),
+            _ => self.oracle.remove(path, retained, tail, removed),
         }
     }
 
@@ -336,25 +365,25 @@ impl Model for Broken {
         BrokenPacker {
             packer: self.oracle.packer(),
             bug: self.bug,
-            launches: Arc::clone(&self.launches),
-            home: thread::current().id(),
+            submitted_steps: Arc::clone(&self.submitted_steps),
+            device_thread: thread::current().id(),
         }
     }
 
-    fn hand_over(&mut self, segment: &OracleSegment) -> Result<BrokenParcel, ModelError> {
-        if self.bug == Bug::HandsOverWhenIdle && self.in_flight {
+    fn export(&mut self, segment: &OracleSegment) -> Result<BrokenDetachedState, ModelError> {
+        if self.bug == Bug::ExportsOnlyWhenIdle && self.has_step_in_flight {
             return Err(ModelError::Device("a step is under way".to_owned()));
         }
-        Ok(BrokenParcel {
-            inner: self.oracle.hand_over(segment)?,
-            launches: self.launches.load(SeqCst),
+        Ok(BrokenDetachedState {
+            inner: self.oracle.export(segment)?,
+            submitted_steps: self.submitted_steps.load(SeqCst),
         })
     }
 
-    fn take_in(&mut self, parcel: BrokenParcel) -> Result<OracleSegment, ModelError> {
-        let segment = self.oracle.take_in(parcel.inner)?;
+    fn import(&mut self, detached_state: BrokenDetachedState) -> Result<OracleSegment, ModelError> {
+        let segment = self.oracle.import(detached_state.inner)?;
         match self.bug {
-            Bug::TakesInAnother => other_segment(&mut self.oracle, segment.tokens()),
+            Bug::ImportsAnother => other_segment(&mut self.oracle, segment.tokens()),
             _ => Ok(segment),
         }
     }
@@ -368,27 +397,35 @@ impl Model for Broken {
 fn other_segment(oracle: &mut Oracle, tokens: usize) -> Result<OracleSegment, ModelError> {
     let mut tail = oracle.tail(&[], 0)?;
     oracle.step(&mut [Span {
-        tokens: Feed::Known(&vec![0; tokens]),
+        tokens: TokenSource::Known(&vec![0; tokens]),
         path: &[],
         tail: &mut tail,
-        want: Want::Nothing,
+        output_kind: OutputKind::Nothing,
     }])?;
     oracle.seal(&mut tail, tokens)
 }
 
 #[test]
-fn each_planted_bug_fails_the_check_that_looks_for_it() {
+fn each_injected_bug_fails_its_check() {
     let windowed = &[LayerKind::Full, window(5)][..];
     let full = &[LayerKind::Full][..];
     let cases = [
-        (full, Bug::SwapsReadouts, "batched = solo"),
+        (full, Bug::SwapsSpanOutputs, "batched = single"),
         (full, Bug::MisreadsFives, "any chunking gives the same"),
         (full, Bug::ForgetsOldestSegment, "warm = cold"),
         (full, Bug::SealKeepsState, "warm = cold"),
         (full, Bug::SealTakesAll, "seal at any offset"),
         (windowed, Bug::SealTakesAll, "seal at any offset"),
-        (full, Bug::RetiresTheFront, "retire with any part of a tail"),
-        (full, Bug::RetiresAnything, "illegal cuts change nothing"),
+        (
+            full,
+            Bug::SealsFrontInPlace,
+            "seal in place with any part of a tail",
+        ),
+        (
+            full,
+            Bug::SealsAnyRangeInPlace,
+            "invalid cuts change nothing",
+        ),
         (full, Bug::SwapsHalves, "split at any offset"),
         (windowed, Bug::SplitMovesCut, "split at any offset"),
         (
@@ -403,17 +440,17 @@ fn each_planted_bug_fails_the_check_that_looks_for_it() {
         ),
         (full, Bug::TruncatesLate, "removal of the end"),
         (full, Bug::ShiftCutsTheEnd, "removal of a middle"),
-        (full, Bug::TakesInAnother, "copied out and in"),
+        (full, Bug::ImportsAnother, "copied out and in"),
+        (full, Bug::PacksCurrentState, "copies outlive their segment"),
+        (full, Bug::UnpacksAnyLength, "invalid copies are rejected"),
         (
             full,
-            Bug::PacksWhatIsThere,
-            "copies outlive what they are of",
+            Bug::PacksOnDeviceThreadOnly,
+            "copies while steps are under way",
         ),
-        (full, Bug::TakesAnyLength, "what is no copy is refused"),
-        (full, Bug::PacksAtHome, "copies while steps are under way"),
         (
             full,
-            Bug::HandsOverWhenIdle,
+            Bug::ExportsOnlyWhenIdle,
             "copies while steps are under way",
         ),
         (
@@ -421,16 +458,16 @@ fn each_planted_bug_fails_the_check_that_looks_for_it() {
             Bug::MixesBatches,
             "spans share segments, or have their own",
         ),
-        (full, Bug::SealsNothing, "illegal cuts change nothing"),
-        (full, Bug::SplitsAnywhere, "illegal cuts change nothing"),
+        (full, Bug::SealsAnyLength, "invalid cuts change nothing"),
+        (full, Bug::SplitsAnywhere, "invalid cuts change nothing"),
         (
             full,
             Bug::RemovesAnything,
-            "illegal removals change nothing",
+            "invalid removals change nothing",
         ),
-        (full, Bug::ReadsFirstRow, "wants"),
-        (full, Bug::SwapsDraws, "two flights at once"),
-        (full, Bug::FeedsAnother, "two flights at once"),
+        (full, Bug::ReadsFirstRow, "output kinds"),
+        (full, Bug::SwapsSamples, "two steps in flight"),
+        (full, Bug::ReadsTokenOfAnotherSpan, "two steps in flight"),
         (full, Bug::SplitsStall, "edits while a step is under way"),
     ];
     for (layers, bug, name) in cases {
@@ -439,8 +476,8 @@ fn each_planted_bug_fails_the_check_that_looks_for_it() {
         let mut broken = Broken {
             oracle,
             bug,
-            in_flight: false,
-            launches: Arc::default(),
+            has_step_in_flight: false,
+            submitted_steps: Arc::default(),
         };
         let caught = catch_unwind(AssertUnwindSafe(|| check(&mut broken)));
         let payload = caught.expect_err("the checks find the bug");
@@ -451,7 +488,7 @@ fn each_planted_bug_fails_the_check_that_looks_for_it() {
 }
 
 #[test]
-fn sampled_tokens_are_those_of_the_logits() {
+fn sampled_tokens_follow_the_logits() {
     let config = OracleConfig::default();
     let mut oracle = Oracle::new(config.clone()).expect("a valid configuration");
     let sampling = Sampling {
@@ -462,16 +499,16 @@ fn sampled_tokens_are_those_of_the_logits() {
     };
     let mut tail = oracle.tail(&[], 0).expect("memory");
     let mut token = 7;
-    let truth = config.solo(&[token], 20, sampling);
-    for (index, expected) in (0..).zip(truth) {
+    let expected = config.reference_tokens(&[token], 20, sampling);
+    for (index, expected) in (0..).zip(expected) {
         let mut spans = [Span {
-            tokens: Feed::Known(&[token]),
+            tokens: TokenSource::Known(&[token]),
             path: &[],
             tail: &mut tail,
-            want: Want::Token(Draw { sampling, index }),
+            output_kind: OutputKind::Token(TokenSampling { sampling, index }),
         }];
-        let readouts = oracle.step(&mut spans).expect("a step");
-        assert_eq!(readouts, [Readout::Token(expected)]);
+        let span_outputs = oracle.step(&mut spans).expect("a step");
+        assert_eq!(span_outputs, [SpanOutput::Token(expected)]);
         token = expected;
     }
 }

@@ -6,20 +6,22 @@ use std::time::{Duration, Instant};
 
 use motet::TokenId;
 use motet::model::oracle::{Oracle, OracleConfig, OracleSegment, StepCost, StepFault};
-use motet::model::{Feed, Model, ModelError, Packer, Readout, Segment, Span, Tail, Want};
+use motet::model::{
+    Model, ModelError, OutputKind, Packer, Segment, Span, SpanOutput, Tail, TokenSource,
+};
 
 fn oracle(config: &OracleConfig) -> Oracle {
     Oracle::new(config.clone()).expect("a valid configuration")
 }
 
 /// One step of one fresh slot.
-fn step(oracle: &mut Oracle, tokens: &[TokenId]) -> Result<Vec<Readout>, ModelError> {
+fn step(oracle: &mut Oracle, tokens: &[TokenId]) -> Result<Vec<SpanOutput>, ModelError> {
     let mut tail = oracle.tail(&[], 0).expect("memory");
     oracle.step(&mut [Span {
-        tokens: Feed::Known(tokens),
+        tokens: TokenSource::Known(tokens),
         path: &[],
         tail: &mut tail,
-        want: Want::Nothing,
+        output_kind: OutputKind::Nothing,
     }])
 }
 
@@ -28,12 +30,14 @@ fn is_device_error<T>(result: Result<T, ModelError>) -> bool {
 }
 
 #[test]
-fn steps_fail_when_told_to() {
+fn injected_step_faults_fail_steps() {
     let config = OracleConfig::default();
     let mut oracle = oracle(&config);
     config.faults.at_step(1, StepFault::Fail);
     config.faults.at_step(4, StepFault::Fail);
-    config.faults.next_steps(1, StepFault::Hang(Duration::ZERO));
+    config
+        .faults
+        .next_steps(1, StepFault::Stall(Duration::ZERO));
     let failed: Vec<bool> = (0..6)
         .map(|_| is_device_error(step(&mut oracle, &[1, 2])))
         .collect();
@@ -64,17 +68,17 @@ fn poison_fails_every_step_that_evaluates_it() {
 fn sealed(oracle: &mut Oracle) -> OracleSegment {
     let mut tail = oracle.tail(&[], 0).expect("memory");
     let mut spans = [Span {
-        tokens: Feed::Known(&[8, 9]),
+        tokens: TokenSource::Known(&[8, 9]),
         path: &[],
         tail: &mut tail,
-        want: Want::Nothing,
+        output_kind: OutputKind::Nothing,
     }];
     oracle.step(&mut spans).expect("a step");
     oracle.seal(&mut tail, 2).expect("a legal offset")
 }
 
 #[test]
-fn a_panic_leaves_segments_whole() {
+fn panic_leaves_segments_intact() {
     let config = OracleConfig::default();
     let mut oracle = oracle(&config);
     let path = [Rc::new(sealed(&mut oracle))];
@@ -87,90 +91,90 @@ fn a_panic_leaves_segments_whole() {
     );
     let mut tail = oracle.tail(&path, 0).expect("memory");
     let mut spans = [Span {
-        tokens: Feed::Known(&[7]),
+        tokens: TokenSource::Known(&[7]),
         path: &path,
         tail: &mut tail,
-        want: Want::Logits,
+        output_kind: OutputKind::Logits,
     }];
-    let truth = config.solo_logits(&[8, 9, 7])[2 * config.vocab_size..].to_vec();
-    let readouts = oracle.step(&mut spans).expect("a step");
-    assert_eq!(readouts, [Readout::Logits(truth)]);
+    let expected = config.reference_logits(&[8, 9, 7])[2 * config.vocab_size..].to_vec();
+    let span_outputs = oracle.step(&mut spans).expect("a step");
+    assert_eq!(span_outputs, [SpanOutput::Logits(expected)]);
 }
 
 #[test]
-fn refused_memory_changes_nothing() {
+fn failed_allocation_changes_nothing() {
     let config = OracleConfig::default();
     let mut oracle = oracle(&config);
     let mut tail = oracle.tail(&[], 0).expect("memory");
     let mut spans = [Span {
-        tokens: Feed::Known(&[8, 9, 10]),
+        tokens: TokenSource::Known(&[8, 9, 10]),
         path: &[],
         tail: &mut tail,
-        want: Want::Nothing,
+        output_kind: OutputKind::Nothing,
     }];
     oracle.step(&mut spans).expect("a step");
     let segment = oracle.seal(&mut tail, 2).expect("a legal offset");
     let packer = oracle.packer();
-    let parcel = oracle.hand_over(&segment).expect("a parcel");
-    let mut bytes = vec![0; packer.packed_bytes(segment.extent())];
-    packer.pack(&parcel, &mut bytes).expect("room");
+    let detached_state = oracle.export(&segment).expect("a parcel");
+    let mut bytes = vec![0; packer.packed_bytes(segment.segment_size())];
+    packer.pack(&detached_state, &mut bytes).expect("room");
     let unpacked = || {
         packer
-            .unpack(segment.extent(), &bytes)
+            .unpack(segment.segment_size(), &bytes)
             .expect("whole bytes")
     };
     // Parcels count as segments, and none is to be alive when the counts are compared.
-    drop((parcel, unpacked()));
+    drop((detached_state, unpacked()));
     let before = config.counters.now();
-    config.faults.refuse_memory(5);
+    config.faults.fail_allocations(5);
     assert!(is_device_error(oracle.tail(&[], 0)));
     assert!(is_device_error(oracle.seal(&mut tail, 1)));
     assert!(is_device_error(oracle.split(&segment, 1)));
     assert!(is_device_error(oracle.merge(&segment, &segment)));
-    assert!(is_device_error(oracle.take_in(unpacked())));
+    assert!(is_device_error(oracle.import(unpacked())));
     assert_eq!(config.counters.now(), before);
     assert_eq!(tail.tokens(), 1);
     assert!(oracle.seal(&mut tail, 1).is_ok(), "five were refused");
 }
 
 #[test]
-fn hand_overs_fail_when_told_to() {
+fn injected_export_faults_fail_exports() {
     let config = OracleConfig::default();
     let mut oracle = oracle(&config);
     let segment = sealed(&mut oracle);
-    config.faults.refuse_hand_overs(1);
-    assert!(is_device_error(oracle.hand_over(&segment)));
-    let parcel = oracle.hand_over(&segment).expect("one was refused");
+    config.faults.fail_exports(1);
+    assert!(is_device_error(oracle.export(&segment)));
+    let detached_state = oracle.export(&segment).expect("one was refused");
     // A parcel holds the memory that it was handed.
     drop(segment);
     assert_eq!(config.counters.now().segments_alive, 1);
-    drop(parcel);
+    drop(detached_state);
     assert_eq!(config.counters.now().segments_alive, 0);
 }
 
 #[test]
-fn a_failed_removal_leaves_segments_whole_and_no_tail() {
+fn failed_removal_keeps_segments_and_invalidates_the_tail() {
     let config = OracleConfig::default();
     let mut oracle = oracle(&config);
     let mut tail = oracle.tail(&[], 0).expect("memory");
     let logits_after_nine = |oracle: &mut Oracle, path: &[_], tail: &mut _| {
         let mut spans = [Span {
-            tokens: Feed::Known(&[9]),
+            tokens: TokenSource::Known(&[9]),
             path,
             tail,
-            want: Want::Logits,
+            output_kind: OutputKind::Logits,
         }];
         oracle.step(&mut spans).expect("a step").remove(0)
     };
     logits_after_nine(&mut oracle, &[], &mut tail);
     let path = [Rc::new(oracle.seal(&mut tail, 1).expect("a legal offset"))];
-    config.faults.refuse_memory(1);
+    config.faults.fail_allocations(1);
     assert!(is_device_error(oracle.remove(&path, 0, &mut tail, 1..1)));
-    let truth = config.solo_logits(&[9, 9])[config.vocab_size..].to_vec();
-    let truth = Readout::Logits(truth);
+    let expected = config.reference_logits(&[9, 9])[config.vocab_size..].to_vec();
+    let expected = SpanOutput::Logits(expected);
     let mut fresh = oracle.tail(&path, 0).expect("memory");
-    assert_eq!(logits_after_nine(&mut oracle, &path, &mut fresh), truth);
-    assert_ne!(logits_after_nine(&mut oracle, &path, &mut tail), truth);
+    assert_eq!(logits_after_nine(&mut oracle, &path, &mut fresh), expected);
+    assert_ne!(logits_after_nine(&mut oracle, &path, &mut tail), expected);
 }
 
 #[test]
@@ -191,7 +195,7 @@ fn misuse_is_an_error_that_names_the_span() {
 }
 
 #[test]
-fn counts_follow_what_lives() {
+fn counts_follow_live_state() {
     let config = OracleConfig {
         layer_bytes: 100,
         tail_block_tokens: 4,
@@ -209,10 +213,10 @@ fn counts_follow_what_lives() {
     let mut tail = oracle.tail(&[], 0).expect("memory");
     assert_eq!(alive(), (0, 1, 0));
     let mut spans = [Span {
-        tokens: Feed::Known(&[1, 2, 3, 4, 5]),
+        tokens: TokenSource::Known(&[1, 2, 3, 4, 5]),
         path: &[],
         tail: &mut tail,
-        want: Want::Nothing,
+        output_kind: OutputKind::Nothing,
     }];
     oracle.step(&mut spans).expect("a step");
     assert_eq!(alive(), (0, 1, 800), "five tokens take two blocks");
@@ -228,7 +232,7 @@ fn counts_follow_what_lives() {
 }
 
 #[test]
-fn a_step_takes_the_time_it_is_told_to() {
+fn step_takes_the_configured_time() {
     let cost = StepCost {
         base: Duration::from_millis(5),
         per_token: Duration::from_millis(2),
@@ -241,13 +245,13 @@ fn a_step_takes_the_time_it_is_told_to() {
         ..OracleConfig::default()
     };
     let mut oracle = oracle(&config);
-    let begun = Instant::now();
+    let started_at = Instant::now();
     step(&mut oracle, &[1, 2, 3]).expect("a step");
-    assert!(begun.elapsed() >= Duration::from_millis(11));
+    assert!(started_at.elapsed() >= Duration::from_millis(11));
     config
         .faults
-        .next_steps(1, StepFault::Hang(Duration::from_millis(30)));
-    let begun = Instant::now();
+        .next_steps(1, StepFault::Stall(Duration::from_millis(30)));
+    let started_at = Instant::now();
     step(&mut oracle, &[1]).expect("a step");
-    assert!(begun.elapsed() >= Duration::from_millis(37));
+    assert!(started_at.elapsed() >= Duration::from_millis(37));
 }

@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use motet::TokenId;
 use motet::model::oracle::{Oracle, OracleConfig, OracleSegment, OracleTail, StepFault};
-use motet::model::sampling::{Draw, Sampling};
-use motet::model::{Feed, Model, Readout, Segment, Span, Tail, Want};
+use motet::model::sampling::{Sampling, TokenSampling};
+use motet::model::{Model, OutputKind, Segment, Span, SpanOutput, Tail, TokenSource};
 
 use super::{LAYERS, window};
 
@@ -42,9 +42,9 @@ impl Scene {
     /// `tokens` as segments of four.
     fn sealed(&mut self, tokens: &[TokenId]) -> Segments {
         let mut path = Vec::new();
-        for piece in tokens.chunks(4) {
-            let mut tail = self.tail(&path, piece);
-            let segment = self.oracle.seal(&mut tail, piece.len());
+        for chunk in tokens.chunks(4) {
+            let mut tail = self.tail(&path, chunk);
+            let segment = self.oracle.seal(&mut tail, chunk.len());
             path.push(Rc::new(segment.expect("the tail's end is legal")));
         }
         path
@@ -68,14 +68,14 @@ impl Scene {
     ) -> TokenId {
         let sampling = Sampling::GREEDY;
         let mut spans = [Span {
-            tokens: Feed::Known(tokens),
+            tokens: TokenSource::Known(tokens),
             path,
             tail,
-            want: Want::Token(Draw { sampling, index }),
+            output_kind: OutputKind::Token(TokenSampling { sampling, index }),
         }];
         match self.oracle.step(&mut spans).expect("a step")[..] {
-            [Readout::Token(token)] => token,
-            ref readouts => panic!("no token but {readouts:?}"),
+            [SpanOutput::Token(token)] => token,
+            ref span_outputs => panic!("no token but {span_outputs:?}"),
         }
     }
 
@@ -91,7 +91,7 @@ impl Scene {
     }
 
     /// Path and tail as they should be, the last `unsealed` segments in the tail.
-    fn right(&mut self, unsealed: usize) -> Slot {
+    fn correct(&mut self, unsealed: usize) -> Slot {
         let sealed = 3 - unsealed;
         let path = self.path[..sealed].to_vec();
         let tail = self.tail(&path, &PROMPT[sealed * 4..12]);
@@ -99,7 +99,7 @@ impl Scene {
     }
 
     /// These segments under a tail that was made for them.
-    fn on(&mut self, path: Segments) -> Slot {
+    fn slot_on(&mut self, path: Segments) -> Slot {
         let tail = self.tail(&path, &[]);
         (path, tail)
     }
@@ -109,51 +109,51 @@ impl Scene {
 type Case = (&'static str, bool, fn(&mut Scene) -> Slot);
 
 const CASES: [Case; 28] = [
-    ("nothing is wrong", true, |s| s.right(0)),
-    ("nothing is wrong, with a tail", true, |s| s.right(1)),
+    ("nothing is wrong", true, |s| s.correct(0)),
+    ("nothing is wrong, with a tail", true, |s| s.correct(1)),
     ("two segments swapped", false, |s| {
         let [a, b, c] = parts(&s.path);
-        s.on(vec![b, a, c])
+        s.slot_on(vec![b, a, c])
     }),
     ("the first segment dropped", false, |s| {
         let [_, b, c] = parts(&s.path);
-        s.on(vec![b, c])
+        s.slot_on(vec![b, c])
     }),
     ("a middle segment dropped", false, |s| {
         let [a, _, c] = parts(&s.path);
-        s.on(vec![a, c])
+        s.slot_on(vec![a, c])
     }),
     ("the last segment dropped", false, |s| {
         let [a, b, _] = parts(&s.path);
-        s.on(vec![a, b])
+        s.slot_on(vec![a, b])
     }),
     ("the first segment doubled", false, |s| {
         let [a, b, c] = parts(&s.path);
-        s.on(vec![a.clone(), a, b, c])
+        s.slot_on(vec![a.clone(), a, b, c])
     }),
     ("the last segment doubled", false, |s| {
         let [a, b, c] = parts(&s.path);
-        s.on(vec![a, b, c.clone(), c])
+        s.slot_on(vec![a, b, c.clone(), c])
     }),
     ("the first segment is another's", false, |s| {
         let [_, b, c] = parts(&s.path);
-        s.on(vec![Rc::clone(&s.other[0]), b, c])
+        s.slot_on(vec![Rc::clone(&s.other[0]), b, c])
     }),
     ("equal tokens under another's prefix, middle", false, |s| {
         let [a, _, c] = parts(&s.path);
-        s.on(vec![a, Rc::clone(&s.other[1]), c])
+        s.slot_on(vec![a, Rc::clone(&s.other[1]), c])
     }),
     ("equal tokens under another's prefix, last", false, |s| {
         let [a, b, _] = parts(&s.path);
-        s.on(vec![a, b, Rc::clone(&s.other[2])])
+        s.slot_on(vec![a, b, Rc::clone(&s.other[2])])
     }),
     ("the whole path is another's", false, |s| {
-        s.on(s.other.clone())
+        s.slot_on(s.other.clone())
     }),
     ("a segment of another position", false, |s| {
         let shifted = s.sealed(&PROMPT[4..8]);
         let [a, _, c] = parts(&s.path);
-        s.on(vec![a, Rc::clone(&shifted[0]), c])
+        s.slot_on(vec![a, Rc::clone(&shifted[0]), c])
     }),
     ("the tail was begun on another's path", false, |s| {
         let other = s.other.clone();
@@ -166,7 +166,7 @@ const CASES: [Case; 28] = [
         (s.path[..2].to_vec(), tail)
     }),
     ("the tail's path was swapped under it", false, |s| {
-        let (path, tail) = s.right(1);
+        let (path, tail) = s.correct(1);
         (vec![Rc::clone(&path[1]), Rc::clone(&path[0])], tail)
     }),
     ("the tail lacks its last token", false, |s| {
@@ -180,58 +180,58 @@ const CASES: [Case; 28] = [
         (path, tail)
     }),
     ("sealed, but not put onto the path", false, |s| {
-        let (path, mut tail) = s.right(1);
+        let (path, mut tail) = s.correct(1);
         let tokens = tail.tokens();
         drop(s.oracle.seal(&mut tail, tokens).expect("a legal offset"));
         (path, tail)
     }),
     ("put onto the path, but not sealed", false, |s| {
-        let (_, tail) = s.right(1);
+        let (_, tail) = s.correct(1);
         (s.path.clone(), tail)
     }),
     ("cut, and both parts on the path", true, |s| {
         let [a, b, c] = parts(&s.path);
         let (upper, lower) = s.oracle.split(&c, 1).expect("inside");
-        s.on(vec![a, b, Rc::new(upper), Rc::new(lower)])
+        s.slot_on(vec![a, b, Rc::new(upper), Rc::new(lower)])
     }),
     ("merged", true, |s| {
         let [a, b, c] = parts(&s.path);
         let merged = s.oracle.merge(&b, &c).expect("whole segments");
-        s.on(vec![a, Rc::new(merged)])
+        s.slot_on(vec![a, Rc::new(merged)])
     }),
     ("merged the wrong way round", false, |s| {
         let [a, b, c] = parts(&s.path);
         let merged = s.oracle.merge(&c, &b).expect("whole segments");
-        s.on(vec![a, Rc::new(merged)])
+        s.slot_on(vec![a, Rc::new(merged)])
     }),
     ("merged with what does not follow", false, |s| {
         let [a, b, c] = parts(&s.path);
         let merged = s.oracle.merge(&a, &c).expect("whole segments");
-        s.on(vec![Rc::new(merged), b])
+        s.slot_on(vec![Rc::new(merged), b])
     }),
     ("merged, and a part once more", false, |s| {
         let [a, b, c] = parts(&s.path);
         let merged = s.oracle.merge(&b, &c).expect("whole segments");
-        s.on(vec![a, Rc::new(merged), c])
+        s.slot_on(vec![a, Rc::new(merged), c])
     }),
     ("the upper part of a cut only", false, |s| {
         let [a, b, c] = parts(&s.path);
         let (upper, _) = s.oracle.split(&c, 3).expect("inside");
-        s.on(vec![a, b, Rc::new(upper)])
+        s.slot_on(vec![a, b, Rc::new(upper)])
     }),
     ("the lower part of a cut only", false, |s| {
         let [a, b, c] = parts(&s.path);
         let (_, lower) = s.oracle.split(&c, 1).expect("inside");
-        s.on(vec![a, b, Rc::new(lower)])
+        s.slot_on(vec![a, b, Rc::new(lower)])
     }),
     ("the tail of a failed step", false, |s| {
-        let (path, mut tail) = s.right(1);
+        let (path, mut tail) = s.correct(1);
         s.config.faults.next_steps(1, StepFault::Fail);
         let mut spans = [Span {
-            tokens: Feed::Known(&PROMPT[12..]),
+            tokens: TokenSource::Known(&PROMPT[12..]),
             path: &path,
             tail: &mut tail,
-            want: Want::Nothing,
+            output_kind: OutputKind::Nothing,
         }];
         s.oracle.step(&mut spans).expect_err("an injected fault");
         (path, tail)
@@ -243,7 +243,7 @@ fn parts(path: &[Rc<OracleSegment>]) -> [Rc<OracleSegment>; 3] {
 }
 
 #[test]
-fn every_mixup_gives_other_tokens() {
+fn every_mixup_changes_the_tokens() {
     for layers in LAYERS {
         if layers == [window(1)] {
             // It sees no past, so equal tokens leave equal state under any prefix.
@@ -254,13 +254,13 @@ fn every_mixup_gives_other_tokens() {
                 verify,
                 ..OracleConfig::with_layers(layers)
             };
-            let truth = config.solo(&PROMPT, OUTPUT, Sampling::GREEDY);
-            for (what, right, plant) in CASES {
+            let expected = config.reference_tokens(&PROMPT, OUTPUT, Sampling::GREEDY);
+            for (what, correct, apply_mixup) in CASES {
                 let mut scene = Scene::new(config.clone());
-                let slot = plant(&mut scene);
+                let slot = apply_mixup(&mut scene);
                 let output = scene.output(slot);
-                let equal = output.iter().zip(&truth).filter(|(a, b)| a == b).count();
-                let expected = if right { OUTPUT..=OUTPUT } else { 0..=2 };
+                let equal = output.iter().zip(&expected).filter(|(a, b)| a == b).count();
+                let expected = if correct { OUTPUT..=OUTPUT } else { 0..=2 };
                 assert!(
                     expected.contains(&equal),
                     "{layers:?}, {what}: {equal} of {OUTPUT} tokens are right"
@@ -271,23 +271,23 @@ fn every_mixup_gives_other_tokens() {
 }
 
 #[test]
-fn a_segment_sealed_from_a_failed_step_fits_nowhere() {
+fn segment_sealed_from_a_failed_step_matches_no_path() {
     for layers in LAYERS {
         let config = OracleConfig::with_layers(layers);
         let mut scene = Scene::new(config.clone());
-        let (_, _, tear) = CASES[CASES.len() - 1];
-        let (mut path, mut tail) = tear(&mut scene);
+        let (_, _, fail_a_step) = CASES[CASES.len() - 1];
+        let (mut path, mut tail) = fail_a_step(&mut scene);
         let tokens = tail.tokens();
         let segment = scene.oracle.seal(&mut tail, tokens);
         path.push(Rc::new(segment.expect("the tail's end is legal")));
-        let slot = scene.on(path);
-        let truth = config.solo(&PROMPT, OUTPUT, Sampling::GREEDY);
-        assert_ne!(scene.output(slot), truth, "{layers:?}");
+        let slot = scene.slot_on(path);
+        let expected = config.reference_tokens(&PROMPT, OUTPUT, Sampling::GREEDY);
+        assert_ne!(scene.output(slot), expected, "{layers:?}");
     }
 }
 
 #[test]
-fn another_oracle_has_other_tokens_and_another_identity() {
+fn different_oracle_has_other_tokens_and_another_identity() {
     let config = OracleConfig::default();
     let identity = config.spec().identity;
     let windowed = OracleConfig::with_layers(&[window(4)]);
@@ -296,8 +296,9 @@ fn another_oracle_has_other_tokens_and_another_identity() {
         ..OracleConfig::default()
     };
     for other in [windowed, seeded] {
-        let truth = |config: &OracleConfig| config.solo(&PROMPT, OUTPUT, Sampling::GREEDY);
-        assert_ne!(truth(&other), truth(&config));
+        let expected =
+            |config: &OracleConfig| config.reference_tokens(&PROMPT, OUTPUT, Sampling::GREEDY);
+        assert_ne!(expected(&other), expected(&config));
         assert_ne!(other.spec().identity, identity);
     }
     let faster = OracleConfig {
@@ -310,17 +311,17 @@ fn another_oracle_has_other_tokens_and_another_identity() {
 
 /// What is computed after the upper part of a cut, where that lacks state.
 #[test]
-fn a_path_that_is_not_resumable_gives_other_tokens() {
+fn path_that_is_not_resumable_changes_the_tokens() {
     for layers in LAYERS {
         let config = OracleConfig::with_layers(layers);
         let mut scene = Scene::new(config.clone());
-        let truth = config.solo(&PROMPT, OUTPUT, Sampling::GREEDY);
+        let expected = config.reference_tokens(&PROMPT, OUTPUT, Sampling::GREEDY);
         let (upper, _) = scene.oracle.split(&scene.path[0], 1).expect("inside");
-        let resumable = scene.oracle.spec().can_resume(&[upper.extent()]);
+        let resumable = scene.oracle.spec().can_resume(&[upper.segment_size()]);
         let path = vec![Rc::new(upper)];
         let tail = scene.tail(&path, &PROMPT[1..12]);
-        let right = scene.output((path, tail)) == truth;
+        let correct = scene.output((path, tail)) == expected;
         // A window of one token reads nothing of the past.
-        assert_eq!(right, resumable || layers == [window(1)], "{layers:?}");
+        assert_eq!(correct, resumable || layers == [window(1)], "{layers:?}");
     }
 }

@@ -3,8 +3,10 @@
 use std::rc::Rc;
 
 use motet::TokenId;
-use motet::model::oracle::{Oracle, OracleConfig, OracleSegment, OracleTail, Soloist};
-use motet::model::{Extent, Feed, LayerKind, Model, Packer, Readout, Segment, Span, Tail, Want};
+use motet::model::oracle::{Oracle, OracleConfig, OracleSegment, OracleTail, ReferenceRun};
+use motet::model::{
+    LayerKind, Model, OutputKind, Packer, Segment, SegmentSize, Span, SpanOutput, Tail, TokenSource,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -16,7 +18,7 @@ const CONTEXT_TOKENS_MAX: usize = 120;
 /// Something done to the slots. Numbers choose among what there is.
 #[derive(Clone, Debug)]
 enum Op {
-    Begin,
+    OpenSlot,
     /// One step: per slot the tokens of its span, where there are any.
     Step(Vec<Vec<TokenId>>),
     Seal(usize, usize),
@@ -28,26 +30,26 @@ enum Op {
     /// A new slot on the first segments of another's path.
     Share(usize, usize),
     /// A segment of a path goes to the host and comes back.
-    Travel(usize, usize),
+    RoundTrip(usize, usize),
     Drop(usize),
 }
 
 struct Slot {
-    truth: Soloist,
+    reference_run: ReferenceRun,
     path: Vec<Rc<OracleSegment>>,
     tail: OracleTail,
 }
 
-struct House {
+struct OracleHarness {
     oracle: Oracle,
     config: OracleConfig,
     slots: Vec<Slot>,
     tokens_evaluated: u64,
 }
 
-impl House {
-    fn new(config: OracleConfig) -> House {
-        House {
+impl OracleHarness {
+    fn new(config: OracleConfig) -> OracleHarness {
+        OracleHarness {
             oracle: Oracle::new(config.clone()).expect("a valid configuration"),
             config,
             slots: Vec::new(),
@@ -57,14 +59,14 @@ impl House {
 
     fn apply(&mut self, op: Op) {
         match op {
-            Op::Begin => self.admit(Soloist::new(&self.config), Vec::new()),
+            Op::OpenSlot => self.open_slot(ReferenceRun::new(&self.config), Vec::new()),
             Op::Step(tokens) => self.step(&tokens),
             Op::Seal(slot, at) => self.seal(slot, at),
             Op::Split(slot, segment, at) => self.split(slot, segment, at),
             Op::Merge(slot, segment) => self.merge(slot, segment),
-            Op::Remove(slot, from, count, kept) => self.remove(slot, from, count, kept),
+            Op::Remove(slot, from, count, retained) => self.remove(slot, from, count, retained),
             Op::Share(slot, segments) => self.share(slot, segments),
-            Op::Travel(slot, segment) => self.travel(slot, segment),
+            Op::RoundTrip(slot, segment) => self.round_trip(slot, segment),
             Op::Drop(slot) => {
                 if !self.slots.is_empty() {
                     self.slots.remove(slot % self.slots.len());
@@ -73,10 +75,14 @@ impl House {
         }
     }
 
-    fn admit(&mut self, truth: Soloist, path: Vec<Rc<OracleSegment>>) {
+    fn open_slot(&mut self, reference_run: ReferenceRun, path: Vec<Rc<OracleSegment>>) {
         if self.slots.len() < SLOTS_MAX {
             let tail = self.oracle.tail(&path, 0).expect("memory");
-            self.slots.push(Slot { truth, path, tail });
+            self.slots.push(Slot {
+                reference_run,
+                path,
+                tail,
+            });
         }
     }
 
@@ -85,12 +91,13 @@ impl House {
         let slots = self.slots.len().max(1);
         if let Some(slot) = self.slots.get(slot % slots) {
             let path = slot.path[..segments % (slot.path.len() + 1)].to_vec();
-            let extents: Vec<Extent> = path.iter().map(|segment| segment.extent()).collect();
-            if self.oracle.spec().can_resume(&extents) {
+            let segment_sizes: Vec<SegmentSize> =
+                path.iter().map(|segment| segment.segment_size()).collect();
+            if self.oracle.spec().can_resume(&segment_sizes) {
                 let held = tokens(&path);
-                let mut truth = slot.truth.clone();
-                truth.remove(held..truth.tokens().len());
-                self.admit(truth, path);
+                let mut reference_run = slot.reference_run.clone();
+                reference_run.remove(held..reference_run.tokens().len());
+                self.open_slot(reference_run, path);
             }
         }
     }
@@ -98,32 +105,32 @@ impl House {
     fn step(&mut self, tokens: &[Vec<TokenId>]) {
         let vocab_size = self.config.vocab_size as TokenId;
         let mut spans = Vec::new();
-        let mut truths = Vec::new();
+        let mut expected = Vec::new();
         let tokens: Vec<Vec<TokenId>> = tokens
             .iter()
             .map(|span| span.iter().map(|token| token % vocab_size).collect())
             .collect();
         for (slot, tokens) in self.slots.iter_mut().zip(&tokens) {
-            let from = slot.truth.tokens().len();
+            let from = slot.reference_run.tokens().len();
             if tokens.is_empty() || from + tokens.len() > CONTEXT_TOKENS_MAX {
                 continue;
             }
             let mut rows = Vec::new();
             for &token in tokens {
-                slot.truth.evaluate(token);
-                slot.truth.push_logits(&mut rows);
+                slot.reference_run.evaluate(token);
+                slot.reference_run.push_logits(&mut rows);
             }
-            truths.push(Readout::Logits(rows));
+            expected.push(SpanOutput::Logits(rows));
             self.tokens_evaluated += tokens.len() as u64;
             spans.push(Span {
-                tokens: Feed::Known(tokens),
+                tokens: TokenSource::Known(tokens),
                 path: &slot.path,
                 tail: &mut slot.tail,
-                want: Want::Logits,
+                output_kind: OutputKind::Logits,
             });
         }
-        let readouts = self.oracle.step(&mut spans).expect("a step");
-        assert_eq!(readouts, truths);
+        let span_outputs = self.oracle.step(&mut spans).expect("a step");
+        assert_eq!(span_outputs, expected);
     }
 
     fn seal(&mut self, slot: usize, at: usize) {
@@ -134,7 +141,7 @@ impl House {
             let at = 1 + at % slot.tail.tokens();
             let segment = self.oracle.seal(&mut slot.tail, at).expect("inside");
             let spec = self.oracle.spec();
-            assert_eq!(segment.bytes(), spec.segment_bytes(segment.extent()));
+            assert_eq!(segment.bytes(), spec.segment_bytes(segment.segment_size()));
             slot.path.push(Rc::new(segment));
         }
     }
@@ -149,7 +156,10 @@ impl House {
             let at = at % (whole.tokens() + 1);
             match self.oracle.split(whole, at) {
                 Ok((upper, lower)) => {
-                    assert_eq!((upper.extent(), lower.extent()), whole.extent().cut(at));
+                    assert_eq!(
+                        (upper.segment_size(), lower.segment_size()),
+                        whole.segment_size().cut(at)
+                    );
                     let parts = [Rc::new(upper), Rc::new(lower)];
                     slot.path.splice(index..=index, parts);
                 }
@@ -165,40 +175,41 @@ impl House {
         {
             let index = segment % (slot.path.len() - 1);
             let (upper, lower) = (&slot.path[index], &slot.path[index + 1]);
-            let (above, below) = (upper.extent(), lower.extent());
+            let (above, below) = (upper.segment_size(), lower.segment_size());
             match self.oracle.merge(upper, lower) {
                 Ok(merged) => {
-                    assert_eq!(merged.extent(), above.merged(below));
+                    assert_eq!(merged.segment_size(), above.merged(below));
                     slot.path.splice(index..index + 2, [Rc::new(merged)]);
                 }
-                Err(error) => assert!(above.beyond > below.tokens + below.beyond, "{error}"),
+                Err(error) => assert!(above.state_lag > below.tokens + below.state_lag, "{error}"),
             }
         }
     }
 
-    fn remove(&mut self, slot: usize, from: usize, count: usize, kept: usize) {
+    fn remove(&mut self, slot: usize, from: usize, count: usize, retained: usize) {
         let slots = self.slots.len().max(1);
         if let Some(slot) = self.slots.get_mut(slot % slots) {
-            let held = slot.truth.tokens().len();
+            let held = slot.reference_run.tokens().len();
             let from = from % (held + 1);
             let removed = from..held.min(from + count % 30);
-            let kept = kept % (slot.path.len() + 1);
-            let fits = tokens(&slot.path[..kept]) <= from;
+            let retained = retained % (slot.path.len() + 1);
+            let is_path_outside = tokens(&slot.path[..retained]) <= from;
             let shifts = !removed.is_empty() && removed.end < held;
             let spec = self.oracle.spec();
-            let legal = fits && spec.resumes_anywhere() && (spec.can_shift || !shifts);
-            match (self.oracle).remove(&slot.path, kept, &mut slot.tail, removed.clone()) {
+            let is_allowed =
+                is_path_outside && spec.resumes_anywhere() && (spec.can_shift || !shifts);
+            match (self.oracle).remove(&slot.path, retained, &mut slot.tail, removed.clone()) {
                 Ok(()) => {
-                    assert!(legal);
-                    slot.path.truncate(kept);
-                    slot.truth.remove(removed);
+                    assert!(is_allowed);
+                    slot.path.truncate(retained);
+                    slot.reference_run.remove(removed);
                 }
-                Err(error) => assert!(!legal, "{error}"),
+                Err(error) => assert!(!is_allowed, "{error}"),
             }
         }
     }
 
-    fn travel(&mut self, slot: usize, segment: usize) {
+    fn round_trip(&mut self, slot: usize, segment: usize) {
         let slots = self.slots.len().max(1);
         if let Some(slot) = self.slots.get_mut(slot % slots)
             && !slot.path.is_empty()
@@ -206,12 +217,12 @@ impl House {
             let index = segment % slot.path.len();
             let segment = &slot.path[index];
             let packer = self.oracle.packer();
-            let parcel = self.oracle.hand_over(segment).expect("a parcel");
-            let mut bytes = vec![0; packer.packed_bytes(segment.extent())];
-            packer.pack(&parcel, &mut bytes).expect("room");
-            let parcel = packer.unpack(segment.extent(), &bytes);
-            let back = self.oracle.take_in(parcel.expect("whole bytes"));
-            slot.path[index] = Rc::new(back.expect("memory"));
+            let detached_state = self.oracle.export(segment).expect("a parcel");
+            let mut bytes = vec![0; packer.packed_bytes(segment.segment_size())];
+            packer.pack(&detached_state, &mut bytes).expect("room");
+            let detached_state = packer.unpack(segment.segment_size(), &bytes);
+            let imported = self.oracle.import(detached_state.expect("whole bytes"));
+            slot.path[index] = Rc::new(imported.expect("memory"));
         }
     }
 }
@@ -227,15 +238,15 @@ fn op() -> impl Strategy<Value = Op> {
         2 => vec(0..1_000u32, 0..12),
     ];
     prop_oneof![
-        2 => Just(Op::Begin),
+        2 => Just(Op::OpenSlot),
         8 => vec(span, 1..SLOTS_MAX).prop_map(Op::Step),
         3 => (pick(), pick()).prop_map(|(slot, at)| Op::Seal(slot, at)),
         2 => (pick(), pick(), pick()).prop_map(|(slot, segment, at)| Op::Split(slot, segment, at)),
         2 => (pick(), pick()).prop_map(|(slot, segment)| Op::Merge(slot, segment)),
         2 => (pick(), pick(), pick(), pick())
-            .prop_map(|(slot, from, count, kept)| Op::Remove(slot, from, count, kept)),
+            .prop_map(|(slot, from, count, retained)| Op::Remove(slot, from, count, retained)),
         2 => (pick(), pick()).prop_map(|(slot, segments)| Op::Share(slot, segments)),
-        2 => (pick(), pick()).prop_map(|(slot, segment)| Op::Travel(slot, segment)),
+        2 => (pick(), pick()).prop_map(|(slot, segment)| Op::RoundTrip(slot, segment)),
         1 => pick().prop_map(Op::Drop),
     ]
 }
@@ -264,19 +275,19 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
 
     #[test]
-    fn whatever_is_done_the_logits_are_the_truth(config in config(), ops in vec(op(), 1..60)) {
+    fn any_operations_give_the_reference_logits(config in config(), ops in vec(op(), 1..60)) {
         let counters = config.counters.clone();
-        let mut house = House::new(config);
+        let mut harness = OracleHarness::new(config);
         for op in ops {
-            house.apply(op);
+            harness.apply(op);
         }
-        let spec = house.oracle.spec().clone();
-        for slot in &house.slots {
+        let spec = harness.oracle.spec().clone();
+        for slot in &harness.slots {
             prop_assert_eq!(slot.tail.bytes(), spec.tail_bytes(slot.tail.tokens()));
         }
-        prop_assert_eq!(counters.now().tokens_evaluated, house.tokens_evaluated);
-        prop_assert_eq!(counters.now().tails_alive, house.slots.len());
-        drop(house);
+        prop_assert_eq!(counters.now().tokens_evaluated, harness.tokens_evaluated);
+        prop_assert_eq!(counters.now().tails_alive, harness.slots.len());
+        drop(harness);
         let counts = counters.now();
         prop_assert_eq!(counts.segments_alive + counts.tails_alive + counts.bytes_alive, 0);
     }

@@ -3,9 +3,11 @@
 use std::rc::Rc;
 
 use motet::TokenId;
-use motet::model::oracle::{Oracle, OracleConfig, OracleSegment, OracleTail, ShiftRule, Soloist};
-use motet::model::sampling::{Draw, Sampling};
-use motet::model::{Feed, LayerKind, Model, Readout, Segment, Span, Tail, Want};
+use motet::model::oracle::{
+    Oracle, OracleConfig, OracleSegment, OracleTail, ReferenceRun, ShiftRule,
+};
+use motet::model::sampling::{Sampling, TokenSampling};
+use motet::model::{LayerKind, Model, OutputKind, Segment, Span, SpanOutput, Tail, TokenSource};
 use proptest::prelude::*;
 
 use super::window;
@@ -35,33 +37,33 @@ impl Runner {
     }
 
     /// Evaluates `tokens` in chunks and draws what follows the last.
-    fn feed(&mut self, tokens: &[TokenId], chunk: usize, index: u64) -> TokenId {
+    fn evaluate(&mut self, tokens: &[TokenId], chunk: usize, index: u64) -> TokenId {
         let mut rest = tokens;
-        let mut drawn = None;
+        let mut last_token = None;
         while !rest.is_empty() {
             if self.tokens.len() == self.rule.context_tokens {
                 self.shift();
             }
-            let room = self.rule.context_tokens - self.tokens.len();
-            let (span, later) = rest.split_at(chunk.min(room).min(rest.len()));
-            drawn = Some(self.step(span, index));
-            rest = later;
+            let headroom = self.rule.context_tokens - self.tokens.len();
+            let (span, remaining) = rest.split_at(chunk.min(headroom).min(rest.len()));
+            last_token = Some(self.step(span, index));
+            rest = remaining;
         }
-        drawn.expect("something was fed")
+        last_token.expect("something was fed")
     }
 
     fn step(&mut self, tokens: &[TokenId], index: u64) -> TokenId {
         self.tokens.extend(tokens);
         let sampling = Sampling::GREEDY;
-        let readouts = self.oracle.step(&mut [Span {
-            tokens: Feed::Known(tokens),
+        let span_outputs = self.oracle.step(&mut [Span {
+            tokens: TokenSource::Known(tokens),
             path: &self.path,
             tail: &mut self.tail,
-            want: Want::Token(Draw { sampling, index }),
+            output_kind: OutputKind::Token(TokenSampling { sampling, index }),
         }]);
-        match readouts.expect("a step")[..] {
-            [Readout::Token(token)] => token,
-            ref readouts => panic!("no token but {readouts:?}"),
+        match span_outputs.expect("a step")[..] {
+            [SpanOutput::Token(token)] => token,
+            ref span_outputs => panic!("no token but {span_outputs:?}"),
         }
     }
 
@@ -71,16 +73,16 @@ impl Runner {
         self.tokens.drain(removed.clone());
         let spec = self.oracle.spec();
         if spec.resumes_anywhere() && spec.can_shift {
-            let mut kept_tokens = 0;
-            let kept = self.path.iter().take_while(|segment| {
-                kept_tokens += segment.tokens();
-                kept_tokens <= keep
+            let mut retained_tokens = 0;
+            let retained = self.path.iter().take_while(|segment| {
+                retained_tokens += segment.tokens();
+                retained_tokens <= keep
             });
-            let kept = kept.count();
+            let retained = retained.count();
             (self.oracle)
-                .remove(&self.path, kept, &mut self.tail, removed)
+                .remove(&self.path, retained, &mut self.tail, removed)
                 .expect("a legal removal");
-            self.path.truncate(kept);
+            self.path.truncate(retained);
             return;
         }
         self.path.clear();
@@ -113,7 +115,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
     #[test]
-    fn a_shifting_sequence_gives_what_it_gives_alone(
+    fn shifting_sequence_matches_its_reference_run(
         layers in kinds(),
         can_shift in any::<bool>(),
         context_tokens in 1..30usize,
@@ -124,34 +126,39 @@ proptest! {
     ) {
         let rule = ShiftRule { context_tokens, keep: keep % context_tokens };
         let config = OracleConfig { can_shift, vocab_size: 40, ..OracleConfig::with_layers(&layers) };
-        let truth = config.solo_shifting(&prompt, OUTPUT, Sampling::GREEDY, rule);
+        let expected = config.reference_tokens_with_shifts(&prompt, OUTPUT, Sampling::GREEDY, rule);
         let mut runner = Runner::new(&config, rule);
-        let mut output = vec![runner.feed(&prompt, chunk, 0)];
+        let mut output = vec![runner.evaluate(&prompt, chunk, 0)];
         for (index, seal) in (1..OUTPUT).zip(seals) {
             runner.seal(seal);
             let last = output[index - 1];
-            output.push(runner.feed(&[last], 1, index as u64));
+            output.push(runner.evaluate(&[last], 1, index as u64));
         }
-        prop_assert_eq!(output, truth);
+        prop_assert_eq!(output, expected);
     }
 }
 
 #[test]
-fn without_need_nothing_shifts() {
+fn sequence_that_fits_does_not_shift() {
     let config = OracleConfig::default();
     let rule = ShiftRule {
         context_tokens: 9,
         keep: 2,
     };
-    let solo = |prompt: &[TokenId]| config.solo(prompt, 8, Sampling::GREEDY);
-    let shifting = |prompt: &[TokenId]| config.solo_shifting(prompt, 8, Sampling::GREEDY, rule);
+    let reference_tokens =
+        |prompt: &[TokenId]| config.reference_tokens(prompt, 8, Sampling::GREEDY);
+    let with_shifts =
+        |prompt: &[TokenId]| config.reference_tokens_with_shifts(prompt, 8, Sampling::GREEDY, rule);
     // The last token that is drawn is not evaluated any more.
-    assert_eq!(solo(&[1, 2]), shifting(&[1, 2]));
-    assert_ne!(solo(&[1, 2, 3, 4, 5]), shifting(&[1, 2, 3, 4, 5]));
+    assert_eq!(reference_tokens(&[1, 2]), with_shifts(&[1, 2]));
+    assert_ne!(
+        reference_tokens(&[1, 2, 3, 4, 5]),
+        with_shifts(&[1, 2, 3, 4, 5])
+    );
 }
 
 #[test]
-fn a_shift_discards_half_of_what_is_not_kept() {
+fn shift_discards_half_of_the_tokens_after_keep() {
     for (context_tokens, keep, discarded) in [(10, 0, 5), (10, 3, 3), (10, 9, 1), (1, 0, 1)] {
         let rule = ShiftRule {
             context_tokens,
@@ -163,18 +170,20 @@ fn a_shift_discards_half_of_what_is_not_kept() {
 
 /// What was moved is neither what it was nor what the shorter text would give.
 #[test]
-fn shifted_state_is_an_approximation_that_shows() {
+fn shifted_state_is_a_visible_approximation() {
     let config = OracleConfig::default();
-    let logits = |soloist: &mut Soloist| {
+    let logits = |reference_run: &mut ReferenceRun| {
         let mut logits = Vec::new();
-        soloist.evaluate(9);
-        soloist.push_logits(&mut logits);
+        reference_run.evaluate(9);
+        reference_run.push_logits(&mut logits);
         logits
     };
     let evaluated = |tokens: &[TokenId]| {
-        let mut soloist = Soloist::new(&config);
-        tokens.iter().for_each(|token| soloist.evaluate(*token));
-        soloist
+        let mut reference_run = ReferenceRun::new(&config);
+        tokens
+            .iter()
+            .for_each(|token| reference_run.evaluate(*token));
+        reference_run
     };
     let mut shifted = evaluated(&[1, 2, 3, 4, 5]);
     shifted.remove(1..3);

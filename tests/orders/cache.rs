@@ -14,13 +14,13 @@ use std::time::Duration;
 use motet::cache::Salt;
 use motet::config::{CacheConfig, EvictionPolicy, PagerConfig};
 use motet::model::oracle::OracleConfig;
-use motet::model::{Extent, LayerKind, ModelSpec};
+use motet::model::{LayerKind, ModelSpec, SegmentSize};
 use motet::{CopyId, PinId, SequenceId, SlotId, TokenId};
-use motet_core::cache::{Begin, CacheCore, Effect, Message, Pin};
-use motet_core::pager::{self, Done, Job, JobError, PagerCore, Precision, Task, Told};
+use motet_core::cache::{CacheCore, Effect, Message, OpenSlot, Pin};
+use motet_core::pager::{self, Done, Job, JobError, PagerCore, PagerEvent, Precision, Task};
 
 use crate::explorer::World;
-use crate::paper::{Paper, Written};
+use crate::fake_device::{FakeDevice, Written};
 
 const SEQUENCES: usize = 3;
 /// Tokens that sequences have in common.
@@ -68,12 +68,17 @@ pub(crate) const SETUPS: [Setup; 4] = [
 pub(crate) const BEGINNINGS: [&[Act]; 4] = [
     &[],
     // One sequence has left what it computed.
-    &[Act::Begin(0), Act::Step(0), Act::Step(0), Act::Close(0)],
+    &[Act::OpenSlot(0), Act::Step(0), Act::Step(0), Act::Close(0)],
     // One computes what another waits for.
-    &[Act::Begin(0), Act::Step(0), Act::Begin(1), Act::Begin(2)],
+    &[
+        Act::OpenSlot(0),
+        Act::Step(0),
+        Act::OpenSlot(1),
+        Act::OpenSlot(2),
+    ],
     // What one has left is in host memory only, and comes back.
     &[
-        Act::Begin(0),
+        Act::OpenSlot(0),
         Act::Step(0),
         Act::Close(0),
         Act::ToPager,
@@ -83,10 +88,10 @@ pub(crate) const BEGINNINGS: [&[Act]; 4] = [
         Act::Reset,
         Act::ToPager,
         Act::ToCache,
-        Act::Begin(0),
+        Act::OpenSlot(0),
         Act::ToPager,
         Act::ToCache,
-        Act::Cleared,
+        Act::FencePassed,
         Act::ToPager,
     ],
 ];
@@ -94,10 +99,10 @@ pub(crate) const BEGINNINGS: [&[Act]; 4] = [
 /// One thing that may happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
-    Begin(usize),
+    OpenSlot(usize),
     /// It is part of a step, or says that it has got where somebody waits for it.
     Step(usize),
-    Grow(usize),
+    ExtendGrant(usize),
     Share(usize),
     Close(usize),
     Discard(usize),
@@ -109,7 +114,7 @@ pub(crate) enum Act {
     ToPager,
     ToCache,
     /// The cache hears that the device has room for what is to come.
-    Cleared,
+    FencePassed,
     /// This job ends, well or not.
     End(usize, bool),
 }
@@ -119,7 +124,7 @@ pub(crate) enum Act {
 enum Phase {
     Idle,
     /// The cache was asked for a slot, and has not answered.
-    Waits,
+    Deferred,
     Live(Live),
 }
 
@@ -133,27 +138,27 @@ struct Live {
 }
 
 #[derive(Debug)]
-pub(crate) struct Caches {
+pub(crate) struct CacheWorld {
     setup: Setup,
     spec: ModelSpec,
     core: CacheCore,
     phases: [Phase; SEQUENCES],
-    paper: Paper,
+    fake_device: FakeDevice,
     pinned: bool,
-    pages: Option<Pages>,
+    pager_side: Option<PagerSide>,
 }
 
 #[derive(Debug)]
-struct Pages {
+struct PagerSide {
     core: PagerCore,
     to_pager: VecDeque<pager::Message>,
-    to_cache: VecDeque<Told>,
-    clears: VecDeque<u64>,
+    to_cache: VecDeque<PagerEvent>,
+    fences: VecDeque<u64>,
     jobs: Vec<Job>,
     host: BTreeMap<CopyId, Written>,
 }
 
-impl World for Caches {
+impl World for CacheWorld {
     type Act = Act;
     type Setup = Setup;
 
@@ -176,26 +181,26 @@ impl World for Caches {
             clean_part: 1.0,
             ..PagerConfig::default()
         };
-        let sizes = |_: Extent| (100, Precision::Full);
-        let pages = || Pages {
+        let sizes = |_: SegmentSize| (100, Precision::Full);
+        let pager_side = || PagerSide {
             core: PagerCore::new(spec.clone(), pager.clone(), Box::new(sizes), Vec::new()),
             to_pager: VecDeque::new(),
             to_cache: VecDeque::new(),
-            clears: VecDeque::new(),
+            fences: VecDeque::new(),
             jobs: Vec::new(),
             host: BTreeMap::new(),
         };
         let core = CacheCore::new(spec.clone(), config);
         Self {
             setup,
-            pages: setup.paged.then(pages),
+            pager_side: setup.paged.then(pager_side),
             core: match setup.paged {
                 true => core.with_pager(&pager, false),
                 false => core,
             },
             spec,
             phases: std::array::from_fn(|_| Phase::Idle),
-            paper: Paper::default(),
+            fake_device: FakeDevice::default(),
             pinned: false,
         }
     }
@@ -204,15 +209,15 @@ impl World for Caches {
         let mut acts = Vec::new();
         for (number, phase) in self.phases.iter().enumerate() {
             match phase {
-                Phase::Idle => acts.push(Act::Begin(number)),
-                Phase::Waits => acts.push(Act::Discard(number)),
+                Phase::Idle => acts.push(Act::OpenSlot(number)),
+                Phase::Deferred => acts.push(Act::Discard(number)),
                 Phase::Live(live) => {
                     if self.next_step(number, live).is_some() {
                         acts.push(Act::Step(number));
                     }
                     let most = tokens(number).len() + OUTPUT_TOKENS;
                     if !live.grows && live.granted < most {
-                        acts.push(Act::Grow(number));
+                        acts.push(Act::ExtendGrant(number));
                     }
                     acts.extend([Act::Share(number), Act::Close(number), Act::Discard(number)]);
                 }
@@ -223,11 +228,11 @@ impl World for Caches {
             false => Act::Pin,
         });
         acts.extend([Act::Clear, Act::Reset]);
-        if let Some(pages) = &self.pages {
-            acts.extend((!pages.to_pager.is_empty()).then_some(Act::ToPager));
-            acts.extend((!pages.to_cache.is_empty()).then_some(Act::ToCache));
-            acts.extend((!pages.clears.is_empty()).then_some(Act::Cleared));
-            let ends = (0..pages.jobs.len()).filter(|at| self.can_end(&pages.jobs[*at]));
+        if let Some(pager_side) = &self.pager_side {
+            acts.extend((!pager_side.to_pager.is_empty()).then_some(Act::ToPager));
+            acts.extend((!pager_side.to_cache.is_empty()).then_some(Act::ToCache));
+            acts.extend((!pager_side.fences.is_empty()).then_some(Act::FencePassed));
+            let ends = (0..pager_side.jobs.len()).filter(|at| self.can_end(&pager_side.jobs[*at]));
             acts.extend(ends.flat_map(|at| [true, false].map(|well| Act::End(at, well))));
         }
         acts
@@ -235,27 +240,27 @@ impl World for Caches {
 
     fn happen(&mut self, act: Act) {
         match act {
-            Act::Begin(number) => {
-                self.phases[number] = Phase::Waits;
-                let begin = Begin {
+            Act::OpenSlot(number) => {
+                self.phases[number] = Phase::Deferred;
+                let begin = OpenSlot {
                     salt: self.salt(number),
-                    ..Begin::new(name(number), tokens(number), 0)
+                    ..OpenSlot::new(name(number), tokens(number), 0)
                 };
-                self.tell(Message::Begin(begin));
+                self.send(Message::OpenSlot(begin));
             }
             Act::Step(number) => self.step(number),
-            Act::Grow(number) => {
+            Act::ExtendGrant(number) => {
                 let live = self.live(number);
                 live.grows = true;
                 let tokens_max = live.granted + 1;
-                self.tell(Message::Grow {
+                self.send(Message::ExtendGrant {
                     sequence: name(number),
                     tokens_max,
                 });
             }
             Act::Share(number) => {
                 let computed = self.live(number).computed;
-                self.tell(Message::Share {
+                self.send(Message::Share {
                     sequence: name(number),
                     computed,
                     generated: generated(number, computed),
@@ -264,7 +269,7 @@ impl World for Caches {
             }
             Act::Close(number) => {
                 let computed = self.live(number).computed;
-                self.tell(Message::Close {
+                self.send(Message::Close {
                     sequence: name(number),
                     computed,
                     generated: generated(number, computed),
@@ -272,7 +277,7 @@ impl World for Caches {
                 self.phases[number] = Phase::Idle;
             }
             Act::Discard(number) => {
-                self.tell(Message::Discard {
+                self.send(Message::Discard {
                     sequence: name(number),
                 });
                 self.phases[number] = Phase::Idle;
@@ -288,39 +293,41 @@ impl World for Caches {
                 self.pinned = pinned.is_ok();
                 self.follow(pinned.unwrap_or_default());
                 // What was evicted for a pin that then found no room is said with the next.
-                let nobody = Vec::new();
-                self.tell(Message::Look { sequences: nobody });
+                let no_sequences = Vec::new();
+                self.send(Message::ProbePrefix {
+                    sequences: no_sequences,
+                });
             }
             Act::Unpin => {
                 self.pinned = false;
-                self.tell(Message::Unpin { pin: PinId(1) });
+                self.send(Message::Unpin { pin: PinId(1) });
             }
-            Act::Clear => self.tell(Message::Clear { salt: None }),
+            Act::Clear => self.send(Message::Clear { salt: None }),
             Act::Reset => {
-                self.paper.reset();
+                self.fake_device.reset();
                 self.phases = std::array::from_fn(|_| Phase::Idle);
-                self.tell(Message::Reset);
+                self.send(Message::Reset);
             }
             Act::ToPager => {
                 let message = self
-                    .pages()
+                    .pager_side()
                     .to_pager
                     .pop_front()
                     .expect("one is on its way");
-                self.tell_pager(message);
+                self.send_to_pager(message);
             }
             Act::ToCache => {
-                let told = self
-                    .pages()
+                let pager_event = self
+                    .pager_side()
                     .to_cache
                     .pop_front()
                     .expect("one is on its way");
-                self.tell(Message::Paged(told));
+                self.send(Message::Paged(pager_event));
             }
-            Act::Cleared => {
-                let number = self.pages().clears.pop_front();
+            Act::FencePassed => {
+                let number = self.pager_side().fences.pop_front();
                 let number = number.expect("the cache waits for it");
-                self.tell(Message::Cleared { number });
+                self.send(Message::FencePassed { number });
             }
             Act::End(job, well) => self.end(job, well),
         }
@@ -333,75 +340,87 @@ impl World for Caches {
             spec: _,
             core,
             phases,
-            paper,
+            fake_device,
             pinned,
-            pages,
+            pager_side,
         } = self;
-        write!(text, "{core:?} {phases:?} {paper:?} {pinned:?} {pages:?}")
-            .expect("memory takes all");
+        write!(
+            text,
+            "{core:?} {phases:?} {fake_device:?} {pinned:?} {pager_side:?}"
+        )
+        .expect("memory takes all");
     }
 
     fn come_to_rest(mut self) {
-        self.settle();
+        self.run_to_rest();
         if self.pinned {
             self.happen(Act::Unpin);
         }
-        self.settle();
+        self.run_to_rest();
         self.happen(Act::Clear);
-        self.settle();
+        self.run_to_rest();
         let stats = self.core.stats();
         assert_eq!(
             (stats.segments, stats.reserved_bytes),
             (0, 0),
             "nothing is held"
         );
-        assert_eq!(self.paper.held(), (0, 0), "nothing is left on the device");
+        assert_eq!(
+            self.fake_device.held(),
+            (0, 0),
+            "nothing is left on the device"
+        );
         // No byte is lost: one who needs all of them begins, and ends. Whoever has left last,
         // as a rule, is another, whose unanswered questions its own would hide.
         let last = SEQUENCES - 1;
-        self.phases[last] = Phase::Waits;
-        let begin = Begin {
+        self.phases[last] = Phase::Deferred;
+        let begin = OpenSlot {
             tokens_max: DEVICE_TOKENS,
-            ..Begin::new(name(last), tokens(last), 0)
+            ..OpenSlot::new(name(last), tokens(last), 0)
         };
-        self.tell(Message::Begin(begin));
-        self.settle();
+        self.send(Message::OpenSlot(begin));
+        self.run_to_rest();
     }
 }
 
-impl Caches {
+impl CacheWorld {
     /// Everybody goes on to the end, and what is on its way gets there.
-    fn settle(&mut self) {
+    fn run_to_rest(&mut self) {
         for _ in 0..200 {
             let possible = self.possible();
-            let wanted = |act: &&Act| match act {
-                Act::Step(_) | Act::ToPager | Act::ToCache | Act::Cleared | Act::End(_, true) => {
-                    true
-                }
+            let selected = |act: &&Act| match act {
+                Act::Step(_)
+                | Act::ToPager
+                | Act::ToCache
+                | Act::FencePassed
+                | Act::End(_, true) => true,
                 Act::Close(number) => !possible.contains(&Act::Step(*number)),
                 _ => false,
             };
-            let Some(act) = possible.iter().find(wanted) else {
+            let Some(act) = possible.iter().find(selected) else {
                 break;
             };
             self.happen(*act);
         }
         let idle = self.phases.iter().all(|phase| *phase == Phase::Idle);
         assert!(idle, "everybody begins and ends: {:?}", self.phases);
-        if let Some(pages) = &self.pages {
-            let quiet = pages.to_pager.is_empty() && pages.to_cache.is_empty();
+        if let Some(pager_side) = &self.pager_side {
+            let quiet = pager_side.to_pager.is_empty() && pager_side.to_cache.is_empty();
             assert!(
-                quiet && pages.core.is_idle(),
-                "all comes to rest: {pages:?}"
+                quiet && pager_side.core.is_idle(),
+                "all comes to rest: {pager_side:?}"
             );
-            assert!(pages.jobs.is_empty(), "jobs come to an end: {pages:?}");
-            assert!(self.paper.arrived.is_empty() && self.paper.leaving.is_empty());
-            assert_eq!(pages.core.stats().host_copies, pages.host.len());
+            assert!(
+                pager_side.jobs.is_empty(),
+                "jobs come to an end: {pager_side:?}"
+            );
+            assert!(self.fake_device.imports.is_empty() && self.fake_device.exports.is_empty());
+            assert_eq!(pager_side.core.stats().host_copies, pager_side.host.len());
         }
     }
 
     /// Tells the cache, which finds sense in it.
-    fn tell(&mut self, message: Message) {
+    fn send(&mut self, message: Message) {
         let effects = self.core.handle(Duration::ZERO, message);
         self.follow(effects.expect("the message makes sense"));
     }
@@ -411,22 +430,26 @@ impl Caches {
             self.effect(effect);
         }
         let for_pager = self.core.take_outbox();
-        match &mut self.pages {
-            Some(pages) => pages.to_pager.extend(for_pager),
+        match &mut self.pager_side {
+            Some(pager_side) => pager_side.to_pager.extend(for_pager),
             None => assert!(for_pager.is_empty(), "nobody is there to be told"),
         }
     }
 
     fn effect(&mut self, effect: Effect) {
         match effect {
-            Effect::Begun {
+            Effect::SlotOpened {
                 sequence,
                 slot,
                 cached_tokens,
                 ..
             } => {
                 let number = number(sequence);
-                assert_eq!(self.phases[number], Phase::Waits, "who asked begins, once");
+                assert_eq!(
+                    self.phases[number],
+                    Phase::Deferred,
+                    "who asked begins, once"
+                );
                 let whole = tokens(number);
                 assert!(cached_tokens < whole.len(), "one token is left to compute");
                 self.phases[number] = Phase::Live(Live {
@@ -437,15 +460,15 @@ impl Caches {
                     checkpoints: Vec::new(),
                 });
             }
-            Effect::Waits { sequence, .. } => {
-                assert_eq!(self.phases[number(sequence)], Phase::Waits);
+            Effect::Deferred { sequence, .. } => {
+                assert_eq!(self.phases[number(sequence)], Phase::Deferred);
             }
-            Effect::NoRoom { sequence } => {
+            Effect::OutOfMemory { sequence } => {
                 let phase = &mut self.phases[number(sequence)];
-                assert_eq!(*phase, Phase::Waits, "who asked is refused, once");
+                assert_eq!(*phase, Phase::Deferred, "who asked is refused, once");
                 *phase = Phase::Idle;
             }
-            Effect::Grown {
+            Effect::GrantExtended {
                 sequence,
                 tokens_max,
             } => {
@@ -456,7 +479,7 @@ impl Caches {
                 );
                 live.granted = live.granted.max(tokens_max);
             }
-            Effect::NoGrowth { sequence } => {
+            Effect::GrantDenied { sequence } => {
                 let live = self.live(number(sequence));
                 assert!(
                     std::mem::take(&mut live.grows),
@@ -468,15 +491,15 @@ impl Caches {
             }
             Effect::Edit(edit) => {
                 let (phases, setup) = (&self.phases, self.setup);
-                self.paper.edit(&edit, |slot| {
+                self.fake_device.edit(&edit, |slot| {
                     let has_it = |phase: &Phase| matches!(phase, Phase::Live(l) if l.slot == slot);
                     let number = phases.iter().position(has_it);
                     let number = number.expect("a slot is somebody's");
                     (salt(setup, number), history(number))
                 });
             }
-            Effect::Clears { number } => self.pages().clears.push_back(number),
-            Effect::Resident { .. } => unreachable!("nobody looks"),
+            Effect::Fence { number } => self.pager_side().fences.push_back(number),
+            Effect::CachedPrefix { .. } => unreachable!("nobody looks"),
             Effect::Lost { .. } => unreachable!("nothing is lost"),
         }
     }
@@ -488,8 +511,8 @@ impl Caches {
         }
     }
 
-    fn pages(&mut self) -> &mut Pages {
-        self.pages.as_mut().expect("there is a pager")
+    fn pager_side(&mut self) -> &mut PagerSide {
+        self.pager_side.as_mut().expect("there is a pager")
     }
 
     fn salt(&self, number: usize) -> Salt {
@@ -518,29 +541,29 @@ impl Caches {
             0 => {
                 let computed = live.computed;
                 self.live(number).checkpoints.retain(|at| *at > computed);
-                self.tell(Message::Reached {
+                self.send(Message::Reached {
                     sequence: name(number),
                     computed,
                 });
             }
             tokens => {
                 self.live(number).computed += tokens;
-                self.paper.compute(live.slot, tokens);
+                self.fake_device.compute(live.slot, tokens);
             }
         }
     }
 
     /// What leaves the device is packed when that has handed it over.
     fn can_end(&self, job: &Job) -> bool {
-        job.task != Task::Pack || self.paper.leaving.contains_key(&job.copy)
+        job.task != Task::Pack || self.fake_device.exports.contains_key(&job.copy)
     }
 
     fn end(&mut self, at: usize, well: bool) {
-        let pages = self.pages.as_mut().expect("there is a pager");
-        let job = pages.jobs.remove(at);
+        let pager_side = self.pager_side.as_mut().expect("there is a pager");
+        let job = pager_side.jobs.remove(at);
         match job.task {
             Task::Pack => {
-                let written = self.paper.leaving.remove(&job.copy);
+                let written = self.fake_device.exports.remove(&job.copy);
                 let written = written.expect("it was handed over");
                 if well {
                     let label = &job.label;
@@ -549,13 +572,13 @@ impl Caches {
                             && label.end() == written.tokens.len(),
                         "a copy is what it says"
                     );
-                    pages.host.insert(job.copy, written);
+                    pager_side.host.insert(job.copy, written);
                 }
             }
             Task::Unpack if well => {
-                let written = pages.host[&job.copy].clone();
-                self.paper
-                    .arrived
+                let written = pager_side.host[&job.copy].clone();
+                self.fake_device
+                    .imports
                     .entry(job.copy)
                     .or_default()
                     .push(written);
@@ -570,7 +593,7 @@ impl Caches {
                 is_lost: true,
             }),
         };
-        self.tell_pager(pager::Message::Done(Done {
+        self.send_to_pager(pager::Message::Done(Done {
             copy: job.copy,
             task: job.task,
             result,
@@ -579,25 +602,25 @@ impl Caches {
         }));
     }
 
-    fn tell_pager(&mut self, message: pager::Message) {
-        let pages = self.pages.as_mut().expect("there is a pager");
-        for effect in pages.core.handle(Duration::ZERO, message) {
+    fn send_to_pager(&mut self, message: pager::Message) {
+        let pager_side = self.pager_side.as_mut().expect("there is a pager");
+        for effect in pager_side.core.handle(Duration::ZERO, message) {
             match effect {
-                pager::Effect::Tell(told) => pages.to_cache.push_back(told),
-                pager::Effect::Do(job) => pages.jobs.push(job),
+                pager::Effect::Notify(pager_event) => pager_side.to_cache.push_back(pager_event),
+                pager::Effect::Do(job) => pager_side.jobs.push(job),
                 pager::Effect::Forget(copy) => {
-                    pages.host.remove(&copy);
+                    pager_side.host.remove(&copy);
                     // What was to be packed is not, and nobody hears of it.
-                    self.paper.leaving.remove(&copy);
+                    self.fake_device.exports.remove(&copy);
                     let leaves = |job: &Job| job.copy == copy && job.task == Task::Pack;
-                    pages.jobs.retain(|job| !leaves(job));
+                    pager_side.jobs.retain(|job| !leaves(job));
                 }
-                pager::Effect::Discard(copy) => drop(self.paper.take_parcel(copy)),
-                pager::Effect::DiscardAll => self.paper.arrived.clear(),
+                pager::Effect::Discard(copy) => drop(self.fake_device.take_detached(copy)),
+                pager::Effect::DiscardAll => self.fake_device.imports.clear(),
             }
         }
-        pages.core.check_integrity();
-        assert!(pages.core.stats().host_bytes <= 2 * PAGE);
+        pager_side.core.check_integrity();
+        assert!(pager_side.core.stats().host_bytes <= 2 * PAGE);
     }
 
     fn check(&self) {
@@ -607,8 +630,8 @@ impl Caches {
             .phases
             .iter()
             .filter(|phase| matches!(phase, Phase::Live(_)));
-        assert_eq!(self.paper.held(), (stats.segments, live.count()));
-        let sealed = self.paper.segment_bytes(&self.spec);
+        assert_eq!(self.fake_device.held(), (stats.segments, live.count()));
+        let sealed = self.fake_device.segment_bytes(&self.spec);
         assert_eq!(
             sealed, stats.sealed_bytes,
             "the device holds what the cache says"
@@ -616,7 +639,7 @@ impl Caches {
         for (number, phase) in self.phases.iter().enumerate() {
             let Phase::Live(live) = phase else { continue };
             let (_, held) = self
-                .paper
+                .fake_device
                 .read(live.slot, &self.salt(number), &history(number));
             assert_eq!(held, live.computed, "a slot holds what was computed");
             assert!(held <= live.granted, "and no more than it was granted");

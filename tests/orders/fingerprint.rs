@@ -11,19 +11,19 @@ use std::hash::{Hash, Hasher};
 use rustc_hash::FxHasher;
 
 /// What is written before numbers that are names, never used twice.
-const NAMES: [&str; 6] = ["seg", "slot", "copy", "pin", "NodeKey", "EntryKey"];
+const NAMES: [&str; 6] = ["seg", "slot", "copy", "pin", "NodeKey", "SequenceKey"];
 /// Fields whose numbers are ticks of one count, each list a count of its own.
-const TICKS: [&[&str]; 3] = [
-    &["last_use", "tick", "order", "unwritten"],
+const COUNTERS: [&[&str]; 3] = [
+    &["last_use", "tick", "use_count", "order", "unwritten"],
     &[
         "asked",
-        "room_made_at",
+        "memory_freed_by",
         "reset_asked",
-        "looking",
+        "probe_message",
         "barriers",
-        "tickets",
+        "pending_commands",
     ],
-    &["clears", "clearings"],
+    &["fence", "fences", "fences"],
 ];
 /// Fields that make no difference to what is to come, or none here.
 const LEFT_OUT: [&str; 21] = [
@@ -33,7 +33,7 @@ const LEFT_OUT: [&str; 21] = [
     "hits",
     "slots_made",
     "segments_made",
-    "clearings_made",
+    "fences_made",
     "made",
     "stats",
     "rates",
@@ -42,7 +42,7 @@ const LEFT_OUT: [&str; 21] = [
     "ends_at",
     "device_idle",
     "preempted",
-    "looked_at",
+    "queue_scanned_at",
     "start_interval",
     "started_at",
     "queued_for",
@@ -50,7 +50,7 @@ const LEFT_OUT: [&str; 21] = [
     "config",
 ];
 /// The kind of durations, after those of names and ticks.
-const TIMES: usize = NAMES.len() + TICKS.len();
+const TIMES: usize = NAMES.len() + COUNTERS.len();
 
 enum Part {
     /// The hash of what stands for itself.
@@ -167,10 +167,12 @@ impl<'a> Reader<'a> {
         // A range's dots belong to no number.
         let text = std::str::from_utf8(&self.bytes[from..self.at]).expect("a whole word");
         let name = NAMES.iter().position(|name| name.as_bytes() == self.word);
-        let tick = TICKS.iter().position(|fields| is_among(fields, self.field));
-        let (kind, value) = match (name, tick) {
+        let counter = COUNTERS
+            .iter()
+            .position(|fields| is_among(fields, self.field));
+        let (kind, value) = match (name, counter) {
             (Some(name), _) => (name, value_of_key(text)),
-            (None, Some(tick)) => (NAMES.len() + tick, text.parse().ok()),
+            (None, Some(counter)) => (NAMES.len() + counter, text.parse().ok()),
             (None, None) => (TIMES, nanoseconds(text)),
         };
         match value {
@@ -211,7 +213,7 @@ fn nanoseconds(text: &str) -> Option<u128> {
 }
 
 #[test]
-fn names_are_told_by_their_order_alone() {
+fn ids_are_compared_by_order_only() {
     #[track_caller]
     fn check(one: &str, other: &str, same: bool) {
         assert_eq!(

@@ -5,28 +5,28 @@
 
 mod cache;
 mod explorer;
+mod fake_device;
 mod fingerprint;
 #[allow(dead_code, reason = "another test's, of which a part serves")]
-#[path = "../house/house.rs"]
-mod house;
-#[allow(dead_code, reason = "the house may lose something")]
-#[path = "../house/losses.rs"]
+#[path = "../core_histories/harness.rs"]
+mod harness;
+#[allow(dead_code, reason = "the harness may lose something")]
+#[path = "../core_histories/losses.rs"]
 mod losses;
 mod pager;
-#[allow(dead_code, reason = "the house may have a pager")]
-#[path = "../house/pages.rs"]
-mod pages;
-mod paper;
-mod whole;
+#[allow(dead_code, reason = "the harness may have a pager")]
+#[path = "../core_histories/pager_harness.rs"]
+mod pager_harness;
+mod scheduler;
 
 use std::cell::Cell;
 
-use cache::Caches;
-#[cfg(motet_planted)]
+use cache::CacheWorld;
+#[cfg(motet_injected)]
 use explorer::Violation;
 use explorer::{World, explore};
-use pager::{Pages, Tiers};
-use whole::Whole;
+use pager::{PagerWorld, Tiers};
+use scheduler::SchedulerWorld;
 
 thread_local!(static HUSH: Cell<bool> = const { Cell::new(false) });
 
@@ -35,8 +35,8 @@ fn hush_expected_panics() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         std::panic::set_hook(Box::new(|info| {
-            let told = |at: &std::panic::Location<'_>| at.file().contains("oracle");
-            if !HUSH.get() && !info.location().is_some_and(told) {
+            let is_expected = |at: &std::panic::Location<'_>| at.file().contains("oracle");
+            if !HUSH.get() && !info.location().is_some_and(is_expected) {
                 eprintln!("{info}");
             }
         }));
@@ -69,50 +69,55 @@ fn survives<W: World>(name: &str, setups: &[W::Setup], beginnings: &[&[W::Act]],
 #[test]
 fn the_pager_survives_every_order() {
     let setups = [Tiers::HostAndDisk, Tiers::FewLabels, Tiers::Host];
-    survives::<Pages>("pager", &setups, &pager::BEGINNINGS, 15_000);
+    survives::<PagerWorld>("pager", &setups, &pager::BEGINNINGS, 15_000);
 }
 
 #[test]
 fn the_cache_survives_every_order() {
-    survives::<Caches>("cache", &cache::SETUPS, &cache::BEGINNINGS, 10_000);
+    survives::<CacheWorld>("cache", &cache::SETUPS, &cache::BEGINNINGS, 10_000);
 }
 
 #[test]
 fn the_scheduler_survives_every_order() {
-    survives::<Whole>("scheduler", &whole::SETUPS, &whole::BEGINNINGS, 6_000);
+    survives::<SchedulerWorld>(
+        "scheduler",
+        &scheduler::SETUPS,
+        &scheduler::BEGINNINGS,
+        6_000,
+    );
 }
 
 /// Orders that were not survived once.
 #[test]
-fn what_was_found_once_is_survived() {
+fn past_violations_are_survived() {
     use cache::Act::*;
     let setup = cache::SETUPS[3];
     // What was being copied out and was held counted twice once it was cleared.
-    explorer::replay::<Caches>(
+    explorer::replay::<CacheWorld>(
         setup,
         &[
-            Begin(0),
+            OpenSlot(0),
             Step(0),
-            Begin(1),
-            Begin(2),
+            OpenSlot(1),
+            OpenSlot(2),
             Close(0),
             Close(1),
-            Begin(1),
-            Grow(2),
+            OpenSlot(1),
+            ExtendGrant(2),
             Clear,
         ],
     );
     // Bytes that were reserved for what would not come stayed so when the word of that
     // crossed a cancel.
     let crossed = [cache::BEGINNINGS[3], &[End(0, false), Discard(0)]].concat();
-    explorer::replay::<Caches>(cache::SETUPS[2], &crossed);
+    explorer::replay::<CacheWorld>(cache::SETUPS[2], &crossed);
 }
 
 /// Each mistake is found by one of the explorers, and nothing is found without one.
-#[cfg(motet_planted)]
+#[cfg(motet_injected)]
 #[test]
-fn each_planted_bug_is_found() {
-    use motet_sync::planted::{Bug, plant};
+fn each_injected_bug_is_found() {
+    use motet_sync::injected::{Bug, inject};
 
     fn found<W: World>(setups: &[W::Setup], beginnings: &[&[W::Act]]) -> Option<Violation> {
         let mut tried = setups
@@ -123,17 +128,17 @@ fn each_planted_bug_is_found() {
     hush_expected_panics();
     let look = |bug: Bug| {
         HUSH.set(true);
-        plant(Some(bug));
+        inject(Some(bug));
         let violation = match bug {
-            Bug::StaleParcel => {
-                found::<Pages>(&[Tiers::HostAndDisk, Tiers::Host], &pager::BEGINNINGS)
+            Bug::StaleDetachedState => {
+                found::<PagerWorld>(&[Tiers::HostAndDisk, Tiers::Host], &pager::BEGINNINGS)
             }
             Bug::TokenTwice | Bug::LostCheckpoint | Bug::StaleAnswer => {
-                found::<Whole>(&whole::SETUPS, &whole::BEGINNINGS)
+                found::<SchedulerWorld>(&scheduler::SETUPS, &scheduler::BEGINNINGS)
             }
-            _ => found::<Caches>(&cache::SETUPS, &cache::BEGINNINGS),
+            _ => found::<CacheWorld>(&cache::SETUPS, &cache::BEGINNINGS),
         };
-        plant(None);
+        inject(None);
         HUSH.set(false);
         match &violation {
             Some(found) => println!("{bug:?}: {}\nafter {}", found.what, found.order),

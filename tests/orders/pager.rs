@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use motet::config::{DiskConfig, PagerConfig};
 use motet::model::oracle::OracleConfig;
-use motet::model::{Extent, LayerKind};
+use motet::model::{LayerKind, SegmentSize};
 use motet::{CopyId, SegmentId, SequenceId, TokenId};
 use motet_core::cache::SaltDigest;
-use motet_core::lease::LeaseWord;
+use motet_core::lease::LeaseCount;
 use motet_core::pager::{
-    Done, Effect, Job, JobError, Label, Lane, Message, Offer, PagerCore, Piece, Precision, Task,
-    Told, Want,
+    CopyQueue, CopyRange, Done, Effect, Job, JobError, Label, Lookup, Message, OffloadCandidate,
+    PagerCore, PagerEvent, Precision, Task,
 };
 
 use crate::explorer::World;
@@ -36,36 +36,40 @@ const SEGMENT_TOKENS: usize = 4;
 pub(crate) const BEGINNINGS: [&[Act]; 6] = [
     &[],
     // One copy in host memory, and in the last of these on the disk only.
-    &[Act::Offer(0), Act::End(0, true)],
-    &[Act::Offer(0), Act::End(0, true), Act::End(0, true)],
+    &[Act::OffloadCandidate(0), Act::End(0, true)],
     &[
-        Act::Offer(0),
-        Act::End(0, true),
-        Act::Offer(1),
+        Act::OffloadCandidate(0),
         Act::End(0, true),
         Act::End(0, true),
-        Act::Want(0),
     ],
     &[
-        Act::Offer(0),
+        Act::OffloadCandidate(0),
+        Act::End(0, true),
+        Act::OffloadCandidate(1),
         Act::End(0, true),
         Act::End(0, true),
-        Act::Offer(1),
+        Act::Lookup(0),
+    ],
+    &[
+        Act::OffloadCandidate(0),
         Act::End(0, true),
         Act::End(0, true),
-        Act::Offer(2),
+        Act::OffloadCandidate(1),
+        Act::End(0, true),
+        Act::End(0, true),
+        Act::OffloadCandidate(2),
         Act::End(0, true),
         Act::End(0, true),
     ],
     // A parcel is made.
     &[
-        Act::Offer(0),
+        Act::OffloadCandidate(0),
         Act::End(0, true),
-        Act::Offer(1),
+        Act::OffloadCandidate(1),
         Act::End(0, true),
         Act::End(0, true),
-        Act::Want(0),
-        Act::Fetch(0),
+        Act::Lookup(0),
+        Act::Load(0),
         Act::Make,
     ],
 ];
@@ -74,16 +78,16 @@ const SALT: SaltDigest = SaltDigest([3; 32]);
 const PAGE: usize = 4096;
 /// Two copies, of three.
 const TIER_BYTES: usize = 2 * PAGE;
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One thing that may happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     /// This segment is offered.
-    Offer(usize),
+    OffloadCandidate(usize),
     /// This sequence begins; the second wants another end than the first.
-    Want(usize),
-    Fetch(usize),
+    Lookup(usize),
+    Load(usize),
     Cancel(usize),
     /// A parcel that is being made lies where the device takes it in; the pager has not
     /// heard of it.
@@ -98,21 +102,21 @@ pub(crate) enum Act {
 
 /// How far a sequence is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Wish {
+enum LoadState {
     Asked,
-    Found(Vec<Piece>),
-    Fetching(Vec<Piece>),
+    Hit(Vec<CopyRange>),
+    Loading(Vec<CopyRange>),
 }
 
-pub(crate) struct Pages {
+pub(crate) struct PagerWorld {
     core: PagerCore,
     now: Duration,
     /// Who leases each segment on the device; its name is new after a reset.
-    words: Vec<LeaseWord>,
+    lease_counts: Vec<LeaseCount>,
     segments_made: u64,
     /// Segments that are offered and not answered for, and whether they were asked for.
-    offered: BTreeMap<SegmentId, bool>,
-    wishes: BTreeMap<SequenceId, Wish>,
+    offloading: BTreeMap<SegmentId, bool>,
+    loads: BTreeMap<SequenceId, LoadState>,
     /// Jobs that are out, oldest first.
     jobs: Vec<Job>,
     host: BTreeSet<CopyId>,
@@ -120,9 +124,9 @@ pub(crate) struct Pages {
     /// Copies that were leaving a device that has lost everything.
     lost: BTreeSet<CopyId>,
     /// Parcels that wait for the device.
-    parcels: BTreeMap<CopyId, usize>,
+    detached_states: BTreeMap<CopyId, usize>,
     /// One of them was put there by the job that is out.
-    made: bool,
+    is_unpack_finished: bool,
     order: Vec<Act>,
 }
 
@@ -135,7 +139,7 @@ pub(crate) enum Tiers {
     FewLabels,
 }
 
-impl World for Pages {
+impl World for PagerWorld {
     type Act = Act;
     type Setup = Tiers;
 
@@ -150,23 +154,23 @@ impl World for Pages {
                 folder: "never touched".into(),
                 bytes_max: TIER_BYTES,
             }),
-            disk_patience: PATIENCE,
+            disk_timeout: TIMEOUT,
             ..PagerConfig::default()
         };
-        let sizes = |_: Extent| (100, Precision::Full);
+        let sizes = |_: SegmentSize| (100, Precision::Full);
         let mut world = Self {
             core: PagerCore::new(oracle.spec(), config, Box::new(sizes), Vec::new()),
             now: Duration::ZERO,
-            words: Vec::new(),
+            lease_counts: Vec::new(),
             segments_made: 0,
-            offered: BTreeMap::new(),
-            wishes: BTreeMap::new(),
+            offloading: BTreeMap::new(),
+            loads: BTreeMap::new(),
             jobs: Vec::new(),
             host: BTreeSet::new(),
             disk: BTreeSet::new(),
             lost: BTreeSet::new(),
-            parcels: BTreeMap::new(),
-            made: false,
+            detached_states: BTreeMap::new(),
+            is_unpack_finished: false,
             order: Vec::new(),
         };
         world.fill_device();
@@ -174,21 +178,28 @@ impl World for Pages {
     }
 
     fn possible(&self) -> Vec<Act> {
-        let free = |at: &usize| !self.offered.contains_key(&self.words[*at].segment());
-        let mut acts: Vec<Act> = (0..SEGMENTS.len()).filter(free).map(Act::Offer).collect();
+        let free = |at: &usize| {
+            !self
+                .offloading
+                .contains_key(&self.lease_counts[*at].segment())
+        };
+        let mut acts: Vec<Act> = (0..SEGMENTS.len())
+            .filter(free)
+            .map(Act::OffloadCandidate)
+            .collect();
         for number in 0..2 {
-            acts.extend(match self.wishes.get(&SequenceId(number as u64 + 1)) {
-                None => vec![Act::Want(number)],
-                Some(Wish::Found(_)) => vec![Act::Fetch(number), Act::Cancel(number)],
+            acts.extend(match self.loads.get(&SequenceId(number as u64 + 1)) {
+                None => vec![Act::Lookup(number)],
+                Some(LoadState::Hit(_)) => vec![Act::Load(number), Act::Cancel(number)],
                 Some(_) => vec![Act::Cancel(number)],
             });
         }
         let unpacks = self.jobs.iter().any(|job| job.task == Task::Unpack);
-        acts.extend((unpacks && !self.made).then_some(Act::Make));
+        acts.extend((unpacks && !self.is_unpack_finished).then_some(Act::Make));
         for (at, job) in self.jobs.iter().enumerate() {
             acts.push(Act::End(at, true));
             // What is made is made.
-            let fails = job.task != Task::Unpack || !self.made;
+            let fails = job.task != Task::Unpack || !self.is_unpack_finished;
             acts.extend(fails.then_some(Act::End(at, false)));
         }
         acts.extend([Act::Reset, Act::Clear, Act::Wait]);
@@ -200,10 +211,10 @@ impl World for Pages {
         self.now += Duration::from_millis(1);
         let sequence = |number: usize| SequenceId(number as u64 + 1);
         match act {
-            Act::Offer(at) => self.offer(at),
-            Act::Want(number) => {
-                self.wishes.insert(sequence(number), Wish::Asked);
-                let want = Want {
+            Act::OffloadCandidate(at) => self.offload(at),
+            Act::Lookup(number) => {
+                self.loads.insert(sequence(number), LoadState::Asked);
+                let lookup = Lookup {
                     sequence: sequence(number),
                     salt: SALT,
                     tokens: SEGMENTS[number + 1].0.into(),
@@ -211,52 +222,49 @@ impl World for Pages {
                     seen_tokens: 0,
                     token_time: None,
                 };
-                self.tell(Message::Want(want));
+                self.send(Message::Lookup(lookup));
             }
-            Act::Fetch(number) => {
-                let wish = self
-                    .wishes
-                    .get_mut(&sequence(number))
-                    .expect("it was found");
-                let Wish::Found(pieces) = wish else {
+            Act::Load(number) => {
+                let load_state = self.loads.get_mut(&sequence(number)).expect("it was found");
+                let LoadState::Hit(copy_ranges) = load_state else {
                     panic!("it was found")
                 };
-                *wish = Wish::Fetching(std::mem::take(pieces));
-                self.tell(Message::Fetch {
+                *load_state = LoadState::Loading(std::mem::take(copy_ranges));
+                self.send(Message::Load {
                     sequence: sequence(number),
                 });
             }
             Act::Cancel(number) => {
-                self.wishes.remove(&sequence(number));
-                self.tell(Message::Cancel {
+                self.loads.remove(&sequence(number));
+                self.send(Message::Cancel {
                     sequence: sequence(number),
                 });
             }
             Act::Make => {
                 let unpacks = |job: &&Job| job.task == Task::Unpack;
                 let job = self.jobs.iter().find(unpacks).expect("one is made");
-                *self.parcels.entry(job.copy).or_default() += 1;
-                self.made = true;
+                *self.detached_states.entry(job.copy).or_default() += 1;
+                self.is_unpack_finished = true;
             }
             Act::End(job, well) => self.end(job, well),
             Act::Reset => {
-                self.offered.clear();
-                self.wishes.clear();
-                self.parcels.clear();
+                self.offloading.clear();
+                self.loads.clear();
+                self.detached_states.clear();
                 self.fill_device();
-                self.tell(Message::Reset);
+                self.send(Message::Reset);
                 assert!(
-                    self.parcels.is_empty(),
+                    self.detached_states.is_empty(),
                     "{self}: nothing waits for what is no more"
                 );
                 // What is being packed just now is heard of all the same.
                 let packs = self.jobs.iter().filter(|job| job.task == Task::Pack);
                 self.lost.extend(packs.map(|job| job.copy));
             }
-            Act::Clear => self.tell(Message::Clear { salt: None }),
+            Act::Clear => self.send(Message::Clear { salt: None }),
             Act::Wait => {
-                self.now += PATIENCE * 20;
-                self.tell(Message::Tick);
+                self.now += TIMEOUT * 20;
+                self.send(Message::TimePassed);
             }
         }
     }
@@ -265,36 +273,38 @@ impl World for Pages {
         let Self {
             core,
             now,
-            words,
+            lease_counts,
             segments_made: _,
-            offered,
-            wishes,
+            offloading,
+            loads,
             jobs,
             host,
             disk,
             lost,
-            parcels,
-            made,
+            detached_states,
+            is_unpack_finished,
             order: _,
         } = self;
-        let places = (host, disk, lost, parcels, made);
+        let places = (host, disk, lost, detached_states, is_unpack_finished);
         write!(
             text,
-            "{core:?} now: {now:?}, {words:?} {offered:?} {wishes:?} {jobs:?} {places:?}"
+            "{core:?} now: {now:?}, {lease_counts:?} {offloading:?} {loads:?} {jobs:?} {places:?}"
         )
         .expect("memory takes all");
     }
 
     fn come_to_rest(mut self) {
         for _ in 0..100 {
-            let found = |(_, wish): &(&SequenceId, &Wish)| matches!(wish, Wish::Found(_));
+            let found = |(_, load_state): &(&SequenceId, &LoadState)| {
+                matches!(load_state, LoadState::Hit(_))
+            };
             let found = self
-                .wishes
+                .loads
                 .iter()
                 .find(found)
                 .map(|(sequence, _)| sequence.0);
             if let Some(sequence) = found {
-                self.happen(Act::Fetch(sequence as usize - 1));
+                self.happen(Act::Load(sequence as usize - 1));
             } else if !self.jobs.is_empty() {
                 self.happen(Act::End(0, true));
             } else if self.core.wakes_at().is_some() {
@@ -304,20 +314,16 @@ impl World for Pages {
             }
         }
         assert!(self.jobs.is_empty(), "{self}: jobs come to an end");
+        assert!(self.loads.is_empty(), "{self}: {:?} never hear", self.loads);
         assert!(
-            self.wishes.is_empty(),
-            "{self}: {:?} never hear",
-            self.wishes
-        );
-        assert!(
-            self.offered.is_empty(),
+            self.offloading.is_empty(),
             "{self}: {:?} are not answered for",
-            self.offered
+            self.offloading
         );
         assert!(
-            self.core.is_idle() && self.parcels.is_empty(),
+            self.core.is_idle() && self.detached_states.is_empty(),
             "{self}: {:?}",
-            self.parcels
+            self.detached_states
         );
         let stats = self.core.stats();
         assert_eq!(
@@ -335,30 +341,30 @@ impl World for Pages {
     }
 }
 
-impl Pages {
+impl PagerWorld {
     fn fill_device(&mut self) {
-        self.words = SEGMENTS
+        self.lease_counts = SEGMENTS
             .map(|_| ())
             .into_iter()
             .map(|()| {
                 self.segments_made += 1;
-                LeaseWord::new(SegmentId(self.segments_made))
+                LeaseCount::new(SegmentId(self.segments_made))
             })
             .collect();
     }
 
-    fn offer(&mut self, at: usize) {
-        let word = &self.words[at];
-        self.offered.insert(word.segment(), false);
+    fn offload(&mut self, at: usize) {
+        let lease_count = &self.lease_counts[at];
+        self.offloading.insert(lease_count.segment(), false);
         let (tokens, start) = SEGMENTS[at];
-        let offer = Offer {
-            lease: word.lease().expect("it is on the device"),
+        let candidate = OffloadCandidate {
+            lease: lease_count.lease().expect("it is on the device"),
             salt: SALT,
             tokens: Arc::from(tokens),
-            extent: Extent::whole(tokens.len() - start),
+            segment_size: SegmentSize::whole(tokens.len() - start),
             priority: 0,
         };
-        self.tell(Message::Offer(offer));
+        self.send(Message::OffloadCandidate(candidate));
     }
 
     fn end(&mut self, job: usize, well: bool) {
@@ -368,15 +374,15 @@ impl Pages {
             Task::Pack if self.lost.contains(&copy) => {}
             Task::Pack | Task::Read if well => drop(self.host.insert(copy)),
             Task::Write if well => drop(self.disk.insert(copy)),
-            Task::Unpack if std::mem::take(&mut self.made) => {}
-            Task::Unpack if well => *self.parcels.entry(copy).or_default() += 1,
+            Task::Unpack if std::mem::take(&mut self.is_unpack_finished) => {}
+            Task::Unpack if well => *self.detached_states.entry(copy).or_default() += 1,
             _ => {}
         }
         // What could not be read is gone from the disk.
         if job.task == Task::Read && !well {
             self.disk.remove(&copy);
         }
-        self.tell(Message::Done(Done {
+        self.send(Message::Done(Done {
             copy,
             task: job.task,
             result: match well {
@@ -391,32 +397,33 @@ impl Pages {
         }));
     }
 
-    fn tell(&mut self, message: Message) {
+    fn send(&mut self, message: Message) {
         let effects = self.core.handle(self.now, message);
         for effect in effects {
             match effect {
-                Effect::Tell(told) => self.told(told),
+                Effect::Notify(pager_event) => self.pager_event(pager_event),
                 Effect::Do(job) => self.begin(job),
                 Effect::Forget(copy) => self.forget(copy),
-                Effect::Discard(copy) => self.take_parcel(copy),
-                Effect::DiscardAll => self.parcels.clear(),
+                Effect::Discard(copy) => self.take_detached(copy),
+                Effect::DiscardAll => self.detached_states.clear(),
             }
         }
         self.check();
     }
 
-    fn take_parcel(&mut self, copy: CopyId) {
-        if let Some(parcels) = self.parcels.get_mut(&copy) {
-            *parcels -= 1;
-            if *parcels == 0 {
-                self.parcels.remove(&copy);
+    fn take_detached(&mut self, copy: CopyId) {
+        if let Some(detached_states) = self.detached_states.get_mut(&copy) {
+            *detached_states -= 1;
+            if *detached_states == 0 {
+                self.detached_states.remove(&copy);
             }
         }
     }
 
     fn begin(&mut self, job: Job) {
-        let lane = job.task.lane();
-        let alike = |other: &&Job| other.task.lane() == lane && other.task != Task::Pack;
+        let copy_queue = job.task.copy_queue();
+        let alike =
+            |other: &&Job| other.task.copy_queue() == copy_queue && other.task != Task::Pack;
         let busy = self.jobs.iter().filter(alike).count();
         assert!(
             job.task == Task::Pack || busy == 0,
@@ -433,7 +440,7 @@ impl Pages {
         if job.task == Task::Remove {
             self.disk.remove(&job.copy);
         }
-        assert!(lane == Lane::Memory || self.core.stats().disk_bytes <= TIER_BYTES);
+        assert!(copy_queue == CopyQueue::Memory || self.core.stats().disk_bytes <= TIER_BYTES);
         self.jobs.push(job);
     }
 
@@ -444,12 +451,15 @@ impl Pages {
             .any(|job| job.copy == copy && job.task == Task::Pack);
         let gone = self.host.remove(&copy);
         assert!(gone || leaves, "{self}: what is forgotten was there");
-        let wanted = self
-            .wishes
+        let is_waited_for = self
+            .loads
             .values()
-            .any(|wish| wish.copies().any(|one| one == copy));
+            .any(|load_state| load_state.copies().any(|one| one == copy));
         let fails = matches!(self.order.last(), Some(Act::End(_, false)));
-        assert!(!wanted || fails, "{self}: {copy} is wanted, and given up");
+        assert!(
+            !is_waited_for || fails,
+            "{self}: {copy} is wanted, and given up"
+        );
         let moves = self
             .jobs
             .iter()
@@ -461,44 +471,51 @@ impl Pages {
         );
     }
 
-    fn told(&mut self, told: Told) {
-        match told {
-            Told::Take { segment, .. } => {
-                let asked = self.offered.get_mut(&segment);
+    fn pager_event(&mut self, pager_event: PagerEvent) {
+        match pager_event {
+            PagerEvent::Export { segment, .. } => {
+                let asked = self.offloading.get_mut(&segment);
                 let asked = asked.unwrap_or_else(|| panic!("a segment that was offered"));
                 assert!(!std::mem::replace(asked, true), "it is asked for once");
             }
-            Told::Kept { segment, .. } | Told::Refused { segment } => {
-                let answered = self.offered.remove(&segment);
+            PagerEvent::Offloaded { segment, .. } | PagerEvent::Rejected { segment } => {
+                let answered = self.offloading.remove(&segment);
                 assert!(answered.is_some(), "{self}: an offer is answered once");
             }
-            Told::Found { sequence, pieces } => {
-                let before = self.wishes.insert(sequence, Wish::Found(pieces));
-                assert_eq!(before, Some(Wish::Asked), "{self}: who asked is answered");
+            PagerEvent::Hit {
+                sequence,
+                copy_ranges,
+            } => {
+                let before = self.loads.insert(sequence, LoadState::Hit(copy_ranges));
+                assert_eq!(
+                    before,
+                    Some(LoadState::Asked),
+                    "{self}: who asked is answered"
+                );
             }
-            Told::Nothing { sequence, .. } | Told::Again { sequence } => {
-                let before = self.wishes.remove(&sequence);
+            PagerEvent::Miss { sequence, .. } | PagerEvent::Retry { sequence } => {
+                let before = self.loads.remove(&sequence);
                 // Those who joined one that a reset has ended are told, and do not mind.
                 let resets = self.order.last() == Some(&Act::Reset);
-                let waits = matches!(before, Some(Wish::Asked | Wish::Fetching(_)));
+                let waits = matches!(before, Some(LoadState::Asked | LoadState::Loading(_)));
                 assert!(waits || resets, "{self}: {before:?} is told to do without");
             }
-            Told::Arrived { sequence, .. } => {
-                let Some(Wish::Fetching(pieces)) = self.wishes.remove(&sequence) else {
+            PagerEvent::Loaded { sequence, .. } => {
+                let Some(LoadState::Loading(copy_ranges)) = self.loads.remove(&sequence) else {
                     panic!("{self}: what arrives is fetched")
                 };
-                for piece in pieces {
+                for copy_range in copy_ranges {
                     assert!(
-                        self.parcels.contains_key(&piece.copy),
+                        self.detached_states.contains_key(&copy_range.copy),
                         "{self}: a parcel each"
                     );
-                    self.take_parcel(piece.copy);
+                    self.take_detached(copy_range.copy);
                 }
             }
             // Its file may be waiting for its turn to go.
-            Told::Lost { .. } | Told::Cancelled { .. } => {}
-            Told::Reset => assert_eq!(self.order.last(), Some(&Act::Reset)),
-            Told::Gone => unreachable!("it is here"),
+            PagerEvent::Lost { .. } | PagerEvent::Cancelled { .. } => {}
+            PagerEvent::Reset => assert_eq!(self.order.last(), Some(&Act::Reset)),
+            PagerEvent::Gone => unreachable!("it is here"),
         }
     }
 
@@ -510,24 +527,24 @@ impl Pages {
             "{self}"
         );
         // A segment is leased exactly as long as its bytes are to come.
-        for word in &self.words {
-            let leaves = self.offered.get(&word.segment()) == Some(&true);
-            assert_eq!(word.leases() > 0, leaves, "{self}: {word:?}");
+        for lease_count in &self.lease_counts {
+            let leaves = self.offloading.get(&lease_count.segment()) == Some(&true);
+            assert_eq!(lease_count.leases() > 0, leaves, "{self}: {lease_count:?}");
         }
     }
 }
 
-impl Wish {
+impl LoadState {
     fn copies(&self) -> impl Iterator<Item = CopyId> + '_ {
-        let pieces = match self {
+        let copy_ranges = match self {
             Self::Asked => &[][..],
-            Self::Found(pieces) | Self::Fetching(pieces) => pieces,
+            Self::Hit(copy_ranges) | Self::Loading(copy_ranges) => copy_ranges,
         };
-        pieces.iter().map(|piece| piece.copy)
+        copy_ranges.iter().map(|copy_range| copy_range.copy)
     }
 }
 
-impl std::fmt::Display for Pages {
+impl std::fmt::Display for PagerWorld {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "after {:?}", self.order)
     }

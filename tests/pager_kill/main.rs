@@ -46,7 +46,7 @@ fn serves_until_it_is_killed() {
 }
 
 #[test]
-fn whoever_is_killed_while_writing_starts_again() {
+fn engine_killed_while_writing_starts_again() {
     let folder = Folder::new("kill");
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     let kills = number("MOTET_KILLS", 100);
@@ -63,7 +63,7 @@ fn whoever_is_killed_while_writing_starts_again() {
         std::thread::sleep(Duration::from_micros(rng.random_range(0..3_000)));
         child.0.kill().expect("it runs");
         let status = child.0.wait().expect("it ran");
-        torn += u64::from(!of_kind(&folder.0, "part").is_empty());
+        torn += u64::from(!files_with_extension(&folder.0, "part").is_empty());
         assert_eq!(
             status.code(),
             None,
@@ -88,7 +88,7 @@ fn whoever_is_killed_while_writing_starts_again() {
 }
 
 #[test]
-fn damaged_files_are_never_believed() {
+fn damaged_files_are_never_used() {
     let folder = Folder::new("damage");
     let mut rng = ChaCha8Rng::seed_from_u64(2);
     let damages = number("MOTET_DAMAGES", 1_000);
@@ -111,7 +111,7 @@ fn damaged_files_are_never_believed() {
     assert!(cached > 0);
 }
 
-fn of_kind(folder: &Path, kind: &str) -> Vec<PathBuf> {
+fn files_with_extension(folder: &Path, kind: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).expect("a folder");
     let paths = entries.map(|entry| entry.expect("an entry").path());
     let mut files: Vec<PathBuf> = paths
@@ -123,7 +123,7 @@ fn of_kind(folder: &Path, kind: &str) -> Vec<PathBuf> {
 
 /// Turns a bit of a file over, or cuts it short. False where there is none.
 fn damage(folder: &Path, rng: &mut impl Rng) -> bool {
-    let files = of_kind(folder, "segment");
+    let files = files_with_extension(folder, "segment");
     if files.is_empty() {
         return false;
     }

@@ -67,7 +67,9 @@ impl Served {
         let user = (turn * 5 % USERS) as TokenId;
         let mut prompt: Vec<TokenId> = (1..80).map(|i| 1 + (user * 37 + i) % 900).collect();
         prompt.extend([950 + (turn / USERS % 7) as TokenId, 7]);
-        let alone = self.oracle.solo(&prompt, OUTPUT_TOKENS, Sampling::GREEDY);
+        let alone = self
+            .oracle
+            .reference_tokens(&prompt, OUTPUT_TOKENS, Sampling::GREEDY);
         let request = Request::tokens(prompt).output_tokens_max(OUTPUT_TOKENS);
         let output = self
             .engine

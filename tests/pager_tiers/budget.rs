@@ -7,7 +7,7 @@ use motet::CopyId;
 use motet::storage::tiers::{DiskTier, HostTier, Tier, TierError};
 use proptest::prelude::*;
 
-use super::folder::{Copy, Folder, copy, load, store};
+use super::folder::{Folder, StoredCopy, copy, load, store};
 
 /// What the files take by the system's own account.
 #[cfg(unix)]
@@ -34,34 +34,36 @@ fn check(
     tier: &mut dyn Tier,
     bytes_max: usize,
     moves: &[(u64, usize, bool)],
-    bytes_taken: impl Fn(&Copy) -> usize,
+    bytes_taken: impl Fn(&StoredCopy) -> usize,
     outside: impl Fn() -> usize,
 ) -> Result<(), TestCaseError> {
-    let mut kept: BTreeMap<u64, Copy> = BTreeMap::new();
+    let mut retained: BTreeMap<u64, StoredCopy> = BTreeMap::new();
     for (id, bytes, is_store) in moves {
-        let account = |kept: &BTreeMap<u64, Copy>| kept.values().map(&bytes_taken).sum::<usize>();
+        let account = |retained: &BTreeMap<u64, StoredCopy>| {
+            retained.values().map(&bytes_taken).sum::<usize>()
+        };
         if *is_store {
             let new = copy(*id as u32, *bytes);
-            let is_there = kept.contains_key(id);
-            let fits = is_there || account(&kept) + bytes_taken(&new) <= bytes_max;
+            let is_there = retained.contains_key(id);
+            let fits = is_there || account(&retained) + bytes_taken(&new) <= bytes_max;
             match store(tier, *id, &new) {
                 Ok(()) if is_there => {}
                 Ok(()) => {
                     prop_assert!(fits);
-                    kept.insert(*id, new);
+                    retained.insert(*id, new);
                 }
-                Err(TierError::NoRoom { .. }) => prop_assert!(!fits),
+                Err(TierError::OutOfSpace { .. }) => prop_assert!(!fits),
                 Err(error) => return Err(TestCaseError::fail(error.to_string())),
             }
         } else {
             tier.remove(CopyId(*id)).expect("it goes");
-            kept.remove(id);
+            retained.remove(id);
         }
-        prop_assert_eq!(tier.used_bytes(), account(&kept));
+        prop_assert_eq!(tier.used_bytes(), account(&retained));
         prop_assert!(outside() <= tier.used_bytes());
         prop_assert!(tier.used_bytes() <= bytes_max);
     }
-    for (id, copy) in &kept {
+    for (id, copy) in &retained {
         load(tier, *id, copy).expect("it is there");
     }
     Ok(())
@@ -79,7 +81,7 @@ proptest! {
 
         let folder = Folder::new();
         let (mut disk, _) = folder.open_as(1, bytes_max).expect("it opens");
-        let bytes_taken = |copy: &Copy| {
+        let bytes_taken = |copy: &StoredCopy| {
             DiskTier::bytes_taken(copy.label.tokens.len(), copy.label.bytes)
         };
         check(&mut disk, bytes_max, &moves, bytes_taken, || disk_bytes(&folder))?;
@@ -89,27 +91,27 @@ proptest! {
 #[test]
 fn a_smaller_budget_keeps_the_newest() {
     let folder = Folder::new();
-    let copies: Vec<Copy> = (0..6).map(|n| copy(n, 5_000)).collect();
+    let copies: Vec<StoredCopy> = (0..6).map(|n| copy(n, 5_000)).collect();
     let (mut tier, _) = folder.open();
     for (id, copy) in (0..).zip(&copies) {
         store(&mut tier, id, copy).expect("there is room");
     }
     drop(tier);
     let each = DiskTier::bytes_taken(3, 5_000);
-    for kept in [4, 4, 1, 0] {
+    for retained in [4, 4, 1, 0] {
         let (mut tier, recovered) = folder
-            .open_as(super::folder::IDENTITY, each * kept + 4095)
+            .open_as(super::folder::IDENTITY, each * retained + 4095)
             .expect("it opens");
         let labels = recovered.copies.iter().map(|(_, label)| label);
-        assert!(labels.eq(copies[6 - kept..].iter().map(|copy| &copy.label)));
-        assert_eq!(folder.files().len(), kept);
+        assert!(labels.eq(copies[6 - retained..].iter().map(|copy| &copy.label)));
+        assert_eq!(folder.files().len(), retained);
         let reasons = recovered.removed.iter().map(|(_, why)| why);
         assert!(
             reasons
                 .clone()
-                .all(|why| matches!(why, TierError::NoRoom { .. }))
+                .all(|why| matches!(why, TierError::OutOfSpace { .. }))
         );
-        for (id, copy) in (100..).zip(&copies[6 - kept..]) {
+        for (id, copy) in (100..).zip(&copies[6 - retained..]) {
             load(&mut tier, id, copy).expect("it is there");
         }
     }
@@ -117,9 +119,9 @@ fn a_smaller_budget_keeps_the_newest() {
 
 /// A copy that does not fit goes alone.
 #[test]
-fn what_has_no_room_costs_no_older_copy() {
+fn copy_that_does_not_fit_evicts_no_older_copy() {
     let folder = Folder::new();
-    let copies: Vec<Copy> = (0..3).map(|n| copy(n, 5_000)).collect();
+    let copies: Vec<StoredCopy> = (0..3).map(|n| copy(n, 5_000)).collect();
     let (mut tier, _) = folder.open();
     for (id, copy) in (0..).zip(&copies) {
         store(&mut tier, id, copy).expect("there is room");
@@ -131,7 +133,7 @@ fn what_has_no_room_costs_no_older_copy() {
     let (mut tier, recovered) = opened.expect("it opens");
     let labels = recovered.copies.iter().map(|(_, label)| label);
     assert!(labels.eq(copies.iter().map(|copy| &copy.label)));
-    let [(_, TierError::NoRoom { bytes, .. })] = recovered.removed[..] else {
+    let [(_, TierError::OutOfSpace { bytes, .. })] = recovered.removed[..] else {
         panic!("{recovered:?}");
     };
     assert_eq!(bytes, DiskTier::bytes_taken(3, 90_000));

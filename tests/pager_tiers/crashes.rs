@@ -5,15 +5,15 @@ use motet::storage::tiers::{DiskTier, Tier, TierError};
 use motet_core::pager::Label;
 
 use super::faulty::{Fault, FaultyFiles};
-use super::folder::{Copy, Folder, PLENTY_BYTES, copy, load, store};
+use super::folder::{Folder, PLENTY_BYTES, StoredCopy, copy, load, store};
 
 /// What was heard of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Heard {
+enum Reported {
     Nothing,
     Stored,
     /// It was to be stored or removed, and that failed.
-    Perhaps,
+    Unknown,
     Removed,
 }
 
@@ -21,44 +21,48 @@ const COPIES: usize = 5;
 
 /// A day of a tier: stores, loads and removes. True where it got to the end without an
 /// error.
-fn day(tier: &mut DiskTier, copies: &[Copy], heard: &mut [Heard; COPIES]) -> bool {
-    let mut works = true;
-    let mut moves = |moved: Result<(), TierError>, heard: &mut Heard, then: Heard| {
-        works &= moved.is_ok();
+fn run_operations(
+    tier: &mut DiskTier,
+    copies: &[StoredCopy],
+    reported: &mut [Reported; COPIES],
+) -> bool {
+    let mut succeeded = true;
+    let mut record = |moved: Result<(), TierError>, reported: &mut Reported, then: Reported| {
+        succeeded &= moved.is_ok();
         // The tier does not know what it could not store, so it cannot remove it.
-        let is_known = moved.is_ok() && *heard != Heard::Perhaps;
-        *heard = if is_known { then } else { Heard::Perhaps };
+        let is_known = moved.is_ok() && *reported != Reported::Unknown;
+        *reported = if is_known { then } else { Reported::Unknown };
     };
     for id in 0..3 {
         let stored = store(tier, id as u64, &copies[id]);
-        moves(stored, &mut heard[id], Heard::Stored);
+        record(stored, &mut reported[id], Reported::Stored);
     }
-    moves(tier.remove(CopyId(1)), &mut heard[1], Heard::Removed);
+    record(tier.remove(CopyId(1)), &mut reported[1], Reported::Removed);
     for id in 3..COPIES {
         let stored = store(tier, id as u64, &copies[id]);
-        moves(stored, &mut heard[id], Heard::Stored);
+        record(stored, &mut reported[id], Reported::Stored);
     }
-    moves(tier.remove(CopyId(4)), &mut heard[4], Heard::Removed);
+    record(tier.remove(CopyId(4)), &mut reported[4], Reported::Removed);
     for (id, copy) in copies.iter().enumerate() {
-        if heard[id] != Heard::Stored {
+        if reported[id] != Reported::Stored {
             continue;
         }
         match load(tier, id as u64, copy) {
             Ok(()) => {}
             // Removed, for what was read was not what was written.
             Err(TierError::Damaged { .. }) => {
-                heard[id] = Heard::Perhaps;
-                works = false;
+                reported[id] = Reported::Unknown;
+                succeeded = false;
             }
             // The disk failed, and the copy stays.
-            Err(TierError::Io { .. }) => works = false,
+            Err(TierError::Io { .. }) => succeeded = false,
             Err(error) => panic!("{error}"),
         }
     }
-    works
+    succeeded
 }
 
-fn what_is_there(folder: &Folder, copies: &[Copy], heard: &[Heard; COPIES], what: &str) {
+fn check_folder(folder: &Folder, copies: &[StoredCopy], reported: &[Reported; COPIES], what: &str) {
     let (mut tier, recovered) = folder.open();
     let ids = |label: &Label| copies.iter().position(|copy| copy.label == *label);
     let mut found = [false; COPIES];
@@ -68,27 +72,31 @@ fn what_is_there(folder: &Folder, copies: &[Copy], heard: &[Heard; COPIES], what
         found[at] = true;
     }
     for at in 0..COPIES {
-        match heard[at] {
-            Heard::Stored => assert!(found[at], "{what}: {at} was stored and is gone"),
-            Heard::Nothing | Heard::Removed => {
+        match reported[at] {
+            Reported::Stored => assert!(found[at], "{what}: {at} was stored and is gone"),
+            Reported::Nothing | Reported::Removed => {
                 assert!(!found[at], "{what}: {at} ought not to be there");
             }
-            Heard::Perhaps => {}
+            Reported::Unknown => {}
         }
     }
     assert_eq!(folder.files().len(), recovered.copies.len(), "{what}");
 }
 
 #[test]
-fn any_operation_may_be_the_last() {
+fn any_disk_operation_may_fail_or_be_the_last() {
     use Fault::{DiesAfter, DiesBefore, DiesWithin, FailsForGood, FailsOnce, Fills, ReadsWrong};
-    let copies: Vec<Copy> = (0..COPIES as u32).map(|n| copy(n, 600_000)).collect();
+    let copies: Vec<StoredCopy> = (0..COPIES as u32).map(|n| copy(n, 600_000)).collect();
     let whole = {
         let (folder, files) = (Folder::new(), FaultyFiles::new(None));
         let (mut tier, _) = folder
             .open_with(files.clone(), PLENTY_BYTES)
             .expect("it opens");
-        assert!(day(&mut tier, &copies, &mut [Heard::Nothing; COPIES]));
+        assert!(run_operations(
+            &mut tier,
+            &copies,
+            &mut [Reported::Nothing; COPIES]
+        ));
         files.operations()
     };
     assert!(whole > 30, "{whole} operations");
@@ -105,20 +113,20 @@ fn any_operation_may_be_the_last() {
         for at in 0..whole {
             let (folder, files) = (Folder::new(), FaultyFiles::new(Some((at, fault))));
             let what = format!("{fault:?} at operation {at}");
-            let mut heard = [Heard::Nothing; COPIES];
+            let mut reported = [Reported::Nothing; COPIES];
             if let Ok((mut tier, _)) = folder.open_with(files.clone(), PLENTY_BYTES) {
-                errors += usize::from(!day(&mut tier, &copies, &mut heard));
+                errors += usize::from(!run_operations(&mut tier, &copies, &mut reported));
                 files.heal();
                 // The room that could not be freed is freed by the next store.
                 if matches!(fault, FailsOnce | FailsForGood | Fills) {
-                    let again = store(&mut tier, 50, &copies[0]);
-                    again.unwrap_or_else(|error| panic!("{what}: {error}"));
+                    let stored_again = store(&mut tier, 50, &copies[0]);
+                    stored_again.unwrap_or_else(|error| panic!("{what}: {error}"));
                     let each = DiskTier::bytes_taken(3, 600_000);
                     assert_eq!(tier.used_bytes(), each * folder.files().len(), "{what}");
                     tier.remove(CopyId(50)).expect("it works again");
                 }
             }
-            what_is_there(&folder, &copies, &heard, &what);
+            check_folder(&folder, &copies, &reported, &what);
         }
     }
     assert!(errors > 3 * whole, "most faults are heard of: {errors}");
@@ -135,7 +143,7 @@ fn any_operation_of_opening_may_fail() {
         std::fs::write(folder.path().join("00000000000000ff.part"), "motet").expect("room");
         let files = FaultyFiles::new(Some((at, Fault::FailsOnce)));
         let opened = folder.open_with(files.clone(), PLENTY_BYTES);
-        let is_over = files.operations() <= at;
+        let is_finished = files.operations() <= at;
         if let Ok((tier, recovered)) = opened {
             drop(tier);
             let gone = recovered.removed.len() + recovered.left.len();
@@ -152,7 +160,7 @@ fn any_operation_of_opening_may_fail() {
             let copy = if label == one.label { &one } else { &two };
             load(&mut tier, id.0, copy).expect("it is whole");
         }
-        if is_over {
+        if is_finished {
             assert!(file.exists());
             return;
         }
@@ -160,7 +168,7 @@ fn any_operation_of_opening_may_fail() {
 }
 
 #[test]
-fn a_disk_that_reads_wrong_once_is_not_believed() {
+fn misread_data_is_not_served() {
     let one = copy(1, 700_000);
     let mut served = 0;
     for at in 0.. {

@@ -7,7 +7,7 @@ use motet::storage::tiers::{Recovered, TierError};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::folder::{Copy, Folder, copy, load, store};
+use super::folder::{Folder, StoredCopy, copy, load, store};
 
 /// Does something to a file.
 type Damage = fn(&Path);
@@ -15,7 +15,7 @@ type Damage = fn(&Path);
 /// Puts `damaged` in the file's place: the copy must be found out, when the folder is
 /// opened or when it is loaded, and the file be gone. One that does not begin like ours may
 /// be anybody's, and stays.
-fn check(folder: &Folder, file: &Path, damaged: &[u8], one: &Copy, what: &str) {
+fn check(folder: &Folder, file: &Path, damaged: &[u8], one: &StoredCopy, what: &str) {
     fs::write(file, damaged).expect("room");
     let (mut tier, recovered) = folder.open();
     if !damaged
@@ -45,8 +45,8 @@ fn check(folder: &Folder, file: &Path, damaged: &[u8], one: &Copy, what: &str) {
         }
         [(id, label)] => {
             assert_eq!(*label, one.label, "{what}");
-            let refused = load(&mut tier, id.0, one);
-            is_damage(&refused.expect_err(what), file, what);
+            let rejected = load(&mut tier, id.0, one);
+            is_damage(&rejected.expect_err(what), file, what);
             let again = load(&mut tier, id.0, one);
             assert!(matches!(again, Err(TierError::Unknown(_))), "{what}");
         }
@@ -139,7 +139,7 @@ fn random_damage_of_large_files_is_found() {
 }
 
 #[test]
-fn damage_that_comes_later_is_found_too() {
+fn later_damage_is_found() {
     let one = copy(1, 10_000);
     let damages: [(&str, Damage); 4] = [
         ("gone", |file| fs::remove_file(file).expect("it goes")),
@@ -158,10 +158,10 @@ fn damage_that_comes_later_is_found_too() {
         let (mut tier, _) = folder.open();
         store(&mut tier, 0, &one).expect("there is room");
         damage(&folder.files()[0]);
-        let refused = load(&mut tier, 0, &one).expect_err(what);
+        let rejected = load(&mut tier, 0, &one).expect_err(what);
         assert!(
-            matches!(refused, TierError::Damaged { .. }),
-            "{what}: {refused}"
+            matches!(rejected, TierError::Damaged { .. }),
+            "{what}: {rejected}"
         );
         assert!(folder.files().is_empty(), "{what}");
         store(&mut tier, 1, &one).expect(what);
@@ -170,7 +170,7 @@ fn damage_that_comes_later_is_found_too() {
 }
 
 #[test]
-fn a_file_is_only_believed_under_its_name() {
+fn renamed_file_is_not_used() {
     let (one, two) = (copy(1, 100), copy(2, 100));
     let renamed = |to: &str| -> (Folder, Recovered) {
         let (folder, file) = Folder::with(&one);

@@ -20,7 +20,7 @@ pub(crate) struct Folder(PathBuf);
 
 /// A copy, with its bytes.
 #[derive(Clone, Debug)]
-pub(crate) struct Copy {
+pub(crate) struct StoredCopy {
     pub(crate) label: Label,
     pub(crate) bytes: Arc<Buffer>,
 }
@@ -77,7 +77,7 @@ impl Folder {
     }
 
     /// A folder in which one copy was stored; its file.
-    pub(crate) fn with(copy: &Copy) -> (Self, PathBuf) {
+    pub(crate) fn with(copy: &StoredCopy) -> (Self, PathBuf) {
         let folder = Self::new();
         let (mut tier, _) = folder.open();
         store(&mut tier, 0, copy).expect("there is room");
@@ -101,7 +101,7 @@ pub(crate) fn limits(bytes_max: usize) -> DiskLimits {
 }
 
 /// The copy of this name, of so many bytes.
-pub(crate) fn copy(name: u32, bytes: usize) -> Copy {
+pub(crate) fn copy(name: u32, bytes: usize) -> StoredCopy {
     let pool = BufferPool::new(0);
     let mut buffer = pool.take(bytes).expect("memory");
     for (i, byte) in buffer.iter_mut().enumerate() {
@@ -115,18 +115,18 @@ pub(crate) fn copy(name: u32, bytes: usize) -> Copy {
         Precision::Full,
         bytes,
     );
-    Copy {
+    StoredCopy {
         label,
         bytes: Arc::new(buffer),
     }
 }
 
-pub(crate) fn store(tier: &mut dyn Tier, id: u64, copy: &Copy) -> Result<(), TierError> {
+pub(crate) fn store(tier: &mut dyn Tier, id: u64, copy: &StoredCopy) -> Result<(), TierError> {
     tier.store(CopyId(id), &copy.label, &copy.bytes)
 }
 
 /// Loads a copy and compares it.
-pub(crate) fn load(tier: &mut dyn Tier, id: u64, copy: &Copy) -> Result<(), TierError> {
+pub(crate) fn load(tier: &mut dyn Tier, id: u64, copy: &StoredCopy) -> Result<(), TierError> {
     let bytes = tier.load(CopyId(id), &copy.label)?;
     assert!(bytes[..] == copy.bytes[..], "damaged bytes were served");
     Ok(())

@@ -8,15 +8,15 @@ use std::time::Duration;
 use motet::CopyId;
 use motet::storage::tiers::{BufferPool, DiskTier, Tier};
 
-use super::folder::{Copy, Folder, IDENTITY, PLENTY_BYTES, copy, limits, load, store};
+use super::folder::{Folder, IDENTITY, PLENTY_BYTES, StoredCopy, copy, limits, load, store};
 
 /// Where a process that is to be killed finds its folder.
 const FOLDER: &str = "MOTET_TIER_TO_KILL";
 const ROUNDS: u32 = 20;
 /// How many copies a process keeps before it removes the oldest.
-const KEPT: u64 = 4;
+const STORED_MAX: u64 = 4;
 
-fn nth(name: u64) -> Copy {
+fn nth(name: u64) -> StoredCopy {
     copy(name as u32, 40_000 + name as usize * 1_000)
 }
 
@@ -38,7 +38,7 @@ fn stores_until_it_is_killed() {
     let (mut tier, _) = opened.expect("it opens");
     let mut out = std::io::stdout();
     for name in 0..5_000_u64 {
-        if let Some(old) = name.checked_sub(KEPT) {
+        if let Some(old) = name.checked_sub(STORED_MAX) {
             writeln!(out, "removing {old}").expect("somebody listens");
             tier.remove(CopyId(old)).expect("it goes");
         }
@@ -48,7 +48,7 @@ fn stores_until_it_is_killed() {
 }
 
 #[test]
-fn a_killed_process_leaves_what_it_stored_and_nothing_else() {
+fn killed_process_leaves_only_completed_copies() {
     let mut unfinished = 0;
     for round in 0..ROUNDS {
         let folder = Folder::new();
@@ -60,19 +60,21 @@ fn a_killed_process_leaves_what_it_stored_and_nothing_else() {
             .spawn()
             .expect("it starts");
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let mut said = Vec::new();
+        let mut output_lines = Vec::new();
         for line in lines.by_ref() {
-            said.push(line.expect("text"));
-            if said.iter().any(|line| line.starts_with("stored")) {
+            output_lines.push(line.expect("text"));
+            if output_lines.iter().any(|line| line.starts_with("stored")) {
                 break;
             }
         }
         std::thread::sleep(Duration::from_micros(u64::from(round * 397 % 4_000)));
         child.kill().expect("it runs");
         child.wait().expect("it ran");
-        said.extend(lines.map_while(Result::ok));
+        output_lines.extend(lines.map_while(Result::ok));
         let named = |what: &str| {
-            let names = said.iter().filter_map(|line| line.strip_prefix(what));
+            let names = output_lines
+                .iter()
+                .filter_map(|line| line.strip_prefix(what));
             names.filter_map(|name| name.parse().ok()).max()
         };
         let stored: u64 = named("stored ").expect("at least one");

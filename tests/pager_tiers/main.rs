@@ -8,6 +8,6 @@ mod folder;
 mod killed;
 mod memory;
 mod mistakes;
-mod ours;
+mod ownership;
 mod round_trips;
 mod timings;

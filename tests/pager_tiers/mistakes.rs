@@ -10,23 +10,26 @@ use super::faulty::{Fault, FaultyFiles};
 use super::folder::{Folder, IDENTITY, PLENTY_BYTES, copy, limits, load, store};
 
 #[test]
-fn a_folder_is_made_in_one_that_exists() {
+fn folder_is_created_in_an_existing_parent() {
     let folder = Folder::new();
     drop(folder.open());
     assert!(folder.path().is_dir());
     let nested = folder.path().join("nowhere").join("tier");
-    let refused = open(&nested);
-    assert!(matches!(refused, TierError::Missing { .. }), "{refused}");
+    let rejected = open(&nested);
+    assert!(matches!(rejected, TierError::Missing { .. }), "{rejected}");
     assert!(!folder.path().join("nowhere").exists());
 }
 
 #[test]
-fn a_file_is_no_folder() {
+fn file_is_rejected_as_a_folder() {
     let folder = Folder::new();
     fs::write(folder.path(), "").expect("room");
     for path in [folder.path().to_owned(), folder.path().join("tier")] {
-        let refused = open(&path);
-        assert!(matches!(refused, TierError::NotAFolder { .. }), "{refused}");
+        let rejected = open(&path);
+        assert!(
+            matches!(rejected, TierError::NotAFolder { .. }),
+            "{rejected}"
+        );
     }
     fs::remove_file(folder.path()).expect("it goes");
 }
@@ -48,9 +51,9 @@ fn a_folder_is_of_one_tier_at_a_time() {
     let folder = Folder::new();
     let (mut tier, _) = folder.open();
     store(&mut tier, 0, &copy(1, 100)).expect("there is room");
-    let refused = folder.open_as(IDENTITY, PLENTY_BYTES).map(drop);
-    let refused = refused.expect_err("it is in use");
-    assert!(matches!(refused, TierError::Locked { .. }), "{refused}");
+    let rejected = folder.open_as(IDENTITY, PLENTY_BYTES).map(drop);
+    let rejected = rejected.expect_err("it is in use");
+    assert!(matches!(rejected, TierError::Locked { .. }), "{rejected}");
     load(&mut tier, 0, &copy(1, 100)).expect("the first goes on");
     drop(tier);
     assert_eq!(folder.open().1.copies.len(), 1);
@@ -87,13 +90,13 @@ fn files_of_other_models_and_formats_are_removed() {
 }
 
 #[test]
-fn what_is_not_ours_is_left_alone() {
+fn foreign_entries_are_left_alone() {
     let (folder, _) = Folder::with(&copy(1, 100));
-    let in_it = |name: &str| folder.path().join(name);
-    fs::write(in_it("notes.txt"), "mine").expect("room");
-    fs::write(in_it("film.segment"), "mine").expect("room");
-    fs::write(in_it("film.part"), vec![0; 5_000]).expect("room");
-    fs::create_dir(in_it("0000000000000009.segment")).expect("room");
+    let path_inside = |name: &str| folder.path().join(name);
+    fs::write(path_inside("notes.txt"), "mine").expect("room");
+    fs::write(path_inside("film.segment"), "mine").expect("room");
+    fs::write(path_inside("film.part"), vec![0; 5_000]).expect("room");
+    fs::create_dir(path_inside("0000000000000009.segment")).expect("room");
     let (_tier, recovered) = folder.open();
     assert_eq!((recovered.copies.len(), recovered.removed.len()), (1, 0));
     let reasons = recovered.left.iter().map(|(_, why)| why);
@@ -107,7 +110,7 @@ fn what_is_not_ours_is_left_alone() {
 }
 
 #[test]
-fn a_full_disk_is_said_to_be_full_and_serving_goes_on() {
+fn full_disk_is_reported_and_serving_continues() {
     let (folder, files) = (Folder::new(), FaultyFiles::new(None));
     let (mut tier, _) = folder
         .open_with(files.clone(), PLENTY_BYTES)
@@ -117,9 +120,9 @@ fn a_full_disk_is_said_to_be_full_and_serving_goes_on() {
     // The third operation of a store writes the payload.
     files.plan(2, Fault::Fills);
     for id in 1..3 {
-        let refused = store(&mut tier, id, &copy(2, 9_000)).expect_err("the disk is full");
-        let TierError::DiskFull { source, .. } = &refused else {
-            panic!("{refused}");
+        let rejected = store(&mut tier, id, &copy(2, 9_000)).expect_err("the disk is full");
+        let TierError::DiskFull { source, .. } = &rejected else {
+            panic!("{rejected}");
         };
         assert_eq!(source.kind(), io::ErrorKind::StorageFull);
         assert_eq!((tier.used_bytes(), folder.files().len()), (used_bytes, 1));
@@ -138,8 +141,8 @@ fn a_disk_that_fails_to_read_loses_nothing() {
     store(&mut tier, 0, &copy(1, 9_000)).expect("there is room");
     for operation in 0..4 {
         files.plan(operation, Fault::FailsForGood);
-        let refused = load(&mut tier, 0, &copy(1, 9_000)).expect_err("the disk fails");
-        assert!(matches!(refused, TierError::Io { .. }), "{refused}");
+        let rejected = load(&mut tier, 0, &copy(1, 9_000)).expect_err("the disk fails");
+        assert!(matches!(rejected, TierError::Io { .. }), "{rejected}");
         files.heal();
         load(&mut tier, 0, &copy(1, 9_000)).expect("it is there");
     }
@@ -171,14 +174,14 @@ fn a_disk_that_has_become_read_only_is_read_from() {
 
 /// The folder goes away with all that is in it, and comes back.
 #[test]
-fn what_is_in_a_folder_that_is_gone_is_neither_damaged_nor_free() {
-    let (folder, elsewhere) = (Folder::new(), Folder::new());
+fn copies_in_a_missing_folder_are_neither_damaged_nor_freed() {
+    let (folder, moved_folder) = (Folder::new(), Folder::new());
     let (mut tier, _) = folder.open();
     for id in 0..2 {
         store(&mut tier, id, &copy(id as u32, 9_000)).expect("there is room");
     }
     let each = tier.used_bytes() / 2;
-    fs::rename(folder.path(), elsewhere.path()).expect("ours");
+    fs::rename(folder.path(), moved_folder.path()).expect("ours");
     let missing = |error: TierError| {
         assert!(matches!(error, TierError::Missing { .. }), "{error}");
         assert!(!error.is_lost(), "it may come back");
@@ -190,7 +193,7 @@ fn what_is_in_a_folder_that_is_gone_is_neither_damaged_nor_free() {
         tier.used_bytes() >= 2 * each,
         "what is there goes on counting"
     );
-    fs::rename(elsewhere.path(), folder.path()).expect("ours");
+    fs::rename(moved_folder.path(), folder.path()).expect("ours");
     load(&mut tier, 0, &copy(0, 9_000)).expect("it is there again");
     store(&mut tier, 3, &copy(2, 9_000)).expect("there is room again");
     assert_eq!((tier.used_bytes(), folder.files().len()), (2 * each, 2));
@@ -199,7 +202,7 @@ fn what_is_in_a_folder_that_is_gone_is_neither_damaged_nor_free() {
 /// The folder is removed and made again: what is there now is not ours, and another may
 /// have locked it.
 #[test]
-fn a_folder_that_was_made_again_is_not_ours() {
+fn recreated_folder_is_not_used() {
     let folder = Folder::new();
     let (mut tier, _) = folder.open();
     store(&mut tier, 0, &copy(0, 9_000)).expect("there is room");
@@ -222,8 +225,8 @@ fn a_folder_that_was_made_again_is_not_ours() {
     fs::remove_dir_all(folder.path()).expect("ours");
     fs::create_dir(folder.path()).expect("room");
     store(&mut tier, 1, &copy(1, 9_000)).expect("it is empty, and nobody's");
-    let refused = open(folder.path());
-    assert!(matches!(refused, TierError::Locked { .. }), "{refused}");
+    let rejected = open(folder.path());
+    assert!(matches!(rejected, TierError::Locked { .. }), "{rejected}");
     let lost = load(&mut tier, 0, &copy(0, 9_000)).expect_err("it was there before");
     assert!(lost.is_lost(), "{lost}");
     load(&mut tier, 1, &copy(1, 9_000)).expect("it was stored since");

@@ -5,12 +5,12 @@ use motet::cache::Salt;
 use motet::storage::tiers::{HostTier, Tier, TierError};
 use motet_core::pager::Precision;
 
-use super::folder::{Copy, Folder, copy, load, store};
+use super::folder::{Folder, StoredCopy, copy, load, store};
 
 const LENGTHS: [usize; 6] = [0, 1, 4095, 4096, 300_000, 1 << 20];
 
 fn keeps_copies(tier: &mut dyn Tier) {
-    let copies: Vec<Copy> = (0..).zip(LENGTHS).map(|(n, b)| copy(n, b)).collect();
+    let copies: Vec<StoredCopy> = (0..).zip(LENGTHS).map(|(n, b)| copy(n, b)).collect();
     for (id, copy) in (0..).zip(&copies) {
         store(tier, id, copy).expect("there is room");
         let used_bytes = tier.used_bytes();
@@ -48,7 +48,7 @@ fn the_disk_tier_keeps_copies() {
 #[test]
 fn a_restart_finds_all_copies_again_the_oldest_first() {
     let folder = Folder::new();
-    let mut copies: Vec<Copy> = (0..).zip(LENGTHS).map(|(n, b)| copy(n, b)).collect();
+    let mut copies: Vec<StoredCopy> = (0..).zip(LENGTHS).map(|(n, b)| copy(n, b)).collect();
     copies[1].label.precision = Precision::Eight;
     copies[2].label.salt = Salt::default().digest();
     copies[3].label.tokens = (0..50_000).collect();
@@ -78,7 +78,7 @@ fn a_restart_finds_all_copies_again_the_oldest_first() {
 }
 
 #[test]
-fn of_one_state_the_newest_copy_is_kept() {
+fn newest_of_duplicate_copies_is_retained() {
     let folder = Folder::new();
     let one = copy(1, 100);
     let mut eight = copy(1, 60);
@@ -104,7 +104,7 @@ fn a_copy_is_not_served_for_another() {
     changes[0].salt = Salt::new("somebody else").digest();
     changes[1].tokens = [7, 7, 2, u32::MAX].into();
     changes[2].start = 2;
-    changes[3].beyond += 1;
+    changes[3].state_lag += 1;
     changes[4].precision = Precision::Eight;
     changes[5].bytes = 99;
     for label in changes {

@@ -13,7 +13,7 @@ use motet::storage::tiers::disk::{Files, OpenFile, SystemFiles};
 use motet::storage::tiers::precision::EightBits;
 use motet::storage::tiers::{BufferPool, DiskTier, Tier};
 
-use super::folder::{Copy, Folder, IDENTITY, PLENTY_BYTES, copy, limits, load, store};
+use super::folder::{Folder, IDENTITY, PLENTY_BYTES, StoredCopy, copy, limits, load, store};
 
 const MEBI: usize = 1 << 20;
 
@@ -129,7 +129,7 @@ fn disk() {
 fn opening() {
     let folder = Folder::new();
     let (mut tier, _) = folder.open();
-    let mut one: Copy = copy(1, 100_000);
+    let mut one: StoredCopy = copy(1, 100_000);
     for id in 0..2_000 {
         one.label.tokens = (id as u32..id as u32 + 2_000).collect();
         store(&mut tier, id, &one).expect("room");

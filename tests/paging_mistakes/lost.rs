@@ -20,15 +20,15 @@ const REST: Duration = Duration::from_secs(11);
 const USERS: u32 = 20;
 
 /// What the gauge of this name shows; all other metrics are thrown away.
-struct Watch(&'static str, Arc<AtomicU64>);
+struct GaugeRecorder(&'static str, Arc<AtomicU64>);
 
-impl Watch {
+impl GaugeRecorder {
     fn is_set(&self) -> bool {
         f64::from_bits(self.1.load(Ordering::Relaxed)) > 0.0
     }
 }
 
-impl Recorder for Watch {
+impl Recorder for GaugeRecorder {
     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
@@ -50,7 +50,7 @@ impl Recorder for Watch {
 struct Served {
     folder: Folder,
     engine: Engine,
-    gauge: Watch,
+    gauge: GaugeRecorder,
 }
 
 impl Served {
@@ -60,7 +60,7 @@ impl Served {
         let mut config = config(&oracle, &folder.0);
         // Two pages, beside what is known of copies and what is kept for the next.
         config.pager.host_bytes_max = 76 * 4096;
-        let gauge = Watch("motet_pager_disk_degraded", Arc::default());
+        let gauge = GaugeRecorder("motet_pager_disk_degraded", Arc::default());
         let engine = {
             let _here = metrics::set_default_local_recorder(&gauge);
             engine(&oracle, config).await
@@ -88,8 +88,8 @@ impl Served {
     /// All users in turn, and some who have not come before this round. Each gets what
     /// they get alone.
     async fn serve(&self, round: u32) {
-        let newcomers = USERS * (round + 1)..USERS * (round + 2);
-        for users in [0..USERS, newcomers] {
+        let new_users = USERS * (round + 1)..USERS * (round + 2);
+        for users in [0..USERS, new_users] {
             serve(&self.engine, &oracle(0), users).await;
         }
     }
@@ -101,7 +101,7 @@ impl Served {
     }
 
     /// Serves while the folder is lost, and while it goes on being lost.
-    async fn goes_without(&self) -> PagerStats {
+    async fn serve_without_disk(&self) -> PagerStats {
         for round in 1..4 {
             self.serve(round).await;
             until("it says so", || self.engine.health().disk_degraded).await;
@@ -113,7 +113,7 @@ impl Served {
     }
 
     /// Serves until the folder is of use again.
-    async fn ends_well(self) {
+    async fn check_recovery(self) {
         let before = self.stats();
         for round in 4..20 {
             rest().await;
@@ -151,73 +151,73 @@ fn aside(folder: &Path) -> PathBuf {
 }
 
 #[tokio::test]
-async fn a_folder_that_is_removed_is_gone_without() {
+async fn engine_serves_without_a_removed_folder() {
     let served = Served::new("lost-removed").await;
     fs::remove_dir_all(&served.folder.0).expect("ours");
-    served.goes_without().await;
+    served.serve_without_disk().await;
     // Somebody makes it again: all that was there is lost.
     fs::create_dir(&served.folder.0).expect("room");
-    served.ends_well().await;
+    served.check_recovery().await;
 }
 
 #[tokio::test]
-async fn a_folder_that_is_elsewhere_for_a_while_is_used_again() {
+async fn folder_that_returns_is_used_again() {
     let served = Served::new("lost-moved").await;
     let elsewhere = Folder(aside(&served.folder.0));
     let before = served.stats();
     fs::rename(&served.folder.0, &elsewhere.0).expect("ours");
-    let without = served.goes_without().await;
+    let without = served.serve_without_disk().await;
     assert_eq!(without.disk_copies, before.disk_copies, "none is given up");
     fs::rename(&elsewhere.0, &served.folder.0).expect("ours");
-    served.ends_well().await;
+    served.check_recovery().await;
 }
 
 #[tokio::test]
-async fn a_file_in_the_place_of_the_folder_is_left_alone() {
+async fn file_in_place_of_the_folder_is_left_alone() {
     let served = Served::new("lost-file").await;
     let elsewhere = Folder(aside(&served.folder.0));
     fs::rename(&served.folder.0, &elsewhere.0).expect("ours");
     fs::write(&served.folder.0, "mine").expect("room");
-    served.goes_without().await;
+    served.serve_without_disk().await;
     let mine = fs::read(&served.folder.0).expect("it is there");
     assert_eq!(mine, b"mine");
     fs::remove_file(&served.folder.0).expect("ours");
     fs::rename(&elsewhere.0, &served.folder.0).expect("ours");
-    served.ends_well().await;
+    served.check_recovery().await;
 }
 
 #[cfg(unix)]
 #[tokio::test]
-async fn a_folder_that_becomes_read_only_is_read_from() {
-    use crate::nobody::{is_bound, permit};
-    if !is_bound("lost::a_folder_that_becomes_read_only_is_read_from") {
+async fn read_only_folder_is_still_read() {
+    use crate::unprivileged::{is_bound, permit};
+    if !is_bound("lost::read_only_folder_is_still_read") {
         return;
     }
     let served = Served::new("lost-read-only").await;
     let before = served.stats();
     permit(&served.folder.0, 0o555);
-    let without = served.goes_without().await;
+    let without = served.serve_without_disk().await;
     assert_eq!(without.written, before.written);
     assert!(without.read > before.read, "{without:?}");
     permit(&served.folder.0, 0o755);
-    served.ends_well().await;
+    served.check_recovery().await;
 }
 
 #[cfg(unix)]
 #[tokio::test]
-async fn a_folder_that_nobody_may_look_into_is_gone_without() {
-    use crate::nobody::{is_bound, permit};
-    if !is_bound("lost::a_folder_that_nobody_may_look_into_is_gone_without") {
+async fn engine_serves_without_an_inaccessible_folder() {
+    use crate::unprivileged::{is_bound, permit};
+    if !is_bound("lost::engine_serves_without_an_inaccessible_folder") {
         return;
     }
     let served = Served::new("lost-shut").await;
     let before = served.stats();
     permit(&served.folder.0, 0o000);
-    let without = served.goes_without().await;
+    let without = served.serve_without_disk().await;
     assert_eq!(
         (without.read, without.written),
         (before.read, before.written)
     );
     permit(&served.folder.0, 0o755);
-    served.ends_well().await;
+    served.check_recovery().await;
 }

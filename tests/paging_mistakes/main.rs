@@ -5,7 +5,7 @@
 mod common;
 mod lost;
 #[cfg(unix)]
-mod nobody;
+mod unprivileged;
 
 use std::path::Path;
 use std::time::Duration;
@@ -62,14 +62,14 @@ async fn serve(engine: &Engine, oracle: &OracleConfig, users: std::ops::Range<u3
         let output = engine.submit(request).await.expect("room").collect();
         let output = tokio::time::timeout(Duration::from_secs(20), output);
         let output = output.await.expect("it ends").expect("an output");
-        let alone = oracle.solo(&opening(user), 4, Sampling::GREEDY);
-        assert_eq!(output.tokens, alone, "user {user}");
+        let expected = oracle.reference_tokens(&opening(user), 4, Sampling::GREEDY);
+        assert_eq!(output.tokens, expected, "user {user}");
         cached += output.finish.usage.cached_tokens;
     }
     cached
 }
 
-async fn refused(oracle: &OracleConfig, config: EngineConfig) -> TierError {
+async fn rejected(oracle: &OracleConfig, config: EngineConfig) -> TierError {
     let oracle = oracle.clone();
     let built = Engine::builder(move || Ok(Oracle::new(oracle.clone()).expect("a valid oracle")));
     match built.config(config).start().await {
@@ -80,11 +80,11 @@ async fn refused(oracle: &OracleConfig, config: EngineConfig) -> TierError {
 }
 
 #[tokio::test]
-async fn a_folder_that_cannot_be_one_is_refused_at_the_start() {
+async fn invalid_folder_is_rejected_at_start() {
     let oracle = oracle(0);
     let folder = Folder::new("mistakes-nowhere");
     let inside = folder.0.join("a").join("b");
-    let error = refused(&oracle, config(&oracle, &inside)).await;
+    let error = rejected(&oracle, config(&oracle, &inside)).await;
     assert!(matches!(error, TierError::Missing { .. }), "{error}");
     assert!(
         error.to_string().contains("motet-mistakes-nowhere"),
@@ -93,23 +93,23 @@ async fn a_folder_that_cannot_be_one_is_refused_at_the_start() {
 
     let file = Folder::new("mistakes-file");
     std::fs::write(&file.0, "not a folder").expect("room");
-    let error = refused(&oracle, config(&oracle, &file.0)).await;
+    let error = rejected(&oracle, config(&oracle, &file.0)).await;
     assert!(matches!(error, TierError::NotAFolder { .. }), "{error}");
 }
 
 #[cfg(unix)]
 #[tokio::test]
-async fn a_folder_that_may_not_be_written_is_refused_at_the_start() {
-    if !nobody::is_bound("a_folder_that_may_not_be_written_is_refused_at_the_start") {
+async fn unwritable_folder_is_rejected_at_start() {
+    if !unprivileged::is_bound("unwritable_folder_is_rejected_at_start") {
         return;
     }
     let oracle = oracle(0);
     let folder = Folder::new("mistakes-read-only");
     std::fs::create_dir(&folder.0).expect("a folder");
-    nobody::permit(&folder.0, 0o555);
-    let error = refused(&oracle, config(&oracle, &folder.0)).await;
+    unprivileged::permit(&folder.0, 0o555);
+    let error = rejected(&oracle, config(&oracle, &folder.0)).await;
     assert!(matches!(error, TierError::Denied { .. }), "{error}");
-    nobody::permit(&folder.0, 0o755);
+    unprivileged::permit(&folder.0, 0o755);
 }
 
 #[tokio::test]
@@ -117,7 +117,7 @@ async fn a_folder_serves_one_engine_at_a_time() {
     let oracle = oracle(0);
     let folder = Folder::new("mistakes-shared");
     let first = engine(&oracle, config(&oracle, &folder.0)).await;
-    let error = refused(&oracle, config(&oracle, &folder.0)).await;
+    let error = rejected(&oracle, config(&oracle, &folder.0)).await;
     assert!(matches!(error, TierError::Locked { .. }), "{error}");
     serve(&first, &oracle, 0..3).await;
     first.shutdown(Shutdown::Finish).await;
@@ -127,7 +127,7 @@ async fn a_folder_serves_one_engine_at_a_time() {
 }
 
 #[tokio::test]
-async fn what_another_model_has_written_is_not_used() {
+async fn copies_of_another_model_are_not_used() {
     let folder = Folder::new("mistakes-other");
     let (ours, others) = (oracle(1), oracle(2));
     let first = engine(&others, config(&others, &folder.0)).await;
@@ -142,7 +142,7 @@ async fn what_another_model_has_written_is_not_used() {
 
 /// Neither what is to leave nor what a former engine has left fits into host memory.
 #[tokio::test]
-async fn host_memory_for_less_than_a_segment_is_gone_without() {
+async fn engine_serves_without_a_host_tier_smaller_than_a_segment() {
     let folder = Folder::new("mistakes-small");
     let oracle = oracle(0);
     let first = engine(&oracle, config(&oracle, &folder.0)).await;
@@ -171,11 +171,14 @@ async fn host_memory_for_less_than_a_segment_is_gone_without() {
         let output = second.submit(request).await.expect("room").collect();
         let output = tokio::time::timeout(Duration::from_secs(20), output);
         let output = output.await.expect("it ends").expect("an output");
-        assert_eq!(output.tokens, oracle.solo(&long(user), 4, Sampling::GREEDY));
+        assert_eq!(
+            output.tokens,
+            oracle.reference_tokens(&long(user), 4, Sampling::GREEDY)
+        );
     }
     serve(&second, &oracle, 0..12).await;
     let stats = second.stats().pager;
     assert_eq!((stats.host_copies, stats.unpacked), (0, 0), "{stats:?}");
-    assert!(stats.refused > 0, "{stats:?}");
+    assert!(stats.rejected > 0, "{stats:?}");
     second.shutdown(Shutdown::Finish).await;
 }

@@ -17,7 +17,7 @@ use motet::SequenceId;
 use motet::config::SchedulerConfig;
 use motet::request::Priority;
 use motet_core::cache::{self, Message};
-use motet_core::scheduler::turns::{AGED_TURN, TURN_TOKENS, TURN_WAIT_STEPS_MAX};
+use motet_core::scheduler::policy::turns::{AGED_TURN, TURN_TOKENS, TURN_WAIT_STEPS_MAX};
 use motet_core::scheduler::{Effect, Event};
 use tokio::time::Instant;
 
@@ -50,7 +50,7 @@ struct Inner {
     ageing: Duration,
     /// Steps within which a class in which a request is aged has a token.
     steps_max: u64,
-    sequences: BTreeMap<SequenceId, Seen>,
+    sequences: BTreeMap<SequenceId, TrackedSequence>,
     /// Sequences that have asked for a slot and have not given it up, those included that
     /// are over and part of a step under way.
     slots: BTreeSet<SequenceId>,
@@ -58,48 +58,48 @@ struct Inner {
     starts_since: [u32; 3],
     steps: u64,
     /// Steps since the last token, while a request is aged.
-    without: [u64; 3],
+    steps_without_token: [u64; 3],
 }
 
 /// A sequence that is not over.
-struct Seen {
+struct TrackedSequence {
     class: Priority,
-    place: Place,
+    stage: Stage,
     paused: bool,
     queued_for: Duration,
     /// Tokens that it is still to get before it can lose its slot.
-    keeps_slot_for: usize,
+    protected_tokens: usize,
     /// Steps without a slot since then. After so many it may have given its turn up.
     waited_steps: usize,
     /// Tokens for which it may be in a turn, as far as the watch can tell.
-    may_go_on_for: usize,
+    turn_tokens_max: usize,
 }
 
-enum Place {
+enum Stage {
     Queued { since: Instant },
     Asked,
     Slot,
 }
 
-impl Seen {
+impl TrackedSequence {
     fn is_queued(&self) -> bool {
-        matches!(self.place, Place::Queued { .. })
+        matches!(self.stage, Stage::Queued { .. })
     }
 
     fn waited(&self) -> Duration {
-        match self.place {
-            Place::Queued { since } => self.queued_for + since.elapsed(),
-            Place::Asked | Place::Slot => self.queued_for,
+        match self.stage {
+            Stage::Queued { since } => self.queued_for + since.elapsed(),
+            Stage::Asked | Stage::Slot => self.queued_for,
         }
     }
 
     fn end_turn(&mut self) {
-        self.keeps_slot_for = 0;
-        self.may_go_on_for = 0;
+        self.protected_tokens = 0;
+        self.turn_tokens_max = 0;
     }
 
     fn queue(&mut self) {
-        self.place = Place::Queued {
+        self.stage = Stage::Queued {
             since: Instant::now(),
         };
     }
@@ -128,7 +128,7 @@ impl ClassWatch {
             slots: BTreeSet::new(),
             starts_since: [0; 3],
             steps: 0,
-            without: [0; 3],
+            steps_without_token: [0; 3],
         }))
     }
 
@@ -147,35 +147,35 @@ impl ClassWatch {
         let mut inner = self.inner();
         match event {
             Event::Submit(submission) => {
-                let seen = Seen {
+                let tracked = TrackedSequence {
                     class: submission.class,
-                    place: Place::Queued {
+                    stage: Stage::Queued {
                         since: Instant::now(),
                     },
                     paused: false,
                     queued_for: Duration::ZERO,
-                    keeps_slot_for: 0,
+                    protected_tokens: 0,
                     waited_steps: 0,
-                    may_go_on_for: 0,
+                    turn_tokens_max: 0,
                 };
-                inner.sequences.insert(submission.sequence, seen);
+                inner.sequences.insert(submission.sequence, tracked);
             }
             Event::Pause(sequence) => {
-                if let Some(seen) = inner.sequences.get_mut(sequence) {
-                    seen.paused = true;
-                    seen.end_turn();
+                if let Some(tracked) = inner.sequences.get_mut(sequence) {
+                    tracked.paused = true;
+                    tracked.end_turn();
                 }
             }
             Event::Resume(sequence) => {
-                if let Some(seen) = inner.sequences.get_mut(sequence) {
-                    seen.paused = false;
+                if let Some(tracked) = inner.sequences.get_mut(sequence) {
+                    tracked.paused = false;
                 }
             }
-            Event::Cache(Ok(answers)) | Event::News(answers) => {
+            Event::Cache(Ok(answers)) | Event::CacheEffects(answers) => {
                 for answer in answers {
                     match answer {
-                        cache::Effect::NoRoom { sequence } => inner.refused(*sequence),
-                        cache::Effect::Begun { sequence, .. } => inner.begun(*sequence),
+                        cache::Effect::OutOfMemory { sequence } => inner.start_failed(*sequence),
+                        cache::Effect::SlotOpened { sequence, .. } => inner.slot_opened(*sequence),
                         _ => {}
                     }
                 }
@@ -189,7 +189,9 @@ impl ClassWatch {
         let mut inner = self.inner();
         for effect in effects {
             match effect {
-                Effect::Cache(Message::Begin(begin)) => inner.starts(begin.sequence, record),
+                Effect::Cache(Message::OpenSlot(open_slot)) => {
+                    inner.starts(open_slot.sequence, record)
+                }
                 Effect::Cache(Message::Close { sequence, .. } | Message::Discard { sequence }) => {
                     inner.slots.remove(sequence);
                 }
@@ -219,58 +221,62 @@ impl Inner {
 
     fn is_aged(&self, class: Priority) -> bool {
         let mut waiting = self.sequences.values();
-        waiting.any(|seen| {
-            seen.class == class && seen.is_queued() && !seen.paused && seen.waited() >= self.ageing
+        waiting.any(|tracked| {
+            tracked.class == class
+                && tracked.is_queued()
+                && !tracked.paused
+                && tracked.waited() >= self.ageing
         })
     }
 
     fn starts(&mut self, sequence: SequenceId, record: &Record) {
-        let Some(seen) = self.sequences.get(&sequence) else {
+        let Some(tracked) = self.sequences.get(&sequence) else {
             return;
         };
-        let (class, goes_on) = (seen.class, seen.may_go_on_for > 0);
-        let waits = |other: &&Seen| other.class > class && other.is_queued() && !other.paused;
+        let (class, may_be_in_turn) = (tracked.class, tracked.turn_tokens_max > 0);
+        let waits =
+            |other: &&TrackedSequence| other.class > class && other.is_queued() && !other.paused;
         let above = self.sequences.values().filter(waits).count();
         let free = self.sequences_max.saturating_sub(self.slots.len());
         let since = self.starts_since[class as usize];
         let may_be_turn = class < Priority::Urgent && since + 1 >= AGED_TURN && self.is_aged(class);
         // Each of fewer may have a free slot of its own, and one more may become free.
-        let is_turn = above > free && !goes_on;
+        let is_turn = above > free && !may_be_in_turn;
         assert!(
             !is_turn || may_be_turn,
             "{sequence} of class {class:?} starts while {above} wait above it for {free} free \
              slots, after {since} starts of others"
         );
         self.count_start(class);
-        let seen = self.sequences.get_mut(&sequence).expect("it is not over");
-        seen.queued_for = seen.waited();
-        seen.place = Place::Asked;
+        let tracked = self.sequences.get_mut(&sequence).expect("it is not over");
+        tracked.queued_for = tracked.waited();
+        tracked.stage = Stage::Asked;
         if may_be_turn {
-            seen.may_go_on_for = TURN_TOKENS;
+            tracked.turn_tokens_max = TURN_TOKENS;
         }
         if is_turn {
-            seen.keeps_slot_for = TURN_TOKENS;
-            seen.waited_steps = 0;
+            tracked.protected_tokens = TURN_TOKENS;
+            tracked.waited_steps = 0;
             self.starts_since[class as usize] = 0;
             record.count(TURNS[class as usize], 1);
         }
         self.slots.insert(sequence);
     }
 
-    fn begun(&mut self, sequence: SequenceId) {
-        if let Some(seen) = self.sequences.get_mut(&sequence) {
-            seen.place = Place::Slot;
+    fn slot_opened(&mut self, sequence: SequenceId) {
+        if let Some(tracked) = self.sequences.get_mut(&sequence) {
+            tracked.stage = Stage::Slot;
         }
     }
 
     /// The cache had no room: that was no start.
-    fn refused(&mut self, sequence: SequenceId) {
+    fn start_failed(&mut self, sequence: SequenceId) {
         self.slots.remove(&sequence);
-        let Some(seen) = self.sequences.get_mut(&sequence) else {
+        let Some(tracked) = self.sequences.get_mut(&sequence) else {
             return;
         };
-        seen.queue();
-        let class = seen.class;
+        tracked.queue();
+        let class = tracked.class;
         for other in CLASSES.into_iter().filter(|other| *other != class) {
             let since = &mut self.starts_since[other as usize];
             *since = since.saturating_sub(1);
@@ -278,38 +284,38 @@ impl Inner {
     }
 
     fn preempted(&mut self, sequence: SequenceId) {
-        if let Some(seen) = self.sequences.get_mut(&sequence) {
-            let left = seen.keeps_slot_for;
-            assert_eq!(left, 0, "{sequence} loses its slot in its turn");
-            seen.end_turn();
-            seen.queue();
+        if let Some(tracked) = self.sequences.get_mut(&sequence) {
+            let remaining_tokens = tracked.protected_tokens;
+            assert_eq!(remaining_tokens, 0, "{sequence} loses its slot in its turn");
+            tracked.end_turn();
+            tracked.queue();
         }
     }
 
     fn token(&mut self, sequence: SequenceId, record: &Record) {
-        if let Some(seen) = self.sequences.get_mut(&sequence) {
-            seen.keeps_slot_for = seen.keeps_slot_for.saturating_sub(1);
-            seen.may_go_on_for = seen.may_go_on_for.saturating_sub(1);
-            self.without[seen.class as usize] = 0;
-            record.count(TOKENS[seen.class as usize], 1);
+        if let Some(tracked) = self.sequences.get_mut(&sequence) {
+            tracked.protected_tokens = tracked.protected_tokens.saturating_sub(1);
+            tracked.turn_tokens_max = tracked.turn_tokens_max.saturating_sub(1);
+            self.steps_without_token[tracked.class as usize] = 0;
+            record.count(TOKENS[tracked.class as usize], 1);
         }
     }
 
     fn step(&mut self) {
         self.steps += 1;
-        for seen in self.sequences.values_mut() {
-            seen.waited_steps += usize::from(!matches!(seen.place, Place::Slot));
-            if seen.waited_steps >= TURN_WAIT_STEPS_MAX {
-                seen.keeps_slot_for = 0;
+        for tracked in self.sequences.values_mut() {
+            tracked.waited_steps += usize::from(!matches!(tracked.stage, Stage::Slot));
+            if tracked.waited_steps >= TURN_WAIT_STEPS_MAX {
+                tracked.protected_tokens = 0;
             }
         }
         for class in CLASSES {
             let is_aged = self.is_aged(class);
-            let without = &mut self.without[class as usize];
-            *without = if is_aged { *without + 1 } else { 0 };
+            let steps_without_token = &mut self.steps_without_token[class as usize];
+            *steps_without_token = if is_aged { *steps_without_token + 1 } else { 0 };
             assert!(
-                *without <= self.steps_max,
-                "{class:?} starves: no token in {without} steps"
+                *steps_without_token <= self.steps_max,
+                "{class:?} starves: no token in {steps_without_token} steps"
             );
         }
     }

@@ -5,21 +5,21 @@
 
 mod classes;
 mod devices;
-mod fate;
+mod early_cancel;
+mod expected;
+mod failpoints;
+mod fault_schedule;
 #[path = "../common/folder.rs"]
 mod folder;
-mod fuses;
+mod harness;
 mod heap;
-mod house;
-mod hung;
-mod left;
 mod panics;
 mod plan;
 mod reader;
 mod record;
 mod saturated;
 mod soak;
-mod truth;
+mod stalled_exports;
 mod user;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,7 +30,7 @@ use std::time::Duration;
 use folder::Folder;
 use plan::Fault;
 use record::{Counts, History};
-use soak::{Length, Seen};
+use soak::{Length, SoakReport};
 
 /// Seeds of the sample that is part of all tests.
 const SAMPLE: u64 = 200;
@@ -38,8 +38,8 @@ const SAMPLE: u64 = 200;
 const SATURATED_SAMPLE: u64 = 40;
 
 /// A planted mistake is found by one of so many seeds.
-#[cfg(motet_planted)]
-const PLANTED_WITHIN: u64 = 1_000;
+#[cfg(motet_injected)]
+const INJECTED_SEEDS_MAX: u64 = 1_000;
 
 /// What a seed is a history of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ fn run(kind: Kind, seed: u64, keeps_lines: bool) -> (History, Vec<String>) {
     let folder = Folder::new(&format!("simulation-{number}"));
     let path = folder.0.clone();
     let ran = catch_unwind(AssertUnwindSafe(|| match kind {
-        Kind::Mixed => house::run(seed, path, keeps_lines),
+        Kind::Mixed => harness::run(seed, path, keeps_lines),
         Kind::Saturated => saturated::run(seed, path, keeps_lines),
     }));
     let (panics, record) = panics::take();
@@ -136,8 +136,8 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-#[cfg_attr(motet_planted, ignore = "there is a mistake in it")]
-fn everybody_gets_what_each_gets_alone_whatever_goes_wrong() {
+#[cfg_attr(motet_injected, ignore = "there is a mistake in it")]
+fn outputs_match_the_reference_under_faults() {
     let counts = run_all(Kind::Mixed, 0, SAMPLE);
     print(&counts);
     let missing: Vec<&str> = Fault::ALL
@@ -150,14 +150,14 @@ fn everybody_gets_what_each_gets_alone_whatever_goes_wrong() {
 }
 
 #[test]
-#[cfg_attr(motet_planted, ignore = "there is a mistake in it")]
-fn a_seed_is_a_history() {
+#[cfg_attr(motet_injected, ignore = "there is a mistake in it")]
+fn seed_determines_the_history() {
     for seed in 0..20 {
         let (once, _) = run(Kind::Mixed, seed, true);
-        let (again, _) = run(Kind::Mixed, seed, true);
-        let differs = once.lines.iter().zip(&again.lines).find(|(a, b)| a != b);
+        let (repeated, _) = run(Kind::Mixed, seed, true);
+        let differs = once.lines.iter().zip(&repeated.lines).find(|(a, b)| a != b);
         assert_eq!(differs, None, "seed {seed}");
-        assert_eq!(once.digest, again.digest, "seed {seed}");
+        assert_eq!(once.digest, repeated.digest, "seed {seed}");
         let (other, _) = run(Kind::Mixed, seed + 1_000, false);
         assert_ne!(once.digest, other.digest, "another seed, another history");
     }
@@ -166,8 +166,8 @@ fn a_seed_is_a_history() {
 /// Each class progresses while any others are saturated, and no lower one starts before a
 /// higher one but in its turn.
 #[test]
-#[cfg_attr(motet_planted, ignore = "there is a mistake in it")]
-fn every_class_progresses_whichever_are_saturated() {
+#[cfg_attr(motet_injected, ignore = "there is a mistake in it")]
+fn every_class_progresses_under_saturation() {
     let counts = run_all(Kind::Saturated, 0, SATURATED_SAMPLE);
     print(&counts);
     for label in classes::TOKENS.into_iter().chain(classes::TURNS) {
@@ -194,47 +194,50 @@ fn simulate() {
     }
     let from = number("MOTET_SEED_FROM").unwrap_or(0);
     let seeds = number("MOTET_SEEDS").unwrap_or(1_000);
-    let begun = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     let counts = run_all(kind, from, seeds);
     print(&counts);
-    println!("{seeds} seeds from {from} on in {:.1?}", begun.elapsed());
+    println!(
+        "{seeds} seeds from {from} on in {:.1?}",
+        started_at.elapsed()
+    );
 }
 
 /// A run of one house for a long time, in this folder; on failure, why.
-fn soak(name: &str, run: impl FnOnce(std::path::PathBuf) -> Seen) -> Seen {
+fn soak(name: &str, run: impl FnOnce(std::path::PathBuf) -> SoakReport) -> SoakReport {
     panics::watch();
     let folder = Folder::new(&format!("soak-{name}"));
     let path = folder.0.clone();
     let ran = catch_unwind(AssertUnwindSafe(|| run(path)));
     let (panics, _) = panics::take();
     assert!(panics.is_empty(), "{panics:?}");
-    let seen = ran.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    assert_eq!(seen.left, [0; 4], "all that was used comes back");
-    seen
+    let report = ran.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    assert_eq!(report.left, [0; 4], "all that was used comes back");
+    report
 }
 
 #[test]
-#[cfg_attr(motet_planted, ignore = "there is a mistake in it")]
-fn a_house_that_is_open_for_long_gives_everything_back() {
+#[cfg_attr(motet_injected, ignore = "there is a mistake in it")]
+fn long_run_releases_everything() {
     let length = Length {
         time: Duration::from_secs(120),
         users: 20,
     };
-    let seen = soak("simulated", |folder| soak::simulated(&length, folder));
-    assert!(seen.counts["sequences"] > 200, "{:?}", seen.counts);
-    assert!(seen.rebuilds > 0, "nothing went wrong");
+    let report = soak("simulated", |folder| soak::simulated(&length, folder));
+    assert!(report.counts["sequences"] > 200, "{:?}", report.counts);
+    assert!(report.rebuilds > 0, "nothing went wrong");
 }
 
 #[test]
-#[cfg_attr(motet_planted, ignore = "there is a mistake in it")]
-fn and_so_with_threads() {
+#[cfg_attr(motet_injected, ignore = "there is a mistake in it")]
+fn long_run_with_threads_releases_everything() {
     let length = Length {
         time: Duration::from_secs(2),
         users: 20,
     };
-    let seen = soak("real", |folder| soak::real(&length, folder));
-    assert!(seen.counts["sequences"] > 20, "{:?}", seen.counts);
-    assert_eq!(seen.rebuilds, 0, "something has panicked");
+    let report = soak("real", |folder| soak::real(&length, folder));
+    assert!(report.counts["sequences"] > 20, "{:?}", report.counts);
+    assert_eq!(report.rebuilds, 0, "something has panicked");
 }
 
 /// What `cargo xtask soak` runs: `MOTET_SOAK_MINUTES` of simulated time, or
@@ -248,16 +251,16 @@ fn soak_for_long() {
         time: Duration::from_secs(60) * u32::try_from(minutes).expect("not that long"),
         users: 40,
     };
-    let begun = std::time::Instant::now();
-    let seen = match real {
+    let started_at = std::time::Instant::now();
+    let report = match real {
         Some(_) => soak("long-real", |folder| soak::real(&length, folder)),
         None => soak("long-simulated", |folder| soak::simulated(&length, folder)),
     };
-    print(&seen.counts);
-    seen.print();
-    println!("{minutes} minutes in {:.1?}", begun.elapsed());
+    print(&report.counts);
+    report.print();
+    println!("{minutes} minutes in {:.1?}", started_at.elapsed());
     assert!(
-        real.is_none() || seen.rebuilds == 0,
+        real.is_none() || report.rebuilds == 0,
         "something has panicked"
     );
 }
@@ -265,14 +268,14 @@ fn soak_for_long() {
 /// A simulation that cannot fail proves nothing: `MOTET_PLANTED` names a mistake, which
 /// one of these seeds must find.
 #[test]
-#[cfg(motet_planted)]
-fn the_planted_mistake_is_found() {
-    let mistake = std::env::var("MOTET_PLANTED").expect("the name of a mistake");
+#[cfg(motet_injected)]
+fn the_injected_mistake_is_found() {
+    let mistake = std::env::var("MOTET_INJECTED").expect("the name of a mistake");
     let kind = match mistake.as_str() {
         "turn_taken" => Kind::Saturated,
         _ => Kind::Mixed,
     };
-    let found = (0..PLANTED_WITHIN).find_map(|seed| {
+    let found = (0..INJECTED_SEEDS_MAX).find_map(|seed| {
         let (_, panics) = run(kind, seed, false);
         Some((seed, panics.into_iter().next()?))
     });

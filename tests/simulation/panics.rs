@@ -6,10 +6,10 @@ use std::sync::Once;
 use crate::record::Record;
 
 thread_local! {
-    static SEEN: RefCell<Seen> = const { RefCell::new(Seen { record: None, panics: Vec::new() }) };
+    static PANIC_LOG: RefCell<PanicLog> = const { RefCell::new(PanicLog { record: None, panics: Vec::new() }) };
 }
 
-struct Seen {
+struct PanicLog {
     record: Option<Record>,
     panics: Vec<String>,
 }
@@ -24,11 +24,11 @@ pub(crate) fn watch() {
             if text.contains("(injected)") {
                 return;
             }
-            let is_ours = SEEN.with_borrow_mut(|seen| {
-                let is_ours = seen.record.is_some();
-                if let Some(record) = &seen.record {
-                    record.say(format_args!("panic: {info}"));
-                    seen.panics.push(info.to_string());
+            let is_ours = PANIC_LOG.with_borrow_mut(|panic_log| {
+                let is_ours = panic_log.record.is_some();
+                if let Some(record) = &panic_log.record {
+                    record.log(format_args!("panic: {info}"));
+                    panic_log.panics.push(info.to_string());
                 }
                 is_ours
             });
@@ -41,10 +41,15 @@ pub(crate) fn watch() {
 
 /// Panics are part of this record.
 pub(crate) fn remember(record: &Record) {
-    SEEN.with_borrow_mut(|seen| seen.record = Some(record.clone()));
+    PANIC_LOG.with_borrow_mut(|panic_log| panic_log.record = Some(record.clone()));
 }
 
 /// What was seen, which is then forgotten; and the record that it is part of.
 pub(crate) fn take() -> (Vec<String>, Option<Record>) {
-    SEEN.with_borrow_mut(|seen| (std::mem::take(&mut seen.panics), seen.record.take()))
+    PANIC_LOG.with_borrow_mut(|panic_log| {
+        (
+            std::mem::take(&mut panic_log.panics),
+            panic_log.record.take(),
+        )
+    })
 }

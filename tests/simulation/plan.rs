@@ -15,7 +15,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::classes::ClassWatch;
 
 /// One seed of so many is without faults: then nobody may fail.
-const CALM_ONE_IN: u64 = 8;
+const FAULT_FREE_ONE_IN: u64 = 8;
 /// The token that fails steps where one does.
 pub(crate) const POISON: TokenId = 49;
 /// Host memory and disk are given out in these.
@@ -25,13 +25,13 @@ const PAGE_BYTES: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     StepFails,
-    LandingFails,
+    FinishFails,
     ModelPanics,
-    DeviceHangs,
+    DeviceStalls,
     DeviceStuck,
     DeviceDies,
     DeviceOutOfMemory,
-    NotHandedOver,
+    ExportFails,
     SchedulerPanics,
     CachePanics,
     PagerPanics,
@@ -68,13 +68,13 @@ pub(crate) struct Plan {
 impl Fault {
     pub(crate) const ALL: [Self; 24] = [
         Self::StepFails,
-        Self::LandingFails,
+        Self::FinishFails,
         Self::ModelPanics,
-        Self::DeviceHangs,
+        Self::DeviceStalls,
         Self::DeviceStuck,
         Self::DeviceDies,
         Self::DeviceOutOfMemory,
-        Self::NotHandedOver,
+        Self::ExportFails,
         Self::SchedulerPanics,
         Self::CachePanics,
         Self::PagerPanics,
@@ -96,14 +96,14 @@ impl Fault {
     /// Its name in the table.
     pub(crate) fn label(self) -> &'static str {
         match self {
-            Self::StepFails => "fault: step fails at its launch",
-            Self::LandingFails => "fault: step fails at its landing",
+            Self::StepFails => "fault: step fails when submitted",
+            Self::FinishFails => "fault: step fails when finished",
             Self::ModelPanics => "fault: model panics",
-            Self::DeviceHangs => "fault: device hangs, and comes back",
+            Self::DeviceStalls => "fault: device stalls, and comes back",
             Self::DeviceStuck => "fault: device is left behind",
             Self::DeviceDies => "fault: device dies",
             Self::DeviceOutOfMemory => "fault: device out of memory",
-            Self::NotHandedOver => "fault: segment not handed over",
+            Self::ExportFails => "fault: segment not exported",
             Self::SchedulerPanics => "fault: scheduler panics",
             Self::CachePanics => "fault: cache panics",
             Self::PagerPanics => "fault: pager panics",
@@ -135,10 +135,10 @@ impl Fault {
     /// How likely it is in a seed that has it.
     fn rates(self) -> [f64; 2] {
         match self {
-            Self::StepFails | Self::LandingFails | Self::ModelPanics => [0.01, 0.1],
-            Self::DeviceHangs | Self::DeviceStuck | Self::DeviceDies => [0.002, 0.02],
+            Self::StepFails | Self::FinishFails | Self::ModelPanics => [0.01, 0.1],
+            Self::DeviceStalls | Self::DeviceStuck | Self::DeviceDies => [0.002, 0.02],
             Self::SchedulerPanics | Self::CachePanics | Self::PagerPanics => [0.000_5, 0.005],
-            Self::DeviceOutOfMemory | Self::NotHandedOver => [0.01, 0.1],
+            Self::DeviceOutOfMemory | Self::ExportFails => [0.01, 0.1],
             Self::CopySlow | Self::CopyFails | Self::DiskFull => [0.05, 0.5],
             Self::DiskStalls | Self::FileDamaged => [0.02, 0.2],
             Self::ClockJumps => [0.05, 0.3],
@@ -165,7 +165,7 @@ impl Plan {
             classes: None,
             faults: BTreeMap::new(),
         };
-        if !seed.is_multiple_of(CALM_ONE_IN) {
+        if !seed.is_multiple_of(FAULT_FREE_ONE_IN) {
             let is_there = |fault: &Fault| rng.random_bool(fault.odds());
             let faults: Vec<Fault> = Fault::ALL.into_iter().filter(is_there).collect();
             let rate = |fault: Fault| (fault, fault.rates()[rng.random_range(0..2)]);

@@ -8,12 +8,12 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use tokio::time::{sleep, timeout};
 
-use crate::house::World;
+use crate::expected::{self, ExpectedOutput};
+use crate::harness::SimulationHarness;
 use crate::plan::{Fault, POISON};
-use crate::truth::{self, Truth};
 
 /// A reader who waits gets the next token, or an end, within this time.
-const NEXT_COMES: Duration = Duration::from_secs(3_600);
+const NEXT_TOKEN_WITHIN: Duration = Duration::from_secs(3_600);
 
 /// What makes cores panic, at somebody's message by chance.
 const PANICS: [Fault; 3] = [
@@ -25,7 +25,7 @@ const PANICS: [Fault; 3] = [
 /// Whoever is in a step may be failed by these, again and again.
 const FAILS_STEPS: [Fault; 7] = [
     Fault::StepFails,
-    Fault::LandingFails,
+    Fault::FinishFails,
     Fault::ModelPanics,
     Fault::DeviceOutOfMemory,
     Fault::DeviceStuck,
@@ -48,62 +48,66 @@ enum Habit {
 
 /// Reads until the end, or until its caller has enough. True when the stream ended well.
 pub(crate) async fn read(
-    world: &World,
+    harness: &SimulationHarness,
     stream: &mut TokenStream,
-    truth: &mut Truth,
-    dice: &mut ChaCha8Rng,
+    expected: &mut ExpectedOutput,
+    rng: &mut ChaCha8Rng,
 ) -> bool {
-    let habit = match dice.random_range(0..10) {
+    let habit = match rng.random_range(0..10) {
         0 => Habit::Slow,
         1 => Habit::Stalls,
         2 => Habit::Leaves,
         _ => Habit::Prompt,
     };
-    let at = dice.random_range(0..=20);
+    let at = rng.random_range(0..=20);
     let name = stream.sequence();
     for read in 0.. {
         match habit {
-            Habit::Slow => sleep(world.pause(dice, 1..=200)).await,
+            Habit::Slow => sleep(harness.pause(rng, 1..=200)).await,
             Habit::Stalls if read == at => {
-                world.record.count("behaviour: stops reading", 1);
-                sleep(world.pause(dice, 1_000..=90_000)).await;
+                harness.record.count("behaviour: stops reading", 1);
+                sleep(harness.pause(rng, 1_000..=90_000)).await;
             }
             Habit::Leaves if read == at => {
-                world.record.count("behaviour: leaves", 1);
-                world.record.say(format_args!("{name} leaves"));
+                harness.record.count("behaviour: leaves", 1);
+                harness.record.log(format_args!("{name} leaves"));
                 return false;
             }
             Habit::Prompt | Habit::Stalls | Habit::Leaves => {}
         }
-        truth.is_slow |= matches!(habit, Habit::Slow | Habit::Stalls);
-        let next = timeout(NEXT_COMES, stream.next()).await;
+        expected.is_slow |= matches!(habit, Habit::Slow | Habit::Stalls);
+        let next = timeout(NEXT_TOKEN_WITHIN, stream.next()).await;
         match next.unwrap_or_else(|_| panic!("{name} waits for its token {read}")) {
             Some(Ok(piece)) if let Some(prefill) = piece.prefill => {
-                assert_eq!((piece.token, truth.told), (None, 0), "{name}: no token yet");
+                assert_eq!(
+                    (piece.token, expected.received),
+                    (None, 0),
+                    "{name}: no token yet"
+                );
                 assert!(prefill.cached_tokens <= prefill.computed_tokens);
                 assert!(prefill.computed_tokens <= prefill.prompt_tokens);
-                world.record.count("progress of a prompt", 1);
+                harness.record.count("progress of a prompt", 1);
             }
             Some(Ok(piece)) => {
                 let token = piece.token.expect("no text is held back");
-                world.record.say(format_args!("{name} gets {token}"));
-                world.record.count("tokens", 1);
-                truth.told(token);
+                harness.record.log(format_args!("{name} gets {token}"));
+                harness.record.count("tokens", 1);
+                expected.received(token);
             }
             Some(Err(error)) => {
-                failed(world, name, truth, &error);
+                failed(harness, name, expected, &error);
                 return false;
             }
             None => break,
         }
     }
     let finish = stream.finish().expect("a stream that ended well says how");
-    world.record.say(format_args!("{name} ends: {finish:?}"));
-    world.record.count("end: well", 1);
-    truth.finished(finish.reason);
+    harness.record.log(format_args!("{name} ends: {finish:?}"));
+    harness.record.count("end: well", 1);
+    expected.finished(finish.reason);
     let usage = finish.usage;
     assert_eq!(
-        usage.output_tokens, truth.told,
+        usage.output_tokens, expected.received,
         "{name}: tokens are counted"
     );
     assert!(
@@ -114,16 +118,21 @@ pub(crate) async fn read(
 }
 
 /// A stream may fail only for a reason that there is.
-pub(crate) fn failed(world: &World, name: motet::SequenceId, truth: &Truth, error: &GenerateError) {
-    let plan = &world.plan;
-    world.record.say(format_args!("{name} fails: {error}"));
-    world.record.count(truth::label(error), 1);
+pub(crate) fn failed(
+    harness: &SimulationHarness,
+    name: motet::SequenceId,
+    expected: &ExpectedOutput,
+    error: &GenerateError,
+) {
+    let plan = &harness.plan;
+    harness.record.log(format_args!("{name} fails: {error}"));
+    harness.record.count(expected::label(error), 1);
     let may_be = match error {
         GenerateError::Device { attempts, .. } => {
             let retries_max = plan.config.scheduler.step_retries_max;
             // Tried alone, only who is poisoned fails.
             let poisoned =
-                plan.rate(Fault::Poison) > 0.0 && (retries_max == 0 || truth.may_hold(POISON));
+                plan.rate(Fault::Poison) > 0.0 && (retries_max == 0 || expected.may_hold(POISON));
             *attempts > retries_max && (poisoned || plan.has_any(&FAILS_STEPS))
         }
         GenerateError::Panicked { attempts, .. } => {
@@ -131,13 +140,13 @@ pub(crate) fn failed(world: &World, name: motet::SequenceId, truth: &Truth, erro
         }
         GenerateError::OutOfMemory => plan.pins,
         GenerateError::ForkSource(_)
-        | GenerateError::ForkBeyond { .. }
-        | GenerateError::ForkFull { .. } => truth.is_fork,
-        GenerateError::DeadlineMissed { .. } => truth.has_deadline,
+        | GenerateError::ForkPastEnd { .. }
+        | GenerateError::ForkFull { .. } => expected.is_fork,
+        GenerateError::DeadlineMissed { .. } => expected.has_deadline,
         GenerateError::SlowReader { .. } => {
-            truth.is_slow && plan.config.scheduler.unread_timeout.is_some()
+            expected.is_slow && plan.config.scheduler.unread_timeout.is_some()
         }
-        GenerateError::Shutdown => world.was_aborted.get(),
+        GenerateError::Shutdown => harness.was_aborted.get(),
         GenerateError::Broken { .. } => plan.rate(Fault::BreakerOpens) > 0.0,
         _ => false,
     };

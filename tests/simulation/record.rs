@@ -20,7 +20,7 @@ pub(crate) type Counts = BTreeMap<&'static str, u64>;
 pub(crate) struct Record(Arc<Mutex<Inner>>);
 
 struct Inner {
-    begun: Instant,
+    started_at: Instant,
     digest: u64,
     lines: Option<Vec<String>>,
     counts: Counts,
@@ -41,7 +41,7 @@ impl Record {
     /// Begins now. Lines are kept only if they are wanted.
     pub(crate) fn new(keeps_lines: bool) -> Self {
         Self(Arc::new(Mutex::new(Inner {
-            begun: Instant::now(),
+            started_at: Instant::now(),
             digest: 0xcbf2_9ce4_8422_2325,
             lines: keeps_lines.then(Vec::new),
             counts: Counts::new(),
@@ -50,9 +50,9 @@ impl Record {
     }
 
     /// Something has happened.
-    pub(crate) fn say(&self, what: fmt::Arguments<'_>) {
+    pub(crate) fn log(&self, what: fmt::Arguments<'_>) {
         let mut inner = self.inner();
-        let line = format!("{:>12.6} {what}", inner.begun.elapsed().as_secs_f64());
+        let line = format!("{:>12.6} {what}", inner.started_at.elapsed().as_secs_f64());
         for byte in line.bytes() {
             inner.digest = (inner.digest ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         }
@@ -72,11 +72,11 @@ impl Record {
         }
         inner.at_once.0 += 1;
         let at_once = inner.at_once.0;
-        let begun = inner.begun;
+        let started_at = inner.started_at;
         if let Some(lines) = &mut inner.lines
             && at_once < LINES_AT_ONCE_MAX
         {
-            let since = (now - begun).as_secs_f64();
+            let since = (now - started_at).as_secs_f64();
             let mut line = format!("{since:>12.6}   to the {core}: {message:?}");
             if let Some((end, _)) = line.char_indices().nth(LINE_CHARS_MAX) {
                 line.truncate(end);

@@ -10,14 +10,14 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::house::{self, World};
+use crate::harness::{self, SimulationHarness};
 use crate::plan::Plan;
 use crate::record::{Counts, Record};
 use crate::{heap, user};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// When time is up, those who are still there have gone within this.
-const LAST_VISITS: Duration = Duration::from_secs(3_600);
+const VISITS_END_WITHIN: Duration = Duration::from_secs(3_600);
 /// Samples of which a slope is told.
 const SAMPLES: u32 = 120;
 
@@ -28,7 +28,7 @@ pub(crate) struct Length {
 }
 
 /// What was seen.
-pub(crate) struct Seen {
+pub(crate) struct SoakReport {
     samples: Vec<Sample>,
     pub(crate) counts: Counts,
     /// Tasks, segments, tails and bytes in the end.
@@ -50,48 +50,53 @@ struct Sample {
 }
 
 /// With faults, on a paused clock.
-pub(crate) fn simulated(length: &Length, folder: PathBuf) -> Seen {
+pub(crate) fn simulated(length: &Length, folder: PathBuf) -> SoakReport {
     let runtime = Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build();
     run(runtime.expect("a runtime"), length, |record| {
-        World::new(Plan::long(&folder), record, folder)
+        SimulationHarness::new(Plan::long(&folder), record, folder)
     })
 }
 
 /// Without faults, with threads and a clock that goes by itself.
-pub(crate) fn real(length: &Length, folder: PathBuf) -> Seen {
+pub(crate) fn real(length: &Length, folder: PathBuf) -> SoakReport {
     let runtime = Builder::new_multi_thread()
         .worker_threads(2)
         .enable_time()
         .build();
     run(runtime.expect("a runtime"), length, |record| {
-        World::real(Plan::long_and_calm(&folder), record, folder)
+        SimulationHarness::real(Plan::long_and_calm(&folder), record, folder)
     })
 }
 
-fn run(runtime: Runtime, length: &Length, world: impl FnOnce(&Record) -> World) -> Seen {
+fn run(
+    runtime: Runtime,
+    length: &Length,
+    harness: impl FnOnce(&Record) -> SimulationHarness,
+) -> SoakReport {
     let local = LocalSet::new();
     local.block_on(&runtime, async {
         let record = Record::new(false);
         crate::panics::remember(&record);
-        let world = Rc::new(world(&record));
-        live(&world, length).await
+        let harness = Rc::new(harness(&record));
+        live(&harness, length).await
     })
 }
 
-async fn live(world: &Rc<World>, length: &Length) -> Seen {
-    house::open(world, 0).await;
-    let begun = Instant::now();
-    let is_over = Rc::new(Cell::new(false));
+async fn live(harness: &Rc<SimulationHarness>, length: &Length) -> SoakReport {
+    harness::open(harness, 0).await;
+    let started_at = Instant::now();
+    let is_finished = Rc::new(Cell::new(false));
     let mut users = JoinSet::new();
     for user in 0..length.users {
-        let (world, is_over, all) = (Rc::clone(world), Rc::clone(&is_over), length.users);
+        let (harness, is_finished, all) =
+            (Rc::clone(harness), Rc::clone(&is_finished), length.users);
         users.spawn_local(async move {
             let mut visit = user;
-            while !is_over.get() {
-                user::visit(Rc::clone(&world), visit).await;
+            while !is_finished.get() {
+                user::visit(Rc::clone(&harness), visit).await;
                 visit += all;
             }
         });
@@ -99,44 +104,44 @@ async fn live(world: &Rc<World>, length: &Length) -> Seen {
     let mut samples = Vec::new();
     for _ in 0..SAMPLES {
         sleep(length.time / SAMPLES).await;
-        house::budgets_hold(world);
-        samples.push(Sample::now(world, begun));
+        harness::budgets_hold(harness);
+        samples.push(Sample::now(harness, started_at));
     }
-    is_over.set(true);
-    let gone = timeout(LAST_VISITS, async {
+    is_finished.set(true);
+    let gone = timeout(VISITS_END_WITHIN, async {
         while let Some(ended) = users.join_next().await {
             ended.expect("a user does not panic");
         }
     });
     gone.await.expect("everybody is served");
-    let rebuilds = world.engine().map(|engine| engine.stats().rebuilds);
-    house::close(world, Shutdown::Finish).await;
-    house::count_oracles_faults(world);
-    let [segments, tails, bytes] = world.devices.alive();
+    let rebuilds = harness.engine().map(|engine| engine.stats().rebuilds);
+    harness::close(harness, Shutdown::Finish).await;
+    harness::count_oracles_faults(harness);
+    let [segments, tails, bytes] = harness.devices.alive();
     let tasks = Handle::current().metrics().num_alive_tasks();
-    Seen {
+    SoakReport {
         samples,
-        counts: world.record.history().counts,
+        counts: harness.record.history().counts,
         left: [tasks, segments, tails, bytes],
         rebuilds: rebuilds.expect("it was open"),
     }
 }
 
 impl Sample {
-    fn now(world: &World, begun: Instant) -> Self {
-        let stats = world.engine().expect("it is open").stats();
+    fn now(harness: &SimulationHarness, started_at: Instant) -> Self {
+        let stats = harness.engine().expect("it is open").stats();
         Self {
-            minutes: begun.elapsed().as_secs_f64() / MINUTE.as_secs_f64(),
+            minutes: started_at.elapsed().as_secs_f64() / MINUTE.as_secs_f64(),
             held_bytes: heap::held_bytes(),
             process_bytes: process_bytes(),
-            device_bytes: world.devices.alive()[2],
+            device_bytes: harness.devices.alive()[2],
             tasks: Handle::current().metrics().num_alive_tasks(),
             inside: stats.running + stats.waiting + stats.paused,
         }
     }
 }
 
-impl Seen {
+impl SoakReport {
     /// Prints how each of them has grown.
     pub(crate) fn print(&self) {
         println!(
@@ -196,7 +201,7 @@ fn process_bytes() -> Option<usize> {
 }
 
 #[test]
-fn a_slope_is_that_of_the_line_through_the_points() {
+fn slope_is_that_of_the_least_squares_line() {
     assert_eq!(slope(&[(1.0, 5.0), (2.0, 7.0), (3.0, 9.0)]), 2.0);
     assert_eq!(slope(&[(0.0, 1.0), (1.0, 4.0), (2.0, 1.0)]), 0.0);
 }

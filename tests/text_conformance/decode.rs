@@ -41,12 +41,12 @@ pub(crate) fn cached_after(prompt: usize, output: usize) -> usize {
         let engine = engine(&config).await;
         let mut tokens: Vec<TokenId> = (1..=prompt as TokenId).collect();
         let request = Request::tokens(tokens.clone()).output_tokens_max(output);
-        let whole = collect(&engine, request).await;
-        tokens.extend(whole.tokens);
+        let completion = collect(&engine, request).await;
+        tokens.extend(completion.tokens);
         tokens.push(BEFORE);
-        let again = collect(&engine, Request::tokens(tokens).output_tokens_max(1)).await;
+        let second = collect(&engine, Request::tokens(tokens).output_tokens_max(1)).await;
         engine.shutdown(motet::Shutdown::Abort).await;
-        again.finish.usage.cached_tokens
+        second.finish.usage.cached_tokens
     })
 }
 
@@ -55,9 +55,9 @@ fn decodes(check: &mut Check, fact: &Fact<'_>) {
     let ends = fact.get("eos").tokens();
     let mut table = vec![fact.get("seed").number() as TokenId];
     while table.iter().all(|token| !ends.contains(token)) {
-        table.push(follower(fact, table[table.len() - 1]));
+        table.push(next_in_table(fact, table[table.len() - 1]));
     }
-    let beyond = follower(fact, table[table.len() - 1]);
+    let next_word = next_in_table(fact, table[table.len() - 1]);
     let seed = table.remove(0);
     let shown = table.len() - 1;
     let most = fact.get("num_predict").number();
@@ -69,7 +69,7 @@ fn decodes(check: &mut Check, fact: &Fact<'_>) {
     let prompt = [&before[..], &[seed]].concat();
     let config = ending_after(&prompt, shown);
 
-    let (whole, steps, tokens) = block_on(async {
+    let (completion, steps, tokens) = block_on(async {
         let engine = engine(&config).await;
         if !before.is_empty() {
             collect(&engine, Request::tokens(before).output_tokens_max(1)).await;
@@ -77,31 +77,31 @@ fn decodes(check: &mut Check, fact: &Fact<'_>) {
         let before = config.counters.now();
         let request = Request::tokens(prompt.clone());
         let request = request.output_tokens_max(most);
-        let whole = collect(&engine, request).await;
+        let completion = collect(&engine, request).await;
         engine.shutdown(motet::Shutdown::Abort).await;
         let after = config.counters.now();
         let steps = (after.steps - before.steps) as usize;
         let tokens = (after.tokens_evaluated - before.tokens_evaluated) as usize;
-        (whole, steps, tokens)
+        (completion, steps, tokens)
     });
 
     let expect = fact.get("expect");
-    let alone = config.solo(&prompt, shown, Sampling::GREEDY);
+    let single = config.reference_tokens(&prompt, shown, Sampling::GREEDY);
     assert_eq!(
-        whole.tokens, alone,
+        completion.tokens, single,
         "the oracle's tokens stand for the table's"
     );
-    let content: String = table[..whole.tokens.len()]
+    let content: String = table[..completion.tokens.len()]
         .iter()
         .map(TokenId::to_string)
         .collect();
     check.same("content", content.as_str(), expect.get("content").text());
-    let reason = match whole.finish.reason {
+    let reason = match completion.finish.reason {
         FinishReason::EndToken => "stop",
         _ => "another",
     };
     check.same("reason", reason, expect.get("done_reason").text());
-    let usage = whole.finish.usage;
+    let usage = completion.finish.usage;
     check.same(
         "tokens shown",
         usage.output_tokens,
@@ -109,7 +109,7 @@ fn decodes(check: &mut Check, fact: &Fact<'_>) {
     );
 
     let expected = expect.get("recorded_outputs").tokens();
-    table.push(beyond);
+    table.push(next_word);
     check.theirs("what the device draws", &table, &expected);
     let forwards: Vec<Vec<usize>> = expect
         .get("forwards_position_len")
@@ -158,10 +158,14 @@ fn is_cancelled(check: &mut Check, fact: &Fact<'_>) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let evaluated = config.counters.now().tokens_evaluated as usize;
-        let whole = [prompt.clone(), config.solo(&prompt, 300, Sampling::GREEDY)].concat();
-        let again = collect(&engine, Request::tokens(whole).output_tokens_max(1)).await;
+        let completion = [
+            prompt.clone(),
+            config.reference_tokens(&prompt, 300, Sampling::GREEDY),
+        ]
+        .concat();
+        let second = collect(&engine, Request::tokens(completion).output_tokens_max(1)).await;
         engine.shutdown(motet::Shutdown::Abort).await;
-        (evaluated, again.finish.usage.cached_tokens)
+        (evaluated, second.finish.usage.cached_tokens)
     });
     let counts = config.counters.now();
     let expect = fact.get("expect");
@@ -191,7 +195,7 @@ fn is_cancelled(check: &mut Check, fact: &Fact<'_>) {
     check.lacks("an error for a caller that has left");
 }
 
-fn follower(fact: &Fact<'_>, token: TokenId) -> TokenId {
+fn next_in_table(fact: &Fact<'_>, token: TokenId) -> TokenId {
     fact.get("table").get(&token.to_string()).number() as TokenId
 }
 
@@ -200,9 +204,9 @@ fn follower(fact: &Fact<'_>, token: TokenId) -> TokenId {
 fn ending_after(prompt: &[TokenId], tokens: usize) -> OracleConfig {
     let before = &prompt[..prompt.len() - 1];
     let fits = |config: &OracleConfig| {
-        let alone = config.solo(prompt, tokens + 1, Sampling::GREEDY);
-        alone.iter().position(|token| *token == END) == Some(tokens)
-            && (before.is_empty() || config.solo(before, 1, Sampling::GREEDY) != [END])
+        let single = config.reference_tokens(prompt, tokens + 1, Sampling::GREEDY);
+        single.iter().position(|token| *token == END) == Some(tokens)
+            && (before.is_empty() || config.reference_tokens(before, 1, Sampling::GREEDY) != [END])
     };
     let mut seeds = 0..10_000;
     let found = seeds.find(|seed| {

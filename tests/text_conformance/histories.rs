@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use motet::TokenId;
-use motet::model::sampling::{Draw, DrawSpec, Drawer, Sampling, probabilities, sample_row};
+use motet::model::sampling::{
+    Sampler, Sampling, SamplingSpec, TokenSampling, probabilities, sample_row,
+};
 
 use crate::cases::Fact;
 use crate::check::Check;
-use crate::draws::{drawer, next, possible, sampling};
+use crate::samples::{next, possible, sampler, sampling};
 use crate::suites::Known;
 use crate::{close, floats};
 
@@ -20,7 +22,10 @@ pub(crate) const SUITES: &[Known] = &[Known {
         (&["opts", "priors", "steps"], slides),
         (&["opts", "priors", "commits"], counts),
         (&["opts", "priors", "draft", "rows"], scores_a_draft),
-        (&["opts", "priors", "prefix", "row"], goes_on_from_a_prefix),
+        (
+            &["opts", "priors", "prefix", "row"],
+            continues_from_a_prefix,
+        ),
         (&["opts", "probs", "expect.support"], filters_in_order),
         // What has no input is about seeds.
         (&["expect"], repeats),
@@ -29,11 +34,11 @@ pub(crate) const SUITES: &[Known] = &[Known {
 
 fn slides(check: &mut Check, fact: &Fact<'_>) {
     let sampling = sampling(&fact.get("opts"));
-    let mut drawer = drawer(sampling, &fact.get("priors").tokens());
+    let mut sampler = sampler(sampling, &fact.get("priors").tokens());
     for step in fact.get("steps").items() {
-        let token = next(&mut drawer, sampling, &floats(&step.get("logits")));
+        let token = next(&mut sampler, sampling, &floats(&step.get("logits")));
         check.same("token", token as usize, step.get("expect").number());
-        drawer.accept(token);
+        sampler.accept(token);
     }
 }
 
@@ -52,12 +57,12 @@ fn counts(check: &mut Check, fact: &Fact<'_>) {
         .collect();
     let vocabulary = all.iter().max().map_or(1, |most| most + 1);
     let shift_after = |sampling: Sampling| {
-        let mut drawer = drawer(sampling, &priors);
-        commits.iter().for_each(|token| drawer.accept(*token));
-        let drawing = drawer
-            .drawing(Draw { sampling, index: 0 })
+        let mut sampler = sampler(sampling, &priors);
+        commits.iter().for_each(|token| sampler.accept(*token));
+        let sample_inputs = sampler
+            .sample_inputs(TokenSampling { sampling, index: 0 })
             .expect("no grammar");
-        drawing.adjustments(vocabulary).expect("penalties")
+        sample_inputs.adjustments(vocabulary).expect("penalties")
     };
     let sampling = sampling(&fact.get("opts"));
     let penalised = shift_after(sampling).repetition;
@@ -107,7 +112,7 @@ fn repeats(check: &mut Check, fact: &Fact<'_>) {
             seed,
             ..Sampling::GREEDY
         };
-        let tokens = (0..count).map(|index| sample_row(&Draw { sampling, index }, &row));
+        let tokens = (0..count).map(|index| sample_row(&TokenSampling { sampling, index }, &row));
         tokens.collect::<Vec<TokenId>>()
     };
     assert_eq!(tokens(5), tokens(5));
@@ -117,7 +122,7 @@ fn repeats(check: &mut Check, fact: &Fact<'_>) {
 fn filters_in_order(check: &mut Check, fact: &Fact<'_>) {
     let sampling = sampling(&fact.get("opts"));
     let row: Vec<f32> = floats(&fact.get("probs")).iter().map(|p| p.ln()).collect();
-    let probabilities = probabilities(&Draw { sampling, index: 0 }, &row);
+    let probabilities = probabilities(&TokenSampling { sampling, index: 0 }, &row);
     let expect = fact.get("expect");
     let first = f64::from(probabilities[0]);
     close(
@@ -150,19 +155,19 @@ fn filters_in_order(check: &mut Check, fact: &Fact<'_>) {
 fn scores_a_draft(check: &mut Check, fact: &Fact<'_>) {
     let sampling = sampling(&fact.get("opts"));
     let (priors, draft) = (fact.get("priors").tokens(), fact.get("draft").tokens());
-    let mut own = drawer(sampling, &priors);
-    let draw = Draw { sampling, index: 0 };
-    let before = own.drawing(draw).expect("no grammar");
+    let mut own = sampler(sampling, &priors);
+    let token_sampling = TokenSampling { sampling, index: 0 };
+    let before = own.sample_inputs(token_sampling).expect("no grammar");
     let rows: Vec<Vec<f32>> = fact.get("rows").items().iter().map(floats).collect();
     let tokens: Vec<usize> = (0..rows.len())
         .map(|accepted| {
-            let spec = Arc::new(DrawSpec::default());
-            let mut drawer = Drawer::new(spec, sampling, &priors, &draft[..accepted]);
-            next(&mut drawer, sampling, &rows[accepted]) as usize
+            let spec = Arc::new(SamplingSpec::default());
+            let mut sampler = Sampler::new(spec, sampling, &priors, &draft[..accepted]);
+            next(&mut sampler, sampling, &rows[accepted]) as usize
         })
         .collect();
     check.same("tokens", tokens, fact.get("expect_argmax").numbers());
-    let unchanged = own.drawing(draw).expect("no grammar") == before;
+    let unchanged = own.sample_inputs(token_sampling).expect("no grammar") == before;
     check.same(
         "history is as it was",
         unchanged,
@@ -170,16 +175,16 @@ fn scores_a_draft(check: &mut Check, fact: &Fact<'_>) {
     );
 }
 
-fn goes_on_from_a_prefix(check: &mut Check, fact: &Fact<'_>) {
+fn continues_from_a_prefix(check: &mut Check, fact: &Fact<'_>) {
     for window in fact.get("repeat_last_n").numbers() {
         let sampling = Sampling {
             penalty_window: window as u32,
             ..sampling(&fact.get("opts"))
         };
-        let mut drawer = drawer(sampling, &fact.get("priors").tokens());
+        let mut sampler = sampler(sampling, &fact.get("priors").tokens());
         let prefix = fact.get("prefix").tokens();
-        prefix.into_iter().for_each(|token| drawer.accept(token));
-        let token = next(&mut drawer, sampling, &floats(&fact.get("row")));
+        prefix.into_iter().for_each(|token| sampler.accept(token));
+        let token = next(&mut sampler, sampling, &floats(&fact.get("row")));
         check.same("token", token as usize, fact.get("expect").number());
     }
 }

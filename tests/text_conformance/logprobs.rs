@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use motet::TokenId;
 use motet::model::sampling::{
-    Draw, DrawSpec, Drawer, Drawing, Sampling, TokenLogprobs, logprobs_of,
+    SampleInputs, Sampler, Sampling, SamplingSpec, TokenLogprobs, TokenSampling, logprobs_of,
 };
 
 use crate::cases::Fact;
@@ -17,7 +17,10 @@ pub(crate) const SUITES: &[Known] = &[
         suite: "sample.logprobs",
         own_cases: 2,
         beside: &[],
-        shapes: &[(&["rows"], of_each_row), (&["logits", "k"], orders)],
+        shapes: &[
+            (&["rows"], logprobs_by_row),
+            (&["logits", "k"], top_tokens_are_ordered),
+        ],
     },
     Known {
         suite: "logprobs.from_logits",
@@ -28,34 +31,34 @@ pub(crate) const SUITES: &[Known] = &[
 ];
 
 /// A greedy draw that gives log probabilities.
-fn drawing(top: usize) -> Drawing {
-    let spec = DrawSpec {
+fn sample_inputs(top: usize) -> SampleInputs {
+    let spec = SamplingSpec {
         logprobs: Some(top),
-        ..DrawSpec::default()
+        ..SamplingSpec::default()
     };
     let sampling = Sampling::GREEDY;
-    let mut drawer = Drawer::new(Arc::new(spec), sampling, &[], &[]);
-    let drawing = drawer.drawing(Draw { sampling, index: 0 });
-    drawing.expect("there is no grammar")
+    let mut sampler = Sampler::new(Arc::new(spec), sampling, &[], &[]);
+    let sample_inputs = sampler.sample_inputs(TokenSampling { sampling, index: 0 });
+    sample_inputs.expect("there is no grammar")
 }
 
-fn of_each_row(check: &mut Check, fact: &Fact<'_>) {
+fn logprobs_by_row(check: &mut Check, fact: &Fact<'_>) {
     check.prose(
         &fact.get("expect"),
         "each row equals its single-slot logprob (1e-5)",
     );
     let rows: Vec<Vec<f32>> = fact.get("rows").items().iter().map(floats).collect();
-    let drawings: Vec<Drawing> = rows.iter().map(|_| drawing(0)).collect();
-    for (drawing, row) in drawings.iter().zip(&rows) {
-        let drawn = drawing.from_logits(row);
-        let alone = logprobs_of(row, drawn.token, 0);
-        check.same("log probability", drawn.logprobs, alone);
+    let inputs: Vec<SampleInputs> = rows.iter().map(|_| sample_inputs(0)).collect();
+    for (sample_inputs, row) in inputs.iter().zip(&rows) {
+        let sampled = sample_inputs.from_logits(row);
+        let single = logprobs_of(row, sampled.token, 0);
+        check.same("log probability", sampled.logprobs, single);
     }
 }
 
-fn orders(check: &mut Check, fact: &Fact<'_>) {
-    let drawn = drawing(fact.get("k").number()).from_logits(&floats(&fact.get("logits")));
-    let top = drawn.logprobs.expect("wanted").top;
+fn top_tokens_are_ordered(check: &mut Check, fact: &Fact<'_>) {
+    let sampled = sample_inputs(fact.get("k").number()).from_logits(&floats(&fact.get("logits")));
+    let top = sampled.logprobs.expect("wanted").top;
     let order: Vec<TokenId> = top.iter().map(|(token, _)| *token).collect();
     check.same("order", order, fact.get("expect_order").tokens());
 }
@@ -88,7 +91,7 @@ fn from_logits(check: &mut Check, fact: &Fact<'_>) {
     let sorted = top.min(logits.len());
     let tolerance = expect.maybe("tolerance");
     let tolerance = tolerance.map_or(1e-5, |near| near.value().as_f64().expect("a number"));
-    let found = Found {
+    let found = RowLogprobs {
         logprobs: found,
         all,
         selected: selected as TokenId,
@@ -101,7 +104,7 @@ fn from_logits(check: &mut Check, fact: &Fact<'_>) {
 }
 
 /// What was found of a row.
-struct Found {
+struct RowLogprobs {
     logprobs: TokenLogprobs,
     /// The log probability of each token.
     all: Vec<f32>,
@@ -111,7 +114,7 @@ struct Found {
     tolerance: f64,
 }
 
-impl Found {
+impl RowLogprobs {
     fn compare(&self, check: &Check, field: &str, expected: &Fact<'_>) {
         let (found, all) = (&self.logprobs, &self.all);
         let probability = |logprob: &f32| f64::from(*logprob).exp();

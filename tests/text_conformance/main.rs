@@ -10,7 +10,7 @@
 //! | file | suites |
 //! |---|---|
 //! | `texts.rs` | `text.*` |
-//! | `draws.rs` | `sample.{single_slot, batched_equals_single, transforms}` |
+//! | `samples.rs` | `sample.{single_slot, batched_equals_single, transforms}` |
 //! | `histories.rs` | `sample.history` |
 //! | `logprobs.rs` | `sample.logprobs`, `logprobs.from_logits` |
 //! | `decode.rs` | `decode.pipelined` |
@@ -31,12 +31,14 @@ mod cases;
 mod check;
 mod decode;
 mod differences;
-mod draws;
 #[path = "../conformance/expectations.rs"]
 mod expectations;
 mod histories;
 mod logprobs;
 mod mutations;
+mod samples;
+#[path = "../conformance/suite_checks.rs"]
+mod suite_checks;
 #[path = "../conformance/suites.rs"]
 #[allow(
     dead_code,
@@ -44,8 +46,6 @@ mod mutations;
 )]
 mod suites;
 mod texts;
-#[path = "../conformance/whole.rs"]
-mod whole;
 
 use cases::Fact;
 use check::Check;
@@ -67,7 +67,7 @@ const WITHOUT_OTHERS: [&str; 0] = [];
 
 const KNOWN: [&[Known]; 5] = [
     texts::SUITES,
-    draws::SUITES,
+    samples::SUITES,
     histories::SUITES,
     logprobs::SUITES,
     decode::SUITES,

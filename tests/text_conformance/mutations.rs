@@ -7,7 +7,7 @@ use crate::suites::ours;
 const WITHOUT_VALUES: &str = "sample.batched_equals_single";
 
 #[test]
-fn no_expectation_can_change_unnoticed() {
+fn every_changed_expectation_is_noticed() {
     // How close is close enough stands with an expectation, and is given.
     let changed = change_all(&ours(), |_, place| place.ends_with("/tolerance"));
     println!("{} expectations", changed.expectations);

@@ -59,27 +59,27 @@ fn truncates(check: &mut Check, fact: &Fact<'_>) {
     if matcher.stopped_by().is_none() {
         left += matcher.held().len();
     }
-    let (mut kept, mut truncated) = (Vec::new(), false);
+    let (mut retained, mut truncated) = (Vec::new(), false);
     for piece in pieces {
         if left == 0 {
             break;
         }
         let length = left.min(piece.len());
         truncated = length < piece.len();
-        kept.push(&piece[..length]);
+        retained.push(&piece[..length]);
         left -= length;
     }
     let expect = fact.get("expect");
     if let Some(logprobs) = expect.maybe("logprobs_left") {
         check.same(
             "pieces with log probabilities",
-            kept.len(),
+            retained.len(),
             logprobs.number(),
         );
     } else {
         check.same("truncated", truncated, expect.get("truncated").flag());
     }
-    check.same("pieces", kept, expect.get("pieces").texts());
+    check.same("pieces", retained, expect.get("pieces").texts());
 }
 
 fn is_torn(check: &mut Check, fact: &Fact<'_>) {

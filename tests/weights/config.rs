@@ -51,7 +51,7 @@ fn check_gguf(name: &str, value: Option<Value>, expected: &str) {
 }
 
 #[test]
-fn folders_with_fields_that_make_no_sense() {
+fn folders_with_invalid_fields_are_errors() {
     check_folder(
         json!({"vocab_size": "absent"}),
         ": field `vocab_size`: is missing; expected a whole number, 1 or more",
@@ -117,7 +117,7 @@ fn folders_with_fields_that_make_no_sense() {
 }
 
 #[test]
-fn folders_of_models_that_are_not_supported() {
+fn folders_of_unsupported_models_are_errors() {
     check_folder(
         json!({"architectures": ["GemmaForCausalLM"]}),
         ": architecture `GemmaForCausalLM` is not supported; \
@@ -234,7 +234,7 @@ fn generation_config_overrides_the_tokens() {
 }
 
 #[test]
-fn gguf_files_with_fields_that_make_no_sense() {
+fn gguf_files_with_invalid_fields_are_errors() {
     check_gguf(
         "general.architecture",
         Some(Value::text("gemma3")),

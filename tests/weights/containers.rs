@@ -133,7 +133,7 @@ fn both_containers_give_the_same_configuration() {
 }
 
 #[test]
-fn identities_tell_models_apart() {
+fn identities_distinguish_models() {
     let identity = |file: &GgufFile| {
         let scratch = Scratch::new();
         let path = scratch.write("tiny.gguf", file.write().0);
@@ -206,7 +206,7 @@ fn scales_too_large_for_a_half_precision_bias_have_no_affine_form() {
 }
 
 #[test]
-fn a_tensor_that_the_architecture_has_not_is_missing() {
+fn tensor_unknown_to_the_architecture_is_missing() {
     let tiny = Tiny::of(Format::F32);
     let folder = folder::whole(tiny);
     let files = ModelFiles::open(folder.path()).expect("it is whole");

@@ -83,7 +83,7 @@ fn check_mutations(path: &Path, file: &Path, header: usize) {
 }
 
 #[test]
-fn a_gguf_file_cut_or_changed_anywhere() {
+fn gguf_file_truncated_or_changed_anywhere() {
     let scratch = Scratch::new();
     let (bytes, header) = GgufFile::of(Tiny::of(Format::Q4_0)).write();
     let path = scratch.write("tiny.gguf", bytes);
@@ -91,7 +91,7 @@ fn a_gguf_file_cut_or_changed_anywhere() {
 }
 
 #[test]
-fn a_safetensors_file_cut_or_changed_anywhere() {
+fn safetensors_file_truncated_or_changed_anywhere() {
     let folder = folder::whole(Tiny::of(Format::BF16));
     let file = folder.path().join("model.safetensors");
     let bytes = std::fs::read(&file).expect("it was just written");
@@ -100,7 +100,7 @@ fn a_safetensors_file_cut_or_changed_anywhere() {
 }
 
 #[test]
-fn json_files_cut_or_changed_anywhere() {
+fn json_files_truncated_or_changed_anywhere() {
     let folder = folder::sharded(Tiny::of(Format::BF16), 2);
     folder.write("generation_config.json", r#"{"eos_token_id": [2, 3]}"#);
     for name in [
@@ -187,7 +187,7 @@ fn complaint(path: &Path, name: &str) -> String {
 }
 
 #[test]
-fn files_that_are_not_there() {
+fn missing_files_are_errors() {
     let scratch = Scratch::new();
     assert_eq!(
         complaint(&scratch.path().join("nowhere"), "nowhere"),
@@ -230,7 +230,7 @@ fn an_index_must_not_reach_out_of_its_folder() {
 }
 
 #[test]
-fn tensors_that_are_not_as_the_configuration_says() {
+fn tensors_that_do_not_match_the_configuration_are_errors() {
     let check = |change: fn(&mut GgufFile), expected: &str| {
         let mut file = GgufFile::of(Tiny::of(Format::Q4_0));
         change(&mut file);
@@ -286,7 +286,7 @@ fn tensors_that_are_not_as_the_configuration_says() {
 }
 
 #[test]
-fn gguf_headers_that_are_not_ours() {
+fn foreign_gguf_headers_are_errors() {
     let check = |bytes: &[u8], expected: &str| {
         let scratch = Scratch::new();
         let path = scratch.write("tiny.gguf", bytes);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <cache>/lock                              held by the set-up that is writing
-//!        /downloads/NAME-VERSION.whl        as fetched; kept, so that mending needs no network
+//!        /downloads/NAME-VERSION.whl        as fetched; retained, so that mending needs no network
 //!        /wheels/NAME-VERSION-KEY/          unpacked
 //!        /build/mlx-c-VERSION-KEY/          mlx-c's objects and bindings.rs
 //!        /build/mlxc-KEY/                   libmlxc.so, libmotet_blas.so
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_the_loader_would_misread_are_refused() {
+    fn paths_with_loader_separators_are_rejected() {
         for (path, fine) in [
             ("/a b/c", true),
             ("/a:b", false),

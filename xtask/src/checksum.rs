@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 const CHUNK_BYTES: usize = 256 * 1024;
 
 /// The file's SHA-256 as lower-case hex.
-pub(crate) fn of_file(path: &Path) -> Result<String> {
+pub(crate) fn sha256_of_file(path: &Path) -> Result<String> {
     let mut file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let mut hasher = Sha256::new();
     let mut chunk = vec![0; CHUNK_BYTES];
@@ -27,13 +27,13 @@ pub(crate) fn of_file(path: &Path) -> Result<String> {
 }
 
 /// The text's SHA-256 as lower-case hex.
-pub(crate) fn of_text(text: &str) -> String {
+pub(crate) fn sha256_of_text(text: &str) -> String {
     hex(&Sha256::digest(text))
 }
 
 /// Fails unless the file is there and has this SHA-256.
 pub(crate) fn check_file(path: &Path, expected: &str) -> Result<()> {
-    let found = of_file(path)?;
+    let found = sha256_of_file(path)?;
     if found != expected {
         bail!(
             "{} is damaged: SHA-256 is {found}, expected {expected}",
@@ -119,12 +119,12 @@ mod tests {
                 "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
             ),
         ] {
-            assert_eq!(of_text(text), digest);
+            assert_eq!(sha256_of_text(text), digest);
         }
     }
 
     #[test]
-    fn a_key_depends_on_names_values_and_where_they_part() {
+    fn key_depends_on_names_values_and_their_boundaries() {
         let key = |pairs: &[(&str, &str)]| {
             let mut key = Key::default();
             for (name, value) in pairs {

@@ -17,7 +17,7 @@ const CLIENTS: [&str; 2] = ["openai_client.py", "langchain_client.py"];
 /// Asks for what the server says it takes, and for what it does not.
 const SCHEMATHESIS: &str = "examples/server/clients/schemathesis_client.py";
 /// Leaves all the time, and reads what it stays for to the end.
-const CROWD: &str = "examples/server/clients/crowd.py";
+const STREAM_CHURN: &str = "examples/server/clients/stream_churn.py";
 const KEY: &str = "a-key-of-the-checks";
 
 #[derive(clap::Args)]
@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     cases: u32,
     /// Seconds that 200 streams come and go
     #[arg(long, value_name = "SECONDS", default_value_t = 8)]
-    crowd_seconds: u32,
+    churn_seconds: u32,
 }
 
 pub(crate) fn command(arguments: &Arguments) -> Result<()> {
@@ -46,10 +46,10 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     }
 
     ui::heading("200 streams, of which one in ten leaves");
-    let seconds = arguments.crowd_seconds.to_string();
+    let seconds = arguments.churn_seconds.to_string();
     run(
         &packages,
-        CROWD,
+        STREAM_CHURN,
         &server,
         &["200", &seconds, &server.process.id().to_string()],
     )?;
@@ -113,14 +113,14 @@ impl Server {
             process,
             url: String::new(),
         };
-        let mut said = BufReader::new(log).lines();
-        for line in &mut said {
+        let mut printed = BufReader::new(log).lines();
+        for line in &mut printed {
             let line = line.context("cannot read the server's log")?;
             let event: Value = serde_json::from_str(&line).unwrap_or_default();
             if let Some(address) = event["address"].as_str() {
                 server.url = format!("http://{address}");
                 // Read on, or the server would wait for a reader one day.
-                std::thread::spawn(move || said.for_each(drop));
+                std::thread::spawn(move || printed.for_each(drop));
                 return Ok(server);
             }
             eprintln!("{line}");

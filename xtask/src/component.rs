@@ -57,9 +57,9 @@ fn manifest_of(dir: &Path) -> Result<String> {
         let name = name
             .to_str()
             .with_context(|| format!("{} is not UTF-8", path.display()))?;
-        writeln!(lines, "{}  {name}", checksum::of_file(&path)?)?;
+        writeln!(lines, "{}  {name}", checksum::sha256_of_file(&path)?)?;
     }
-    let end = checksum::of_text(&lines);
+    let end = checksum::sha256_of_text(&lines);
     writeln!(lines, "{end}  -")?;
     Ok(lines)
 }
@@ -67,7 +67,7 @@ fn manifest_of(dir: &Path) -> Result<String> {
 /// The files and their digests, or `None` when a byte of the manifest is not as written.
 fn parse(manifest: &str) -> Option<Vec<(&str, &str)>> {
     let (lines, end) = manifest.strip_suffix("  -\n")?.rsplit_once('\n')?;
-    if checksum::of_text(&format!("{lines}\n")) != end {
+    if checksum::sha256_of_text(&format!("{lines}\n")) != end {
         return None;
     }
     lines.lines().map(|line| line.split_once("  ")).collect()

@@ -29,7 +29,7 @@ const CORES: [&str; 3] = [
 const TESTS: &[&str] = &[
     "cache_machine",
     "fuzz",
-    "house",
+    "core_histories",
     "orders",
     "pager_tiers",
     "paging",
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_above_a_files_tests_is_counted() {
+    fn only_lines_above_the_tests_are_counted() {
         let record = "SF:src/a.rs\nDA:1,3\nDA:2,0\nDA:9,1\nBRDA:1,0,0,2\nBRDA:1,0,1,0\n\
                       BRDA:2,0,0,-\nBRDA:9,0,0,1\nLF:3\n";
         let reached = reach(record, 5);
@@ -250,10 +250,10 @@ mod tests {
 
     #[test]
     fn only_test_programs_are_asked() {
-        let said = r#"{"reason":"compiler-artifact","profile":{"test":true},"executable":"/t/a"}
+        let printed = r#"{"reason":"compiler-artifact","profile":{"test":true},"executable":"/t/a"}
 {"reason":"compiler-artifact","profile":{"test":false},"executable":"/t/b"}
 {"reason":"compiler-artifact","profile":{"test":true},"executable":null}
 not JSON"#;
-        assert_eq!(programs(said), [PathBuf::from("/t/a")]);
+        assert_eq!(programs(printed), [PathBuf::from("/t/a")]);
     }
 }

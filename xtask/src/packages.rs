@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn pip_is_told_to_take_nothing_without_a_digest() {
+    fn pip_requires_digests() {
         let pip = pip_install(Path::new("python"), Path::new("list"), Path::new("folder"));
         let words: Vec<_> = pip.get_args().collect();
         for word in ["--require-hashes", "--no-deps", "--only-binary"] {

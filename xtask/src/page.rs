@@ -26,7 +26,7 @@ const BROWSERS: [&str; 4] = [
     "google-chrome-stable",
 ];
 /// The page is looked at after so long.
-const LOOK_AFTER: Duration = Duration::from_secs(8);
+const CHECK_DELAY: Duration = Duration::from_secs(8);
 /// Frames that it must have drawn by then.
 const FRAMES_MIN: u64 = 4;
 /// How the protocol tells what the console says.
@@ -90,23 +90,23 @@ fn check(browser: &mut Browser, url: &str) -> Result<()> {
     }
     browser.size(PICTURES[0].1, PICTURES[0].2, false)?;
     browser.ask("Page.navigate", &json!({"url": url}))?;
-    thread::sleep(LOOK_AFTER);
-    let frames = browser.look("Number(document.documentElement.dataset.frames)")?;
+    thread::sleep(CHECK_DELAY);
+    let frames = browser.evaluate("Number(document.documentElement.dataset.frames)")?;
     ensure!(
         frames.as_u64() >= Some(FRAMES_MIN),
         "the page has drawn {frames} frames; expected {FRAMES_MIN} or more"
     );
-    let state = browser.look("document.getElementById('state').textContent")?;
+    let state = browser.evaluate("document.getElementById('state').textContent")?;
     ensure!(state == "busy", "the page says that the server is {state}");
-    let nodes = browser.look("document.querySelectorAll('#trie [data-id]').length")?;
+    let nodes = browser.evaluate("document.querySelectorAll('#trie [data-id]').length")?;
     ensure!(
         nodes.as_u64() > Some(0),
         "the page shows no node of the trie"
     );
     ensure!(
-        browser.said.is_empty(),
+        browser.console.is_empty(),
         "the console says:\n{}",
-        browser.said.join("\n")
+        browser.console.join("\n")
     );
     Ok(())
 }
@@ -118,7 +118,7 @@ fn take_pictures(browser: &mut Browser) -> Result<PathBuf> {
         browser.size(width, height, is_dark)?;
         // Some frames in the new size.
         thread::sleep(Duration::from_secs(2));
-        let overflow = browser.look("document.documentElement.scrollWidth - innerWidth")?;
+        let overflow = browser.evaluate("document.documentElement.scrollWidth - innerWidth")?;
         ensure!(
             overflow == 0,
             "{name}: the page is {overflow} pixels too wide"
@@ -139,7 +139,7 @@ struct Browser {
     session: Option<String>,
     asked: u64,
     /// What the console has said.
-    said: Vec<String>,
+    console: Vec<String>,
 }
 
 impl Browser {
@@ -175,7 +175,7 @@ impl Browser {
             from: BufReader::new(File::open(&from)?),
             session: None,
             asked: 0,
-            said: Vec::new(),
+            console: Vec::new(),
         };
         let tab = browser.ask("Target.createTarget", &json!({"url": "about:blank"}))?;
         let attach = json!({"targetId": tab["targetId"], "flatten": true});
@@ -199,7 +199,7 @@ impl Browser {
             let message: Value = serde_json::from_slice(&message)?;
             let event = message["method"].as_str().unwrap_or_default();
             if CONSOLE.contains(&event) {
-                self.said.push(message["params"].to_string());
+                self.console.push(message["params"].to_string());
             }
             if message["id"] == self.asked {
                 ensure!(message["error"].is_null(), "{method}: {}", message["error"]);
@@ -209,10 +209,10 @@ impl Browser {
     }
 
     /// The value of an expression on the page.
-    fn look(&mut self, expression: &str) -> Result<Value> {
-        let looked = json!({"expression": expression, "returnByValue": true});
-        let looked = self.ask("Runtime.evaluate", &looked)?;
-        Ok(looked["result"]["value"].clone())
+    fn evaluate(&mut self, expression: &str) -> Result<Value> {
+        let evaluated = json!({"expression": expression, "returnByValue": true});
+        let evaluated = self.ask("Runtime.evaluate", &evaluated)?;
+        Ok(evaluated["result"]["value"].clone())
     }
 
     fn size(&mut self, width: u32, height: u32, is_dark: bool) -> Result<()> {

@@ -41,12 +41,12 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
 
 /// The error for a command that ran and failed, with what it said.
 pub(crate) fn failed(command: &Command, output: &Output) -> anyhow::Error {
-    let said = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stderr);
     anyhow!(
         "{} failed ({}):\n{}",
         shown(command),
         output.status,
-        said.trim_end()
+        printed.trim_end()
     )
 }
 

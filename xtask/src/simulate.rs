@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use crate::{ui, workspace};
 
 /// Mistakes that the library can be built with, and the simulation must find.
-const PLANTED: [&str; 4] = ["lost_lease", "token_again", "leased_evicted", "turn_taken"];
+const INJECTED: [&str; 4] = ["lost_lease", "token_again", "leased_evicted", "turn_taken"];
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -23,12 +23,12 @@ pub(crate) struct Arguments {
     saturated: bool,
     /// Instead, build the library with each planted mistake and see that it is found
     #[arg(long, conflicts_with_all = ["seeds", "from", "seed", "saturated"])]
-    planted: bool,
+    injected: bool,
 }
 
 pub(crate) fn command(arguments: &Arguments) -> Result<()> {
-    if arguments.planted {
-        return planted();
+    if arguments.injected {
+        return injected();
     }
     let mut cargo = workspace::cargo();
     cargo
@@ -46,17 +46,17 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     }
 }
 
-fn planted() -> Result<()> {
-    for mistake in PLANTED {
-        ui::heading(&format!("planted: {mistake}"));
+fn injected() -> Result<()> {
+    for mistake in INJECTED {
+        ui::heading(&format!("injected: {mistake}"));
         let mut cargo = workspace::cargo();
         cargo
             .args(["test", "--test", "simulation", "--", "--nocapture"])
-            .args(["--exact", "the_planted_mistake_is_found"])
-            .env("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/planted")
-            .env("MOTET_PLANTED", mistake);
+            .args(["--exact", "the_injected_mistake_is_found"])
+            .env("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/injected")
+            .env("MOTET_INJECTED", mistake);
         if !cargo.status()?.success() {
-            bail!("the planted mistake `{mistake}` was not found");
+            bail!("the injected mistake `{mistake}` was not found");
         }
     }
     Ok(())

@@ -25,6 +25,6 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
     };
     match cargo.status()?.success() {
         true => Ok(()),
-        false => bail!("the house did not last"),
+        false => bail!("the engine did not last"),
     }
 }

@@ -59,12 +59,12 @@ const STAGES: &[Stage] = &[
         cargo: &["test", "--package", "motet", "--package", "motet-mlx", "--features", "motet/mlx", "--doc"] },
     Stage { name: "loom", quick: false, environment: &[("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/loom"), ("LOOM_MAX_PREEMPTIONS", "3")],
         cargo: &["test", "--test", "loom"] },
-    Stage { name: "loom, planted bugs", quick: false, environment: &[("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/loom-planted"), ("LOOM_MAX_PREEMPTIONS", "3"), ("RUST_BACKTRACE", "0")],
+    Stage { name: "loom, injected bugs", quick: false, environment: &[("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/loom-injected"), ("LOOM_MAX_PREEMPTIONS", "3"), ("RUST_BACKTRACE", "0")],
         cargo: &["test", "--test", "loom"] },
-    Stage { name: "every order, planted bugs", quick: false, environment: &[("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/planted")],
-        cargo: &["test", "--test", "orders", "planted"] },
-    Stage { name: "simulation, planted mistakes", quick: false, environment: &[],
-        cargo: &["run", "--package", "xtask", "--", "simulate", "--planted"] },
+    Stage { name: "every order, injected bugs", quick: false, environment: &[("RUSTC_WORKSPACE_WRAPPER", "xtask/compilers/injected")],
+        cargo: &["test", "--test", "orders", "injected"] },
+    Stage { name: "simulation, injected mistakes", quick: false, environment: &[],
+        cargo: &["run", "--package", "xtask", "--", "simulate", "--injected"] },
     Stage { name: "clients of the server", quick: false, environment: &[],
         cargo: &["run", "--package", "xtask", "--", "clients"] },
     Stage { name: "quickstart", quick: false, environment: &[],
@@ -126,7 +126,7 @@ fn run(stage: &Stage, summaries: &mut Vec<String>) -> Result<()> {
             summaries.extend(failures.drain(..));
             summaries.push(line.to_owned());
         } else if !failures.is_empty() || line == "failures:" {
-            keep_failure(&mut failures, line);
+            collect_failure(&mut failures, line);
         }
     })?;
     if !succeeded {
@@ -168,7 +168,7 @@ fn show_lines(command: &mut Command, mut line_seen: impl FnMut(&str)) -> Result<
 
 /// Keeps the last of what libtest prints of failed tests, without the frames of stacks, so that it
 /// can be printed again at the end.
-fn keep_failure(failures: &mut VecDeque<String>, line: &str) {
+fn collect_failure(failures: &mut VecDeque<String>, line: &str) {
     let begins = line.trim_start();
     let is_frame = begins.starts_with("at /")
         || begins.starts_with("at ./")
@@ -207,8 +207,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_summaries_that_count_tests_are_kept() {
-        for (line, kept) in [
+    fn only_summaries_with_tests_are_collected() {
+        for (line, expected) in [
             (
                 "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s",
                 true,
@@ -223,12 +223,12 @@ mod tests {
             ),
             ("test cache::tests::lookup ... ok", false),
         ] {
-            assert_eq!(is_summary(line), kept, "{line}");
+            assert_eq!(is_summary(line), expected, "{line}");
         }
     }
 
     #[test]
-    fn failures_are_kept_without_stacks() {
+    fn failures_are_collected_without_stacks() {
         let mut failures = VecDeque::new();
         for line in [
             "failures:",
@@ -239,13 +239,13 @@ mod tests {
             "   0: __rustc::rust_begin_unwind",
             "             at /rustc/library/std/src/panicking.rs:689:5",
         ] {
-            keep_failure(&mut failures, line);
+            collect_failure(&mut failures, line);
         }
         assert_eq!(failures.len(), 5, "{failures:?}");
         for _ in 0..2 * FAILURE_LINES_MAX {
-            keep_failure(&mut failures, "more");
+            collect_failure(&mut failures, "more");
         }
-        keep_failure(&mut failures, "the last");
+        collect_failure(&mut failures, "the last");
         assert_eq!(failures.len(), FAILURE_LINES_MAX);
         assert_eq!(failures.back().map(String::as_str), Some("the last"));
     }

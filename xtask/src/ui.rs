@@ -10,7 +10,7 @@ const PLAIN_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) struct Task {
     label: String,
     started: Instant,
-    spoken: Instant,
+    last_printed: Instant,
     on_terminal: bool,
 }
 
@@ -21,11 +21,11 @@ impl Task {
         let task = Self {
             label: label.into(),
             started: now,
-            spoken: now,
+            last_printed: now,
             on_terminal,
         };
         if on_terminal {
-            task.redraw("…");
+            task.rewrite_line("…");
         } else {
             eprintln!("  {} …", task.label);
         }
@@ -35,9 +35,9 @@ impl Task {
     /// Shows how far it is.
     pub(crate) fn progress(&mut self, text: &str) {
         if self.on_terminal {
-            self.redraw(text);
-        } else if self.spoken.elapsed() >= PLAIN_INTERVAL {
-            self.spoken = Instant::now();
+            self.rewrite_line(text);
+        } else if self.last_printed.elapsed() >= PLAIN_INTERVAL {
+            self.last_printed = Instant::now();
             eprintln!("  {}: {text}", self.label);
         }
     }
@@ -45,14 +45,14 @@ impl Task {
     pub(crate) fn done(self) {
         let text = format!("done in {}", duration(self.started.elapsed()));
         if self.on_terminal {
-            self.redraw(&text);
+            self.rewrite_line(&text);
             eprintln!();
         } else {
             eprintln!("  {}: {text}", self.label);
         }
     }
 
-    fn redraw(&self, text: &str) {
+    fn rewrite_line(&self, text: &str) {
         // Back to the start of the line, and clear it.
         eprint!("\r\x1b[2K  {}: {text}", self.label);
         let _ = std::io::stderr().flush(); // a lost progress line is no reason to stop

@@ -7,7 +7,7 @@ use motet_core::config::CacheConfig;
 use serde::Deserialize;
 
 use crate::Result;
-use crate::household::Texts;
+use crate::harness::Texts;
 use crate::protocol::Measured;
 use crate::rounds::{Turn, median, ratios, take_turns, time};
 
@@ -16,7 +16,7 @@ const EDGE_TOKENS: usize = 16;
 /// Turns after which a conversation is over.
 const TURNS_MAX: usize = 8;
 /// Conversations that are under way at once, however many past ones are cached.
-const UNDER_WAY: usize = 100;
+const ACTIVE_CONVERSATIONS: usize = 100;
 /// Nodes for each conversation, where any past one may be taken up again.
 const NODES_PER_CONVERSATION: usize = 4;
 
@@ -75,15 +75,15 @@ pub(crate) fn measure(load: &Load) -> Result<Measured> {
             .zip(&seconds)
             .map(|(nodes, seconds)| format!("{:.0} ns at {nodes}", median(seconds) * 1e9))
             .collect();
-        let (grown, beside) = (
+        let (growth_median, beside) = (
             median(&growth),
             if counts { "" } else { " (does not count)" },
         );
         remarks.push(format!(
-            "{shape:?}: {} nodes: {grown:.2}{beside}",
+            "{shape:?}: {} nodes: {growth_median:.2}{beside}",
             curve.join(", ")
         ));
-        if counts && (worst.is_empty() || grown > median(&worst)) {
+        if counts && (worst.is_empty() || growth_median > median(&worst)) {
             worst = growth;
         }
     }
@@ -112,7 +112,7 @@ impl Forest {
         let root = trie.root_or_new(&Salt::default());
         let conversations = match shape {
             Shape::Flat => 0,
-            Shape::Conversations => UNDER_WAY,
+            Shape::Conversations => ACTIVE_CONVERSATIONS,
             Shape::Scattered => nodes / NODES_PER_CONVERSATION,
         };
         let mut forest = Self {
@@ -144,21 +144,21 @@ impl Forest {
         self.edge[0] = self.inserted;
         let sealed = Sealed {
             segment: SegmentId(self.inserted.into()),
-            beyond: 0,
+            state_lag: 0,
             bytes: EDGE_TOKENS,
         };
-        let place = match self.shape {
+        let conversation = match self.shape {
             Shape::Flat => None,
             Shape::Conversations | Shape::Scattered => Some(self.texts.below(self.ends.len())),
         };
-        let over = (self.root, 0);
-        let (parent, turns) = match place.map(|place| self.ends[place]) {
+        let from_root = (self.root, 0);
+        let (parent, turns) = match conversation.map(|conversation| self.ends[conversation]) {
             Some((end, turns)) if turns < TURNS_MAX && self.trie.contains(end) => (end, turns),
-            _ => over,
+            _ => from_root,
         };
         let node = self.trie.insert(parent, &self.edge, sealed, 0, 0);
-        if let Some(place) = place {
-            self.ends[place] = (node, turns + 1);
+        if let Some(conversation) = conversation {
+            self.ends[conversation] = (node, turns + 1);
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use crate::allocations::{self, Allocated};
-use crate::household::{Household, Texts};
+use crate::harness::{CacheHarness, Texts};
 use crate::protocol::Measured;
 
 /// The bound: bytes per token and per node.
@@ -30,15 +30,15 @@ pub(crate) fn measure(load: &Load) -> Measured {
         .map(|_| texts.after(&beginning, own_tokens))
         .collect();
 
-    let (household, Allocated { bytes, .. }) = allocations::count(|| {
-        let mut household = Household::new();
+    let (harness, Allocated { bytes, .. }) = allocations::count(|| {
+        let mut harness = CacheHarness::new();
         for conversation in &conversations {
-            household.converse(conversation);
+            harness.converse(conversation);
         }
-        household
+        harness
     });
 
-    let stats = household.core.stats();
+    let stats = harness.core.stats();
     let (tokens, nodes) = (stats.cached_tokens, stats.segments);
     let bytes_max = TOKEN_BYTES_MAX * tokens + NODE_BYTES_MAX * nodes;
     let per_node = (bytes - (size_of::<u32>() * tokens) as isize) as f64 / nodes as f64;

@@ -14,7 +14,7 @@ use crate::rounds::time;
 /// Tokens of a block.
 pub(crate) const BLOCK_TOKENS: usize = 16;
 /// Matches whose blocks are kept until all have been timed.
-const KEPT_MAX: usize = 16;
+const MATCHES_HELD_MAX: usize = 16;
 
 #[derive(Clone, Debug)]
 struct Device;
@@ -74,17 +74,17 @@ impl Kvbm {
     /// Seconds to match these hashes; what is matched is let go outside of that time.
     pub(crate) fn match_seconds(&self, hashes: &[SequenceHash], operations: usize) -> f64 {
         let mut taken = Duration::ZERO;
-        let mut left = operations;
-        while left > 0 {
-            let some = left.min(KEPT_MAX);
-            let mut kept = Vec::with_capacity(some);
-            let begun = Instant::now();
-            for _ in 0..some {
-                kept.push(self.manager.match_blocks(black_box(hashes)));
+        let mut remaining = operations;
+        while remaining > 0 {
+            let batch = remaining.min(MATCHES_HELD_MAX);
+            let mut matches = Vec::with_capacity(batch);
+            let started_at = Instant::now();
+            for _ in 0..batch {
+                matches.push(self.manager.match_blocks(black_box(hashes)));
             }
-            taken += begun.elapsed();
-            assert!(kept.iter().all(|matched| matched.len() == hashes.len()));
-            left -= some;
+            taken += started_at.elapsed();
+            assert!(matches.iter().all(|matched| matched.len() == hashes.len()));
+            remaining -= batch;
         }
         taken.as_secs_f64() / operations as f64
     }

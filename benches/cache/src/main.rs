@@ -12,13 +12,13 @@
 //! | `session.rs`, `kvbm.rs` | match, begin and close; kvbm-logical's match beside it |
 //! | `eviction.rs` | insertion and eviction, from a thousand nodes to a million |
 //! | `host_bytes.rs`, `allocations.rs` | what bookkeeping weighs, by a counting allocator |
-//! | `household.rs` | cores, tries and texts to measure on |
+//! | `harness.rs` | cores, tries and texts to measure on |
 //! | `rounds.rs` | taking turns, medians |
 
 mod allocations;
 mod eviction;
 mod host_bytes;
-mod household;
+mod harness;
 mod kvbm;
 mod matching;
 mod protocol;

@@ -8,7 +8,7 @@ use motet_core::cache::trie::{NodeKey, Sealed, Trie};
 use motet_core::config::CacheConfig;
 use serde::Deserialize;
 
-use crate::household::Texts;
+use crate::harness::Texts;
 use crate::protocol::Measured;
 use crate::rounds::{Turn, median, take_turns, time};
 
@@ -66,7 +66,7 @@ fn path(text: &[u32], nodes: usize) -> (Trie, NodeKey) {
     for (number, edge) in text.chunks(text.len().div_ceil(nodes)).enumerate() {
         let sealed = Sealed {
             segment: SegmentId(number as u64 + 1),
-            beyond: 0,
+            state_lag: 0,
             bytes: edge.len(),
         };
         parent = trie.insert(parent, edge, sealed, 0, 0);

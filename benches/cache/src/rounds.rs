@@ -26,11 +26,11 @@ pub(crate) fn take_turns(
 
 /// Seconds of one of `operations` calls.
 pub(crate) fn time(operations: usize, mut operation: impl FnMut()) -> f64 {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     for _ in 0..operations {
         operation();
     }
-    begun.elapsed().as_secs_f64() / operations as f64
+    started_at.elapsed().as_secs_f64() / operations as f64
 }
 
 /// Each round's first ÷ second.

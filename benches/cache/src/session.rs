@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use motet_core::TokenId;
-use motet_core::cache::{Begin, Effect, Message};
+use motet_core::cache::{OpenSlot, Effect, Message};
 use serde::Deserialize;
 
 use crate::{Result, allocations};
-use crate::household::{Household, Texts};
+use crate::harness::{CacheHarness, Texts};
 use crate::kvbm::{self, BLOCK_TOKENS, Kvbm};
 use crate::protocol::Measured;
 use crate::rounds::{Turn, median, ratios, take_turns, time};
@@ -41,7 +41,7 @@ pub(crate) struct Load {
 /// A core that has the prompt cached, and the session that is timed.
 struct Sessions {
     name: String,
-    household: Household,
+    harness: CacheHarness,
     prompt: Arc<[TokenId]>,
     cached_tokens: usize,
 }
@@ -130,20 +130,20 @@ impl Sessions {
     fn new(load: &Load, nodes: usize, alike: bool) -> Result<Self> {
         let prompt = prompt(load);
         let mut texts = Texts::new();
-        let mut household = Household::new();
+        let mut harness = CacheHarness::new();
         let shared = texts.next(prompt.len()); // what `prompt` returned, and so the same
         for end in (1..=nodes).map(|n| prompt.len() * n / nodes) {
-            household.converse(&prompt[..end]);
+            harness.converse(&prompt[..end]);
         }
         for _ in 0..load.conversations {
-            household.converse(&texts.next(load.conversation_tokens));
+            harness.converse(&texts.next(load.conversation_tokens));
         }
         for _ in 0..load.live {
             let text = match alike {
                 true => texts.after(&shared, OWN_TOKENS),
                 false => texts.next(prompt.len() + OWN_TOKENS),
             };
-            household.begin(&text);
+            harness.open_slot(&text);
         }
         let others = if alike {
             "of the same prompt"
@@ -152,7 +152,7 @@ impl Sessions {
         };
         let mut sessions = Self {
             name: format!("{nodes} nodes, {} live {others}", load.live),
-            household,
+            harness,
             cached_tokens: prompt.len(),
             // One token is to be evaluated.
             prompt: texts.after(&prompt, 1).into(),
@@ -163,20 +163,20 @@ impl Sessions {
 
     /// A session finds all that is cached, and leaves the cache as it was.
     fn check(&mut self) -> Result<()> {
-        let before = self.household.core.stats();
-        let sequence = self.household.next_sequence();
-        let begin = Begin::new(sequence, Arc::clone(&self.prompt), 16);
-        let effects = self.tell(Message::Begin(begin));
+        let before = self.harness.core.stats();
+        let sequence = self.harness.next_sequence();
+        let open_slot = OpenSlot::new(sequence, Arc::clone(&self.prompt), 16);
+        let effects = self.send(Message::OpenSlot(open_slot));
         let found = effects.iter().any(|effect| match effect {
-            Effect::Begun { cached_tokens, .. } => *cached_tokens == self.cached_tokens,
+            Effect::SlotOpened { cached_tokens, .. } => *cached_tokens == self.cached_tokens,
             _ => false,
         });
-        self.tell(Message::Close {
+        self.send(Message::Close {
             sequence,
             computed: self.cached_tokens,
             generated: Vec::new(),
         });
-        let after = self.household.core.stats();
+        let after = self.harness.core.stats();
         let alike = (
             before.segments,
             before.protected_bytes,
@@ -189,10 +189,10 @@ impl Sessions {
     }
 
     fn run(&mut self) {
-        let sequence = self.household.next_sequence();
-        let begin = Begin::new(sequence, Arc::clone(&self.prompt), 16);
-        black_box(self.tell(Message::Begin(begin)));
-        black_box(self.tell(Message::Close {
+        let sequence = self.harness.next_sequence();
+        let open_slot = OpenSlot::new(sequence, Arc::clone(&self.prompt), 16);
+        black_box(self.send(Message::OpenSlot(open_slot)));
+        black_box(self.send(Message::Close {
             sequence,
             computed: self.cached_tokens,
             generated: Vec::new(),
@@ -203,8 +203,8 @@ impl Sessions {
         allocations::count(|| self.run()).1.allocations
     }
 
-    fn tell(&mut self, message: Message) -> Vec<Effect> {
-        let effects = self.household.core.handle(Duration::ZERO, message);
+    fn send(&mut self, message: Message) -> Vec<Effect> {
+        let effects = self.harness.core.handle(Duration::ZERO, message);
         effects.expect("the message makes sense")
     }
 }

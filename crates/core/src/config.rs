@@ -1,4 +1,4 @@
-//! How an engine is set up: one struct a component, each field with advice.
+//! Engine settings: one struct per component. Each field states its unit and how to choose it.
 
 mod text;
 
@@ -20,246 +20,254 @@ pub use text::TextConfig;
 pub struct ConfigError {
     /// The field, with its component, for example `scheduler.step_tokens_max`.
     pub field: &'static str,
-    /// What it was set to.
+    /// The value that was found.
     pub found: String,
-    /// What would work.
+    /// The values that would work.
     pub expected: Cow<'static, str>,
 }
 
 /// Settings of a whole engine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EngineConfig {
-    /// Tokens that a sequence may have, prompt and output together; the model's whole
-    /// context, if none. With fewer, a smaller `cache.device_bytes_max` holds
-    /// `cache.full_sequences_min` of them.
+    /// Upper bound on the tokens of one sequence, prompt and output together; `None` is the
+    /// model's whole context. With a lower bound, a smaller `cache.device_bytes_max` holds
+    /// `cache.full_sequences_min` sequences.
     pub context_tokens_max: Option<usize>,
-    /// Who runs in a step, and how many may wait.
+    /// Settings of the scheduler: steps, queue limits, fairness.
     pub scheduler: SchedulerConfig,
-    /// What is kept on the device.
+    /// Settings of the cache: state on the device.
     pub cache: CacheConfig,
-    /// What is kept beside it.
+    /// Settings of the pager: copies in host memory and on disk.
     pub pager: PagerConfig,
-    /// What is done when a part of it fails.
+    /// Settings of recovery from failed parts.
     pub recovery: RecoveryConfig,
-    /// How text is turned into tokens.
+    /// Settings of rendering and tokenising.
     pub text: TextConfig,
-    /// What a request's grammar may cost.
+    /// Limits on the cost of a request's grammar.
     pub grammar: GrammarLimits,
 }
 
-/// Settings of what happens when the device thread or an actor fails: it is made anew, and
-/// live sequences go on from their histories.
+/// Settings of recovery. A failed device thread or actor is rebuilt, and live sequences
+/// continue from their histories.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveryConfig {
-    /// Rebuilds within `rebuilds_window` that are tried. With the next failure the engine is
-    /// broken: all that is inside ends, and nothing more is taken in. 0 gives up at once.
-    /// Leave room for a request that no device survives: it fails alone at the third try. The
-    /// pager's rebuilds count by themselves, and with one too many the engine goes on
-    /// without it.
+    /// Upper bound on the rebuilds within `rebuilds_window`. At the next failure the engine is
+    /// broken: all requests end, and none is admitted any more. 0 gives up at the first
+    /// failure. Leave headroom for a request that fails the device each time: it fails alone at
+    /// the third attempt. Rebuilds of the pager are counted separately. With one too many, the
+    /// engine continues without a pager.
     pub rebuilds_max: usize,
-    /// How long a rebuild counts. Longer than `rebuilds_max` times
-    /// `scheduler.device_timeout`, or a device that is stuck each time never counts enough.
+    /// Time for which a rebuild counts towards `rebuilds_max`. Choose more than `rebuilds_max`
+    /// times `scheduler.device_timeout`. Otherwise a device that gets stuck each time never
+    /// reaches the limit.
     pub rebuilds_window: Duration,
-    /// After a model that could not be loaded again it is tried again after so long, then
-    /// after twice as long, and so on.
+    /// Delay after a failed load of the model until the next attempt. It doubles with each
+    /// further failed load in a row.
     pub reload_delay: Duration,
 }
 
 /// Settings of the scheduler.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchedulerConfig {
-    /// Sequences that may run at once. More give more throughput and a longer
-    /// wait between two tokens: measure from where on throughput does not grow.
+    /// Upper bound on the sequences that run at once. More sequences give more throughput and a
+    /// longer wait between two tokens. Measure where throughput stops growing.
     pub sequences_max: usize,
-    /// Requests that may wait beyond those that run. A full queue refuses at
-    /// once. Choose how long a caller may wait, times requests served in that
-    /// time.
+    /// Upper bound on the requests that wait beyond the running ones. A full queue rejects
+    /// further requests at once. Choose the longest acceptable wait, times the rate at which
+    /// requests are served.
     pub queue_max: usize,
-    /// Tokens of prompts that may wait beyond those that run. A full queue refuses at
-    /// once: long prompts fill it sooner than short ones. A prompt that is longer than
-    /// this is taken in when no other waits. Choose how long a caller may
-    /// wait, times prompt tokens computed in that time.
+    /// Upper bound on the prompt tokens of requests that wait beyond the running ones. A full
+    /// queue rejects further requests at once; long prompts fill it sooner than short ones. A
+    /// prompt longer than this is admitted when no other waits. Choose the longest acceptable
+    /// wait, times the rate at which prompt tokens are computed.
     pub queue_tokens_max: usize,
-    /// Requests that one user may have inside, running and waiting; those without a
-    /// user are one user's. More are refused at once, whatever room
-    /// others leave. `None`: as many as there may be in all. Fair shares keep a user from
-    /// slowing others down, but not from filling the queue: a server whose users may be
-    /// hostile sets a part of `sequences_max` and `queue_max` together, an eighth perhaps.
+    /// Upper bound on the requests that one user has in the engine, running and waiting.
+    /// Requests without a user count as one user's. Further requests are rejected at once, even
+    /// if the engine has capacity. `None` sets no bound per user. Fair shares keep a user from
+    /// slowing others down, but not from filling the queue. A server with possibly hostile
+    /// users sets a part of `sequences_max` and `queue_max` together, for example an eighth.
     pub user_requests_max: Option<usize>,
-    /// Tokens of prompts that one user may have waiting. A prompt that is longer than this
-    /// is taken in when no other of that user's waits. `None`: as many as there may be in
-    /// all. Choose it as `user_requests_max`, as a part of `queue_tokens_max`.
+    /// Upper bound on the prompt tokens of one user's waiting requests. A prompt longer than
+    /// this is admitted when no other prompt of the user waits. `None` sets no bound per user.
+    /// Choose it like `user_requests_max`, as a part of `queue_tokens_max`.
     pub user_queue_tokens_max: Option<usize>,
-    /// Tokens that one step may evaluate, decode and prefill together, if
-    /// `inter_token` allows as many. A step's scratch is reserved for so many. At least
-    /// `sequences_max`, so that every sequence is in every step.
+    /// Upper bound on the tokens that one step evaluates, decode and prefill together;
+    /// `inter_token` may lower it. Scratch memory for this many tokens is reserved. It must be
+    /// at least `sequences_max`, so that every sequence can be in every step.
     pub step_tokens_max: usize,
-    /// How long a step may take for the sake of prompts.
+    /// Bound on the duration of a step that computes prompts beside decoding sequences.
     pub inter_token: InterToken,
-    /// A prompt that has a slot makes progress at least every so many steps, even when
-    /// decoding leaves no time for it; at least 1.
+    /// Number of planned steps after which a prompt with a slot computes a chunk, even when
+    /// decoding leaves no time for it; at least 1. One such prompt per step gets a chunk.
+    /// Choose less for a sooner first token, and more for more even gaps between tokens.
     pub prefill_wait_steps_max: usize,
-    /// Tokens of a prompt that are computed then.
+    /// Tokens of that chunk. No other chunk is shorter either, except at the end of a prompt.
     pub prefill_tokens_min: usize,
-    /// What a prompt's token costs its user, in units of service. Tokens that were in
-    /// the cache cost nothing.
+    /// Cost of a computed prompt token, in service units charged to its user. Tokens that were
+    /// in the cache cost nothing.
     pub prompt_token_service: f64,
-    /// What a generated token costs its user, in units of service.
+    /// Cost of a generated token, in service units charged to its user.
     pub output_token_service: f64,
-    /// Units of service by which a user may be ahead of the one who has had least, and
-    /// still be chosen for having more of its prompt in the cache.
+    /// Service units by which a user may be ahead of the least-served user and still start
+    /// first, because more of its prompt is cached.
     pub locality_service: f64,
-    /// Units of service that a user who comes back may catch up, if it has had as much
-    /// less than others: it goes first for so long. More lets those who ask for little
-    /// be served as if they were alone, when they ask for several things at once.
+    /// Service units by which a returning user may start below the least-served active user. A
+    /// larger credit lets an occasional user send a burst ahead of heavy users.
     pub credit_service: f64,
-    /// A class in which a request has waited so long has turns, although others wait in a
-    /// higher one: one start of eight, and at most an eighth of the slots (at least one) and
-    /// of the steps. A request that starts in a turn keeps its slot for 16 tokens. With that
-    /// no class starves. Choose how long a request of a lower class may wait where a higher class
-    /// takes all that there is; the higher class waits for a slot as long as a turn lasts.
-    /// `None` never: then a saturated class starves those below it.
+    /// Time that a request waits before its class gets turns, although requests of a higher
+    /// class wait. Turns take one start of eight, and at most an eighth of the slots (at least
+    /// one) and of the steps. A request that starts in a turn keeps its slot for 16 tokens.
+    /// With turns no class starves. Choose how long a request of a lower class may wait while a
+    /// higher class takes all capacity. The higher class then waits for a slot as long as a
+    /// turn lasts. `None` gives no turns: a saturated class starves those below it.
     pub ageing: Option<Duration>,
-    /// Tokens that a sequence may be ahead of its caller's reading. Then it pauses.
+    /// Upper bound on the tokens that a sequence is ahead of its caller's reading. The sequence
+    /// pauses there.
     pub unread_tokens_max: usize,
-    /// A sequence whose caller has read nothing for so long while it paused is ended.
-    /// `None` never.
+    /// Time after which a paused sequence fails if its caller has read nothing. `None` never
+    /// ends it.
     pub unread_timeout: Option<Duration>,
-    /// When work has been on the device for so long, the device thread is left behind,
-    /// with all the memory that it holds, and the model loaded again on another. Longer
-    /// than any step can take.
+    /// Upper bound on the duration of one piece of work on the device. After that the engine
+    /// abandons the device thread, with all the memory that it holds, and loads the model again
+    /// on another thread. Choose longer than any step can take.
     pub device_timeout: Duration,
-    /// Failed steps in a row, without a new token between, that a sequence may be
-    /// part of before it fails itself. After the first it is tried alone.
+    /// Upper bound on the failed steps in a row, without a new token between them, that a
+    /// sequence survives. After the first one it is tried alone.
     pub step_retries_max: u32,
 }
 
-/// How long a step may take for the sake of prompts: the gap between two tokens that
-/// those who decode have to bear.
+/// Bound on the duration of a step that computes prompts: the gap between two tokens that
+/// decoding sequences accept.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum InterToken {
     /// As long as `step_tokens_max` tokens take: fastest for prompts.
     Unbounded,
-    /// Prompts add at most so many times what a step of one decoding sequence takes, or
-    /// as much as all who decode take together, whichever is more; above 0.
+    /// Prompts add at most this many times the duration of a step with one decoding sequence,
+    /// or as much as all decoding sequences take together, whichever is more. Above 0.
     Relative(f64),
-    /// So long.
+    /// The step takes at most this long. Above 0.
     Absolute(Duration),
 }
 
 /// Settings of the cache.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CacheConfig {
-    /// Device bytes for cached state (sealed segments and the tails of live sequences)
-    /// and a step's scratch. Weights come on top. A request that could never fit is
-    /// refused.
+    /// Device bytes for cached state (sealed segments and the tails of live sequences) and for
+    /// a step's scratch memory. Weights come on top. A request that could never fit is
+    /// rejected.
     ///
-    /// 0, as it is unless set, has it chosen when the model is loaded: half of the memory that
-    /// is free on a CPU, less `pager.host_bytes_max`, where the machine and the process's control
-    /// groups both count; nine tenths of what a GPU has left; 2 GiB where the device cannot tell.
-    /// The engine logs what it chose, and tells (`Engine::device_budget`). Set it where
-    /// other programs will want the machine's memory, or all of it is the engine's.
+    /// With 0, the default, the engine chooses a budget when it loads the model:
+    ///
+    /// * on a CPU, half of the free memory, less `pager.host_bytes_max`. The machine and the
+    ///   process's control groups both count.
+    /// * on a GPU, nine tenths of the free memory.
+    /// * 2 GiB where the device cannot report its memory.
+    ///
+    /// The engine logs its choice, and `Engine::device_budget` returns it. Set a budget where
+    /// other programs will need the machine's memory, or where the engine may use all of it.
     pub device_bytes_max: usize,
-    /// A new sequence waits for another's prefill only if that spares it at least
-    /// this many tokens.
+    /// Minimum of prefill tokens that waiting for another sequence's prefill saves. With fewer,
+    /// a new sequence computes them itself.
     pub share_tokens_min: usize,
-    /// Who goes first when room is needed.
+    /// Policy that chooses the segments to evict when memory runs out.
     pub eviction: EvictionPolicy,
-    /// What becomes of a conversation that a newcomer continues in another way.
+    /// Treatment of a conversation that a new request continues in another way.
     pub slot_choice: SlotChoice,
-    /// Models that cannot resume after any token (sliding windows, recurrent layers)
-    /// are made restorable every so many tokens of a prompt. Smaller saves more
-    /// recomputing and costs device bytes.
+    /// Tokens between two restore points in a prompt, for models that cannot resume after any
+    /// token (sliding windows, recurrent layers); at least 1. A shorter interval saves more
+    /// recomputation and costs device bytes.
     pub restore_interval_tokens: usize,
-    /// Two segments in a row are made one, when nobody uses them, if they are no
-    /// longer than this together. Each costs the device a copy; 0 never merges.
+    /// Upper bound on the tokens of a merged segment. Two consecutive unused segments are
+    /// merged if they are no longer than this together. Each merge costs the device a copy; 0
+    /// never merges.
     pub merge_tokens_max: usize,
-    /// Device bytes that pins may hold; half of `device_bytes_max`, if none. What is
-    /// pinned is not there for live sequences.
+    /// Upper bound on the device bytes that pins hold; `None` is half of `device_bytes_max`.
+    /// Pinned bytes are not available to live sequences.
     pub pinned_bytes_max: Option<usize>,
-    /// Sequences as long as the model's whole context that must fit at once. The
-    /// engine does not start on a budget, or a device, that is too small for them: it takes
-    /// and writes to as much once, at about 4 GB in a second on a CPU. 0 asks for none, where no
-    /// request is that long.
+    /// Number of sequences of the whole context that must fit on the device at once. The engine
+    /// does not start on a budget or a device that is too small for them. It allocates and
+    /// writes as much memory once, at about 4 GB per second on a CPU. Choose 0 where no request
+    /// is that long.
     pub full_sequences_min: usize,
-    /// Tokens of a block, as which those who follow it are told what is cached: see
-    /// `Engine::follow_blocks`. What reads them says which
-    /// size it wants.
+    /// Tokens of a block in the events that tell followers which blocks are cached: see
+    /// `Engine::follow_blocks`. Choose the size that the reader of the events expects.
     pub block_tokens: usize,
 }
 
-/// Settings of the pager: what leaves the device is kept in host memory and on disk.
+/// Settings of the pager, which keeps copies of device state in host memory and on disk.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PagerConfig {
-    /// Host bytes for copies of what the device holds or held. 0, as it is unless set, is
-    /// no pager: what the device has no room for is computed again. Worth setting where
-    /// the device's memory is its own; on a CPU, a larger `cache.device_bytes_max` serves
-    /// better.
+    /// Host bytes for copies of state that the device holds or held. 0, the default, disables
+    /// the pager: evicted state is computed again. A pager is worth its memory where the device
+    /// has memory of its own. On a CPU, a larger `cache.device_bytes_max` serves better.
     pub host_bytes_max: usize,
-    /// The part of `host_bytes_max` that is for what is known of copies beside their bytes,
-    /// those on the disk included: of each its tokens, 4 bytes each, and 1 KiB. What finds
-    /// no room there is not copied, and what is coldest is given up for what is wanted, from
-    /// host memory and from the disk.
+    /// Bytes of `host_bytes_max` for the labels of copies, those on the disk included. A label
+    /// takes 1 KiB, and 4 bytes for each token of its copy. For the label of a new copy, the
+    /// pager drops the coldest copies from host memory and disk. If that does not suffice, it
+    /// does not make the copy.
     ///
-    /// A sixteenth of `host_bytes_max`, if none. Choose more where the disk is very much
-    /// larger than host memory and segments are short: 64 MiB do for 50,000 copies of 64
-    /// tokens. From 1 KiB to seven eighths of `host_bytes_max`: the last is memory
-    /// that is kept for the next copies.
+    /// `None` is a sixteenth of `host_bytes_max`. Choose more where the disk is much larger
+    /// than host memory and segments are short: 64 MiB suffice for 50,000 copies of 64 tokens.
+    /// The range is from 1 KiB to seven eighths of `host_bytes_max`; the rest is memory for the
+    /// next copies.
     pub label_bytes_max: Option<usize>,
-    /// A folder for what host memory has no room for, and for the next start, if any.
+    /// Folder for copies that do not fit in host memory, and for the next start; `None` uses no
+    /// disk.
     pub disk: Option<DiskConfig>,
-    /// How numbers are kept in host memory and on disk. [`Precision::Eight`] takes a
-    /// quarter of the room of 32-bit numbers, and gives back slightly other ones.
+    /// Number format of state in host memory and on disk. [`Precision::Eight`] takes a quarter
+    /// of the bytes of 32-bit numbers, and restores slightly different numbers.
     pub precision: Precision,
-    /// The part of the device's bytes that is to be free, or held in a copy as well, so
-    /// that it can be had at once; 0 to 1. More copies more than will ever be asked for.
+    /// Part of the device's bytes that is kept free, or also held in a copy, so that it is
+    /// available at once; 0 to 1. With a larger part, more bytes are copied that are never
+    /// loaded again.
     pub clean_part: f64,
-    /// A live sequence is copied to host memory, as it goes, each time that it has so many
-    /// tokens more than are in copies, or an eighth more where that is more: when the device is
-    /// lost it goes on from there, and computes no more than that. 0 copies nothing that is
-    /// alive; else from 4 to 2^24. Choose fewer for shorter pauses after a lost device, and more
-    /// where `label_bytes_max` is short: each copy takes 1 KiB of it, and is copied on the
-    /// device once.
+    /// Tokens by which a live sequence grows until it is copied to host memory again, or an
+    /// eighth of its copied tokens where that is more. When the device is lost, the sequence
+    /// continues from its copies and computes no more than that again. 0 copies no live
+    /// sequence; otherwise from 4 to 2^24. Choose fewer for shorter pauses after a lost device.
+    /// Choose more where `label_bytes_max` is short: each copy takes 1 KiB of it, and one copy
+    /// on the device.
     pub backup_tokens: usize,
-    /// For so long at most what is cached and not on disk is written when the engine is shut
-    /// down or flushed. Choose it as `cache.device_bytes_max` divided
-    /// by what the disk writes in a second.
+    /// Upper bound on the time for writing cached state to the disk when the engine shuts down
+    /// or is flushed. Choose `cache.device_bytes_max` divided by the bytes that the disk writes
+    /// in a second.
     pub flush_time: Duration,
-    /// After so long a disk that has not answered is given up until it does.
-    pub disk_patience: Duration,
+    /// Time after which a disk that has not answered is no longer used, until it answers.
+    pub disk_timeout: Duration,
 }
 
-/// A folder that keeps copies.
+/// A folder for copies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskConfig {
-    /// The folder, which one process uses at a time. What a former one has left there is
-    /// found again, if it is of the same model. It holds what users have said: keep it as
-    /// you keep that.
+    /// The folder, which one process uses at a time. Copies that an earlier process left there
+    /// are found again if they belong to the same model. The folder holds users' texts: protect
+    /// it as such.
     pub folder: PathBuf,
-    /// Bytes of its files.
+    /// Upper bound on the bytes of the folder's files.
     pub bytes_max: usize,
 }
 
-/// Who goes first when room is needed.
+/// Policy that chooses the segments to evict when memory runs out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EvictionPolicy {
-    /// What was used least recently: the yardstick.
+    /// Evicts the least recently used segments: the baseline for comparison.
     Lru,
-    /// What has the smallest chance of reuse, as learned from what is asked for, for
-    /// the room and time it takes. See [`Foresight`].
+    /// Evicts the segments with the smallest chance of reuse for the memory and time that they
+    /// take, as learned from requests. See [`Foresight`].
     #[default]
     Foresight,
 }
 
-/// What becomes of a conversation that a newcomer continues in another way, for
-/// example since its last message was edited.
+/// Treatment of a conversation that a new request continues in another way, for example after
+/// its last message was edited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SlotChoice {
-    /// It stays, beside the newcomer, as worthy as before: right for many users.
+    /// The old continuation stays beside the new one, with an unchanged score: right for many
+    /// users.
     #[default]
     Best,
-    /// The newcomer takes its place: what it does not continue is the first to go.
+    /// The new continuation replaces the old one, whose remaining tokens are evicted first.
     /// Right for one user with one conversation at a time.
     Longest,
 }
@@ -325,16 +333,16 @@ impl Default for PagerConfig {
             clean_part: 0.5,
             backup_tokens: 64,
             flush_time: Duration::from_secs(5),
-            disk_patience: Duration::from_secs(2),
+            disk_timeout: Duration::from_secs(2),
         }
     }
 }
 
 impl CacheConfig {
-    /// What `device_bytes_max` is where it is not set and the device cannot tell what it has.
+    /// Value of `device_bytes_max` where it is not set and the device cannot report its memory.
     pub const DEVICE_BYTES: usize = 2 << 30;
 
-    /// Device bytes that pins may hold.
+    /// Returns the device bytes that pins may hold.
     #[must_use]
     pub fn pinned_bytes_max(&self) -> usize {
         self.pinned_bytes_max.unwrap_or(self.device_bytes_max / 2)
@@ -342,7 +350,7 @@ impl CacheConfig {
 }
 
 impl EvictionPolicy {
-    /// The policy, with nothing learned yet.
+    /// Creates the policy, with nothing learned yet.
     #[must_use]
     pub fn policy(self) -> Box<dyn Eviction> {
         match self {
@@ -357,7 +365,7 @@ impl EngineConfig {
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] names the first field that cannot.
+    /// [`ConfigError`] names the first field that cannot work.
     pub fn validate(&self) -> Result<(), ConfigError> {
         positive(
             "context_tokens_max",
@@ -407,25 +415,25 @@ impl EngineConfig {
         self.scheduler.validate_policy()?;
         self.pager.validate()?;
         self.text.validate()?;
-        match self.scheduler.step_tokens_max >= self.scheduler.sequences_max {
-            true => Ok(()),
-            false => Err(ConfigError {
-                field: "scheduler.step_tokens_max",
-                found: self.scheduler.step_tokens_max.to_string(),
-                expected: "at least `scheduler.sequences_max`, so that all may decode".into(),
-            }),
+        if self.scheduler.step_tokens_max >= self.scheduler.sequences_max {
+            return Ok(());
         }
+        Err(ConfigError {
+            field: "scheduler.step_tokens_max",
+            found: self.scheduler.step_tokens_max.to_string(),
+            expected: "at least `scheduler.sequences_max`, so that all sequences may decode".into(),
+        })
     }
 }
 
 impl SchedulerConfig {
-    /// Requests that may be inside, running and waiting.
+    /// Returns the upper bound on admitted requests, running and waiting.
     #[must_use]
     pub fn inside_max(&self) -> usize {
         self.sequences_max.saturating_add(self.queue_max)
     }
 
-    /// What one user may have inside; none where that is all there may be.
+    /// Returns the limits of one user; `None` where neither is set.
     #[must_use]
     pub fn user_limits(&self) -> Option<UserLimits> {
         let limits = (self.user_requests_max, self.user_queue_tokens_max);
@@ -449,10 +457,7 @@ impl SchedulerConfig {
             let field = "scheduler.prefill_wait_steps_max";
             return Err(error(field, "0".into(), "at least 1"));
         }
-        if self
-            .unread_timeout
-            .is_some_and(|patience| patience.is_zero())
-        {
+        if self.unread_timeout.is_some_and(|timeout| timeout.is_zero()) {
             let expected = "longer than any reader may take, or none";
             return Err(error("scheduler.unread_timeout", "0".into(), expected));
         }
@@ -491,12 +496,12 @@ impl RecoveryConfig {
     }
 }
 
-/// Below, what is known of a copy takes more than the tokens that it saves are worth; above, no
-/// sequence is ever as long.
+/// Range of `pager.backup_tokens`. Below it, a label costs more than its tokens are worth. No
+/// sequence is as long as its end.
 const BACKUP_TOKENS: std::ops::RangeInclusive<usize> = 4..=1 << 24;
 
 impl PagerConfig {
-    /// The part of `host_bytes_max` that is for what is known of copies.
+    /// Returns the bytes of `host_bytes_max` for the labels of copies.
     #[must_use]
     pub fn label_bytes_max(&self) -> usize {
         self.label_bytes_max.unwrap_or(self.host_bytes_max / 16)
@@ -515,7 +520,7 @@ impl PagerConfig {
                 field: "pager.backup_tokens",
                 found: self.backup_tokens.to_string(),
                 expected: format!(
-                    "0, so that nothing that lives is copied, or from {} to {} tokens",
+                    "0, so that no live sequence is copied, or from {} to {} tokens",
                     BACKUP_TOKENS.start(),
                     BACKUP_TOKENS.end()
                 )
@@ -524,7 +529,7 @@ impl PagerConfig {
         }
         if self.host_bytes_max > 0 {
             bytes("pager.host_bytes_max", self.host_bytes_max)?;
-            time("pager.disk_patience", self.disk_patience)?;
+            time("pager.disk_timeout", self.disk_timeout)?;
         }
         if let Some(disk) = self.disk.as_ref().filter(|disk| disk.bytes_max > 0) {
             bytes("pager.disk.bytes_max", disk.bytes_max)?;
@@ -551,8 +556,8 @@ impl PagerConfig {
         };
         match &self.disk {
             Some(_) if self.host_bytes_max == 0 => Err(no_disk(
-                "`pager.host_bytes_max` above 0, since all that is on the disk comes through \
-                 host memory",
+                "`pager.host_bytes_max` above 0, since copies reach the disk through host \
+                 memory",
             )),
             Some(disk) if disk.bytes_max == 0 => Err(no_disk("`bytes_max` above 0")),
             _ => Ok(()),
@@ -561,20 +566,21 @@ impl PagerConfig {
 }
 
 impl EngineConfig {
-    /// Tokens that a sequence of this model may have.
+    /// Returns the upper bound on the tokens of a sequence of this model.
     #[must_use]
     pub fn context_tokens_max(&self, spec: &ModelSpec) -> usize {
         self.context_tokens_max.unwrap_or(spec.context_tokens_max)
     }
 
-    /// Device bytes that the largest step needs beside weights and cached state.
+    /// Returns the device bytes that the largest step needs beside weights and cached state.
     #[must_use]
     pub fn scratch_bytes(&self, spec: &ModelSpec) -> usize {
         spec.scratch_bytes_per_token
             .saturating_mul(self.scheduler.step_tokens_max)
     }
 
-    /// What must fit on the device at once, whatever else gives way.
+    /// Returns what must fit on the device at once, even after everything else was preempted or
+    /// evicted.
     #[must_use]
     pub fn worst_case(&self, spec: &ModelSpec) -> WorstCase {
         let context_tokens = self.context_tokens_max(spec);
@@ -583,20 +589,20 @@ impl EngineConfig {
         WorstCase {
             full_sequences,
             context_tokens,
-            // One byte at least is left for the cache.
+            // At least one byte is left for the cache.
             tail_bytes: tail.saturating_mul(full_sequences).max(1),
             scratch_bytes: self.scratch_bytes(spec),
         }
     }
 
-    /// Checks the context limit against the model's, and the budget against the worst
-    /// case: so many sequences of the whole context at once, and the largest step's
-    /// scratch. So there is always one that can go on, whoever else must give way. A budget
-    /// that is to be chosen is judged when the model is loaded.
+    /// Checks the context limit against the model's, and the budget against the worst case: the
+    /// scratch memory of the largest step, and `cache.full_sequences_min` sequences of the
+    /// whole context at once. With at least one of them, one sequence can always continue after
+    /// all others were preempted. A budget of 0 is checked when the model is loaded.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] says how many bytes would do.
+    /// [`ConfigError`] names the valid context, or the bytes that would suffice.
     pub fn validate_for(&self, spec: &ModelSpec) -> Result<(), ConfigError> {
         let context = self.context_tokens_max(spec);
         if context == 0 || context > spec.context_tokens_max {
@@ -613,39 +619,39 @@ impl EngineConfig {
         let worst = self.worst_case(spec);
         let (needed, scratch) = (worst.bytes(), worst.scratch_bytes);
         let budget = self.cache.device_bytes_max;
-        match budget == 0 || needed <= budget {
-            true => Ok(()),
-            false => Err(ConfigError {
-                field: "cache.device_bytes_max",
-                found: self.cache.device_bytes_max.to_string(),
-                expected: format!(
-                    "at least {needed} bytes: `cache.full_sequences_min` = {} sequences of \
-                     {context} tokens (lower that to 0 if no request is that long, or set \
-                     `context_tokens_max`), and {scratch} for a step of \
-                     `scheduler.step_tokens_max` tokens",
-                    self.cache.full_sequences_min
-                )
-                .into(),
-            }),
+        if budget == 0 || needed <= budget {
+            return Ok(());
         }
+        Err(ConfigError {
+            field: "cache.device_bytes_max",
+            found: self.cache.device_bytes_max.to_string(),
+            expected: format!(
+                "at least {needed} bytes: `cache.full_sequences_min` = {} sequences of \
+                 {context} tokens (lower that to 0 if no request is that long, or set \
+                 `context_tokens_max`), and {scratch} for a step of \
+                 `scheduler.step_tokens_max` tokens",
+                self.cache.full_sequences_min
+            )
+            .into(),
+        })
     }
 }
 
-/// What must fit on the device at once: see [`EngineConfig::worst_case`].
+/// Memory that must fit on the device at once: see [`EngineConfig::worst_case`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorstCase {
     /// Sequences of the whole context: `cache.full_sequences_min`.
     pub full_sequences: usize,
-    /// Tokens of each.
+    /// Tokens of each sequence.
     pub context_tokens: usize,
-    /// Bytes of all their cached state.
+    /// Bytes of cached state of all these sequences.
     pub tail_bytes: usize,
-    /// Bytes that the largest step needs beside it.
+    /// Bytes of scratch memory for the largest step.
     pub scratch_bytes: usize,
 }
 
 impl WorstCase {
-    /// All bytes together.
+    /// Returns the sum of all bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.tail_bytes.saturating_add(self.scratch_bytes)
@@ -662,31 +668,31 @@ impl std::fmt::Display for WorstCase {
     }
 }
 
-/// No machine has more: a setting beyond is a slip.
+/// Upper bound on a setting in bytes. No machine has more, so a larger one is a mistake.
 const BYTES_MAX: usize = 1 << 48;
 
-/// A budget of bytes that can be meant.
+/// Checks that a budget is from 1 to `BYTES_MAX` bytes.
 fn bytes(field: &'static str, value: usize) -> Result<(), ConfigError> {
-    match (1..=BYTES_MAX).contains(&value) {
-        true => Ok(()),
-        false => Err(ConfigError {
-            field,
-            found: value.to_string(),
-            expected: format!("from 1 to {BYTES_MAX} bytes").into(),
-        }),
+    if (1..=BYTES_MAX).contains(&value) {
+        return Ok(());
     }
+    Err(ConfigError {
+        field,
+        found: value.to_string(),
+        expected: format!("from 1 to {BYTES_MAX} bytes").into(),
+    })
 }
 
-/// A time in which something can happen.
+/// Checks that a time is above 0.
 fn time(field: &'static str, value: Duration) -> Result<(), ConfigError> {
-    match value.is_zero() {
-        false => Ok(()),
-        true => Err(ConfigError {
-            field,
-            found: "0".into(),
-            expected: "a time above 0".into(),
-        }),
+    if !value.is_zero() {
+        return Ok(());
     }
+    Err(ConfigError {
+        field,
+        found: "0".into(),
+        expected: "a time above 0".into(),
+    })
 }
 
 fn positive(field: &'static str, value: usize) -> Result<(), ConfigError> {
@@ -705,7 +711,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_of_a_few_tokens_or_of_none_that_can_be_are_refused() {
+    fn backup_tokens_out_of_range_are_rejected() {
         for (backup_tokens, is_valid) in [
             (0, true),
             (1, false),
@@ -757,7 +763,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_have_room_within_that_of_the_host() {
+    fn label_bytes_must_fit_in_host_bytes() {
         let check = |host_bytes_max, label_bytes_max, is_valid: bool| {
             let mut config = EngineConfig::default();
             config.pager.host_bytes_max = host_bytes_max;
@@ -768,9 +774,9 @@ mod tests {
                     assert!(!is_valid, "{error}");
                     assert_eq!(error.field, "pager.label_bytes_max");
                     let (found, most) = (label_bytes_max.unwrap(), host_bytes_max / 8 * 7);
-                    let told = error.to_string();
+                    let message = error.to_string();
                     let numbers = [found, most].map(|number| number.to_string());
-                    assert!(numbers.iter().all(|one| told.contains(one)), "{told}");
+                    assert!(numbers.iter().all(|one| message.contains(one)), "{message}");
                 }
             }
         };
@@ -779,7 +785,7 @@ mod tests {
         check(1 << 20, Some(1023), false);
         check(1 << 20, Some(7 << 17), true);
         check(1 << 20, Some((7 << 17) + 1), false);
-        // Without a pager there is nothing to know of.
+        // Without a pager there are no labels.
         check(0, Some(0), true);
         assert_eq!(PagerConfig::default().label_bytes_max(), 0);
     }

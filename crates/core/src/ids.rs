@@ -1,4 +1,4 @@
-//! The names that cross between actors: everything the control plane deals in.
+//! Identifiers that actors exchange.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -27,12 +27,12 @@ macro_rules! id {
 }
 
 id!(
-    /// One request's tokens: its prompt, then what is generated. Never reused.
+    /// A sequence: one request's tokens, the prompt and then the output. Never reused.
     SequenceId,
     "seq-"
 );
 id!(
-    /// A live sequence's place on the device. Never reused.
+    /// A slot: a live sequence's place on the device. Never reused.
     SlotId,
     "slot-"
 );
@@ -42,30 +42,31 @@ id!(
     "seg-"
 );
 id!(
-    /// A sealed segment's state outside the device. Never reused.
+    /// A copy of a sealed segment's state outside the device. Never reused.
     CopyId,
     "copy-"
 );
 id!(
-    /// A prefix that is kept. Never reused.
+    /// A pinned prefix. Never reused.
     PinId,
     "pin-"
 );
 id!(
-    /// Whose a request is: users are served fairly. A digest of the name that the
-    /// request gives; requests without one share the default.
+    /// The user that a request belongs to; the scheduler divides service fairly between users.
+    /// The id is a digest of the name in the request. Requests without a name share the
+    /// default.
     #[derive(Default)]
     UserId,
     "user-"
 );
 
 impl UserId {
-    /// The user of this name, as requests of it are counted, and as events and snapshots
-    /// tell it.
+    /// Returns the id of the user with this name. Requests are counted by it, and events and
+    /// snapshots show it.
     ///
-    /// The digest has 64 bits and no secret, so that one build gives one name the same id in
-    /// every process, and a run can be repeated. Names that clients choose freely can be made
-    /// so that two are one user: a server with untrusted names submits names of its own.
+    /// The digest has 64 bits and no secret: one build gives a name the same id in every
+    /// process, and a run can be repeated. A client that chooses names freely can construct two
+    /// names with one id. A server with untrusted clients submits names of its own.
     ///
     /// ```
     /// use motet_core::UserId;
@@ -74,10 +75,10 @@ impl UserId {
     /// ```
     #[must_use]
     pub fn of(name: &str) -> Self {
-        // Its keys are fixed: ties between users are broken by id, alike in every run.
+        // The hasher's keys are fixed: ties between users are broken by id, alike in every run.
         let mut hasher = DefaultHasher::new();
         name.hash(&mut hasher);
-        // The default is nobody's.
+        // 0 is the default id, which no name may have.
         Self(hasher.finish().max(1))
     }
 }

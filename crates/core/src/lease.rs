@@ -2,7 +2,7 @@
 
 use crate::SegmentId;
 
-/// The right to use a segment; while it lives, the segment is not evicted.
+/// The right to use a segment. The cache does not evict a segment while a lease lives.
 pub type Lease = motet_sync::lease::Lease<SegmentId>;
 /// The count that all leases of one segment share. The cache owns it.
-pub type LeaseWord = motet_sync::lease::LeaseWord<SegmentId>;
+pub type LeaseCount = motet_sync::lease::LeaseCount<SegmentId>;

@@ -1,13 +1,14 @@
-//! The scheduler, the prefix cache and the pager of Motet, as state machines without I/O, clock,
-//! threads or randomness: `handle(now, message) -> effects`.
+//! The scheduler, the prefix cache and the pager of Motet, as sans-I/O state machines:
+//! `handle(now, message) -> effects`. They do no I/O, read no clock, start no threads and draw
+//! no randomness.
 //!
-//! | module | what happens there |
+//! | module | contents |
 //! |---|---|
-//! | [`scheduler`] | which sequences run in the next step; its policy is [`plan`](mod@scheduler::plan) |
-//! | [`cache`] | which tokens are cached where: the prefix trie, the slots, eviction |
-//! | [`pager`] | which segments are copied to host memory and disk, and when they come back |
+//! | [`scheduler`] | which sequences run in the next step: continuous batching with chunked prefill, fairness and preemption; its policy is [`plan`](scheduler::policy::plan) |
+//! | [`cache`] | which tokens have state on the device: prefix caching in a trie, slots, eviction |
+//! | [`pager`] | which segments are offloaded to host memory and disk, and when they are loaded |
 //! | [`recovery`] | when a failed part is rebuilt, and when the engine gives up |
-//! | [`protocol`] | what these say to each other, to the device thread and to the model |
+//! | [`protocol`] | messages between these cores, the device thread and the model |
 //! | [`snapshot`] | views of the scheduler and the cache at one moment |
 //! | [`config`] | settings, each with advice |
 

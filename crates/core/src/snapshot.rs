@@ -5,73 +5,73 @@ use std::time::Duration;
 use crate::protocol::Priority;
 use crate::{SequenceId, UserId};
 
-/// Sequences that a snapshot shows; of the others, how many there are.
+/// Upper bound on the sequences in a snapshot; the others are only counted.
 pub const SEQUENCES_MAX: usize = 128;
-/// Users that a snapshot shows; of the others, how many there are.
+/// Upper bound on the users in a snapshot; the others are only counted.
 pub const USERS_MAX: usize = 64;
-/// Nodes of the trie that a snapshot shows; of the others, how many there are.
+/// Upper bound on the trie nodes in a snapshot; the others are only counted.
 pub const NODES_MAX: usize = 256;
 
-/// Who is inside.
+/// The sequences and users of the scheduler.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
-pub struct HouseView {
-    /// Those who have slots, then those who wait, each in order of arrival;
-    /// [`SEQUENCES_MAX`] at most.
+pub struct SchedulerSnapshot {
+    /// Sequences with slots in order of arrival, then starting ones, then queued ones in order
+    /// of arrival; [`SEQUENCES_MAX`] at most.
     pub sequences: Vec<SequenceView>,
-    /// Sequences beyond these.
+    /// Number of sequences left out.
     pub sequences_left_out: usize,
-    /// Users who have sequences inside, those with most first; [`USERS_MAX`] at most.
+    /// Users with unfinished sequences, those with the most first; [`USERS_MAX`] at most.
     pub users: Vec<UserView>,
-    /// Users beyond these.
+    /// Number of users left out.
     pub users_left_out: usize,
 }
 
-/// One sequence that is not over.
+/// One sequence that is not finished.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SequenceView {
     /// The sequence.
     pub sequence: SequenceId,
-    /// Whose it is.
+    /// The user that it belongs to.
     pub user: UserId,
-    /// Its class.
+    /// Its priority class.
     pub class: Priority,
-    /// Where it is on its way.
+    /// Its stage.
     pub stage: Stage,
     /// Tokens of its prompt.
     pub prompt_tokens: usize,
-    /// Tokens of which its slot holds the state.
+    /// Tokens whose state its slot holds.
     pub computed_tokens: usize,
     /// Tokens that it has generated.
     pub output_tokens: usize,
     /// Tokens that it may generate.
     pub output_tokens_max: usize,
-    /// Times that it has lost its slot for want of memory.
+    /// Times that it was preempted.
     pub preempted: u32,
-    /// How long it has been in the queue, all its times there together.
+    /// Total time that it has spent in the queue.
     pub waited: Duration,
 }
 
-/// Where a sequence is on its way.
+/// The stage of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Stage {
-    /// In the queue.
+    /// It is in the queue.
     Queued,
-    /// The cache makes it a slot.
+    /// The cache opens a slot for it.
     Starting,
-    /// Another sequence computes what both begin with.
+    /// It waits for another sequence to compute their common prefix.
     AwaitingPrefix,
     /// Its prompt is computed.
     Prefill,
     /// It generates tokens.
     Decode,
-    /// Its caller does not read.
+    /// It is paused, since its caller does not read.
     Paused,
 }
 
-/// What one user has inside.
+/// The sequences of one user.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct UserView {
@@ -79,33 +79,33 @@ pub struct UserView {
     pub user: UserId,
     /// Its sequences that have slots.
     pub running: usize,
-    /// Its sequences that wait for one.
+    /// Its sequences that wait for a slot.
     pub waiting: usize,
-    /// Its sequences whose caller does not read, wherever they are.
+    /// Its sequences whose callers do not read, with or without a slot.
     pub paused: usize,
-    /// Tokens of what those that wait begin with.
+    /// Tokens with which its waiting sequences will start.
     pub waiting_tokens: usize,
-    /// How long the one that has waited longest is in the queue.
+    /// Longest time that one of its waiting sequences has been in the queue.
     pub longest_wait: Duration,
-    /// The service that it has had: see [`fair`](crate::scheduler::fair).
+    /// Service that it has received: see [`fairness`](crate::scheduler::policy::fairness).
     pub service: f64,
 }
 
-/// What is cached: the nodes that live sequences hold and those that are used most, each
-/// with all nodes above it, and copies of what has left the device.
+/// The prefix trie: the nodes that live sequences hold and the nodes with the most use, each
+/// with all nodes above it, and offloaded copies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TrieView {
     /// Parents before their children; [`NODES_MAX`] at most.
     pub nodes: Vec<TrieNode>,
-    /// Nodes on the device beyond these.
+    /// Number of nodes on the device left out.
     pub nodes_left_out: usize,
-    /// Their bytes.
+    /// Bytes of the nodes left out.
     pub bytes_left_out: usize,
-    /// Copies of what has left the device, beyond these: as many at most, for some are
-    /// copies of what is there still.
+    /// Upper bound on the number of offloaded copies left out: some may be copies of segments
+    /// that are still on the device.
     pub copies_left_out: usize,
-    /// Salts that something is or was cached under.
+    /// Number of salts under which state is or was cached.
     pub salts: usize,
 }
 
@@ -113,40 +113,40 @@ pub struct TrieView {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TrieNode {
-    /// The same from snapshot to snapshot, as long as the range ends where it does.
+    /// Id that stays the same in every snapshot, as long as the range ends at the same token.
     pub id: u64,
-    /// The node above, by its place in [`TrieView::nodes`]; none at the top.
+    /// Index of the parent in [`TrieView::nodes`]; `None` at the top.
     pub parent: Option<usize>,
-    /// A number for its salt, which is the same within one snapshot.
+    /// Number of its salt, the same within one snapshot.
     pub salt: usize,
-    /// Where it is.
+    /// The tier that holds its state.
     pub tier: Tier,
     /// Tokens before the range.
     pub tokens_before: usize,
     /// Tokens of the range.
     pub tokens: usize,
-    /// Bytes, in its tier.
+    /// Bytes in its tier.
     pub bytes: usize,
-    /// Live sequences and pins whose path leads through it.
-    pub holders: usize,
-    /// Sequences that have used it since it came to the device.
+    /// Live sequences and pins whose path contains the node.
+    pub ref_count: usize,
+    /// Sequences that have used the node since its state came to the device.
     pub hits: u32,
-    /// Uses of anything since it was used last.
+    /// Uses of any node since the last use of this one.
     pub idle_uses: u64,
-    /// Nodes below it, of which some may be left out.
+    /// Number of its children, those left out included.
     pub children: usize,
 }
 
-/// Where state is.
+/// A place that holds state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Tier {
-    /// On the device, and nowhere else.
+    /// The device only.
     Device,
-    /// On the device, and in a copy: it can go at no cost.
+    /// The device, with a copy elsewhere: eviction costs nothing.
     DeviceAndCopy,
-    /// In host memory.
+    /// Host memory.
     Host,
-    /// On the disk only.
+    /// The disk only.
     Disk,
 }

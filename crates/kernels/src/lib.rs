@@ -5,17 +5,17 @@
 //! into MLX graphs.
 
 pub mod attend;
-mod draw;
 pub mod linear;
 pub mod norm;
 pub mod pool;
 mod products;
+mod sample;
 pub mod silu;
 pub mod simd;
 mod split;
 
 pub use attend::{AttendPlan, Attention, Heads, Order, PartRange, Rotary, SpanRange, TailRange};
-pub use draw::draw_rows;
+pub use sample::sample_rows;
 pub use simd::InstructionSet;
 
 /// Threads that kernels run on, the one that evaluates included.

@@ -24,7 +24,7 @@ pub struct Norm<'a> {
 ///
 /// When the lengths do not fit each other.
 pub fn rms_norm(pool: &Pool, norm: Norm<'_>, input: &[f32], output: &mut [f32]) {
-    let rows = norm.rows_at_once(input, output);
+    let rows = norm.rows_per_chunk(input, output);
     pool.for_each_chunk([output], [rows * norm.width], |index, [output]| {
         let input = &input[index * rows * norm.width..][..output.len()];
         dispatch(Plain {
@@ -50,7 +50,7 @@ pub fn add_rms_norm(
 ) {
     assert_eq!(input.len(), delta.len());
     assert_eq!(input.len(), sum.len());
-    let rows = norm.rows_at_once(input, output);
+    let rows = norm.rows_per_chunk(input, output);
     let length = rows * norm.width;
     pool.for_each_chunk([sum, output], [length; 2], |index, [sum, output]| {
         let here = index * length..index * length + output.len();
@@ -66,7 +66,7 @@ pub fn add_rms_norm(
 }
 
 impl Norm<'_> {
-    fn rows_at_once(&self, input: &[f32], output: &[f32]) -> usize {
+    fn rows_per_chunk(&self, input: &[f32], output: &[f32]) -> usize {
         assert!(self.width > 0, "rows have a width");
         assert_eq!(input.len(), output.len());
         assert_eq!(input.len() % self.width, 0);

@@ -29,7 +29,7 @@ const SPIN: Duration = Duration::from_micros(20);
 pub struct Pool {
     shared: Arc<Shared>,
     /// Held by the caller whose loop runs.
-    turn: Mutex<Opener<Body>>,
+    loop_lock: Mutex<Opener<Body>>,
     workers: Vec<JoinHandle<()>>,
 }
 
@@ -73,9 +73,9 @@ impl Pool {
     pub fn global() -> &'static Pool {
         static GLOBAL: OnceLock<Pool> = OnceLock::new();
         GLOBAL.get_or_init(|| {
-            let told = std::env::var("OPENBLAS_NUM_THREADS").ok();
+            let requested = std::env::var("OPENBLAS_NUM_THREADS").ok();
             let cores = thread::available_parallelism().map_or(1, usize::from);
-            Pool::new(threads_as_told(told.as_deref(), cores))
+            Pool::new(thread_count(requested.as_deref(), cores))
         })
     }
 
@@ -100,7 +100,7 @@ impl Pool {
         let workers = (0..workers).map_while(|index| spawn(index).ok()).collect();
         Pool {
             shared,
-            turn: Mutex::new(opener),
+            loop_lock: Mutex::new(opener),
             workers,
         }
     }
@@ -116,25 +116,25 @@ impl Pool {
     ///
     /// When a call panicked; all others have ended by then.
     pub fn run(&self, count: usize, body: impl Fn(usize) + Sync) {
-        let turn = match self.turn.try_lock() {
-            Ok(turn) => Some(turn),
+        let loop_lock = match self.loop_lock.try_lock() {
+            Ok(loop_lock) => Some(loop_lock),
             // A panic leaves the gate closed.
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         };
-        let turn = turn.filter(|_| !self.workers.is_empty() && count > 1);
-        let Some(mut turn) = turn else {
+        let loop_lock = loop_lock.filter(|_| !self.workers.is_empty() && count > 1);
+        let Some(mut loop_lock) = loop_lock else {
             return (0..count).for_each(body);
         };
-        let opened = self.open(&mut turn, count, &body);
-        let own = catch_unwind(AssertUnwindSafe(|| self.shared.take_part(&body, count)));
+        let opened = self.open(&mut loop_lock, count, &body);
+        let own = catch_unwind(AssertUnwindSafe(|| self.shared.run_indices(&body, count)));
         // After a panic of our own there may be indices left: nobody needs them.
         self.shared
             .next
             .fetch_add(usize::MAX / 2, Ordering::Relaxed);
         drop(opened);
         let others_panicked = self.shared.panicked.swap(false, Ordering::Relaxed);
-        drop(turn);
+        drop(loop_lock);
         if let Err(panic) = own {
             resume_unwind(panic);
         }
@@ -199,9 +199,9 @@ impl Pool {
 
 /// As many threads as somebody told, or else as there are cores; neither none nor more
 /// than any step has use for.
-fn threads_as_told(told: Option<&str>, cores: usize) -> usize {
-    let told = told.and_then(|told| told.parse().ok());
-    told.unwrap_or(cores).clamp(1, 64)
+fn thread_count(requested: Option<&str>, cores: usize) -> usize {
+    let requested = requested.and_then(|requested| requested.parse().ok());
+    requested.unwrap_or(cores).clamp(1, 64)
 }
 
 impl Drop for Pool {
@@ -215,7 +215,7 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    fn take_part(&self, body: &(dyn Fn(usize) + Sync), count: usize) {
+    fn run_indices(&self, body: &(dyn Fn(usize) + Sync), count: usize) {
         loop {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
             if index >= count {
@@ -236,7 +236,7 @@ impl Shared {
             let body = inside.shown();
             // SAFETY: inside the gate, so the loop's caller still waits for us.
             let run = unsafe { &*body.run };
-            let outcome = catch_unwind(AssertUnwindSafe(|| self.take_part(run, body.count)));
+            let outcome = catch_unwind(AssertUnwindSafe(|| self.run_indices(run, body.count)));
             if let Err(panic) = outcome {
                 self.panicked.store(true, Ordering::Relaxed);
                 // Its drop might panic again, and then nobody would leave the gate.
@@ -259,8 +259,8 @@ impl Shared {
                 std::hint::spin_loop();
             }
         }
-        let is_over = || self.ended.load(Ordering::Relaxed);
-        self.parking.wait(index, fresh, is_over)
+        let has_ended = || self.ended.load(Ordering::Relaxed);
+        self.parking.wait(index, fresh, has_ended)
     }
 }
 
@@ -298,8 +298,8 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_as_many_as_was_told() {
-        for (told, cores, threads) in [
+    fn thread_count_follows_the_environment() {
+        for (requested, cores, threads) in [
             (None, 2, 2),
             (None, 500, 64),
             (Some("1"), 8, 1),
@@ -307,7 +307,11 @@ mod tests {
             (Some("0"), 2, 1),
             (Some("many"), 4, 4),
         ] {
-            assert_eq!(threads_as_told(told, cores), threads, "{told:?} of {cores}");
+            assert_eq!(
+                thread_count(requested, cores),
+                threads,
+                "{requested:?} of {cores}"
+            );
         }
     }
 
@@ -359,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_within_a_loop_runs_alone() {
+    fn nested_loop_runs_on_the_calling_thread() {
         let pool = Pool::new(2);
         let sum = AtomicUsize::new(0);
         pool.run(10, |_| {

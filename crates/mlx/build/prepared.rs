@@ -53,7 +53,7 @@ impl Prepared {
     }
 
     /// Why the libraries cannot be used, on one line, with the command that mends it.
-    pub(crate) fn refusal(
+    pub(crate) fn mismatch(
         &self,
         needed: &Needed<'_>,
         exists: impl Fn(&Path) -> bool,

@@ -13,40 +13,41 @@ use super::ops::concatenate;
 use super::segment::MlxSegment;
 use super::shape::Shape;
 use motet_core::TokenId;
-use motet_core::protocol::Want;
-use motet_model::{Feed, Segment, Span, Tail};
+use motet_core::protocol::OutputKind;
+use motet_model::{Segment, Span, Tail, TokenSource};
 
 /// The rows of all spans one after another, and what each span sees.
 #[derive(Debug)]
 pub(super) struct Batch {
-    /// Tokens of all rows; where a row is fed, its token is on the device only.
+    /// Tokens of all rows. A row whose token was sampled by the previous step has its token on
+    /// the device only.
     tokens: Vec<TokenId>,
-    fed: Option<Fed>,
+    sampled_rows: Option<SampledRows>,
     pub(super) spans: Vec<SpanRows>,
     /// Sealed segments that some span sees, each once.
     pub(super) segments: Vec<Rc<MlxSegment>>,
-    /// Rows whose logits are wanted, ascending.
-    pub(super) wanted: Vec<u32>,
+    /// Rows whose logits are needed, ascending.
+    pub(super) output_rows: Vec<u32>,
 }
 
-/// Rows whose tokens the step before draws.
+/// Rows whose tokens the previous step samples.
 #[derive(Debug)]
-struct Fed {
-    /// What it draws, `[draws]`.
-    drawn: Array,
-    /// Rows, and where in `drawn` their tokens are.
-    places: Vec<(usize, usize)>,
+struct SampledRows {
+    /// The tokens that it samples, `[samples]`.
+    sampled: Array,
+    /// Each row, with the index of its token in `sampled`.
+    index_map: Vec<(usize, usize)>,
 }
 
-/// One span's place in a batch.
+/// One span's rows in a batch.
 #[derive(Debug)]
 pub(super) struct SpanRows {
     pub(super) rows: Range<usize>,
-    /// Position of its first row.
+    /// Position of the span's first row.
     pub(super) start: usize,
-    /// Segments that it sees, in the order of its path.
+    /// Segments that the span sees, in the order of its path.
     pub(super) path: Vec<Seen>,
-    /// Tokens of the tail that come before its rows in the tail's buffers.
+    /// Tokens of the tail that come before the span's rows in the tail's buffers.
     pub(super) held: usize,
 }
 
@@ -55,7 +56,7 @@ pub(super) struct SpanRows {
 pub(super) struct Seen {
     /// Index among the batch's segments.
     pub(super) segment: usize,
-    /// Positions of the tokens whose state it keeps.
+    /// Positions of the tokens whose state the segment retains.
     pub(super) positions: Range<usize>,
 }
 
@@ -63,14 +64,14 @@ impl Batch {
     pub(super) fn new(shape: &Shape, spans: &[Span<'_, MlxModel>]) -> Self {
         let mut batch = Self {
             tokens: Vec::new(),
-            fed: None,
+            sampled_rows: None,
             spans: Vec::with_capacity(spans.len()),
             segments: Vec::new(),
-            wanted: Vec::new(),
+            output_rows: Vec::new(),
         };
-        let mut places = FxHashMap::default();
+        let mut index_map = FxHashMap::default();
         for span in spans {
-            batch.push(shape, span, &mut places);
+            batch.push(shape, span, &mut index_map);
         }
         batch
     }
@@ -84,14 +85,14 @@ impl Batch {
     pub(super) fn token_array(&self) -> Result<Array, Exception> {
         let rows = self.rows();
         let known = Array::from_slice(&self.tokens, &[rows as i32]);
-        let Some(Fed { drawn, places }) = &self.fed else {
+        let Some(SampledRows { sampled, index_map }) = &self.sampled_rows else {
             return Ok(known);
         };
         let mut indices: Vec<u32> = (0..rows as u32).collect();
-        for (row, place) in places {
-            indices[*row] = (rows + place) as u32;
+        for (row, sampled_index) in index_map {
+            indices[*row] = (rows + sampled_index) as u32;
         }
-        let all = concatenate(vec![known, drawn.clone()], 0)?;
+        let all = concatenate(vec![known, sampled.clone()], 0)?;
         take_axis(all, Array::from_slice(&indices, &[rows as i32]), 0)
     }
 
@@ -105,29 +106,29 @@ impl Batch {
         &mut self,
         shape: &Shape,
         span: &Span<'_, MlxModel>,
-        places: &mut FxHashMap<*const MlxSegment, usize>,
+        index_map: &mut FxHashMap<*const MlxSegment, usize>,
     ) {
         let path_tokens: usize = span.path.iter().map(|segment| segment.tokens()).sum();
         let start = path_tokens + span.tail.tokens();
         let rows = self.rows()..self.rows() + span.tokens.count();
-        match span.want {
-            Want::Nothing => {}
-            Want::Token(_) => self.wanted.push(rows.end as u32 - 1),
-            Want::Logits => self.wanted.extend(rows.start as u32..rows.end as u32),
+        match span.output_kind {
+            OutputKind::Nothing => {}
+            OutputKind::Token(_) => self.output_rows.push(rows.end as u32 - 1),
+            OutputKind::Logits => self.output_rows.extend(rows.start as u32..rows.end as u32),
         }
         match span.tokens {
-            Feed::Known(tokens) => self.tokens.extend_from_slice(tokens),
-            Feed::Drawn(flight, fed_by) => {
+            TokenSource::Known(tokens) => self.tokens.extend_from_slice(tokens),
+            TokenSource::Sampled(in_flight, source_span) => {
                 self.tokens.push(0);
-                let (drawn, place) = flight.token(fed_by);
-                let fed = self.fed.get_or_insert_with(|| Fed {
-                    drawn: drawn.clone(),
-                    places: Vec::new(),
+                let (sampled, sampled_index) = in_flight.token(source_span);
+                let sampled_rows = self.sampled_rows.get_or_insert_with(|| SampledRows {
+                    sampled: sampled.clone(),
+                    index_map: Vec::new(),
                 });
-                fed.places.push((rows.start, place));
+                sampled_rows.index_map.push((rows.start, sampled_index));
             }
         }
-        let path = self.path(shape.first_seen(start), span.path, places);
+        let path = self.path(shape.first_seen(start), span.path, index_map);
         self.spans.push(SpanRows {
             rows,
             start,
@@ -136,27 +137,27 @@ impl Batch {
         });
     }
 
-    /// The segments of `path` that keep a position from `first_seen` on.
+    /// The segments of `path` that retain a position from `first_seen` on.
     fn path(
         &mut self,
         first_seen: usize,
         path: &[Rc<MlxSegment>],
-        places: &mut FxHashMap<*const MlxSegment, usize>,
+        index_map: &mut FxHashMap<*const MlxSegment, usize>,
     ) -> Vec<Seen> {
         let mut end = 0;
         let mut seen = Vec::with_capacity(path.len());
         for segment in path {
             end += segment.tokens();
-            if segment.kept() == 0 || end <= first_seen {
+            if segment.retained() == 0 || end <= first_seen {
                 continue;
             }
             let segments = &mut self.segments;
             seen.push(Seen {
-                segment: *places.entry(Rc::as_ptr(segment)).or_insert_with(|| {
+                segment: *index_map.entry(Rc::as_ptr(segment)).or_insert_with(|| {
                     segments.push(Rc::clone(segment));
                     segments.len() - 1
                 }),
-                positions: end - segment.kept()..end,
+                positions: end - segment.retained()..end,
             });
         }
         seen

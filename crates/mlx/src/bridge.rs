@@ -5,27 +5,27 @@
 //! the graph as one operation: MLX schedules it among its own, allocates its
 //! outputs and frees its inputs.
 //!
-//! The C++ half is `bridge/bridge.cpp`. On Linux `cargo xtask setup` builds it into
-//! libmlxc; where mlx-sys builds MLX itself, as on macOS, the build script builds it
-//! beside. A libmlxc that was built elsewhere lacks it; [`available`] tells. All arrays
-//! are `f32`.
+//! The C++ half is `bridge/bridge.cpp`. On Linux `cargo xtask setup` builds it into libmlxc.
+//! Where mlx-sys builds MLX itself, as on macOS, the build script builds it separately. A
+//! libmlxc that was built in another way lacks the bridge; [`available`] returns whether it is
+//! there. All arrays are `f32`.
 //!
 //! # In place
 //!
-//! MLX arrays are values; MLX's own operations change a buffer in place only where
-//! nobody else can see it, which it knows once all that was evaluated before has run.
-//! With two steps under way that is too late. Here whoever makes a [`Buffer`] of an
-//! array promises instead that nobody minds: kernels change it as they run, one after
-//! another, and other operations of the same stream see what was evaluated before them.
-//! MLX takes it for an input like any other, so that nothing is ever copied.
+//! MLX arrays are values. MLX's own operations change a buffer in place only where no other
+//! array uses it, which MLX knows once everything that was evaluated before has run. With two
+//! steps in flight that is too late. Here the code that makes a [`Buffer`] of an array promises
+//! instead that in-place changes are harmless: kernels change the buffer as they run, one after
+//! another, and other operations of the same stream see the result of what was evaluated before
+//! them. MLX treats the buffer as an ordinary input, so nothing is ever copied.
 //!
 //! # Failure
 //!
 //! Kernels run on the thread of their MLX stream, after [`apply`] has returned.
-//! A panic is caught there and handed to MLX as a C++ exception, which MLX
-//! carries to whoever waits for the stream first: `Array::eval` and its like return
-//! it as an error. That may be somebody who evaluated later; [`failures`] tells the
-//! others. What a failed kernel was to change holds anything.
+//! A panic is caught there and passed to MLX as a C++ exception. MLX reports it to the first
+//! thread that waits for the stream: `Array::eval` and similar calls return it as an error.
+//! That caller may have evaluated something later; [`failures`] lets every other caller find
+//! out. Buffers that a failed kernel was to change hold arbitrary numbers.
 
 pub mod memory;
 mod version;
@@ -48,13 +48,12 @@ pub use self::version::outdated;
 
 /// A computation on `f32` arrays.
 pub trait Kernel: Send + 'static {
-    /// Reads `inputs`, changes `in_place` and fills `outputs`, which hold
-    /// arbitrary numbers before. Runs on the thread of an MLX stream, once for
-    /// each evaluation of the operation.
+    /// Reads `inputs`, changes `in_place` and fills `outputs`, which hold arbitrary numbers
+    /// before. Runs on the thread of an MLX stream, once for each evaluation of the operation.
     ///
     /// # Panics
     ///
-    /// May panic: the evaluation then fails with the panic's message.
+    /// May panic. The evaluation then fails with the panic's message.
     fn run(&self, inputs: &[View<'_>], in_place: &mut [ViewMut<'_>], outputs: &mut [ViewMut<'_>]);
 }
 
@@ -67,7 +66,7 @@ pub struct View<'a> {
     pub data: Cow<'a, [f32]>,
 }
 
-/// An array to write, row-major, on a cache line's boundary unless MLX allocated it.
+/// An array to write, row-major. It starts on a cache line unless MLX allocated it.
 #[derive(Debug)]
 pub struct ViewMut<'a> {
     /// Size of each dimension.
@@ -76,7 +75,7 @@ pub struct ViewMut<'a> {
     pub data: &'a mut [f32],
 }
 
-/// An array that kernels change, one after another.
+/// An array that kernels change in place, one after another.
 #[derive(Debug)]
 pub struct Buffer(Array);
 
@@ -85,57 +84,57 @@ impl Buffer {
     ///
     /// # Safety
     ///
-    /// The array's memory is its own, row-contiguous once it is evaluated. From now on
-    /// it is used only by operations that are evaluated on the kernels' stream, and by
-    /// the host once it has waited for the last kernel; whoever uses a view of it minds
-    /// no change.
+    /// The array owns its memory, which is row-contiguous once the array is evaluated. From now
+    /// on it is used only by operations that are evaluated on the kernels' stream, and by the
+    /// host once it has waited for the last kernel. Every user of a view of it accepts that its
+    /// numbers change.
     #[must_use]
     pub unsafe fn new(array: Array) -> Self {
         Self(array)
     }
 
-    /// The array, as the kernels that are evaluated before its use leave it.
+    /// The array with the changes of all kernels that are evaluated before it is used.
     #[must_use]
     pub fn array(&self) -> &Array {
         &self.0
     }
 
-    /// The array, as the kernels that are evaluated before its use leave it.
+    /// The array with the changes of all kernels that are evaluated before it is used.
     #[must_use]
     pub fn into_array(self) -> Array {
         self.0
     }
 }
 
-/// Kernels that failed on one stream so far.
+/// The kernels that have failed on one stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failures {
-    /// How many.
+    /// Number of failed kernels.
     pub count: u64,
-    /// What the last of them said.
+    /// Message of the last failure.
     pub last: String,
 }
 
-/// What has failed on `stream` so far. Sure to include a kernel only when the stream was
-/// waited for since.
+/// Failures on `stream` up to now. A kernel's failure is certain to be included only if the
+/// stream was waited for after the kernel.
 ///
 /// # Errors
 ///
-/// When the stream is not one of MLX's.
+/// When `stream` is not one of MLX's streams.
 pub fn failures(stream: &Stream) -> Result<Failures, Exception> {
     let failed = all_failures().get(&stream.get_index()?).cloned();
     Ok(failed.unwrap_or_default())
 }
 
-/// Waits until `stream` has nothing left to do, and for whatever it has to say of it to
-/// be said: what is evaluated next fails for its own reasons only.
+/// Waits until `stream` is idle and takes the error that MLX still holds for it, so that later
+/// evaluations fail only for their own reasons.
 pub fn drain(stream: &Stream) {
-    // SAFETY: the stream is a valid handle. It answers with an error that MLX still
-    // held, which is what it is to forget.
+    // SAFETY: the stream is a valid handle. The call returns the error that MLX still held, and
+    // that error is to be dropped.
     let _status = unsafe { mlx_sys::mlx_synchronize(stream.as_ptr()) };
 }
 
-/// Whether `array` could be read without waiting.
+/// Whether `array` can be read without waiting.
 #[must_use]
 pub fn is_available(array: &Array) -> bool {
     let mut available = false;
@@ -144,9 +143,9 @@ pub fn is_available(array: &Array) -> bool {
     status == 0 && available
 }
 
-/// Lets MLX have many more tasks queued than it would by itself, in this
-/// whole process, before it makes whoever evaluates wait; memory must be bounded
-/// otherwise. Without the bridge it does nothing.
+/// Raises the number of tasks that MLX queues, in this whole process, before it blocks the
+/// evaluating thread. Memory must then be bounded in another way. Does nothing without the
+/// bridge.
 pub fn queue_more(stream: &Stream) {
     static ONCE: Once = Once::new();
     if let Some(entries) = entries() {
@@ -155,7 +154,7 @@ pub fn queue_more(stream: &Stream) {
     }
 }
 
-/// Tasks of ten operations each: more than two forward passes of any model.
+/// In tasks of ten operations each: more than two forward passes of any model.
 const MORE_QUEUED_TASKS: c_int = 10_000;
 
 /// Whether this process' libmlxc carries the bridge.
@@ -164,8 +163,8 @@ pub fn available() -> bool {
     entries().is_some()
 }
 
-/// An operation that runs `kernel` on `inputs`; `outputs` are the shapes of the
-/// arrays that it fills.
+/// Adds an operation to the graph that runs `kernel` on `inputs`. `outputs` are the shapes of
+/// the arrays that the kernel fills.
 ///
 /// # Errors
 ///
@@ -227,7 +226,7 @@ pub fn apply_in_place(
             dims: sizes.len(),
         })
         .collect();
-    // SAFETY: all it needs is an empty handle to write to.
+    // SAFETY: the call needs only an empty handle to write to.
     let mut made: Vec<mlx_array> = outputs
         .iter()
         .map(|_| unsafe { mlx_sys::mlx_array_new() })
@@ -254,19 +253,19 @@ pub fn apply_in_place(
         let message = unsafe { CStr::from_ptr(error.as_ptr()) };
         return Err(Exception::custom(message.to_string_lossy()));
     }
-    // SAFETY: on success each is a fresh handle that nobody else owns.
+    // SAFETY: on success each is a new handle with no other owner.
     let owned = |array| unsafe { Array::from_ptr(array) };
     Ok(made.into_iter().map(owned).collect())
 }
 
-/// Of each stream, by its index.
+/// Failures of each stream, by the stream's index.
 fn all_failures() -> MutexGuard<'static, BTreeMap<c_int, Failures>> {
     static FAILURES: Mutex<BTreeMap<c_int, Failures>> = Mutex::new(BTreeMap::new());
     // Nothing panics while the lock is held, and counts have no broken state.
     FAILURES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the C++ half owns of a kernel.
+/// The part of a kernel that the C++ half owns.
 struct Context {
     kernel: Box<dyn Kernel>,
     /// The index of its stream.
@@ -275,7 +274,8 @@ struct Context {
     counts: [usize; 3],
 }
 
-/// Bytes for an error message, its final zero included; as in the C++ half.
+/// Bytes of an error message's buffer, its final zero included; the C++ half has the same
+/// number.
 const ERROR_LEN: usize = 512;
 
 /// `motet_view`.
@@ -316,10 +316,10 @@ type Apply = unsafe extern "C" fn(
 ) -> c_int;
 
 /// `motet_bridge_can_adopt`.
-type CanAdopt = unsafe extern "C" fn() -> c_int;
+type CanWrap = unsafe extern "C" fn() -> c_int;
 
 /// `motet_bridge_adopt`.
-type Adopt = unsafe extern "C" fn(
+type Wrap = unsafe extern "C" fn(
     *mut f32,
     *const RawShape,
     *mut c_void,
@@ -336,8 +336,8 @@ type QueueMore = unsafe extern "C" fn(mlx_stream, c_int);
 struct Entries {
     apply: Apply,
     queue_more: QueueMore,
-    can_adopt: CanAdopt,
-    adopt: Adopt,
+    can_wrap: CanWrap,
+    wrap: Wrap,
 }
 
 /// The bridge's entry points, looked up once.
@@ -349,7 +349,8 @@ fn entries() -> Option<Entries> {
 /// The bridge's function of this name, which the build script has linked.
 #[cfg(motet_bridge)]
 fn find(name: &CStr) -> *mut c_void {
-    // For their addresses: what they take and return is said by the types in `Entries`.
+    // Declared for their addresses only; the types in `Entries` give the parameters and
+    // results.
     unsafe extern "C" {
         fn motet_bridge_version();
         fn motet_bridge_mlx_sys();
@@ -370,13 +371,13 @@ fn find(name: &CStr) -> *mut c_void {
     function as *mut c_void
 }
 
-/// What the program has loaded under this name, or null.
+/// The symbol of this name that the program has loaded, or null.
 #[cfg(all(target_os = "linux", not(motet_bridge)))]
 fn find(name: &CStr) -> *mut c_void {
     unsafe extern "C" {
         fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *mut c_void;
     }
-    // SAFETY: a null handle (RTLD_DEFAULT) searches what the program has loaded.
+    // SAFETY: a null handle (RTLD_DEFAULT) searches the libraries that the program has loaded.
     unsafe { dlsym(std::ptr::null_mut(), name.as_ptr()) }
 }
 
@@ -395,8 +396,8 @@ fn find_entries() -> Option<Entries> {
         c"motet_bridge_can_adopt",
         c"motet_bridge_adopt",
     ];
-    let [apply, queue_more, can_adopt, adopt] = found.map(find);
-    if [apply, queue_more, can_adopt, adopt].contains(&std::ptr::null_mut()) {
+    let [apply, queue_more, can_wrap, wrap] = found.map(find);
+    if [apply, queue_more, can_wrap, wrap].contains(&std::ptr::null_mut()) {
         return None;
     }
     // SAFETY: this version of the bridge has these functions with these signatures.
@@ -404,8 +405,8 @@ fn find_entries() -> Option<Entries> {
         Entries {
             apply: std::mem::transmute::<*mut c_void, Apply>(apply),
             queue_more: std::mem::transmute::<*mut c_void, QueueMore>(queue_more),
-            can_adopt: std::mem::transmute::<*mut c_void, CanAdopt>(can_adopt),
-            adopt: std::mem::transmute::<*mut c_void, Adopt>(adopt),
+            can_wrap: std::mem::transmute::<*mut c_void, CanWrap>(can_wrap),
+            wrap: std::mem::transmute::<*mut c_void, Wrap>(wrap),
         }
     })
 }
@@ -426,13 +427,13 @@ unsafe extern "C" fn run(
     let context = unsafe { &*context.cast::<Context>() };
     // SAFETY: the caller's promise.
     let views = unsafe { std::slice::from_raw_parts(views, context.counts.iter().sum()) };
-    // What a kernel that panics leaves behind are numbers, if wrong ones, and MLX fails
-    // the evaluation.
+    // A kernel that panics leaves numbers behind, even if wrong ones, and MLX fails the
+    // evaluation.
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let (inputs, rest) = views.split_at(context.counts[0]);
         let (in_place, outputs) = rest.split_at(context.counts[1]);
-        // SAFETY: the C++ half gives every kernel valid inputs and fresh outputs; that
-        // nobody else uses the in-place arrays now is what `Buffer::new` asks for.
+        // SAFETY: the C++ half gives every kernel valid inputs and new outputs. `Buffer::new`
+        // requires that nothing else uses the in-place arrays now.
         let (inputs, mut in_place, mut outputs) = unsafe {
             (
                 inputs.iter().map(|view| view.read()).collect::<Vec<_>>(),
@@ -469,7 +470,7 @@ unsafe extern "C" fn run(
 unsafe extern "C" fn drop_context(context: *mut c_void) {
     // SAFETY: the caller's promise.
     let context = unsafe { Box::from_raw(context.cast::<Context>()) };
-    // A panic must not unwind into C++; there is nobody left to tell about it.
+    // A panic must not unwind into C++, and no caller is left to report it to.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(context))) {
         let _forgotten = ManuallyDrop::new(panic);
     }
@@ -498,7 +499,7 @@ impl RawView {
 
     /// # Safety
     ///
-    /// The view is valid for writes for `'a` and nobody else uses it.
+    /// The view is valid for writes for `'a`, and nothing else uses it.
     unsafe fn write<'a>(&self) -> ViewMut<'a> {
         let shape = self.shape();
         let count = shape.iter().product();
@@ -508,8 +509,9 @@ impl RawView {
                 data: &mut [],
             };
         }
-        // SAFETY: what is written to is always row-contiguous. Fresh memory comes
-        // from MLX's allocator, out of the compiler's sight: numbers, if arbitrary.
+        // SAFETY: an array to write is always row-contiguous. New memory comes from MLX's
+        // allocator, which the compiler cannot see into, so it holds arbitrary but valid
+        // numbers.
         let data = unsafe { std::slice::from_raw_parts_mut(self.data, count) };
         ViewMut { shape, data }
     }

@@ -1,11 +1,11 @@
-//! MLX's exceptions on their way to [`ModelError`].
+//! Conversion of MLX's exceptions to [`ModelError`].
 
 use mlx_rs::error::{AsSliceError, Exception};
 
 use motet_core::protocol::ModelError;
 
-/// What fails within this crate: an exception of MLX's, or what is said of a model already.
-/// It leaves the crate as a [`ModelError`].
+/// Any failure within this crate: an MLX exception, or a [`ModelError`]. It leaves the crate as
+/// a [`ModelError`].
 #[derive(Debug)]
 pub(crate) struct MlxError(ModelError);
 

@@ -9,38 +9,38 @@ use mlx_rs::{Array, transforms};
 use super::attention::Attention;
 use super::batch::Batch;
 use super::ops::Ops;
-use super::tail::Appends;
+use super::tail::TailWrites;
 use super::weights::Weights;
 
-/// Layers that are built before the device starts on them. The device works while
-/// the rest is being built.
+/// Layers that are built before they are submitted. The device works on them while the rest is
+/// being built.
 const LAYERS_AHEAD: usize = 4;
 
-/// Most bytes of activations that wait on the device, but for those of
-/// [`LAYERS_AHEAD`] layers: memory is given out when an operation is queued. The whole
-/// pass of a decode step is less; a long chunk's launch waits for its first layers.
+/// Maximum bytes of activations queued on the device, beyond those of [`LAYERS_AHEAD`] layers.
+/// MLX allocates memory when an operation is queued. The whole pass of a decode step needs
+/// less; submitting a long chunk waits for its first layers.
 pub(super) const QUEUED_BYTES_MAX: usize = 64 << 20;
 
-/// The model proper.
+/// The transformer: its weights and the operations over them.
 #[derive(Debug)]
 pub(super) struct Network {
     pub(super) weights: Weights,
     pub(super) attention: Attention,
     pub(super) ops: Ops,
     pub(super) norm_eps: f32,
-    /// What one layer makes of one row before the next, in bytes.
+    /// Bytes that one layer allocates for one row before the next layer begins.
     pub(super) layer_bytes_per_row: usize,
 }
 
 impl Network {
-    /// Runs all layers over the batch and writes the new state to `tails`. Returns
-    /// the logits of the wanted rows, `[wanted, vocab]` in single precision, if any
-    /// are wanted. The device starts on it at once where it is `eager`, and is not told
-    /// of anything yet otherwise.
+    /// Runs all layers over the batch and writes the new state to `tails`. Returns the logits
+    /// of the output rows, `[output_rows, vocab]` in single precision, if there are any. If
+    /// `eager`, the device starts on the graph while it is built; otherwise nothing is
+    /// submitted yet.
     pub(super) fn forward(
         &self,
         batch: &Batch,
-        tails: &mut Appends,
+        tails: &mut TailWrites,
         eager: bool,
     ) -> Result<Option<Array>, Exception> {
         let plan = self.attention.plan(batch);
@@ -55,11 +55,11 @@ impl Network {
             let packed = layer.packed.apply(&normed, &self.ops)?;
             let mut attended = self.attention.attend(batch, &plan, index, &packed, tails)?;
             if index + 1 == weights.layers.len() {
-                if batch.wanted.is_empty() {
+                if batch.output_rows.is_empty() {
                     return Ok(None);
                 }
-                attended = wanted(batch, attended)?;
-                x = wanted(batch, x)?;
+                attended = output_rows(batch, attended)?;
+                x = output_rows(batch, x)?;
             }
             let delta = layer.output.apply(&attended, &self.ops)?;
             (x, normed) = self.add_norm(&x, &delta, layer.mlp_norm.as_ref())?;
@@ -90,7 +90,7 @@ impl Network {
     }
 }
 
-/// What waits on the device, one entry for every [`LAYERS_AHEAD`] layers.
+/// Work that is queued on the device, one entry for every [`LAYERS_AHEAD`] layers.
 struct Queue {
     entries: VecDeque<Array>,
     entries_max: usize,
@@ -116,12 +116,12 @@ impl Queue {
     }
 }
 
-/// The wanted rows of `[rows, ..]`.
-fn wanted(batch: &Batch, rows: Array) -> Result<Array, Exception> {
-    match batch.wanted.len() == batch.rows() {
+/// The output rows of `[rows, ..]`.
+fn output_rows(batch: &Batch, rows: Array) -> Result<Array, Exception> {
+    match batch.output_rows.len() == batch.rows() {
         true => Ok(rows),
         false => {
-            let indices = Array::from_slice(&batch.wanted, &[batch.wanted.len() as i32]);
+            let indices = Array::from_slice(&batch.output_rows, &[batch.output_rows.len() as i32]);
             take_axis(rows, indices, 0)
         }
     }

@@ -1,49 +1,52 @@
-//! The identity of a model: all that its cached state depends on, to the last bit, as far as
-//! it can be told.
+//! The identity of a model: everything that its cached state depends on, to the last bit, as
+//! far as it can be determined.
 
 use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
 
 use super::MlxDevice;
-use super::attention::Means;
+use super::attention::AttentionBackend;
 use motet_kernels::{self, InstructionSet, Order};
 use motet_model::FloatKind;
 
-/// Goes up when the order of packed numbers changes.
+/// Must be increased when the order of packed numbers changes.
 const LAYOUT: u32 = 1;
-/// Goes up when this crate's kernels, or what is composed of MLX's, give other bits.
+/// Must be increased when this crate's kernels, or the operations composed of MLX's, give other
+/// bits.
 const ARITHMETIC: u32 = 1;
 
-/// All that changes a bit of the state that a model caches, but for three things.
+/// Everything that changes a bit of the state that a model caches, with three exceptions:
 ///
-/// - How many bytes go into a step and what else was in it change last bits where nothing is
-///   [deterministic](super::MlxOptions::deterministic).
-/// - The BLAS library, and its version, do so as well where sums are the BLAS's. It has no
-///   name that every BLAS tells: only settings by which OpenBLAS sums are known here.
-/// - How the pager keeps numbers is the pager's to know.
+/// - Last bits depend on how many rows are in a step and on the other rows in it, where nothing
+///   is [deterministic](super::MlxOptions::deterministic).
+/// - They also depend on the BLAS library and its version, where the BLAS computes sums. No
+///   function names the library for every BLAS, so only the settings that change OpenBLAS's
+///   sums are included.
+/// - The pager accounts for the format in which it stores numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Inputs {
-    /// The answer of [`ModelFiles::identity`](motet_weights::ModelFiles::identity).
+    /// [`ModelFiles::identity`](motet_weights::ModelFiles::identity).
     pub(super) files: u64,
     /// The type of cached numbers.
     pub(super) cached: FloatKind,
     pub(super) device: MlxDevice,
     /// How attention is computed.
     pub(super) attention: &'static str,
-    /// Whether norms and products with few rows are this crate's.
+    /// Whether this crate's kernels compute norms and products with few rows.
     pub(super) kernels: bool,
     pub(super) is_deterministic: bool,
-    /// The instructions of this crate's kernels; none where they compute nothing.
+    /// The instruction set of this crate's kernels. None where they compute nothing.
     pub(super) instructions: Option<InstructionSet>,
-    /// The settings by which sums are cut. None where their order follows from the sequence
-    /// alone, or where a GPU sums.
+    /// The settings that determine how sums are split. None where their order follows from the
+    /// sequence alone, or where a GPU computes them.
     pub(super) sums: Option<Sums>,
-    /// MLX's own version, as it says when it runs.
+    /// MLX's version, as reported at run time.
     pub(super) mlx: String,
 }
 
-/// All that the order of sums is known to follow from where it is not the sequence's own.
+/// Settings that determine the order of sums where that order does not follow from the sequence
+/// alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sums {
     /// Threads that share a sum in this crate's kernels.
@@ -52,17 +55,17 @@ pub(super) struct Sums {
     pub(super) blas_threads: [String; 2],
     /// The kind of processor, by which a BLAS chooses its kernels.
     pub(super) processor: String,
-    /// The kind for which it was told to choose them: `OPENBLAS_CORETYPE`.
+    /// The processor type that the environment sets for the BLAS: `OPENBLAS_CORETYPE`.
     pub(super) blas_core: String,
 }
 
 impl Inputs {
-    /// Those of a model with these files, on this machine.
+    /// Collects the inputs of a model with these files on this machine.
     pub(super) fn new(
         files: u64,
         cached: FloatKind,
         device: MlxDevice,
-        means: &Means,
+        backend: &AttentionBackend,
         kernels: bool,
         is_deterministic: bool,
     ) -> Self {
@@ -71,41 +74,43 @@ impl Inputs {
             files,
             cached,
             device,
-            attention: match means {
-                Means::Kernel(_, Order::OfStep) => "kernel, in the order of the step",
-                Means::Kernel(_, Order::OfSequence) => "kernel, in the order of the sequence",
-                Means::Fused => "fused",
-                Means::Composed => "composed",
+            attention: match backend {
+                AttentionBackend::Kernel(_, Order::PerStep) => "kernel, in the order of the step",
+                AttentionBackend::Kernel(_, Order::PerSequence) => {
+                    "kernel, in the order of the sequence"
+                }
+                AttentionBackend::Fused => "fused",
+                AttentionBackend::Composed => "composed",
             },
             kernels,
             is_deterministic,
             instructions: kernels.then(InstructionSet::best),
-            sums: (is_cpu && !is_deterministic).then(Sums::of_this_machine),
+            sums: (is_cpu && !is_deterministic).then(Sums::detect),
             mlx: mlx_version(),
         }
     }
 
-    /// A number that differs where any of these does, and is the same in every process.
+    /// A number that differs where any input differs, and is the same in every process.
     pub(super) fn identity(&self) -> u64 {
         // `Debug` names each field, so its text is unambiguous.
         let mut text = String::new();
         let version = env!("CARGO_PKG_VERSION");
         write!(text, "motet {version}, {LAYOUT}, {ARITHMETIC}: {self:?}")
-            .expect("a string takes all");
+            .expect("writing to a string does not fail");
         let digest = Sha256::digest(text);
-        let first = digest.first_chunk().expect("it has 32 bytes");
+        let first = digest.first_chunk().expect("a digest has 32 bytes");
         u64::from_le_bytes(*first)
     }
 }
 
 impl Sums {
-    fn of_this_machine() -> Self {
-        let told = |name| std::env::var(name).unwrap_or_default();
+    fn detect() -> Self {
+        let reported = |name| std::env::var(name).unwrap_or_default();
         Self {
             threads: motet_kernels::threads(),
-            blas_threads: ["GOTO_NUM_THREADS", "OMP_NUM_THREADS"].map(told),
+            blas_threads: ["GOTO_NUM_THREADS", "OMP_NUM_THREADS"].map(reported),
             processor: processor(),
-            blas_core: told("OPENBLAS_CORETYPE"),
+            blas_core: reported("OPENBLAS_CORETYPE"),
         }
     }
 }
@@ -116,9 +121,9 @@ fn mlx_version() -> String {
     let mut version = unsafe { mlx_sys::mlx_string_new() };
     // SAFETY: the string is valid for the call, and is freed after its text was copied.
     unsafe {
-        let told = mlx_sys::mlx_version(&mut version) == 0;
+        let reported = mlx_sys::mlx_version(&mut version) == 0;
         let text = mlx_sys::mlx_string_data(version);
-        let text = (told && !text.is_null()).then(|| {
+        let text = (reported && !text.is_null()).then(|| {
             std::ffi::CStr::from_ptr(text)
                 .to_string_lossy()
                 .into_owned()
@@ -128,17 +133,17 @@ fn mlx_version() -> String {
     }
 }
 
-/// The processor's maker, family and model, as far as it says.
+/// The processor's vendor, family and model, as far as it reports them.
 fn processor() -> String {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::__cpuid;
-        let (maker, kind) = (__cpuid(0), __cpuid(1));
+        let (vendor, kind) = (__cpuid(0), __cpuid(1));
         // The last four bits are the stepping, which changes no instruction.
         let kind = kind.eax >> 4;
         format!(
             "{:08x}{:08x}{:08x} {kind:07x}",
-            maker.ebx, maker.edx, maker.ecx
+            vendor.ebx, vendor.edx, vendor.ecx
         )
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -170,7 +175,7 @@ mod tests {
         }
     }
 
-    /// Each field by itself; one that is added is added here.
+    /// Changes each field by itself. A new field must be added here.
     #[test]
     fn any_input_changes_the_identity() {
         let known = inputs().identity();
@@ -212,7 +217,7 @@ mod tests {
             |inputs| inputs.sums = None,
         );
         check("MLX", |inputs| inputs.mlx = "0.31.2".to_owned());
-        // All of them: a field more does not compile until it is looked at here.
+        // Names all fields, so that a new field does not compile until it is covered here.
         let Inputs {
             files: _,
             cached: _,
@@ -227,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn mlx_says_its_version() {
+    fn mlx_reports_its_version() {
         let version = mlx_version();
         assert!(version.split('.').count() >= 2, "{version}");
     }

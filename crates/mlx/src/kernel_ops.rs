@@ -1,4 +1,4 @@
-//! The kernels as operations of an MLX graph, shapes checked.
+//! The kernels as operations of an MLX graph, with their shapes checked.
 
 use std::sync::Arc;
 
@@ -89,9 +89,9 @@ pub fn rms_norm(
     )?)
 }
 
-/// `input + delta`, and its root-mean-square normalisation over the last axis,
-/// times `weight` (`[width]`) where given, as one operation: what stands between
-/// any two blocks of a transformer with pre-normalisation.
+/// `input + delta`, and its root-mean-square normalisation over the last axis, times `weight`
+/// (`[width]`) where given, as one operation. A transformer with pre-normalisation has this
+/// between any two blocks.
 ///
 /// # Errors
 ///
@@ -122,21 +122,21 @@ pub fn add_rms_norm(
 ///
 /// * `packed`: `[rows, (query heads + 2 * kv heads) * head dim]`, each row
 ///   queries | keys | values, as a fused projection leaves them.
-/// * `segments`: keys and values of each segment of the plan, in its order, each
-///   `[kv heads, tokens or more, head dim]`.
-/// * `tails`: keys and values of each span's tail, in the order of the spans, each
-///   `[kv heads, capacity, head dim]` with room for the span's rows.
+/// * `segments`: keys and values of each segment of the plan, in its order, each `[kv heads,
+///   tokens or more, head dim]`.
+/// * `tails`: keys and values of each span's tail, in the order of the spans, each `[kv heads,
+///   capacity, head dim]` with capacity for the span's rows.
 ///
-/// Arrays are of `f32`. Where the plan's [`cached`](attend::Attention::cached) is another kind, each `f32` of
-/// `segments` and `tails` holds the bits of two numbers side by side, so that a head is
-/// half as wide.
+/// Arrays are `f32`. Where the plan's [`cached`](attend::Attention::cached) is another kind,
+/// each `f32` of `segments` and `tails` holds the bits of two numbers side by side, so that a
+/// head is half as wide.
 ///
-/// Returns `[rows, query heads * head dim]`. The tails are written even if nobody
-/// reads the result, but only if it is evaluated.
+/// Returns `[rows, query heads * head dim]`. The tails are written even if the result is never
+/// read, but only if it is evaluated.
 ///
 /// # Errors
 ///
-/// When a shape does not fit the plan, or as for [`apply`].
+/// When a shape does not fit the plan, and as for [`apply`].
 pub fn attend(
     plan: &Arc<AttendPlan>,
     packed: &Array,
@@ -145,18 +145,18 @@ pub fn attend(
     stream: &Stream,
 ) -> Result<Array, Exception> {
     let Heads { query, kv, dim } = plan.attention().heads;
-    let refuse = |what: &str, found: &[i32], expected: &[usize]| {
+    let reject = |what: &str, found: &[i32], expected: &[usize]| {
         let why = format!("attend: {what} is {found:?}, expected {expected:?}");
         Err(Exception::custom(why))
     };
     let expected = [plan.rows(), (query + 2 * kv) * dim];
     if !same(packed.shape(), &expected) {
-        return refuse("the packed projection", packed.shape(), &expected);
+        return reject("the packed projection", packed.shape(), &expected);
     }
     if segments.len() != plan.segments() || tails.len() != plan.tail_tokens().len() {
         let found = [segments.len() as i32, tails.len() as i32];
         let expected = [plan.segments(), plan.tail_tokens().len()];
-        return refuse("the number of segments and tails", &found, &expected);
+        return reject("the number of segments and tails", &found, &expected);
     }
     let needed = (0..segments.len()).map(|index| plan.segment_tokens(index));
     let caches = segments.iter().copied().zip(needed);
@@ -166,14 +166,18 @@ pub fn attend(
         .zip(plan.tail_tokens());
     let width = dim * plan.attention().cached.bytes() / size_of::<f32>();
     for ((keys, values), tokens) in caches.chain(tail_caches) {
-        let roomy = |shape: &[i32]| {
+        let has_capacity = |shape: &[i32]| {
             same(
                 shape,
-                &[kv, shape.get(1).map_or(0, |room| *room as usize), width],
+                &[
+                    kv,
+                    shape.get(1).map_or(0, |capacity| *capacity as usize),
+                    width,
+                ],
             ) && shape[1] as usize >= tokens
         };
-        if !roomy(keys.shape()) || values.shape() != keys.shape() {
-            return refuse(
+        if !has_capacity(keys.shape()) || values.shape() != keys.shape() {
+            return reject(
                 "a cache of keys or values",
                 keys.shape(),
                 &[kv, tokens, width],
@@ -205,23 +209,23 @@ struct Attend {
 impl Kernel for Attend {
     fn run(&self, inputs: &[View<'_>], in_place: &mut [ViewMut<'_>], outputs: &mut [ViewMut<'_>]) {
         match self.plan.attention().cached {
-            FloatKind::F32 => self.over::<f32>(inputs, in_place, outputs),
-            FloatKind::Bf16 => self.over::<bf16>(inputs, in_place, outputs),
-            FloatKind::F16 => self.over::<f16>(inputs, in_place, outputs),
+            FloatKind::F32 => self.run_typed::<f32>(inputs, in_place, outputs),
+            FloatKind::Bf16 => self.run_typed::<bf16>(inputs, in_place, outputs),
+            FloatKind::F16 => self.run_typed::<f16>(inputs, in_place, outputs),
         }
     }
 }
 
 impl Attend {
     /// Attends over keys and values of this type.
-    fn over<N: Number>(
+    fn run_typed<N: Number>(
         &self,
         inputs: &[View<'_>],
         in_place: &mut [ViewMut<'_>],
         outputs: &mut [ViewMut<'_>],
     ) {
         let [packed, segments @ ..] = inputs else {
-            unreachable!("made with the packed projection")
+            unreachable!("the operation has the packed projection as its input")
         };
         let segments: Vec<Cache<'_, N>> = segments
             .chunks_exact(2)
@@ -235,7 +239,7 @@ impl Attend {
             .chunks_exact_mut(2)
             .map(|pair| {
                 let [keys, values] = pair else {
-                    unreachable!("chunks of two")
+                    unreachable!("the chunks have two elements")
                 };
                 CacheMut {
                     capacity: keys.shape[1],
@@ -288,7 +292,7 @@ impl Kernel for SiluMul {
         let width = *outputs[0]
             .shape
             .last()
-            .expect("checked when the operation was made");
+            .expect("the lengths were checked when the operation was built");
         silu::silu_mul(Pool::global(), &inputs[0].data, width, outputs[0].data);
     }
 }
@@ -298,7 +302,7 @@ struct Linear;
 impl Kernel for Linear {
     fn run(&self, inputs: &[View<'_>], _: &mut [ViewMut<'_>], outputs: &mut [ViewMut<'_>]) {
         let [input, weight, bias @ ..] = inputs else {
-            unreachable!("made with input and weight")
+            unreachable!("the operation has an input and a weight")
         };
         let bias = bias.first().map(|bias| &*bias.data);
         let width = weight.shape[1];
@@ -333,7 +337,7 @@ impl Kernel for AddRmsNorm {
     fn run(&self, inputs: &[View<'_>], _: &mut [ViewMut<'_>], outputs: &mut [ViewMut<'_>]) {
         let norm = norm_of(&inputs[0], inputs.get(2), self.epsilon);
         let [sum, normed] = outputs else {
-            unreachable!("made with two outputs")
+            unreachable!("the operation has two outputs")
         };
         let (input, delta) = (&inputs[0].data, &inputs[1].data);
         norm::add_rms_norm(Pool::global(), norm, input, delta, sum.data, normed.data);
@@ -345,7 +349,7 @@ fn norm_of<'a>(input: &View<'_>, weight: Option<&'a View<'_>>, epsilon: f32) -> 
         width: *input
             .shape
             .last()
-            .expect("checked when the operation was made"),
+            .expect("the lengths were checked when the operation was built"),
         weight: weight.map(|weight| &*weight.data),
         epsilon,
     }

@@ -1,9 +1,9 @@
-//! Keys and values of all layers in one block of the pool's.
+//! Keys and values of all layers in one block of the pool.
 //!
-//! Each array has a place in the block: a cache line, the end of which MLX uses, and then
-//! its numbers, `[kv_heads, tokens, head_dim]`: MLX is told of words of `f32`, whatever is kept
-//! in them. Where there is room for more tokens than
-//! are held, the system gives memory for those only as they are written.
+//! Each array has a fixed range in the block: a cache line, whose last bytes MLX uses, and then
+//! its numbers, `[kv_heads, tokens, head_dim]`. MLX sees words of `f32`, whatever type is kept
+//! in them. Where the capacity exceeds the tokens held, the system provides memory only as it
+//! is written.
 
 use std::io;
 use std::ops::Range;
@@ -18,10 +18,10 @@ use super::pool::{Block, Pages, Pool};
 use super::shape::Shape;
 use super::state::State;
 
-/// Arrays begin on a cache line, which is the widest vector too.
+/// Alignment of arrays: a cache line, which is also the widest vector.
 const ALIGNMENT: usize = 64;
 
-/// A block, and how it is laid out. Arrays of it keep it alive.
+/// A block and its layout. Arrays in the block keep it alive.
 #[derive(Debug)]
 pub(super) struct KvBlock {
     block: Arc<Block>,
@@ -29,14 +29,14 @@ pub(super) struct KvBlock {
     layout: Layout,
 }
 
-/// Where what is.
+/// Offsets of arrays and rows in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Layout {
     arrays: usize,
     heads: usize,
     /// Words of one head's state of one token.
     width: usize,
-    /// Tokens that there is room for.
+    /// Capacity in tokens.
     tokens: usize,
 }
 
@@ -59,36 +59,36 @@ impl Layout {
         self.heads * self.tokens * self.row_bytes()
     }
 
-    fn place_bytes(self) -> usize {
+    fn array_stride_bytes(self) -> usize {
         ALIGNMENT + self.array_bytes().next_multiple_of(ALIGNMENT)
     }
 
     fn bytes(self) -> usize {
-        self.arrays * self.place_bytes()
+        self.arrays * self.array_stride_bytes()
     }
 
-    /// Where an array's numbers begin.
+    /// Offset of an array's numbers.
     fn array(self, index: usize) -> usize {
-        index * self.place_bytes() + ALIGNMENT
+        index * self.array_stride_bytes() + ALIGNMENT
     }
 
-    /// Where a head's state of a token begins.
+    /// Offset of a head's state of a token.
     fn row(self, array: usize, head: usize, token: usize) -> usize {
         self.array(array) + (head * self.tokens + token) * self.row_bytes()
     }
 
-    /// Each head of each array, in the order in which they lie.
+    /// Each head of each array, in memory order.
     fn heads_of_arrays(self) -> impl Iterator<Item = (usize, usize)> {
         (0..self.arrays).flat_map(move |array| (0..self.heads).map(move |head| (array, head)))
     }
 }
 
 impl KvBlock {
-    /// A block with room for so many tokens, whose state may be anything.
+    /// A block with capacity for `tokens` tokens, whose state is arbitrary.
     ///
     /// # Errors
     ///
-    /// What the system says, where it has no memory.
+    /// When the system has no memory.
     pub(super) fn new(
         pool: &Pool,
         shape: &Shape,
@@ -96,7 +96,7 @@ impl KvBlock {
         pages: Pages,
     ) -> Result<Self, Exception> {
         let words = shape.cached.array_dtype() == Dtype::Float32;
-        assert!(words, "MLX is handed arrays of words only");
+        assert!(words, "blocks hold arrays of f32 words only");
         let layout = Layout::new(shape, tokens);
         let no_memory = |error: io::Error| Exception::custom(format!("no memory: {error}"));
         let mut block = pool.take(layout.bytes(), pages).map_err(no_memory)?;
@@ -107,27 +107,26 @@ impl KvBlock {
         })
     }
 
-    /// Tokens that there is room for.
+    /// Capacity in tokens.
     pub(super) fn capacity(&self) -> usize {
         self.layout.tokens
     }
 
-    /// Each layer's arrays of all tokens that there is room for.
+    /// Each layer's arrays over the whole capacity.
     ///
     /// # Errors
     ///
-    /// When the bridge to MLX is not there.
+    /// When the bridge to MLX is not available.
     pub(super) fn states(&self) -> Result<Vec<State>, Exception> {
         let layout = self.layout;
         let dims = [layout.heads, layout.tokens, layout.width].map(|size| size as i32);
         let array = |index: usize| {
-            // SAFETY: the place is inside the block, which each array's owner keeps; it
-            // holds a line and then as many numbers as the shape has. What else uses the
-            // place are arrays of the same numbers. Pools are for where arrays can be
-            // adopted.
+            // SAFETY: the range lies inside the block, which each array's owner keeps alive. It
+            // holds a cache line and then the numbers of the shape. Only arrays of the same
+            // numbers use the range as well. A pool exists only where memory can be wrapped.
             unsafe {
                 let data = self.start.add(layout.array(index)).cast();
-                memory::adopt(data, &dims, Arc::clone(&self.block))
+                memory::wrap(data, &dims, Arc::clone(&self.block))
             }
         };
         let layers = (0..layout.arrays / 2).map(|layer| {
@@ -143,16 +142,16 @@ impl KvBlock {
     ///
     /// # Panics
     ///
-    /// When they are not as many as there is room for.
+    /// When their number does not match the capacity.
     pub(super) fn fill(&mut self, bytes: &[u8]) {
         let array_bytes = self.layout.array_bytes();
         assert_eq!(bytes.len(), self.layout.arrays * array_bytes);
         for (index, numbers) in bytes.chunks_exact(array_bytes).enumerate() {
-            // SAFETY: the place is inside the block, and holds as many bytes. Nobody else
-            // uses the block: it has no arrays yet.
+            // SAFETY: the range lies inside the block and holds as many bytes. Nothing else
+            // uses the block, which has no arrays yet.
             unsafe {
-                let place = self.start.add(self.layout.array(index));
-                ptr::copy_nonoverlapping(numbers.as_ptr(), place.as_ptr(), array_bytes);
+                let array_start = self.start.add(self.layout.array(index));
+                ptr::copy_nonoverlapping(numbers.as_ptr(), array_start.as_ptr(), array_bytes);
             }
         }
     }
@@ -161,14 +160,14 @@ impl KvBlock {
     ///
     /// # Safety
     ///
-    /// This block's arrays are computed as far as those tokens go, and nothing changes
-    /// them now. Nobody else uses the other block yet.
+    /// This block's arrays are computed as far as those tokens go, and nothing changes them
+    /// now. Nothing else uses the other block yet.
     pub(super) unsafe fn copy(&self, tokens: Range<usize>, to: &mut Self) {
         assert!(tokens.end <= self.layout.tokens && tokens.len() <= to.layout.tokens);
         let (from, into) = (self.layout, to.layout);
         for (array, head) in from.heads_of_arrays() {
-            // SAFETY: both are inside their blocks by what was asserted, and the blocks
-            // are two; the rest is the caller's promise.
+            // SAFETY: the assertions keep both ranges inside their blocks, and the two blocks
+            // are distinct. The rest is the caller's promise.
             unsafe {
                 let source = self.start.add(from.row(array, head, tokens.start));
                 let target = to.start.add(into.row(array, head, 0));
@@ -178,12 +177,13 @@ impl KvBlock {
         }
     }
 
-    /// Moves the state of some tokens to the block's start, lays it out for `capacity`
-    /// tokens, which is no more than before, and gives back the memory after it.
+    /// Moves the state of some tokens to the block's start, lays the block out for `capacity`
+    /// tokens, which is at most the old capacity, and returns the memory after it to the
+    /// system.
     ///
     /// # Safety
     ///
-    /// This block's arrays are computed as far as those tokens go, and nobody uses them
+    /// This block's arrays are computed as far as those tokens go, and nothing uses the arrays
     /// now or later.
     pub(super) unsafe fn repack(&mut self, tokens: Range<usize>, capacity: usize) {
         let from = self.layout;
@@ -192,12 +192,12 @@ impl KvBlock {
             ..from
         };
         assert!(tokens.end <= from.tokens && tokens.len() <= capacity);
-        assert!(capacity <= from.tokens, "a block does not grow");
+        assert!(capacity <= from.tokens, "a block is not repacked to a larger capacity");
         if into != from || tokens.start > 0 {
             for (array, head) in from.heads_of_arrays() {
-                // SAFETY: both are inside the block by what was asserted. No row is
-                // written after a later one that has not moved yet, since each moves
-                // towards the start. The rest is the caller's promise.
+                // SAFETY: the assertions keep both ranges inside the block. Each row moves
+                // towards the start, so no write overwrites a row that has not moved yet. The
+                // rest is the caller's promise.
                 unsafe {
                     let source = self.start.add(from.row(array, head, tokens.start));
                     let target = self.start.add(into.row(array, head, 0));
@@ -207,13 +207,13 @@ impl KvBlock {
             }
         }
         self.layout = into;
-        // SAFETY: nobody uses what is not laid out any more.
+        // SAFETY: nothing uses the memory after the new layout any more.
         unsafe { self.block.give_back_after(into.bytes()) };
     }
 }
 
-/// Copies tokens `rows` of each layer to the start of the buffers of `to`, when what was
-/// evaluated before on this stream has run. What it returns is computed then.
+/// Copies tokens `rows` of each layer to the start of the buffers of `to`, after all earlier
+/// work on this stream. The returned array is computed when the copy is done.
 ///
 /// # Errors
 ///
@@ -221,7 +221,7 @@ impl KvBlock {
 ///
 /// # Safety
 ///
-/// As for [`Buffer::new`], of the arrays of `to`.
+/// As for [`Buffer::new`], for the arrays of `to`.
 pub(super) unsafe fn move_rows(
     layers: &[State],
     rows: Range<usize>,
@@ -237,7 +237,7 @@ pub(super) unsafe fn move_rows(
     let targets: Vec<&Buffer> = targets.iter().collect();
     let mut moved = bridge::apply_in_place(MoveRows(rows), &inputs, &targets, &[&[1]], stream)?;
     transforms::async_eval(&moved)?;
-    Ok(moved.pop().expect("it makes one array"))
+    Ok(moved.pop().expect("the operation has one output"))
 }
 
 struct MoveRows(Range<usize>);
@@ -246,7 +246,7 @@ impl Kernel for MoveRows {
     fn run(&self, inputs: &[View<'_>], in_place: &mut [ViewMut<'_>], outputs: &mut [ViewMut<'_>]) {
         for (from, to) in inputs.iter().zip(in_place) {
             let [_, from_tokens, dim] = from.shape[..] else {
-                panic!("an array is of heads, tokens and numbers");
+                panic!("a cached array has three axes: heads, tokens and numbers");
             };
             let to_tokens = to.shape[1];
             let heads = from.data.chunks_exact(from_tokens * dim);

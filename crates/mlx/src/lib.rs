@@ -6,8 +6,8 @@
 //! prefill; only attention knows which row belongs to whom.
 //!
 //! ```text
-//!  files ─ stacked ─ weights ─┐
-//!  spans ─ batch ─────────────┼─ forward ─ attention ─ sample ─ flight ─ readouts
+//!  files ─ merged_matrix ─ weights ─┐
+//!  spans ─ batch ─────────────┼─ forward ─ attention ─ sample ─ in_flight ─ span_outputs
 //!  tails, segments ───────────┘
 //! ```
 //!
@@ -21,25 +21,25 @@
 mod attention;
 mod batch;
 pub mod bridge;
+mod detached_state;
 mod error;
-mod flight;
 mod forward;
 mod identity;
-mod kept;
+mod in_flight;
 pub mod kernel_ops;
 mod kv_block;
 pub mod machine;
+mod merged_matrix;
 mod ops;
 mod options;
-mod parcel;
 mod pool;
 pub mod profile;
 mod removal;
+mod retained;
 mod rotary;
 mod sample;
 mod segment;
 mod shape;
-mod stacked;
 mod state;
 mod tail;
 mod weights;
@@ -50,18 +50,18 @@ use std::rc::Rc;
 use mlx_rs::ops::zeros_dtype;
 use mlx_rs::{Device, Dtype, Stream, memory, transforms, with_stream};
 
-pub use flight::MlxFlight;
-pub use kept::KeptWeights;
+pub use detached_state::{MlxDetachedState, MlxPacker};
+pub use in_flight::MlxInFlightStep;
 #[doc(hidden)]
 pub use mlx_rs;
 #[doc(hidden)]
 pub use motet_kernels as kernels;
 pub use options::{MlxDevice, MlxOptions};
-pub use parcel::{MlxPacker, MlxParcel};
+pub use retained::RetainedWeights;
 pub use segment::MlxSegment;
 pub use tail::MlxTail;
 
-use self::attention::{Attention, Means};
+use self::attention::{Attention, AttentionBackend};
 use self::batch::Batch;
 use self::error::MlxError;
 use self::forward::Network;
@@ -71,18 +71,18 @@ use self::pool::Pool;
 use self::removal::Removal;
 use self::rotary::Rotary;
 use self::shape::{Cached, Shape};
-use self::tail::{Appends, OwnMemory};
+use self::tail::{PooledMemory, TailWrites};
 use self::weights::Weights;
 use motet_core::protocol::{
-    DeviceMemory, Extent, LayerGroup, LayerKind, ModelError, ModelSpec, Readout, Want,
+    DeviceMemory, LayerGroup, LayerKind, ModelError, ModelSpec, OutputKind, SegmentSize, SpanOutput,
 };
 use motet_kernels::Order;
-use motet_model::sampling::Drawing;
-use motet_model::{MemoryLeft, Model, Segment, Span, Tail, legal};
+use motet_model::sampling::SampleInputs;
+use motet_model::{MemoryLeft, Model, Segment, Span, Tail, preconditions};
 use motet_weights::{LlamaConfig, ModelFiles};
 
 /// A GPU's memory is tried in pieces of so many bytes.
-const TRIED_PIECE_BYTES: usize = 64 << 20;
+const PROBE_BYTES: usize = 64 << 20;
 
 /// A Llama-family model on one MLX device.
 ///
@@ -96,9 +96,9 @@ pub struct MlxModel {
     /// Where cached state lies; none for memory of MLX's own.
     pool: Option<Pool>,
     /// Held by each flight too.
-    in_air: Rc<()>,
+    steps_in_flight: Rc<()>,
     /// Its weights are kept there, and a step has not landed with them yet.
-    unproven: Option<KeptWeights>,
+    unproven: Option<RetainedWeights>,
 }
 
 impl MlxModel {
@@ -132,29 +132,29 @@ impl MlxModel {
     }
 
     /// The same for a model that may be loaded again, as an engine does when its device thread
-    /// has died: on the CPU weights are kept in `kept`, and the next call with it takes them
+    /// has died: on the CPU weights are kept in `retained`, and the next call with it takes them
     /// over, which reads them once instead of converting them. What killed the thread may have
     /// spoiled them: they are read from their files again where their bytes have changed, or
     /// where no step has landed since the last call.
     ///
-    /// `Engine::open` does so. `kept` is one model's: others are of no
+    /// `Engine::open` does so. `retained` is one model's: others are of no
     /// use to it, and it is emptied then.
     ///
     /// # Errors
     ///
     /// As for [`load`](Self::load).
-    pub fn load_keeping(
+    pub fn load_reusing(
         files: &ModelFiles,
         options: MlxOptions,
-        kept: &KeptWeights,
+        retained: &RetainedWeights,
     ) -> Result<Self, ModelError> {
-        Self::load_with(files, options, Some(kept))
+        Self::load_with(files, options, Some(retained))
     }
 
     fn load_with(
         files: &ModelFiles,
         options: MlxOptions,
-        kept: Option<&KeptWeights>,
+        retained: Option<&RetainedWeights>,
     ) -> Result<Self, ModelError> {
         memory::set_cache_limit(options.cache_bytes_max).map_err(MlxError::from)?;
         let device = options.device()?;
@@ -165,39 +165,41 @@ impl MlxModel {
             MlxDevice::Cpu => Device::cpu(),
             MlxDevice::Gpu => Device::gpu(),
         });
-        let wants_kernels = options.kernels && !gpu;
-        if let Some(why) = bridge::outdated(wants_kernels) {
+        let needs_kernels = options.kernels && !gpu;
+        if let Some(why) = bridge::outdated(needs_kernels) {
             return Err(ModelError::Device(why));
         }
-        let kernels = (wants_kernels && bridge::available()).then(|| stream.clone());
+        let kernels = (needs_kernels && bridge::available()).then(|| stream.clone());
         if let Some(stream) = &kernels {
             bridge::queue_more(stream);
         }
         let mut shape = Shape::of(files.config(), Cached::as_it_is(kind));
         shape.cached.in_words = kernels.is_some() && shape.kernel_heads().supported();
         let takes_words = shape.cached.array_dtype() == Dtype::Float32;
-        let adopts = kernels.is_some() && takes_words && bridge::memory::can_adopt();
-        let pool = adopts.then(|| Pool::new(options.spare_bytes_max));
+        let uses_pool = kernels.is_some() && takes_words && bridge::memory::can_wrap();
+        let pool = uses_pool.then(|| Pool::new(options.idle_bytes_max));
         if options.deterministic {
             can_be_deterministic(files.config(), &shape, device, kernels.is_some())?;
         }
         let order = match options.deterministic {
-            true => Order::OfSequence,
-            false => Order::OfStep,
+            true => Order::PerSequence,
+            false => Order::PerStep,
         };
-        let means = match &kernels {
-            Some(stream) if shape.cached.in_words => Means::Kernel(stream.clone(), order),
-            _ if gpu => Means::Fused,
-            _ => Means::Composed,
+        let backend = match &kernels {
+            Some(stream) if shape.cached.in_words => {
+                AttentionBackend::Kernel(stream.clone(), order)
+            }
+            _ if gpu => AttentionBackend::Fused,
+            _ => AttentionBackend::Composed,
         };
         // A GPU's memory is not the host's to look through.
-        let kept = kept.filter(|_| !gpu);
+        let retained = retained.filter(|_| !gpu);
         let network = Network {
-            weights: with_stream(&stream, || weights(files, dtype, gpu, kept))?,
+            weights: with_stream(&stream, || weights(files, dtype, gpu, retained))?,
             attention: Attention {
                 shape,
                 rotary: Rotary::new(files.config()),
-                means,
+                backend,
             },
             ops: Ops { kernels },
             norm_eps: files.config().rms_norm_eps,
@@ -206,8 +208,16 @@ impl MlxModel {
         let identity = {
             let Network { attention, ops, .. } = &network;
             let has_kernels = ops.kernels.is_some();
-            let (means, is_sure) = (&attention.means, options.deterministic);
-            Inputs::new(files.identity(), kind, device, means, has_kernels, is_sure).identity()
+            let (backend, is_sure) = (&attention.backend, options.deterministic);
+            Inputs::new(
+                files.identity(),
+                kind,
+                device,
+                backend,
+                has_kernels,
+                is_sure,
+            )
+            .identity()
         };
         Ok(Self {
             spec: spec(files, &shape, identity),
@@ -216,15 +226,17 @@ impl MlxModel {
             device,
             stream,
             pool,
-            in_air: Rc::new(()),
-            unproven: kept.cloned(),
+            steps_in_flight: Rc::new(()),
+            unproven: retained.cloned(),
         })
     }
 
     /// What tails have their buffers from; none where they are MLX's.
-    fn own_memory(&self) -> Option<OwnMemory<'_>> {
-        match (&self.network.attention.means, &self.pool) {
-            (Means::Kernel(stream, _), Some(pool)) => Some(OwnMemory { pool, stream }),
+    fn pooled_memory(&self) -> Option<PooledMemory<'_>> {
+        match (&self.network.attention.backend, &self.pool) {
+            (AttentionBackend::Kernel(stream, _), Some(pool)) => {
+                Some(PooledMemory { pool, stream })
+            }
             _ => None,
         }
     }
@@ -248,26 +260,38 @@ impl MlxModel {
     /// Builds the step's graph. The device starts on it at once, unless it is composed
     /// of MLX's operations and another step is under way, whose buffers it needs for
     /// itself: then it starts when it is drawn, which is when that one has landed.
-    fn fly(&self, spans: &mut [Span<'_, Self>], batch: &Batch) -> Result<MlxFlight, MlxError> {
-        let in_place = matches!(self.network.attention.means, Means::Kernel(..));
-        let eager = in_place || Rc::strong_count(&self.in_air) == 1;
-        let wants: Vec<Want> = spans.iter().map(|span| span.want.clone()).collect();
+    fn build_step(
+        &self,
+        spans: &mut [Span<'_, Self>],
+        batch: &Batch,
+    ) -> Result<MlxInFlightStep, MlxError> {
+        let in_place = matches!(self.network.attention.backend, AttentionBackend::Kernel(..));
+        let eager = in_place || Rc::strong_count(&self.steps_in_flight) == 1;
+        let output_kinds: Vec<OutputKind> =
+            spans.iter().map(|span| span.output_kind.clone()).collect();
         let failures = bridge::failures(&self.stream)?;
         let appending = spans
             .iter_mut()
             .map(|span| (&mut *span.tail, span.tokens.count()));
-        let mut tails = Appends::begin(&self.shape, appending, self.own_memory())?;
+        let mut tails = TailWrites::take_buffers(&self.shape, appending, self.pooled_memory())?;
         let logits = match spans.is_empty() {
             true => None,
             false => self.network.forward(batch, &mut tails, eager)?,
         };
         let pending = tails.commit(spans.iter_mut().map(|span| &mut *span.tail));
-        let in_air = Rc::clone(&self.in_air);
-        let mut flight = MlxFlight::new(batch, &wants, logits, pending, failures, in_air);
+        let steps_in_flight = Rc::clone(&self.steps_in_flight);
+        let mut in_flight = MlxInFlightStep::new(
+            batch,
+            &output_kinds,
+            logits,
+            pending,
+            failures,
+            steps_in_flight,
+        );
         if eager {
-            flight.start()?;
+            in_flight.start()?;
         }
-        Ok(flight)
+        Ok(in_flight)
     }
 }
 
@@ -276,21 +300,21 @@ fn weights(
     files: &ModelFiles,
     dtype: Dtype,
     keeps_quantised: bool,
-    kept: Option<&KeptWeights>,
+    retained: Option<&RetainedWeights>,
 ) -> Result<Weights, MlxError> {
-    let Some(kept) = kept else {
+    let Some(retained) = retained else {
         return Weights::load(files, dtype, keeps_quantised);
     };
-    let form = kept::Form {
+    let form = retained::Form {
         files: files.identity(),
         dtype,
         keeps_quantised,
     };
-    if let Some(weights) = kept.take_over(form) {
+    if let Some(weights) = retained.reuse(form) {
         return Ok(weights);
     }
     let weights = Weights::load(files, dtype, keeps_quantised)?;
-    kept.keep(&weights, form);
+    retained.store(&weights, form);
     Ok(weights)
 }
 
@@ -333,72 +357,86 @@ fn can_be_deterministic(
 impl Model for MlxModel {
     type Segment = MlxSegment;
     type Tail = MlxTail;
-    type Flight = MlxFlight;
+    type InFlightStep = MlxInFlightStep;
     type Packer = MlxPacker;
 
     fn spec(&self) -> &ModelSpec {
         &self.spec
     }
 
-    fn tail(&mut self, _path: &[Rc<MlxSegment>], room: usize) -> Result<MlxTail, ModelError> {
-        Ok(MlxTail::new(&self.shape, room))
+    fn tail(
+        &mut self,
+        _path: &[Rc<MlxSegment>],
+        expected_tokens: usize,
+    ) -> Result<MlxTail, ModelError> {
+        Ok(MlxTail::new(&self.shape, expected_tokens))
     }
 
-    fn launch(&mut self, spans: &mut [Span<'_, Self>]) -> Result<MlxFlight, ModelError> {
+    fn submit(&mut self, spans: &mut [Span<'_, Self>]) -> Result<MlxInFlightStep, ModelError> {
         let batch = self.batch(spans)?;
-        let launched = with_stream(&self.stream, || self.fly(spans, &batch));
-        Ok(launched.inspect_err(|_| bridge::drain(&self.stream))?)
+        let submitted = with_stream(&self.stream, || self.build_step(spans, &batch));
+        Ok(submitted.inspect_err(|_| bridge::drain(&self.stream))?)
     }
 
-    fn draw(&mut self, flight: &mut MlxFlight, drawings: Vec<Drawing>) -> Result<(), ModelError> {
+    fn sample(
+        &mut self,
+        in_flight: &mut MlxInFlightStep,
+        inputs: Vec<SampleInputs>,
+    ) -> Result<(), ModelError> {
         let kernels = self.network.ops.kernels.as_ref();
-        let drawn = with_stream(&self.stream, || flight.draw(drawings, kernels));
-        drawn
+        let sampled = with_stream(&self.stream, || in_flight.sample(inputs, kernels));
+        sampled
             .inspect_err(|_| bridge::drain(&self.stream))
             .map_err(MlxError::from)?;
         Ok(())
     }
 
-    fn is_ready(&self, flight: &MlxFlight) -> bool {
-        flight.is_ready()
+    fn is_ready(&self, in_flight: &MlxInFlightStep) -> bool {
+        in_flight.is_ready()
     }
 
-    fn land(&mut self, flight: MlxFlight) -> Result<Vec<Readout>, ModelError> {
-        let landed = with_stream(&self.stream, || flight.land(&self.stream));
-        let landed = landed.inspect_err(|_| bridge::drain(&self.stream))?;
-        if let Some(kept) = self.unproven.take() {
-            kept.prove();
+    fn finish(&mut self, in_flight: MlxInFlightStep) -> Result<Vec<SpanOutput>, ModelError> {
+        let finished = with_stream(&self.stream, || in_flight.finish(&self.stream));
+        let finished = finished.inspect_err(|_| bridge::drain(&self.stream))?;
+        if let Some(retained) = self.unproven.take() {
+            retained.mark_proven();
         }
-        Ok(landed)
+        Ok(finished)
     }
 
     fn seal(&mut self, tail: &mut MlxTail, tokens: usize) -> Result<MlxSegment, ModelError> {
-        legal::seal(tail.tokens(), tokens)?;
+        preconditions::seal(tail.tokens(), tokens)?;
         let left = tail.tokens() - tokens;
-        let extent = Extent {
+        let segment_size = SegmentSize {
             tokens,
-            beyond: left,
+            state_lag: left,
         };
-        let kept = self.shape.kept(extent);
-        let layers = with_stream(&self.stream, || match self.own_memory() {
-            _ if left == 0 => tail.take(kept),
-            Some(memory) => tail.seal_apart(&self.shape, kept, left, memory.pool),
-            None => tail.seal_by_graph(kept, left),
+        let retained = self.shape.retained(segment_size);
+        let layers = with_stream(&self.stream, || match self.pooled_memory() {
+            _ if left == 0 => tail.take(retained),
+            Some(memory) => tail.seal_by_copy(&self.shape, retained, left, memory.pool),
+            None => tail.seal_by_graph(retained, left),
         })
         .map_err(MlxError::from)?;
-        Ok(MlxSegment::new(&self.shape, extent, layers))
+        Ok(MlxSegment::new(&self.shape, segment_size, layers))
     }
 
-    fn retire(&mut self, tail: MlxTail, tokens: Range<usize>) -> Result<MlxSegment, ModelError> {
-        legal::retire(tail.tokens(), &tokens)?;
-        let extent = Extent {
+    fn seal_in_place(
+        &mut self,
+        tail: MlxTail,
+        tokens: Range<usize>,
+    ) -> Result<MlxSegment, ModelError> {
+        preconditions::seal_in_place(tail.tokens(), &tokens)?;
+        let segment_size = SegmentSize {
             tokens: tokens.len(),
-            beyond: tail.tokens() - tokens.end,
+            state_lag: tail.tokens() - tokens.end,
         };
-        let kept = self.shape.kept(extent);
-        let layers = with_stream(&self.stream, || tail.into_last(kept, extent.beyond))
-            .map_err(MlxError::from)?;
-        Ok(MlxSegment::new(&self.shape, extent, layers))
+        let retained = self.shape.retained(segment_size);
+        let layers = with_stream(&self.stream, || {
+            tail.into_last(retained, segment_size.state_lag)
+        })
+        .map_err(MlxError::from)?;
+        Ok(MlxSegment::new(&self.shape, segment_size, layers))
     }
 
     fn split(
@@ -406,14 +444,14 @@ impl Model for MlxModel {
         segment: &MlxSegment,
         at: usize,
     ) -> Result<(MlxSegment, MlxSegment), ModelError> {
-        legal::split(segment.tokens(), at)?;
+        preconditions::split(segment.tokens(), at)?;
         let shape = &self.shape;
-        let (upper, lower) = segment.extent().cut(at);
-        let (cut, kept) = (shape.kept(upper), segment.kept());
+        let (upper, lower) = segment.segment_size().cut(at);
+        let (cut, retained) = (shape.retained(upper), segment.retained());
         with_stream(&self.stream, || {
             let upper = segment.part(shape, upper, 0, cut).map_err(MlxError::from)?;
             let lower = segment
-                .part(shape, lower, cut, kept)
+                .part(shape, lower, cut, retained)
                 .map_err(MlxError::from)?;
             transforms::async_eval(upper.arrays().chain(lower.arrays())).map_err(MlxError::from)?;
             Ok((upper, lower))
@@ -421,7 +459,7 @@ impl Model for MlxModel {
     }
 
     fn merge(&mut self, upper: &MlxSegment, lower: &MlxSegment) -> Result<MlxSegment, ModelError> {
-        legal::merge(&self.spec, upper.extent(), lower.extent())?;
+        preconditions::merge(&self.spec, upper.segment_size(), lower.segment_size())?;
         with_stream(&self.stream, || {
             let merged = upper.merged(&self.shape, lower).map_err(MlxError::from)?;
             transforms::async_eval(merged.arrays()).map_err(MlxError::from)?;
@@ -432,18 +470,18 @@ impl Model for MlxModel {
     fn remove(
         &mut self,
         path: &[Rc<MlxSegment>],
-        kept: usize,
+        retained: usize,
         tail: &mut MlxTail,
         removed: Range<usize>,
     ) -> Result<(), ModelError> {
         let tokens: Vec<usize> = path.iter().map(|segment| segment.tokens()).collect();
-        legal::remove(&self.spec, &tokens, kept, tail.tokens(), &removed)?;
-        let kept_tokens: usize = tokens[..kept].iter().sum();
+        preconditions::remove(&self.spec, &tokens, retained, tail.tokens(), &removed)?;
+        let retained_tokens: usize = tokens[..retained].iter().sum();
         let removal = Removal {
             rotary: &self.network.attention.rotary,
             cached: self.shape.cached,
-            unsealed: &path[kept..],
-            removed: removed.start - kept_tokens..removed.end - kept_tokens,
+            unsealed: &path[retained..],
+            removed: removed.start - retained_tokens..removed.end - retained_tokens,
         };
         Ok(with_stream(&self.stream, || removal.apply(tail))?)
     }
@@ -455,32 +493,32 @@ impl Model for MlxModel {
         }
     }
 
-    fn hand_over(&mut self, segment: &MlxSegment) -> Result<MlxParcel, ModelError> {
-        let parcel =
-            with_stream(&self.stream, || MlxParcel::of(segment)).map_err(MlxError::from)?;
-        Ok(parcel)
+    fn export(&mut self, segment: &MlxSegment) -> Result<MlxDetachedState, ModelError> {
+        let detached_state =
+            with_stream(&self.stream, || MlxDetachedState::of(segment)).map_err(MlxError::from)?;
+        Ok(detached_state)
     }
 
     fn copy_out(
         &mut self,
         tail: &mut MlxTail,
         tokens: Range<usize>,
-    ) -> Result<Option<MlxParcel>, ModelError> {
-        legal::retire(tail.tokens(), &tokens)?;
-        let extent = Extent::whole(tokens.len());
-        let Some(memory) = self.own_memory().filter(|_| self.shape.window.is_none()) else {
+    ) -> Result<Option<MlxDetachedState>, ModelError> {
+        preconditions::seal_in_place(tail.tokens(), &tokens)?;
+        let segment_size = SegmentSize::whole(tokens.len());
+        let Some(memory) = self.pooled_memory().filter(|_| self.shape.window.is_none()) else {
             // In MLX's memory a tail that somebody else reads is copied as a whole in each step.
             return Ok(None);
         };
         let copied = with_stream(&self.stream, || tail.copy_out(&self.shape, tokens, memory));
         let copied = copied
             .map_err(MlxError::from)?
-            .map(|(layers, computed)| MlxParcel::apart(extent, layers, computed));
+            .map(|(layers, computed)| MlxDetachedState::from_copy(segment_size, layers, computed));
         Ok(copied)
     }
 
-    fn take_in(&mut self, parcel: MlxParcel) -> Result<MlxSegment, ModelError> {
-        Ok(parcel.into_segment(&self.shape))
+    fn import(&mut self, detached_state: MlxDetachedState) -> Result<MlxSegment, ModelError> {
+        Ok(detached_state.into_segment(&self.shape))
     }
 
     fn memory_left(&self) -> Option<MemoryLeft> {
@@ -508,10 +546,10 @@ impl Model for MlxModel {
     fn memory(&self) -> DeviceMemory {
         let (active, peak) = (memory::active_memory(), memory::peak_memory());
         let (active, peak) = (active.unwrap_or(0), peak.unwrap_or(0));
-        let adopted = self.pool.as_ref();
+        let pool = self.pool.as_ref();
         DeviceMemory {
-            active_bytes: active + adopted.map_or(0, Pool::in_use_bytes),
-            peak_bytes: peak.max(adopted.map_or(0, |pool| pool.peak_bytes_beside(active))),
+            active_bytes: active + pool.map_or(0, Pool::in_use_bytes),
+            peak_bytes: peak.max(pool.map_or(0, |pool| pool.peak_bytes_beside(active))),
         }
     }
 }
@@ -520,7 +558,7 @@ impl Model for MlxModel {
 fn try_device_memory(bytes: usize) -> Result<usize, MlxError> {
     let (mut taken, mut pieces) = (0, Vec::new());
     while taken < bytes {
-        let size = TRIED_PIECE_BYTES.min(bytes - taken);
+        let size = PROBE_BYTES.min(bytes - taken);
         let piece = zeros_dtype(&[size as i32], Dtype::Uint8);
         let written = piece.and_then(|piece| transforms::eval([&piece]).map(|()| piece));
         let Ok(piece) = written else {

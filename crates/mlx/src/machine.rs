@@ -26,11 +26,11 @@ pub fn free_bytes() -> Option<usize> {
 pub fn try_memory(bytes: usize) -> usize {
     match free_bytes() {
         Some(free) if free < bytes => free,
-        _ => try_pieces(bytes, MmapMut::map_anon),
+        _ => probe_memory(bytes, MmapMut::map_anon),
     }
 }
 
-fn try_pieces(bytes: usize, mut take: impl FnMut(usize) -> io::Result<MmapMut>) -> usize {
+fn probe_memory(bytes: usize, mut take: impl FnMut(usize) -> io::Result<MmapMut>) -> usize {
     let mut pieces = Vec::new();
     let mut taken = 0;
     while taken < bytes {
@@ -51,7 +51,7 @@ fn try_pieces(bytes: usize, mut take: impl FnMut(usize) -> io::Result<MmapMut>) 
 fn free_bytes_under(root: &Path) -> Option<usize> {
     let available = available(&read(&root.join("proc/meminfo"))?)?;
     let groups = read(&root.join("proc/self/cgroup")).unwrap_or_default();
-    let left = groups.lines().filter_map(|line| left_in_group(root, line));
+    let left = groups.lines().filter_map(|line| free_in_group(root, line));
     Some(left.fold(available, usize::min))
 }
 
@@ -65,7 +65,7 @@ fn available(meminfo: &str) -> Option<usize> {
 
 /// What a line of `/proc/self/cgroup` leaves: the least that the group or any above it has.
 /// In a container its own group may be shown as the root, and not under its name.
-fn left_in_group(root: &Path, line: &str) -> Option<usize> {
+fn free_in_group(root: &Path, line: &str) -> Option<usize> {
     let mut fields = line.splitn(3, ':');
     let (_, controllers, name) = (fields.next()?, fields.next()?, fields.next()?);
     let (mount, files) = if controllers.is_empty() {
@@ -80,7 +80,9 @@ fn left_in_group(root: &Path, line: &str) -> Option<usize> {
     };
     let name = Path::new(name.trim_start_matches('/'));
     let groups = name.ancestors().map(|group| root.join(mount).join(group));
-    groups.filter_map(|group| left_in(&group, files)).min()
+    groups
+        .filter_map(|group| free_in_folder(&group, files))
+        .min()
 }
 
 /// How the files of a control group are called.
@@ -103,7 +105,7 @@ const V1: Files = Files {
     cached: "total_inactive_file",
 };
 
-fn left_in(group: &Path, files: &Files) -> Option<usize> {
+fn free_in_folder(group: &Path, files: &Files) -> Option<usize> {
     let number = |name: &str| read(&group.join(name))?.trim().parse::<usize>().ok();
     // "max" is no number, and no limit.
     let (limit, usage) = (number(files.limit)?, number(files.usage)?);
@@ -156,7 +158,7 @@ mod tests {
     );
 
     #[test]
-    fn the_least_of_all_limits_is_free() {
+    fn free_memory_is_the_least_of_all_limits() {
         let check = |name: &str, files: &[(&str, &str)], expected: Option<usize>| {
             let system = System::new(name, &[&[MEMINFO], files].concat());
             assert_eq!(free_bytes_under(&system.0), expected, "{name}");
@@ -201,16 +203,16 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_gives_is_counted() {
+    fn granted_memory_is_counted() {
         let mut sizes = Vec::new();
         let bytes = 2 * PIECE_BYTES + 5;
-        let taken = try_pieces(bytes, |size| {
+        let taken = probe_memory(bytes, |size| {
             sizes.push(size);
             MmapMut::map_anon(size)
         });
         assert_eq!((taken, sizes), (bytes, vec![PIECE_BYTES, PIECE_BYTES, 5]));
         let mut left = 1;
-        let taken = try_pieces(bytes, |size| match left {
+        let taken = probe_memory(bytes, |size| match left {
             0 => Err(io::Error::from(io::ErrorKind::OutOfMemory)),
             _ => {
                 left -= 1;
@@ -223,7 +225,7 @@ mod tests {
     /// More than any machine has is known not to be there, without being tried.
     #[cfg(target_os = "linux")]
     #[test]
-    fn more_than_there_is_is_not_tried() {
+    fn more_than_free_memory_is_not_probed() {
         let free = free_bytes().expect("Linux tells");
         let found = try_memory(1 << 60);
         assert!(free > 0 && found < 1 << 50, "{found}");

@@ -20,7 +20,7 @@ pub struct MlxOptions {
     /// the next ones; beside the byte budgets, too. It needs about what begins or comes in
     /// at a time, which would otherwise wait for the system to clear fresh memory. Without
     /// `kernels` it is MLX that keeps it, as above.
-    pub spare_bytes_max: usize,
+    pub idle_bytes_max: usize,
     /// Whether to use this crate's own CPU kernels where they are to be had, rather
     /// than compose the same of MLX's operations.
     pub kernels: bool,
@@ -60,7 +60,7 @@ impl Default for MlxOptions {
         Self {
             device: None,
             cache_bytes_max: 256 << 20,
-            spare_bytes_max: 128 << 20,
+            idle_bytes_max: 128 << 20,
             kernels: true,
             deterministic: false,
             cache_dtype: None,

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use memmap2::MmapMut;
 
 /// Blocks that are looked through at most.
-const SPARE_BLOCKS_MAX: usize = 256;
+const IDLE_BLOCKS_MAX: usize = 256;
 /// A spare block serves what it is larger than by at most one part in so many.
 const SLACK_PARTS: usize = 8;
 /// The system's pages are no larger, or a multiple of this.
@@ -46,9 +46,9 @@ pub(super) enum Pages {
 #[derive(Debug, Default)]
 struct Inner {
     /// Oldest first.
-    spare: VecDeque<MmapMut>,
-    spare_bytes: usize,
-    spare_bytes_max: usize,
+    idle: VecDeque<MmapMut>,
+    idle_bytes: usize,
+    idle_bytes_max: usize,
     in_use_bytes: usize,
     /// The most that the device had in use while some of it was of this pool.
     peak_bytes: usize,
@@ -56,9 +56,9 @@ struct Inner {
 
 impl Pool {
     /// A pool that keeps up to so many bytes that nothing uses.
-    pub(super) fn new(spare_bytes_max: usize) -> Self {
+    pub(super) fn new(idle_bytes_max: usize) -> Self {
         Self(Arc::new(Mutex::new(Inner {
-            spare_bytes_max,
+            idle_bytes_max,
             ..Inner::default()
         })))
     }
@@ -69,8 +69,8 @@ impl Pool {
     ///
     /// What the system says, where it has no memory.
     pub(super) fn take(&self, bytes: usize, pages: Pages) -> io::Result<Block> {
-        let spare = self.inner().take(bytes);
-        let memory = match spare {
+        let idle = self.inner().take(bytes);
+        let memory = match idle {
             Some(memory) => memory,
             None => fresh(bytes, pages)?,
         };
@@ -107,24 +107,24 @@ impl Inner {
     /// The smallest spare block that serves.
     fn take(&mut self, bytes: usize) -> Option<MmapMut> {
         let fitting = bytes..=bytes + bytes / SLACK_PARTS;
-        let blocks = self.spare.iter().map(|block| block.len()).enumerate();
+        let blocks = self.idle.iter().map(|block| block.len()).enumerate();
         let fitting = blocks.filter(|(_, length)| fitting.contains(length));
-        let (place, length) = fitting.min_by_key(|(_, length)| *length)?;
-        self.spare_bytes -= length;
-        self.spare.remove(place)
+        let (index, length) = fitting.min_by_key(|(_, length)| *length)?;
+        self.idle_bytes -= length;
+        self.idle.remove(index)
     }
 
     /// Keeps a block, and returns those that there is no room for any more.
     fn put(&mut self, memory: MmapMut) -> Vec<MmapMut> {
-        if memory.len() > self.spare_bytes_max {
+        if memory.len() > self.idle_bytes_max {
             return vec![memory];
         }
-        self.spare_bytes += memory.len();
-        self.spare.push_back(memory);
+        self.idle_bytes += memory.len();
+        self.idle.push_back(memory);
         let mut surplus = Vec::new();
-        while self.spare_bytes > self.spare_bytes_max || self.spare.len() > SPARE_BLOCKS_MAX {
-            let oldest = self.spare.pop_front().expect("there are too many");
-            self.spare_bytes -= oldest.len();
+        while self.idle_bytes > self.idle_bytes_max || self.idle.len() > IDLE_BLOCKS_MAX {
+            let oldest = self.idle.pop_front().expect("there are too many");
+            self.idle_bytes -= oldest.len();
             surplus.push(oldest);
         }
         surplus
@@ -197,7 +197,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     #[test]
-    fn what_is_dropped_serves_again_where_it_fits() {
+    fn dropped_block_is_reused_where_it_fits() {
         let pool = Pool::new(64 * MIB);
         let mut block = pool.take(8 * MIB, Pages::Large).expect("memory");
         block.bytes_mut()[5] = 77;
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_not_in_use() {
+    fn returned_memory_is_not_in_use() {
         let pool = Pool::new(64 * MIB);
         let mut block = pool.take(8 * MIB, Pages::Large).expect("memory");
         block.bytes_mut().fill(77);
@@ -239,31 +239,31 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_kept_than_may_be() {
+    fn idle_blocks_stay_within_their_bound() {
         let pool = Pool::new(4 * MIB);
-        let spare = || {
+        let idle = || {
             let inner = pool.inner();
-            (inner.spare.len(), inner.spare_bytes)
+            (inner.idle.len(), inner.idle_bytes)
         };
         drop(pool.take(5 * MIB, Pages::Large).expect("memory"));
-        assert_eq!(spare(), (0, 0));
+        assert_eq!(idle(), (0, 0));
         let blocks: Vec<Block> = (0..6)
             .map(|_| pool.take(MIB, Pages::Large).expect("memory"))
             .collect();
         drop(blocks);
-        assert_eq!(spare(), (4, 4 * MIB));
+        assert_eq!(idle(), (4, 4 * MIB));
         drop(pool.take(3 * MIB, Pages::Large).expect("memory"));
-        assert_eq!(spare(), (2, 4 * MIB));
+        assert_eq!(idle(), (2, 4 * MIB));
         let small: Vec<Block> = (0..300)
             .map(|_| pool.take(1, Pages::Large).expect("memory"))
             .collect();
         drop(small);
-        assert_eq!(spare().0, SPARE_BLOCKS_MAX);
+        assert_eq!(idle().0, IDLE_BLOCKS_MAX);
         assert_eq!(pool.in_use_bytes(), 0);
     }
 
     #[test]
-    fn the_peak_is_of_both_together() {
+    fn peak_counts_pool_and_device_together() {
         let pool = Pool::new(0);
         assert_eq!(pool.peak_bytes_beside(1000), 0);
         let block = pool.take(100, Pages::Large).expect("memory");

@@ -40,7 +40,7 @@ pub enum Op {
     /// The product to logits.
     HeadProduct,
     /// Drawing tokens from logits.
-    Draw,
+    Sample,
 }
 
 /// One operation of a step.

@@ -77,8 +77,11 @@ impl Removal<'_> {
         let (mut before, mut after) = (Vec::new(), Vec::new());
         let mut start = 0;
         for (state, tokens) in sealed.chain(own) {
-            let place = |offset: usize| offset.clamp(start, start + tokens) - start;
-            let (from, to) = (place(self.removed.start), place(self.removed.end));
+            let offset_within = |offset: usize| offset.clamp(start, start + tokens) - start;
+            let (from, to) = (
+                offset_within(self.removed.start),
+                offset_within(self.removed.end),
+            );
             if from > 0 {
                 before.push(state.view(0, from)?);
             }
@@ -93,7 +96,7 @@ impl Removal<'_> {
             }
         }
         let parts: Vec<&State> = before.iter().chain(&after).collect();
-        let made = State::joined(&parts)?.moved(0, left, tail::capacity_beyond(left))?;
+        let made = State::joined(&parts)?.moved(0, left, tail::capacity_after(left))?;
         transforms::eval(made.arrays())?;
         Ok(made)
     }

@@ -88,7 +88,7 @@ impl Rotation<'_> {
     /// The queries and keys of `packed`, turned:
     /// `[rows, turned heads * head_dim]`.
     pub(super) fn apply(&self, shape: &Shape, packed: &Array) -> Result<Array, Exception> {
-        let (rows, heads, dim) = (packed.dim(0), shape.turned_heads(), shape.head_dim);
+        let (rows, heads, dim) = (packed.dim(0), shape.rotated_heads(), shape.head_dim);
         // The kernel counts positions up along the last axis but one.
         let rows_of_heads =
             ops::slice(packed, [0, 0], [rows, heads * dim])?.reshape(&[rows, heads, 1, dim])?;
@@ -117,8 +117,8 @@ fn scaled(radians_per_token: f64, scaling: RopeScaling) -> f64 {
             let turns = original_context_tokens as f64 * radians_per_token / std::f64::consts::TAU;
             let (low, high) = (f64::from(low_freq_factor), f64::from(high_freq_factor));
             // How much of the original frequency is kept.
-            let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
-            radians_per_token * (kept + (1.0 - kept) / f64::from(factor))
+            let retained = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+            radians_per_token * (retained + (1.0 - retained) / f64::from(factor))
         }
     }
 }

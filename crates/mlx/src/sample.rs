@@ -15,23 +15,23 @@ use super::bridge::{Kernel, View, ViewMut, apply};
 use super::ops::concatenate;
 use super::profile::Made;
 use crate::error::MlxError;
-use motet_core::protocol::{Draw, Readout, Sampling, TokenLogprobs};
-use motet_model::sampling::{Drawing, Drawn, logprobs_of};
+use motet_core::protocol::{Sampling, SpanOutput, TokenLogprobs, TokenSampling};
+use motet_model::sampling::{SampleInputs, Sampled, logprobs_of};
 
 /// Tokens of all draws, still on the device.
 #[derive(Debug)]
 pub(super) struct Tokens {
-    /// `[draws]`, unsigned 32-bit.
+    /// `[samples]`, unsigned 32-bit.
     pub(super) tokens: Array,
     /// Where in `tokens` each draw's token is.
-    pub(super) places: Vec<usize>,
+    pub(super) token_indices: Vec<usize>,
     logprobs: Logprobs,
 }
 
 /// How likely tokens were, of draws that want to know.
 #[derive(Debug)]
 enum Logprobs {
-    Unwanted,
+    NotRequested,
     /// The kernel notes them, in the order of the draws.
     Noted(Arc<Mutex<Vec<Option<TokenLogprobs>>>>),
     /// The host reckons them from the logits: each draw's row, and how many alternatives
@@ -41,25 +41,29 @@ enum Logprobs {
 
 impl Tokens {
     /// Waits for the tokens and reads them, in the order of the draws.
-    pub(super) fn read(self) -> Result<Vec<Readout>, MlxError> {
+    pub(super) fn read(self) -> Result<Vec<SpanOutput>, MlxError> {
         let tokens = self.tokens.try_as_slice::<u32>()?;
-        let tokens: Vec<u32> = self.places.iter().map(|place| tokens[*place]).collect();
+        let tokens: Vec<u32> = self
+            .token_indices
+            .iter()
+            .map(|token_index| tokens[*token_index])
+            .collect();
         let logprobs = match self.logprobs {
-            Logprobs::Unwanted => vec![None; tokens.len()],
+            Logprobs::NotRequested => vec![None; tokens.len()],
             Logprobs::Noted(noted) => std::mem::take(&mut *lock(&noted)),
-            Logprobs::FromLogits(logits, wanted) => {
+            Logprobs::FromLogits(logits, requests) => {
                 let vocab = logits.dim(1) as usize;
                 let logits = logits.try_as_slice::<f32>()?;
-                let logprobs = wanted.iter().zip(&tokens).map(|((row, top), token)| {
+                let logprobs = requests.iter().zip(&tokens).map(|((row, top), token)| {
                     let row = &logits[*row as usize * vocab..][..vocab];
                     logprobs_of(row, *token, (*top)?)
                 });
                 logprobs.collect()
             }
         };
-        let drawn = tokens.into_iter().zip(logprobs);
-        Ok(drawn
-            .map(|(token, logprobs)| Readout::from(Drawn { token, logprobs }))
+        let sampled = tokens.into_iter().zip(logprobs);
+        Ok(sampled
+            .map(|(token, logprobs)| SpanOutput::from(Sampled { token, logprobs }))
             .collect())
     }
 }
@@ -101,79 +105,90 @@ impl Cost {
     }
 }
 
-/// Draws one token for each of `draws`, from the given rows of `logits`, by this
-/// crate's kernel where there is a stream for it. `draws` is not empty.
-pub(super) fn draw(
+/// Draws one token for each of `samples`, from the given rows of `logits`, by this
+/// crate's kernel where there is a stream for it. `samples` is not empty.
+pub(super) fn sample_tokens(
     logits: &Array,
-    draws: Vec<(u32, Drawing)>,
+    samples: Vec<(u32, SampleInputs)>,
     kernels: Option<&Stream>,
 ) -> Result<Tokens, Exception> {
-    let wants = draws.iter().any(|(_, draw)| draw.logprobs().is_some());
+    let wants_logprobs = samples
+        .iter()
+        .any(|(_, sample_inputs)| sample_inputs.logprobs().is_some());
     let Some(stream) = kernels else {
-        let logprobs = match wants {
-            false => Logprobs::Unwanted,
+        let logprobs = match wants_logprobs {
+            false => Logprobs::NotRequested,
             true => {
-                let rows = draws.iter().map(|(row, draw)| (*row, draw.logprobs()));
+                let rows = samples
+                    .iter()
+                    .map(|(row, sample_inputs)| (*row, sample_inputs.logprobs()));
                 Logprobs::FromLogits(logits.clone(), rows.collect())
             }
         };
-        let (tokens, places) = composed(logits, &draws)?;
+        let (tokens, token_indices) = composed(logits, &samples)?;
         return Ok(Tokens {
             tokens,
-            places,
+            token_indices,
             logprobs,
         });
     };
-    let count = draws.len();
-    let noted = wants.then(|| Arc::new(Mutex::new(Vec::new())));
-    let kernel = DrawTokens {
-        draws,
+    let count = samples.len();
+    let noted = wants_logprobs.then(|| Arc::new(Mutex::new(Vec::new())));
+    let kernel = SampleTokens {
+        samples,
         noted: noted.clone(),
     };
     let tokens = apply(kernel, &[logits], &[&[count as i32]], stream)?.swap_remove(0);
     Ok(Tokens {
         tokens: tokens.as_dtype(Dtype::Uint32)?,
-        places: (0..count).collect(),
-        logprobs: noted.map_or(Logprobs::Unwanted, Logprobs::Noted),
+        token_indices: (0..count).collect(),
+        logprobs: noted.map_or(Logprobs::NotRequested, Logprobs::Noted),
     })
 }
 
-/// [`Drawing::from_logits`] in the graph. Token ids pass through single precision,
+/// [`SampleInputs::from_logits`] in the graph. Token ids pass through single precision,
 /// which has every whole number up to 2^24, more than any vocabulary.
-struct DrawTokens {
-    draws: Vec<(u32, Drawing)>,
+struct SampleTokens {
+    samples: Vec<(u32, SampleInputs)>,
     noted: Option<Arc<Mutex<Vec<Option<TokenLogprobs>>>>>,
 }
 
-impl Kernel for DrawTokens {
+impl Kernel for SampleTokens {
     fn run(&self, inputs: &[View<'_>], _: &mut [ViewMut<'_>], outputs: &mut [ViewMut<'_>]) {
         let logits = &inputs[0];
         let vocab = logits.shape[1];
-        let drawn = motet_kernels::draw_rows(&logits.data, vocab, &self.draws);
-        for (drawn, token) in drawn.iter().zip(&mut *outputs[0].data) {
-            *token = drawn.token as f32;
+        let sampled = motet_kernels::sample_rows(&logits.data, vocab, &self.samples);
+        for (sampled, token) in sampled.iter().zip(&mut *outputs[0].data) {
+            *token = sampled.token as f32;
         }
         if let Some(noted) = &self.noted {
-            *lock(noted) = drawn.into_iter().map(|drawn| drawn.logprobs).collect();
+            *lock(noted) = sampled
+                .into_iter()
+                .map(|sampled| sampled.logprobs)
+                .collect();
         }
     }
 }
 
 /// The tokens, and where each draw's is among them.
-fn composed(logits: &Array, drawings: &[(u32, Drawing)]) -> Result<(Array, Vec<usize>), Exception> {
-    let (logits, draws) = adjusted(logits, drawings)?;
-    let (logits, draws) = (&logits, &draws[..]);
-    let mut order: Vec<usize> = (0..draws.len()).collect();
-    order.sort_by_key(|draw| Cost::of(&draws[*draw].1.sampling));
-    let mut places = vec![0; draws.len()];
-    for (place, draw) in order.iter().enumerate() {
-        places[*draw] = place;
+fn composed(
+    logits: &Array,
+    inputs: &[(u32, SampleInputs)],
+) -> Result<(Array, Vec<usize>), Exception> {
+    let (logits, samples) = adjusted(logits, inputs)?;
+    let (logits, samples) = (&logits, &samples[..]);
+    let mut order: Vec<usize> = (0..samples.len()).collect();
+    order.sort_by_key(|index| Cost::of(&samples[*index].1.sampling));
+    let mut token_indices = vec![0; samples.len()];
+    for (token_index, index) in order.iter().enumerate() {
+        token_indices[*index] = token_index;
     }
-    let groups =
-        order.chunk_by(|a, b| Cost::of(&draws[*a].1.sampling) == Cost::of(&draws[*b].1.sampling));
+    let groups = order
+        .chunk_by(|a, b| Cost::of(&samples[*a].1.sampling) == Cost::of(&samples[*b].1.sampling));
     let tokens = groups
         .map(|group| {
-            let group: Vec<(u32, Draw)> = group.iter().map(|draw| draws[*draw]).collect();
+            let group: Vec<(u32, TokenSampling)> =
+                group.iter().map(|index| samples[*index]).collect();
             let logits = rows(logits, &group)?;
             match Cost::of(&group[0].1.sampling) {
                 Cost::Greedy => argmax_axis(&logits, -1, false),
@@ -181,21 +196,21 @@ fn composed(logits: &Array, drawings: &[(u32, Drawing)]) -> Result<(Array, Vec<u
             }
         })
         .collect::<Result<_, Exception>>()?;
-    Ok((concatenate(tokens, 0)?, places))
+    Ok((concatenate(tokens, 0)?, token_indices))
 }
 
 /// Logits with the rows of draws that change them below the rest, and each draw with the
 /// row that is its own then.
 fn adjusted(
     logits: &Array,
-    drawings: &[(u32, Drawing)],
-) -> Result<(Array, Vec<(u32, Draw)>), Exception> {
+    inputs: &[(u32, SampleInputs)],
+) -> Result<(Array, Vec<(u32, TokenSampling)>), Exception> {
     let (rows, vocab) = (logits.dim(0), logits.dim(1));
     let mut parts = vec![logits.clone()];
-    let mut draws = Vec::with_capacity(drawings.len());
-    for (row, drawing) in drawings {
+    let mut samples = Vec::with_capacity(inputs.len());
+    for (row, sample_inputs) in inputs {
         let mut row = *row;
-        if let Some(adjustments) = drawing.adjustments(vocab as usize) {
+        if let Some(adjustments) = sample_inputs.adjustments(vocab as usize) {
             let vector = |numbers: &[f32]| Array::from_slice(numbers, &[1, vocab]);
             let repetition = vector(&adjustments.repetition);
             let from = row as i32;
@@ -207,13 +222,13 @@ fn adjusted(
             row = (rows as usize + parts.len() - 1) as u32;
             parts.push(penalized.add(vector(&adjustments.shift))?);
         }
-        draws.push((row, *drawing.draw()));
+        samples.push((row, *sample_inputs.token_sampling()));
     }
-    Ok((concatenate(parts, 0)?, draws))
+    Ok((concatenate(parts, 0)?, samples))
 }
 
 /// The group's rows of `logits`; `logits` itself when that is all of it in order.
-fn rows(logits: &Array, group: &[(u32, Draw)]) -> Result<Array, Exception> {
+fn rows(logits: &Array, group: &[(u32, TokenSampling)]) -> Result<Array, Exception> {
     let rows: Vec<u32> = group.iter().map(|(row, _)| *row).collect();
     if rows.len() == logits.dim(0) as usize && rows.is_sorted() {
         return Ok(logits.clone());
@@ -232,25 +247,29 @@ struct Group {
 }
 
 impl Group {
-    fn new(draws: &[(u32, Draw)]) -> Self {
-        let column = |of: fn(&Draw) -> f32| {
+    fn new(samples: &[(u32, TokenSampling)]) -> Self {
+        let column = |of: fn(&TokenSampling) -> f32| {
             Array::from_iter(
-                draws.iter().map(|(_, draw)| of(draw)),
-                &[draws.len() as i32, 1],
+                samples.iter().map(|(_, token_sampling)| of(token_sampling)),
+                &[samples.len() as i32, 1],
             )
         };
-        let top_k = |draw: &Draw| draw.sampling.top_k;
+        let top_k = |token_sampling: &TokenSampling| token_sampling.sampling.top_k;
         Self {
-            temperature: column(|draw| draw.sampling.temperature),
-            top_k: column(|draw| draw.sampling.top_k as f32),
-            top_k_max: draws.iter().map(|(_, draw)| top_k(draw)).max().unwrap_or(0) as usize,
+            temperature: column(|token_sampling| token_sampling.sampling.temperature),
+            top_k: column(|token_sampling| token_sampling.sampling.top_k as f32),
+            top_k_max: samples
+                .iter()
+                .map(|(_, token_sampling)| top_k(token_sampling))
+                .max()
+                .unwrap_or(0) as usize,
             // No limit lets through what rounding would not.
-            top_p: column(|draw| match draw.sampling.top_p {
+            top_p: column(|token_sampling| match token_sampling.sampling.top_p {
                 limit if limit < 1.0 => limit,
                 _ => f32::INFINITY,
             }),
-            min_p: column(|draw| draw.sampling.min_p),
-            uniform: column(Draw::uniform),
+            min_p: column(|token_sampling| token_sampling.sampling.min_p),
+            uniform: column(TokenSampling::uniform),
         }
     }
 
@@ -268,8 +287,8 @@ impl Group {
             Cost::Greedy | Cost::Unsorted => self.min_p.clone(),
         };
         let nothing = Array::from_f32(0.0);
-        let taking_part = ops::select(weights.ge(&threshold)?, &weights, &nothing)?;
-        let reached = taking_part.cumsum(-1, false, true)?;
+        let eligible = ops::select(weights.ge(&threshold)?, &weights, &nothing)?;
+        let reached = eligible.cumsum(-1, false, true)?;
         let total = super::ops::slice(&reached, [0, vocab - 1], [reached.dim(0), vocab])?;
         let below = reached.le(self.uniform.multiply(total)?)?;
         below
@@ -313,45 +332,47 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use motet_core::protocol::DrawSpec;
-    use motet_model::sampling::{Drawer, sample_row, weights};
+    use motet_core::protocol::SamplingSpec;
+    use motet_model::sampling::{Sampler, sample_row, weights};
 
     /// Every token must be one that takes part, and its share of the distribution
     /// must hold the uniform number, up to rounding.
     fn check(logits: &[Vec<f32>], samplings: &[Sampling], index: u64) {
-        let draws: Vec<(u32, Draw)> = (0..)
+        let samples: Vec<(u32, TokenSampling)> = (0..)
             .zip(samplings)
             .map(|(row, sampling)| (row, *sampling))
-            .map(|(row, sampling)| (row, Draw { sampling, index }))
+            .map(|(row, sampling)| (row, TokenSampling { sampling, index }))
             .collect();
         let shape = [logits.len() as i32, logits[0].len() as i32];
         let array = Array::from_slice(&logits.concat(), &shape);
         let cpu = Stream::new_with_device(&Device::cpu());
-        let drawings = draws.iter();
-        let drawings = drawings.map(|(row, draw)| (*row, Drawing::plain(*draw)));
-        let drawn = with_stream(&cpu, || draw(&array, drawings.collect(), None));
-        let drawn = drawn.expect("a graph");
-        let tokens = drawn.tokens.try_as_slice::<u32>().expect("tokens");
-        for ((row, draw), place) in draws.iter().zip(&drawn.places) {
+        let inputs = samples.iter();
+        let inputs =
+            inputs.map(|(row, token_sampling)| (*row, SampleInputs::plain(*token_sampling)));
+        let sampled = with_stream(&cpu, || sample_tokens(&array, inputs.collect(), None));
+        let sampled = sampled.expect("a graph");
+        let tokens = sampled.tokens.try_as_slice::<u32>().expect("tokens");
+        for ((row, token_sampling), token_index) in samples.iter().zip(&sampled.token_indices) {
             let logits = &logits[*row as usize];
-            let found = tokens[*place];
+            let found = tokens[*token_index];
             assert!(
-                found == sample_row(draw, logits) || is_within_rounding(draw, logits, found),
-                "{draw:?}: {found}, not {}",
-                sample_row(draw, logits)
+                found == sample_row(token_sampling, logits)
+                    || is_within_rounding(token_sampling, logits, found),
+                "{token_sampling:?}: {found}, not {}",
+                sample_row(token_sampling, logits)
             );
         }
     }
 
-    fn is_within_rounding(draw: &Draw, logits: &[f32], found: u32) -> bool {
-        let (weights, threshold) = weights(draw, logits);
-        let taking_part = |weight: f32| f64::from(if weight < threshold { 0.0 } else { weight });
-        let total: f64 = weights.iter().map(|weight| taking_part(*weight)).sum();
+    fn is_within_rounding(token_sampling: &TokenSampling, logits: &[f32], found: u32) -> bool {
+        let (weights, threshold) = weights(token_sampling, logits);
+        let eligible = |weight: f32| f64::from(if weight < threshold { 0.0 } else { weight });
+        let total: f64 = weights.iter().map(|weight| eligible(*weight)).sum();
         let (before, at) = weights.split_at(found as usize);
-        let below: f64 = before.iter().map(|weight| taking_part(*weight)).sum();
-        let share = below / total..(below + taking_part(at[0])) / total;
-        let uniform = f64::from(draw.uniform());
-        !draw.sampling.is_greedy()
+        let below: f64 = before.iter().map(|weight| eligible(*weight)).sum();
+        let share = below / total..(below + eligible(at[0])) / total;
+        let uniform = f64::from(token_sampling.uniform());
+        !token_sampling.sampling.is_greedy()
             && !share.is_empty()
             && (share.start - 1e-5..share.end + 1e-5).contains(&uniform)
     }
@@ -377,7 +398,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn draws_are_the_reference_s(
+        fn sampled_tokens_match_the_reference(
             logits in prop::collection::vec(prop::collection::vec(-8.0f32..8.0, 40), 5),
             samplings in prop::collection::vec(sampling(), 5),
             index in 0u64..1000,
@@ -387,7 +408,7 @@ mod tests {
 
         /// Few levels, so that filters end among equals.
         #[test]
-        fn equals_are_let_through_together(
+        fn equal_logits_pass_filters_together(
             logits in prop::collection::vec(prop::collection::vec(0i8..3, 40), 5),
             samplings in prop::collection::vec(sampling(), 5),
             index in 0u64..1000,
@@ -432,46 +453,48 @@ mod tests {
 
     /// Changed rows beside plain ones, and probabilities, composed and by the host.
     #[test]
-    fn more_than_plain_draws() {
+    fn adjusted_logits_and_logprobs_match_the_host() {
         let logits =
             |row: u32| (0..300u32).map(move |id| ((id * 37 + row * 11) % 101) as f32 / 9.0);
-        let spec = DrawSpec {
+        let spec = SamplingSpec {
             bias: vec![(5, 20.0), (7, f32::NEG_INFINITY)],
             logprobs: Some(3),
-            ..DrawSpec::default()
+            ..SamplingSpec::default()
         };
         let penalties = Sampling {
             repetition_penalty: 1.5,
             presence_penalty: 0.5,
             ..Sampling::GREEDY
         };
-        let drawing = |sampling: Sampling, spec: &DrawSpec| {
+        let sample_inputs = |sampling: Sampling, spec: &SamplingSpec| {
             let history: Vec<u32> = (0..60).collect();
-            let mut drawer = Drawer::new(Arc::new(spec.clone()), sampling, &history, &[8, 8]);
-            let draw = Draw { sampling, index: 2 };
-            drawer.drawing(draw).expect("no grammar")
+            let mut sampler = Sampler::new(Arc::new(spec.clone()), sampling, &history, &[8, 8]);
+            let token_sampling = TokenSampling { sampling, index: 2 };
+            sampler.sample_inputs(token_sampling).expect("no grammar")
         };
-        let greedy = Draw {
+        let greedy = TokenSampling {
             sampling: Sampling::GREEDY,
             index: 0,
         };
-        let drawings = vec![
-            (0, Drawing::plain(greedy)),
-            (1, drawing(Sampling::GREEDY, &spec)),
-            (2, drawing(penalties, &DrawSpec::default())),
-            (1, drawing(penalties, &spec)),
+        let inputs = vec![
+            (0, SampleInputs::plain(greedy)),
+            (1, sample_inputs(Sampling::GREEDY, &spec)),
+            (2, sample_inputs(penalties, &SamplingSpec::default())),
+            (1, sample_inputs(penalties, &spec)),
         ];
         let rows: Vec<Vec<f32>> = (0..3).map(|row| logits(row).collect()).collect();
         let array = Array::from_slice(&rows.concat(), &[3, 300]);
         let cpu = Stream::new_with_device(&Device::cpu());
-        let expected: Vec<Readout> = drawings
+        let expected: Vec<SpanOutput> = inputs
             .iter()
-            .map(|(row, drawing)| Readout::from(drawing.from_logits(&rows[*row as usize])))
+            .map(|(row, sample_inputs)| {
+                SpanOutput::from(sample_inputs.from_logits(&rows[*row as usize]))
+            })
             .collect();
         let kernels = crate::bridge::available().then_some(&cpu);
         for kernels in [None, kernels] {
-            let drawn = with_stream(&cpu, || draw(&array, drawings.clone(), kernels));
-            let found = drawn.expect("a graph").read().expect("tokens");
+            let sampled = with_stream(&cpu, || sample_tokens(&array, inputs.clone(), kernels));
+            let found = sampled.expect("a graph").read().expect("tokens");
             assert_eq!(found, expected);
         }
     }

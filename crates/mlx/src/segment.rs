@@ -5,31 +5,31 @@ use mlx_rs::error::Exception;
 
 use super::shape::Shape;
 use super::state::State;
-use motet_core::protocol::Extent;
+use motet_core::protocol::SegmentSize;
 use motet_model::Segment;
 
 /// Keys and values of one contiguous token range, all layers.
 pub struct MlxSegment {
-    extent: Extent,
+    segment_size: SegmentSize,
     /// Tokens whose state is kept, the range's last: all of them unless the model
     /// has a sliding window.
-    kept: usize,
+    retained: usize,
     /// None where no token's state is kept.
     layers: Vec<State>,
 }
 
 impl MlxSegment {
     /// From each layer's state of the kept tokens, compact. Nothing is evaluated.
-    pub(super) fn new(shape: &Shape, extent: Extent, layers: Vec<State>) -> Self {
+    pub(super) fn new(shape: &Shape, segment_size: SegmentSize, layers: Vec<State>) -> Self {
         Self {
-            extent,
-            kept: shape.kept(extent),
+            segment_size,
+            retained: shape.retained(segment_size),
             layers,
         }
     }
 
-    pub(super) fn kept(&self) -> usize {
-        self.kept
+    pub(super) fn retained(&self) -> usize {
+        self.retained
     }
 
     pub(super) fn layer(&self, layer: usize) -> &State {
@@ -45,30 +45,38 @@ impl MlxSegment {
     pub(super) fn part(
         &self,
         shape: &Shape,
-        extent: Extent,
+        segment_size: SegmentSize,
         from: usize,
         to: usize,
     ) -> Result<Self, Exception> {
         let layers = self.layers.iter().filter(|_| from < to);
         let layers = layers.map(|layer| layer.compact(from, to));
-        Ok(Self::new(shape, extent, layers.collect::<Result<_, _>>()?))
+        Ok(Self::new(
+            shape,
+            segment_size,
+            layers.collect::<Result<_, _>>()?,
+        ))
     }
 
     /// What this and `lower`, which follows it, keep for one segment in their place.
     pub(super) fn merged(&self, shape: &Shape, lower: &Self) -> Result<Self, Exception> {
-        let extent = self.extent.merged(lower.extent);
+        let segment_size = self.segment_size.merged(lower.segment_size);
         // What the lower one keeps, one in their place would; so if it keeps nothing,
         // there is nothing to keep.
-        let taken = shape.kept(extent) - lower.kept;
+        let taken = shape.retained(segment_size) - lower.retained;
         if taken == 0 {
-            return lower.part(shape, extent, 0, lower.kept);
+            return lower.part(shape, segment_size, 0, lower.retained);
         }
         let layers = self.layers.iter().zip(&lower.layers);
         let layers = layers.map(|(upper, lower)| {
-            let upper = upper.view(self.kept - taken, self.kept)?;
+            let upper = upper.view(self.retained - taken, self.retained)?;
             State::joined(&[&upper, lower])
         });
-        Ok(Self::new(shape, extent, layers.collect::<Result<_, _>>()?))
+        Ok(Self::new(
+            shape,
+            segment_size,
+            layers.collect::<Result<_, _>>()?,
+        ))
     }
 
     /// The state of every layer that there is state of.
@@ -83,8 +91,8 @@ impl MlxSegment {
 }
 
 impl Segment for MlxSegment {
-    fn extent(&self) -> Extent {
-        self.extent
+    fn segment_size(&self) -> SegmentSize {
+        self.segment_size
     }
 
     fn bytes(&self) -> usize {
@@ -95,8 +103,8 @@ impl Segment for MlxSegment {
 impl std::fmt::Debug for MlxSegment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("MlxSegment")
-            .field("extent", &self.extent)
-            .field("kept", &self.kept)
+            .field("extent", &self.segment_size)
+            .field("retained", &self.retained)
             .finish_non_exhaustive()
     }
 }

@@ -2,7 +2,7 @@
 
 use mlx_rs::Dtype;
 
-use motet_core::protocol::Extent;
+use motet_core::protocol::SegmentSize;
 use motet_model::FloatKind;
 use motet_weights::LlamaConfig;
 
@@ -79,7 +79,7 @@ impl Shape {
     }
 
     /// Heads whose rows the rotary embedding turns: queries and keys.
-    pub(super) fn turned_heads(&self) -> i32 {
+    pub(super) fn rotated_heads(&self) -> i32 {
         self.heads + self.kv_heads
     }
 
@@ -134,8 +134,9 @@ impl Shape {
     }
 
     /// Tokens whose state a segment of this extent keeps: its last ones.
-    pub(super) fn kept(&self, extent: Extent) -> usize {
-        self.window
-            .map_or(extent.tokens, |window| extent.window_tokens(window))
+    pub(super) fn retained(&self, segment_size: SegmentSize) -> usize {
+        self.window.map_or(segment_size.tokens, |window| {
+            segment_size.window_tokens(window)
+        })
     }
 }

@@ -47,9 +47,9 @@ impl State {
         capacity: usize,
     ) -> Result<State, Exception> {
         self.map(|array| {
-            let room = [array.dim(0), capacity as i32, array.dim(2)];
-            let room = zeros_dtype(&room, array.dtype())?;
-            ops::put_tokens(&room, &ops::tokens(array, from, to)?, 0)
+            let buffer = [array.dim(0), capacity as i32, array.dim(2)];
+            let buffer = zeros_dtype(&buffer, array.dtype())?;
+            ops::put_tokens(&buffer, &ops::tokens(array, from, to)?, 0)
         })
     }
 

@@ -24,7 +24,7 @@ use super::ops;
 use super::pool::{Pages, Pool};
 use super::shape::Shape;
 use super::state::State;
-use motet_core::protocol::{Extent, tail_capacity};
+use motet_core::protocol::{SegmentSize, tail_capacity};
 use motet_model::Tail;
 
 /// Buffers hold a multiple of this many tokens. Few: many users' replies are short, and
@@ -49,23 +49,23 @@ pub struct MlxTail {
     held: usize,
     capacity: usize,
     /// Tokens that it is expected to grow to.
-    room: usize,
+    expected_tokens: usize,
     bytes_per_token: usize,
 }
 
 /// Where tails have their buffers from when this crate's kernels write to them, and the
 /// stream that those run on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct OwnMemory<'a> {
+pub(super) struct PooledMemory<'a> {
     pub(super) pool: &'a Pool,
     pub(super) stream: &'a Stream,
 }
 
 /// The buffers of a step's tails, on their way through it.
 #[derive(Debug)]
-pub(super) struct Appends {
+pub(super) struct TailWrites {
     shape: Shape,
-    spans: Vec<Append>,
+    spans: Vec<TailWrite>,
     /// Each layer's buffers after the step, one for each tail.
     written: Vec<Vec<State>>,
     /// What must be evaluated so that the last of them is written: all are then.
@@ -74,7 +74,7 @@ pub(super) struct Appends {
 
 /// One tail's part in a step.
 #[derive(Debug)]
-struct Append {
+struct TailWrite {
     /// Tokens that the step adds.
     added: usize,
     /// Of the held tokens, the first that stays.
@@ -86,7 +86,7 @@ struct Append {
 }
 
 impl MlxTail {
-    pub(super) fn new(shape: &Shape, room: usize) -> Self {
+    pub(super) fn new(shape: &Shape, expected_tokens: usize) -> Self {
         Self {
             layers: Vec::new(),
             block: None,
@@ -95,7 +95,7 @@ impl MlxTail {
             held: 0,
             capacity: 0,
             // What is beyond a window goes when the buffers are full.
-            room: shape.window.map_or(room, |_| 0),
+            expected_tokens: shape.window.map_or(expected_tokens, |_| 0),
             bytes_per_token: shape.bytes_per_token(),
         }
     }
@@ -110,7 +110,7 @@ impl MlxTail {
             copying: None,
             tokens,
             held,
-            room: self.room,
+            expected_tokens: self.expected_tokens,
             bytes_per_token: self.bytes_per_token,
         }
     }
@@ -124,22 +124,26 @@ impl MlxTail {
     pub(super) fn staying(&self, shape: &Shape, added: usize) -> usize {
         match self.held + added <= self.capacity {
             true => self.held,
-            false => shape.kept(Extent::whole(self.held)),
+            false => shape.retained(SegmentSize::whole(self.held)),
         }
     }
 
-    /// The state of the last `kept` of its tokens but `after`, compact: what remains of
+    /// The state of the last `retained` of its tokens but `after`, compact: what remains of
     /// it. A layer's old and new buffers exist at once, no more.
-    pub(super) fn into_last(mut self, kept: usize, after: usize) -> Result<Vec<State>, Exception> {
-        let last = self.before(kept, after);
-        if kept == 0 {
+    pub(super) fn into_last(
+        mut self,
+        retained: usize,
+        after: usize,
+    ) -> Result<Vec<State>, Exception> {
+        let last = self.before(retained, after);
+        if retained == 0 {
             return Ok(Vec::new());
         }
         self.await_copy();
         if let Some(mut block) = self.block.take() {
             self.layers.clear();
             // SAFETY: no step with this tail is under way, and its arrays are gone.
-            unsafe { block.repack(last, kept) };
+            unsafe { block.repack(last, retained) };
             return block.states();
         }
         let compact = self.layers.into_iter().map(|layer| {
@@ -151,35 +155,35 @@ impl MlxTail {
     }
 
     /// The same of the last of all its tokens; it is empty then, and goes on.
-    pub(super) fn take(&mut self, kept: usize) -> Result<Vec<State>, Exception> {
+    pub(super) fn take(&mut self, retained: usize) -> Result<Vec<State>, Exception> {
         let mut rest = self.with_layers(0, 0, Vec::new());
-        rest.room = self.room.saturating_sub(self.tokens);
-        std::mem::replace(self, rest).into_last(kept, 0)
+        rest.expected_tokens = self.expected_tokens.saturating_sub(self.tokens);
+        std::mem::replace(self, rest).into_last(retained, 0)
     }
 
-    /// Copies the state of `kept` tokens before the last `left`, which stay, by hand.
-    pub(super) fn seal_apart(
+    /// Copies the state of `retained` tokens before the last `left`, which stay, by hand.
+    pub(super) fn seal_by_copy(
         &mut self,
         shape: &Shape,
-        kept: usize,
+        retained: usize,
         left: usize,
         pool: &Pool,
     ) -> Result<Vec<State>, Exception> {
         self.await_copy();
         let Some(block) = &mut self.block else {
-            return self.seal_by_graph(kept, left);
+            return self.seal_by_graph(retained, left);
         };
-        let mut apart = KvBlock::new(pool, shape, kept, Pages::Large)?;
+        let mut sealed_block = KvBlock::new(pool, shape, retained, Pages::Large)?;
         let cut = self.held.saturating_sub(left);
         // SAFETY: no step with this tail is under way; the other block is new.
-        unsafe { block.copy(cut - kept..cut, &mut apart) };
-        let sealed = match kept {
+        unsafe { block.copy(cut - retained..cut, &mut sealed_block) };
+        let sealed = match retained {
             0 => Vec::new(),
-            _ => apart.states()?,
+            _ => sealed_block.states()?,
         };
-        self.room = self.room.saturating_sub(self.tokens - left);
+        self.expected_tokens = self.expected_tokens.saturating_sub(self.tokens - left);
         let rest = cut..self.held;
-        let capacity = capacity_for((rest.len() + 1).max(self.room));
+        let capacity = capacity_for((rest.len() + 1).max(self.expected_tokens));
         self.capacity = capacity.min(block.capacity());
         self.layers.clear();
         // SAFETY: as above, and its arrays are gone.
@@ -192,22 +196,22 @@ impl MlxTail {
     /// The same on the device.
     pub(super) fn seal_by_graph(
         &mut self,
-        kept: usize,
+        retained: usize,
         left: usize,
     ) -> Result<Vec<State>, Exception> {
-        let sealed = self.before(kept, left);
+        let sealed = self.before(retained, left);
         let rest = sealed.end..self.held;
         let compact = |layer: &State| layer.compact(sealed.start, sealed.end);
-        let layers = self.layers.iter().filter(|_| kept > 0);
+        let layers = self.layers.iter().filter(|_| retained > 0);
         let compact: Vec<State> = layers.map(compact).collect::<Result<_, _>>()?;
-        let room = self.room.saturating_sub(self.tokens - left);
-        let capacity = capacity_for((rest.len() + 1).max(room));
+        let expected_tokens = self.expected_tokens.saturating_sub(self.tokens - left);
+        let capacity = capacity_for((rest.len() + 1).max(expected_tokens));
         let moved = |layer: &State| layer.moved(rest.start, rest.end, capacity);
         let layers = self.layers.iter().filter(|_| !rest.is_empty());
         let moved: Vec<State> = layers.map(moved).collect::<Result<_, _>>()?;
         transforms::async_eval(compact.iter().chain(&moved).flat_map(State::arrays))?;
         *self = Self {
-            room,
+            expected_tokens,
             ..self.with_layers(left, rest.len(), moved)
         };
         Ok(compact)
@@ -216,7 +220,7 @@ impl MlxTail {
     /// Lets go of all but the first `tokens` tokens, all of which are held. False,
     /// and nothing done, where their buffers would be larger than they need be.
     pub(super) fn truncate(&mut self, tokens: usize) -> Result<bool, Exception> {
-        let capacity = capacity_for((tokens + 1).max(self.room));
+        let capacity = capacity_for((tokens + 1).max(self.expected_tokens));
         if tokens == 0 || capacity > self.capacity {
             return Ok(false);
         }
@@ -242,7 +246,7 @@ impl MlxTail {
         &mut self,
         shape: &Shape,
         tokens: Range<usize>,
-        memory: OwnMemory<'_>,
+        memory: PooledMemory<'_>,
     ) -> Result<Option<(Vec<State>, Array)>, Exception> {
         let all_held = self.held == self.tokens && tokens.end <= self.held;
         if self.block.is_none() || !all_held {
@@ -277,26 +281,26 @@ impl MlxTail {
         std::mem::take(&mut self.layers).into_iter()
     }
 
-    /// Where the state of the last `kept` tokens but `after` lies.
-    fn before(&self, kept: usize, after: usize) -> Range<usize> {
+    /// Where the state of the last `retained` tokens but `after` lies.
+    fn before(&self, retained: usize, after: usize) -> Range<usize> {
         // Held tokens are the last ones.
         let end = self.held.saturating_sub(after);
-        end - kept..end
+        end - retained..end
     }
 
     /// Makes sure that there is room for `added` more tokens, in memory of this crate's
     /// own. Those that stay are moved when what is under way has run.
-    fn make_room(
+    fn ensure_capacity(
         &mut self,
         shape: &Shape,
         added: usize,
-        memory: OwnMemory<'_>,
+        memory: PooledMemory<'_>,
     ) -> Result<(), Exception> {
         if !self.layers.is_empty() && self.held + added <= self.capacity {
             return Ok(());
         }
         let stay = self.staying(shape, added);
-        let capacity = capacity_for((stay + added).max(self.room));
+        let capacity = capacity_for((stay + added).max(self.expected_tokens));
         let block = KvBlock::new(memory.pool, shape, capacity, Pages::Small)?;
         let layers = block.states()?;
         if stay > 0 {
@@ -310,15 +314,15 @@ impl MlxTail {
         Ok(())
     }
 
-    fn begin(&mut self, shape: &Shape, added: usize) -> Append {
+    fn take_buffers(&mut self, shape: &Shape, added: usize) -> TailWrite {
         let stay = self.staying(shape, added);
         let layers = std::mem::take(&mut self.layers);
         let capacity = match stay + added <= self.capacity {
             true => self.capacity,
-            false => capacity_for((stay + added).max(self.room)),
+            false => capacity_for((stay + added).max(self.expected_tokens)),
         };
         self.capacity = 0;
-        Append {
+        TailWrite {
             added,
             first: self.held - stay,
             stay,
@@ -328,19 +332,19 @@ impl MlxTail {
     }
 }
 
-impl Appends {
+impl TailWrites {
     /// Takes the buffers out of `tails`, with the tokens that each is to get. Until
     /// [`commit`](Self::commit) the tails are unusable.
-    pub(super) fn begin<'a>(
+    pub(super) fn take_buffers<'a>(
         shape: &Shape,
         tails: impl Iterator<Item = (&'a mut MlxTail, usize)>,
-        memory: Option<OwnMemory<'_>>,
+        memory: Option<PooledMemory<'_>>,
     ) -> Result<Self, Exception> {
         let spans = tails.map(|(tail, added)| {
             if let Some(memory) = memory {
-                tail.make_room(shape, added, memory)?;
+                tail.ensure_capacity(shape, added, memory)?;
             }
-            Ok(tail.begin(shape, added))
+            Ok(tail.take_buffers(shape, added))
         });
         Ok(Self {
             shape: *shape,
@@ -423,7 +427,7 @@ impl Appends {
     }
 }
 
-impl Append {
+impl TailWrite {
     fn next_buffer(&mut self, shape: &Shape) -> Result<State, Exception> {
         let (first, stay, capacity) = (self.first, self.stay, self.capacity);
         let Some(state) = self.layers.next() else {
@@ -462,7 +466,7 @@ impl std::fmt::Debug for MlxTail {
 }
 
 /// Capacity of a buffer for `tokens` tokens and at least one more.
-pub(super) fn capacity_beyond(tokens: usize) -> usize {
+pub(super) fn capacity_after(tokens: usize) -> usize {
     capacity_for(tokens + 1)
 }
 

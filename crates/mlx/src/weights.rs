@@ -9,9 +9,9 @@ use mlx_rs::ops::indexing::take_axis;
 use mlx_rs::ops::{dequantize, quantized_matmul};
 use mlx_rs::{Array, Dtype, transforms};
 
+use super::merged_matrix::{Elements, MergedMatrix};
 use super::ops::Ops;
 use super::profile::{self, Cost, Op};
-use super::stacked::{Elements, Stacked};
 use crate::error::MlxError;
 use motet_weights::ModelFiles;
 
@@ -84,12 +84,14 @@ impl Weights {
         };
         let head = match files.config().tied_embeddings {
             true => None,
-            false => Some(loader.matrix(Op::HeadProduct, loader.stacked(&["lm_head.weight"])?)?),
+            false => {
+                Some(loader.matrix(Op::HeadProduct, loader.merged_matrix(&["lm_head.weight"])?)?)
+            }
         };
         Ok(Self {
             embedding: loader.matrix(
                 Op::HeadProduct,
-                loader.stacked(&["model.embed_tokens.weight"])?,
+                loader.merged_matrix(&["model.embed_tokens.weight"])?,
             )?,
             layers: (0..files.config().layers)
                 .map(|layer| loader.layer(layer))
@@ -215,12 +217,15 @@ impl Loader<'_> {
             output: self
                 .matrix(
                     Op::OutputProduct,
-                    self.stacked(&[&name("self_attn.o_proj")])?,
+                    self.merged_matrix(&[&name("self_attn.o_proj")])?,
                 )?
                 .with_bias(self.bias(layer, &["o_proj"])?),
             mlp_norm,
             gate_up: self.matrix(Op::GateUpProduct, gate_up)?,
-            down: self.matrix(Op::DownProduct, self.stacked(&[&name("mlp.down_proj")])?)?,
+            down: self.matrix(
+                Op::DownProduct,
+                self.merged_matrix(&[&name("mlp.down_proj")])?,
+            )?,
         })
     }
 
@@ -230,20 +235,20 @@ impl Loader<'_> {
         &self,
         names: &[String],
         norm: &str,
-    ) -> Result<(Stacked, Option<Array>), MlxError> {
-        let mut stacked = Stacked::read(self.files, names, self.keep_quantised)?;
+    ) -> Result<(MergedMatrix, Option<Array>), MlxError> {
+        let mut merged_matrix = MergedMatrix::read(self.files, names, self.keep_quantised)?;
         let norm = self.files.tensor(norm)?.to_f32();
-        let folded = stacked.scale_columns(&norm);
+        let folded = merged_matrix.scale_columns(&norm);
         let beside = match folded {
             true => None,
             false => Some(self.vector(&norm)?),
         };
-        Ok((stacked, beside))
+        Ok((merged_matrix, beside))
     }
 
-    fn stacked(&self, names: &[&str]) -> Result<Stacked, MlxError> {
+    fn merged_matrix(&self, names: &[&str]) -> Result<MergedMatrix, MlxError> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        Stacked::read(self.files, &names, self.keep_quantised)
+        MergedMatrix::read(self.files, &names, self.keep_quantised)
     }
 
     fn bias(&self, layer: usize, parts: &[&str]) -> Result<Option<Array>, MlxError> {
@@ -264,10 +269,10 @@ impl Loader<'_> {
         Ok(array)
     }
 
-    fn matrix(&self, product: Op, stacked: Stacked) -> Result<Matrix, MlxError> {
-        let rows = stacked.rows as i32;
-        let columns = stacked.columns as i32;
-        let form = match stacked.elements {
+    fn matrix(&self, product: Op, merged_matrix: MergedMatrix) -> Result<Matrix, MlxError> {
+        let rows = merged_matrix.rows as i32;
+        let columns = merged_matrix.columns as i32;
+        let form = match merged_matrix.elements {
             Elements::Plain(elements) => {
                 let matrix = Array::from_slice(&elements, &[rows, columns]).as_dtype(self.dtype)?;
                 let transposed = matrix.transpose()?;

@@ -17,7 +17,7 @@
 mod checker;
 mod copies;
 mod cuts;
-mod flights;
+mod in_flight;
 mod removal;
 
 use std::rc::Rc;
@@ -26,7 +26,7 @@ use super::Model;
 use crate::sampling::sample_row;
 use checker::{Checker, Slot};
 use motet_core::TokenId;
-use motet_core::protocol::{Draw, Readout, Sampling, Want};
+use motet_core::protocol::{OutputKind, Sampling, SpanOutput, TokenSampling};
 
 /// Fewest tokens of a prompt that leave every check something to cut.
 const PROMPT_TOKENS_MIN: usize = 6;
@@ -57,39 +57,45 @@ pub fn check<M: Model>(
         "conformance: expected two prompts or more of {PROMPT_TOKENS_MIN} tokens or more"
     );
     let mut checker = Checker::new(model, prompts, &same);
-    checker.run("batched = solo", Checker::batched);
+    checker.run("batched = single", Checker::batched);
     checker.run("any chunking gives the same", Checker::chunked);
     checker.run("warm = cold", Checker::warm);
     checker.run("seal at any offset", Checker::sealed);
-    checker.run("retire with any part of a tail", Checker::retired);
+    checker.run(
+        "seal in place with any part of a tail",
+        Checker::sealed_in_place,
+    );
     checker.run("split at any offset", Checker::split);
     checker.run("merge of what follows each other", Checker::merged);
     checker.run("removal of the end", Checker::truncated);
     checker.run("removal of a middle", Checker::shifted);
     checker.run("copied out and in", Checker::copied);
-    checker.run("copies outlive what they are of", Checker::copied_late);
-    checker.run("copies of a tail that goes on", Checker::copied_out);
-    checker.run("what is no copy is refused", Checker::no_copies);
+    checker.run("copies outlive their segment", Checker::copied_after_drop);
+    checker.run("copies of a tail that goes on", Checker::copied_from_tail);
+    checker.run("invalid copies are rejected", Checker::invalid_copies);
     checker.run("spans share segments, or have their own", Checker::shared);
-    checker.run("illegal cuts change nothing", Checker::illegal_cuts);
-    checker.run("illegal removals change nothing", Checker::illegal_removals);
-    checker.run("wants", Checker::wants);
-    checker.run("two flights at once", Checker::overlapped);
-    checker.run("edits while a step is under way", Checker::edited_meanwhile);
+    checker.run("invalid cuts change nothing", Checker::invalid_cuts);
+    checker.run("invalid removals change nothing", Checker::invalid_removals);
+    checker.run("output kinds", Checker::output_kinds);
+    checker.run("two steps in flight", Checker::overlapped);
+    checker.run(
+        "edits while a step is under way",
+        Checker::edited_during_a_step,
+    );
     checker.run(
         "copies while steps are under way",
-        Checker::copied_meanwhile,
+        Checker::copied_during_a_step,
     );
-    checker.run("flights that nobody lets land", Checker::dropped);
+    checker.run("steps in flight that are dropped", Checker::dropped);
 }
 
 impl<M: Model> Checker<'_, M> {
     fn batched(&mut self) {
-        let mut slots: Vec<Slot<M>> = (0..self.prompts.len()).map(|p| self.cold(p)).collect();
+        let mut slots: Vec<Slot<M>> = (0..self.prompts.len()).map(|p| self.cold_slot(p)).collect();
         self.advance_raggedly(&mut slots);
         let mut slots: Vec<Slot<M>> = (0..self.prompts.len())
             .rev()
-            .map(|p| self.cold(p))
+            .map(|p| self.cold_slot(p))
             .collect();
         self.advance_raggedly(&mut slots);
     }
@@ -97,8 +103,8 @@ impl<M: Model> Checker<'_, M> {
     fn chunked(&mut self) {
         for prompt in 0..self.given {
             for chunk in [1, 2, 3, 5, self.prompts[prompt].len() - 1] {
-                let mut slot = self.cold(prompt);
-                while self.left(&slot) > 0 {
+                let mut slot = self.cold_slot(prompt);
+                while self.remaining(&slot) > 0 {
                     self.advance(&mut slot, chunk);
                 }
             }
@@ -108,16 +114,16 @@ impl<M: Model> Checker<'_, M> {
     fn warm(&mut self) {
         for prompt in 0..self.given {
             for piece in [1, 4, self.prompts[prompt].len() - 1] {
-                let mut slot = self.cold(prompt);
-                while self.left(&slot) > piece {
+                let mut slot = self.cold_slot(prompt);
+                while self.remaining(&slot) > piece {
                     self.advance(&mut slot, piece);
                     self.seal(&mut slot, piece);
                 }
                 for segments in [1, slot.path.len() / 2, slot.path.len()] {
-                    let mut warm = self.on(prompt, slot.path[..segments].to_vec());
-                    self.finish(&mut warm);
+                    let mut warm = self.slot_on(prompt, slot.path[..segments].to_vec());
+                    self.finish_prompt(&mut warm);
                 }
-                self.finish(&mut slot);
+                self.finish_prompt(&mut slot);
             }
         }
     }
@@ -135,31 +141,35 @@ impl<M: Model> Checker<'_, M> {
             } else {
                 Rc::clone(&first)
             };
-            slots.push(self.on(prompt, vec![path]));
+            slots.push(self.slot_on(prompt, vec![path]));
         }
-        let mut deeper = self.on(0, vec![first]);
+        let mut deeper = self.slot_on(0, vec![first]);
         self.advance(&mut deeper, 2);
         self.seal(&mut deeper, 2);
-        let twin = self.on(0, deeper.path.clone());
+        let twin = self.slot_on(0, deeper.path.clone());
         slots.extend([deeper, twin]);
         self.advance_raggedly(&mut slots);
     }
 
-    fn wants(&mut self) {
-        let greedy = Draw {
+    fn output_kinds(&mut self) {
+        let greedy = TokenSampling {
             sampling: Sampling::GREEDY,
             index: 0,
         };
         for prompt in 0..self.given {
-            let mut slot = self.cold(prompt);
+            let mut slot = self.cold_slot(prompt);
             let prompts = Rc::clone(&self.prompts);
             let (start, rest) = prompts[prompt].split_at(2);
-            let readouts = self.step_wanting(&mut [(&mut slot, start)], &Want::Nothing);
-            self.expect(readouts == [Readout::Nothing], "nothing comes of nothing");
-            let readouts = self.step_wanting(&mut [(&mut slot, rest)], &Want::Token(greedy));
-            let last = &self.truths[prompt][(prompts[prompt].len() - 1) * self.row_len()..];
-            let expected = [Readout::Token(sample_row(&greedy, last))];
-            self.expect(readouts == expected, "a greedy token is the likeliest");
+            let span_outputs = self.step_for(&mut [(&mut slot, start)], &OutputKind::Nothing);
+            self.expect(
+                span_outputs == [SpanOutput::Nothing],
+                "nothing comes of nothing",
+            );
+            let span_outputs = self.step_for(&mut [(&mut slot, rest)], &OutputKind::Token(greedy));
+            let last =
+                &self.expected_logits[prompt][(prompts[prompt].len() - 1) * self.row_len()..];
+            let expected = [SpanOutput::Token(sample_row(&greedy, last))];
+            self.expect(span_outputs == expected, "a greedy token is the likeliest");
         }
     }
 }

@@ -14,8 +14,8 @@
 //! tokens that are still on the device, so that the device never waits for the host:
 //!
 //! ```text
-//!   host    launch 1  draw 1  launch 2 | land 1  draw 2  launch 3 | land 2  draw 3 ...
-//!   device  [ pass 1 ........ draw 1 ][ pass 2 ........... draw 2 ][ pass 3 ......
+//!   host    submit 1  sample 1  submit 2 | finish 1  sample 2  submit 3 | finish 2  sample 3 ...
+//!   device  [ pass 1 ........ sample 1 ][ pass 2 ........... sample 2 ][ pass 3 ......
 //! ```
 //!
 //! A model is used by one thread only, which also owns every segment and tail; the
@@ -27,10 +27,12 @@
 //! Two implementations always exist: [`oracle`], pure Rust and deterministic,
 //! and (feature `mlx`) the Llama family on MLX.
 
+#![forbid(unsafe_code)]
+
 pub mod conformance;
-pub mod legal;
 pub mod oracle;
 mod packer;
+pub mod preconditions;
 pub mod sampling;
 mod span;
 
@@ -38,13 +40,13 @@ use std::ops::Range;
 use std::rc::Rc;
 
 pub use motet_core::protocol::{
-    DeviceMemory, Extent, LayerGroup, LayerKind, ModelError, ModelSpec, Readout, Want,
-    tail_capacity,
+    DeviceMemory, LayerGroup, LayerKind, ModelError, ModelSpec, OutputKind, SegmentSize,
+    SpanOutput, tail_capacity,
 };
-pub use packer::{FloatKind, Floats, Packer, Parcel};
-pub use span::{Feed, Span};
+pub use packer::{DetachedState, FloatKind, Floats, Packer};
+pub use span::{Span, TokenSource};
 
-use sampling::Drawing;
+use sampling::SampleInputs;
 
 /// A language model on one device.
 ///
@@ -52,7 +54,7 @@ use sampling::Drawing;
 ///
 /// * A span's result depends on that span's own path, tail and tokens only,
 ///   never on the other spans of the step (rule 1 of the design).
-/// * When [`launch`](Model::launch), [`draw`](Model::draw) or [`land`](Model::land)
+/// * When [`submit`](Model::submit), [`sample`](Model::sample) or [`finish`](Model::finish)
 ///   fails, the tails of that flight are unusable and will be dropped; sealed segments
 ///   are untouched. So are flights that were launched before it; one that was launched
 ///   after it will be dropped, its tails too. The same holds of
@@ -73,7 +75,7 @@ pub trait Model: 'static {
     /// The growing, unshared end of a slot.
     type Tail: Tail;
     /// A step under way.
-    type Flight: std::fmt::Debug + 'static;
+    type InFlightStep: std::fmt::Debug + 'static;
     /// Packs what is handed over, and unpacks what is taken in.
     type Packer: Packer;
 
@@ -83,13 +85,17 @@ pub trait Model: 'static {
     /// An empty tail that continues `path`, which must be resumable (see above).
     /// Recurrent layers start from the state at the path's end.
     ///
-    /// It is expected to grow to `room` tokens, and may be given the memory for them at
+    /// It is expected to grow to `expected_tokens` tokens, and may be given the memory for them at
     /// once, so that it need not be moved on its way. It may grow beyond.
     ///
     /// # Errors
     ///
     /// [`ModelError::Device`] when the device refuses the memory.
-    fn tail(&mut self, path: &[Rc<Self::Segment>], room: usize) -> Result<Self::Tail, ModelError>;
+    fn tail(
+        &mut self,
+        path: &[Rc<Self::Segment>],
+        expected_tokens: usize,
+    ) -> Result<Self::Tail, ModelError>;
 
     /// Sends one forward pass over all spans to the device, and returns without
     /// waiting for it where the device can work on its own. From now on the tails
@@ -98,11 +104,11 @@ pub trait Model: 'static {
     /// # Errors
     ///
     /// [`ModelError::Device`] when the device fails; see the contract above.
-    fn launch(&mut self, spans: &mut [Span<'_, Self>]) -> Result<Self::Flight, ModelError>
+    fn submit(&mut self, spans: &mut [Span<'_, Self>]) -> Result<Self::InFlightStep, ModelError>
     where
         Self: Sized;
 
-    /// Has a token drawn for each span that wants one: `drawings` are theirs, in the
+    /// Has a token drawn for each span that wants one: `inputs` are theirs, in the
     /// order of the spans. Once for each flight, before it lands and before a span is
     /// fed by it; after the flight before it has landed, so that drawings may build on
     /// what came of that. Returns without waiting, as above.
@@ -114,37 +120,40 @@ pub trait Model: 'static {
     /// # Panics
     ///
     /// When there are more or fewer drawings than spans that want a token.
-    fn draw(&mut self, flight: &mut Self::Flight, drawings: Vec<Drawing>)
-    -> Result<(), ModelError>;
+    fn sample(
+        &mut self,
+        in_flight: &mut Self::InFlightStep,
+        inputs: Vec<SampleInputs>,
+    ) -> Result<(), ModelError>;
 
-    /// Whether [`land`](Model::land) would return at once.
-    fn is_ready(&self, flight: &Self::Flight) -> bool;
+    /// Whether [`finish`](Model::finish) would return at once.
+    fn is_ready(&self, in_flight: &Self::InFlightStep) -> bool;
 
-    /// Waits for the flight and returns one [`Readout`] per span, in the order of the
+    /// Waits for the flight and returns one [`SpanOutput`] per span, in the order of the
     /// spans.
     ///
     /// # Errors
     ///
     /// [`ModelError::Device`] when the device fails; see the contract above.
-    fn land(&mut self, flight: Self::Flight) -> Result<Vec<Readout>, ModelError>;
+    fn finish(&mut self, in_flight: Self::InFlightStep) -> Result<Vec<SpanOutput>, ModelError>;
 
     /// Launches, draws plainly and lands: a step with nothing else under way.
     ///
     /// # Errors
     ///
-    /// As for [`launch`](Model::launch).
-    fn step(&mut self, spans: &mut [Span<'_, Self>]) -> Result<Vec<Readout>, ModelError>
+    /// As for [`submit`](Model::submit).
+    fn step(&mut self, spans: &mut [Span<'_, Self>]) -> Result<Vec<SpanOutput>, ModelError>
     where
         Self: Sized,
     {
-        let drawings = spans.iter().filter_map(|span| match &span.want {
-            Want::Token(draw) => Some(Drawing::plain(*draw)),
-            Want::Nothing | Want::Logits => None,
+        let inputs = spans.iter().filter_map(|span| match &span.output_kind {
+            OutputKind::Token(token_sampling) => Some(SampleInputs::plain(*token_sampling)),
+            OutputKind::Nothing | OutputKind::Logits => None,
         });
-        let drawings = drawings.collect();
-        let mut flight = self.launch(spans)?;
-        self.draw(&mut flight, drawings)?;
-        self.land(flight)
+        let inputs = inputs.collect();
+        let mut in_flight = self.submit(spans)?;
+        self.sample(&mut in_flight, inputs)?;
+        self.finish(in_flight)
     }
 
     /// Moves the first `tokens` tokens of `tail` into a segment of their own: a
@@ -152,7 +161,7 @@ pub trait Model: 'static {
     /// the rest and continues the new segment.
     ///
     /// Before the tail's end the segment holds what the upper part of a cut does
-    /// ([`Extent::cut`]): the tail keeps the state of its recurrent layers, and of
+    /// ([`SegmentSize::cut`]): the tail keeps the state of its recurrent layers, and of
     /// its windows what lies in its own range.
     ///
     /// Where these are all that the tail holds, there is never more than one layer's
@@ -177,14 +186,14 @@ pub trait Model: 'static {
     /// [`ModelError::Cut`] unless `tokens` is a range within the tail's and not empty.
     ///
     /// [`ModelError::Device`] when the device fails.
-    fn retire(
+    fn seal_in_place(
         &mut self,
         tail: Self::Tail,
         tokens: Range<usize>,
     ) -> Result<Self::Segment, ModelError>;
 
     /// Two segments that together hold what `segment` holds, cut after `at`
-    /// tokens as [`Extent::cut`] says.
+    /// tokens as [`SegmentSize::cut`] says.
     ///
     /// # Errors
     ///
@@ -196,7 +205,7 @@ pub trait Model: 'static {
     ) -> Result<(Self::Segment, Self::Segment), ModelError>;
 
     /// One segment in the place of `upper` and of `lower`, which follows it, as
-    /// [`Extent::merged`] says: a compact copy.
+    /// [`SegmentSize::merged`] says: a compact copy.
     ///
     /// # Errors
     ///
@@ -210,7 +219,7 @@ pub trait Model: 'static {
 
     /// Takes the tokens at offsets `removed` out of the slot of `path` and `tail`.
     ///
-    /// Afterwards `tail` continues `path[..kept]` and holds what `path[kept..]` and
+    /// Afterwards `tail` continues `path[..retained]` and holds what `path[retained..]` and
     /// it held, but for those. What follows them moves to its new positions: cached
     /// keys are turned back by as many tokens. It stays what it was computed as
     /// after a longer past, so that what comes of a slot from which more than its
@@ -222,7 +231,7 @@ pub trait Model: 'static {
     ///
     /// # Errors
     ///
-    /// [`ModelError::Remove`], and nothing has changed, where `path[..kept]` is not
+    /// [`ModelError::Remove`], and nothing has changed, where `path[..retained]` is not
     /// a part of the path or reaches into `removed`, where `removed` is not a range
     /// of the slot, where a layer is not of full attention, or where tokens follow
     /// and the model cannot shift ([`ModelSpec::can_shift`]).
@@ -232,7 +241,7 @@ pub trait Model: 'static {
     fn remove(
         &mut self,
         path: &[Rc<Self::Segment>],
-        kept: usize,
+        retained: usize,
         tail: &mut Self::Tail,
         removed: Range<usize>,
     ) -> Result<(), ModelError>;
@@ -249,7 +258,7 @@ pub trait Model: 'static {
     /// # Errors
     ///
     /// [`ModelError::Device`] when the device fails.
-    fn hand_over(&mut self, segment: &Self::Segment) -> Result<Parcel<Self>, ModelError>
+    fn export(&mut self, segment: &Self::Segment) -> Result<DetachedState<Self>, ModelError>
     where
         Self: Sized;
 
@@ -270,7 +279,7 @@ pub trait Model: 'static {
         &mut self,
         tail: &mut Self::Tail,
         tokens: Range<usize>,
-    ) -> Result<Option<Parcel<Self>>, ModelError>
+    ) -> Result<Option<DetachedState<Self>>, ModelError>
     where
         Self: Sized,
     {
@@ -284,7 +293,7 @@ pub trait Model: 'static {
     /// # Errors
     ///
     /// [`ModelError::Device`] when the device fails.
-    fn take_in(&mut self, parcel: Parcel<Self>) -> Result<Self::Segment, ModelError>
+    fn import(&mut self, detached_state: DetachedState<Self>) -> Result<Self::Segment, ModelError>
     where
         Self: Sized;
 
@@ -314,13 +323,13 @@ pub trait Model: 'static {
 /// What the device thread wants to know of a segment.
 pub trait Segment: 'static {
     /// The range that it caches, and how much of the past it holds.
-    fn extent(&self) -> Extent;
+    fn segment_size(&self) -> SegmentSize;
     /// Device bytes it holds: [`ModelSpec::segment_bytes`] of its extent.
     fn bytes(&self) -> usize;
 
     /// Tokens in the range that it caches.
     fn tokens(&self) -> usize {
-        self.extent().tokens
+        self.segment_size().tokens
     }
 }
 

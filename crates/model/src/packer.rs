@@ -1,30 +1,30 @@
 //! State on its way between the device and the host.
 
 use super::Model;
-use motet_core::protocol::{Extent, ModelError};
+use motet_core::protocol::{ModelError, SegmentSize};
 
 /// What `M` hands over and takes in.
-pub type Parcel<M> = <<M as Model>::Packer as Packer>::Parcel;
+pub type DetachedState<M> = <<M as Model>::Packer as Packer>::DetachedState;
 
 /// Packs a model's parcels as plain bytes and unpacks them, on any thread.
 ///
 /// Only the device thread may use a [`Model`]; what moves bytes to and from the host
 /// works beside it, and has one of these instead. Bytes carry no description of their
-/// own: the pager, which keeps them, knows their [`Extent`] and of which model they are
+/// own: the pager, which keeps them, knows their [`SegmentSize`] and of which model they are
 /// ([`ModelSpec::identity`](motet_core::protocol::ModelSpec::identity)).
 pub trait Packer: Clone + Send + 'static {
     /// A segment's state, detached from the model: it holds its device memory by
     /// itself, whatever becomes of the segment that it came from or goes into.
-    type Parcel: Send + 'static;
+    type DetachedState: Send + 'static;
 
     /// Bytes of a packed parcel of this extent; saturates.
-    fn packed_bytes(&self, extent: Extent) -> usize;
+    fn packed_bytes(&self, segment_size: SegmentSize) -> usize;
 
     /// Whether the device has computed the parcel: then packing it waits for nothing. Never
     /// waits itself. A model whose parcels are computed when they are handed over need not
     /// say more.
-    fn is_computed(&self, parcel: &Self::Parcel) -> bool {
-        let _ = parcel;
+    fn is_computed(&self, detached_state: &Self::DetachedState) -> bool {
+        let _ = detached_state;
         true
     }
 
@@ -39,9 +39,10 @@ pub trait Packer: Clone + Send + 'static {
     /// # Panics
     ///
     /// Unless `into` has as many bytes as the parcel packs into.
-    fn pack(&self, parcel: &Self::Parcel, into: &mut [u8]) -> Result<(), ModelError>;
+    fn pack(&self, detached_state: &Self::DetachedState, into: &mut [u8])
+    -> Result<(), ModelError>;
 
-    /// The inverse of [`pack`](Packer::pack), for [`Model::take_in`]. The caller
+    /// The inverse of [`pack`](Packer::pack), for [`Model::import`]. The caller
     /// vouches for the bytes: only their number is looked at.
     ///
     /// # Errors
@@ -49,11 +50,15 @@ pub trait Packer: Clone + Send + 'static {
     /// [`ModelError::Import`] unless there are as many bytes as the extent calls for,
     /// which is of at least one token; [`ModelError::Device`] when the device refuses
     /// the memory.
-    fn unpack(&self, extent: Extent, bytes: &[u8]) -> Result<Self::Parcel, ModelError>;
+    fn unpack(
+        &self,
+        segment_size: SegmentSize,
+        bytes: &[u8],
+    ) -> Result<Self::DetachedState, ModelError>;
 
     /// What the bytes of a packed parcel are, where they are numbers that could be kept
     /// at a lower precision; `None` where each bit counts, and where there are none.
-    fn floats(&self, extent: Extent) -> Option<Floats>;
+    fn floats(&self, segment_size: SegmentSize) -> Option<Floats>;
 }
 
 /// Packed numbers: consecutive planes, each of `rows` x `channels`, row-major, in the

@@ -16,7 +16,7 @@
 use std::hash::Hash;
 
 use super::users::{Share, UserLimits, Users};
-use crate::primitives::plant::{Plant, ordering, planted};
+use crate::primitives::inject::{InjectedBug, injected, ordering};
 use crate::primitives::{Arc, AtomicU64, Ordering};
 
 /// Set while the gate is shut.
@@ -34,7 +34,7 @@ pub const REQUESTS_MAX: usize = REQUESTS as usize;
 /// The gate that all callers share. Clones are the same gate.
 #[derive(Clone, Debug)]
 pub struct Admission<U> {
-    word: Arc<AtomicU64>,
+    state: Arc<AtomicU64>,
     requests_max: u64,
     tokens_max: u64,
     /// None where one user may have all there is.
@@ -43,7 +43,7 @@ pub struct Admission<U> {
 
 /// Why a request was not let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum AdmissionError {
     /// As many requests as there may be are inside.
     Requests,
     /// As many prompt tokens as there may be wait.
@@ -84,7 +84,7 @@ impl<U: Copy + Eq + Hash> Admission<U> {
             "a bound is a number that the word can count"
         );
         Self {
-            word: Arc::new(AtomicU64::new(0)),
+            state: Arc::new(AtomicU64::new(0)),
             requests_max: requests_max as u64,
             tokens_max: (tokens_max as u64).min(TOKENS),
             users: None,
@@ -104,9 +104,9 @@ impl<U: Copy + Eq + Hash> Admission<U> {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Requests`] at the bound, [`Refusal::UserRequests`] at the user's,
-    /// [`Refusal::Shut`] once shut.
-    pub fn enter(&self, user: U) -> Result<Permit<U>, Refusal> {
+    /// [`AdmissionError::Requests`] at the bound, [`AdmissionError::UserRequests`] at the user's,
+    /// [`AdmissionError::Shut`] once shut.
+    pub fn enter(&self, user: U) -> Result<Permit<U>, AdmissionError> {
         let mut permits = self.enter_all(user, 1)?;
         Ok(permits.pop().expect("one permit was asked for"))
     }
@@ -116,7 +116,7 @@ impl<U: Copy + Eq + Hash> Admission<U> {
     /// # Errors
     ///
     /// As for [`enter`](Admission::enter).
-    pub fn enter_all(&self, user: U, requests: usize) -> Result<Vec<Permit<U>>, Refusal> {
+    pub fn enter_all(&self, user: U, requests: usize) -> Result<Vec<Permit<U>>, AdmissionError> {
         // Given back if the house has no room.
         let shares = match &self.users {
             None => Vec::new(),
@@ -127,7 +127,7 @@ impl<U: Copy + Eq + Hash> Admission<U> {
             let inside = seen & REQUESTS;
             match inside.checked_add(entering) {
                 Some(after) if after <= self.requests_max => Ok(seen + entering),
-                _ => Err(Refusal::Requests),
+                _ => Err(AdmissionError::Requests),
             }
         })?;
         let mut shares = shares.into_iter();
@@ -141,18 +141,18 @@ impl<U: Copy + Eq + Hash> Admission<U> {
 
     /// Shuts the gate for good.
     pub fn shut(&self) {
-        self.word.fetch_or(SHUT, Ordering::AcqRel);
+        self.state.fetch_or(SHUT, Ordering::AcqRel);
     }
 
     /// Requests inside.
     #[must_use]
     pub fn inside(&self) -> usize {
         let order = ordering(
-            Plant::AdmissionInsideAcquire,
+            InjectedBug::AdmissionInsideAcquire,
             Ordering::Acquire,
             Ordering::Relaxed,
         );
-        (self.word.load(order) & REQUESTS) as usize
+        (self.state.load(order) & REQUESTS) as usize
     }
 
     /// What users have inside, where there are limits.
@@ -164,35 +164,38 @@ impl<U: Copy + Eq + Hash> Admission<U> {
     /// Prompt tokens that wait.
     #[must_use]
     pub fn waiting_tokens(&self) -> usize {
-        waiting(self.word.load(Ordering::Acquire)) as usize
+        waiting(self.state.load(Ordering::Acquire)) as usize
     }
 
     /// Whether the gate is shut.
     #[must_use]
     pub fn is_shut(&self) -> bool {
-        self.word.load(Ordering::Acquire) & SHUT != 0
+        self.state.load(Ordering::Acquire) & SHUT != 0
     }
 
     /// Changes the word of an open gate in one step.
-    fn change(&self, next: impl Fn(u64) -> Result<u64, Refusal>) -> Result<(), Refusal> {
-        let mut seen = self.word.load(Ordering::Relaxed);
+    fn change(
+        &self,
+        next: impl Fn(u64) -> Result<u64, AdmissionError>,
+    ) -> Result<(), AdmissionError> {
+        let mut seen = self.state.load(Ordering::Relaxed);
         loop {
             if seen & SHUT != 0 {
-                return Err(Refusal::Shut);
+                return Err(AdmissionError::Shut);
             }
-            let wanted = next(seen)?;
-            if planted(Plant::AdmissionInTwoSteps) {
-                self.word.fetch_add(wanted - seen, Ordering::AcqRel);
+            let requested = next(seen)?;
+            if injected(InjectedBug::AdmissionInTwoSteps) {
+                self.state.fetch_add(requested - seen, Ordering::AcqRel);
                 return Ok(());
             }
             let order = ordering(
-                Plant::AdmissionEnterAcquire,
+                InjectedBug::AdmissionEnterAcquire,
                 Ordering::AcqRel,
                 Ordering::Release,
             );
             match self
-                .word
-                .compare_exchange_weak(seen, wanted, order, Ordering::Relaxed)
+                .state
+                .compare_exchange_weak(seen, requested, order, Ordering::Relaxed)
             {
                 Ok(_) => return Ok(()),
                 Err(now) => seen = now,
@@ -216,25 +219,25 @@ impl<U: Copy + Eq + Hash> Permit<U> {
     ///
     /// # Errors
     ///
-    /// [`Refusal::Tokens`] at the bound, [`Refusal::UserTokens`] at the user's,
-    /// [`Refusal::Shut`] once shut. It holds no tokens then.
+    /// [`AdmissionError::Tokens`] at the bound, [`AdmissionError::UserTokens`] at the user's,
+    /// [`AdmissionError::Shut`] once shut. It holds no tokens then.
     ///
     /// # Panics
     ///
     /// When it holds tokens already.
-    pub fn claim(&mut self, tokens: usize) -> Result<(), Refusal> {
+    pub fn claim(&mut self, tokens: usize) -> Result<(), AdmissionError> {
         assert_eq!(self.tokens, 0, "a prompt is claimed once");
         if let Some(share) = &mut self.share {
             share.claim(tokens)?;
         }
-        let claimed = self.claim_of_house((tokens as u64).min(TOKENS));
+        let claimed = self.claim_from_engine((tokens as u64).min(TOKENS));
         if let (Err(_), Some(share)) = (claimed, &mut self.share) {
             share.started();
         }
         claimed
     }
 
-    fn claim_of_house(&mut self, tokens: u64) -> Result<(), Refusal> {
+    fn claim_from_engine(&mut self, tokens: u64) -> Result<(), AdmissionError> {
         let tokens_max = self.admission.tokens_max;
         self.admission.change(|seen| {
             let waiting = waiting(seen);
@@ -242,7 +245,7 @@ impl<U: Copy + Eq + Hash> Permit<U> {
             let most = if waiting == 0 { TOKENS } else { tokens_max };
             match waiting + tokens {
                 after if after <= most => Ok(seen + (tokens << REQUEST_BITS)),
-                after => Err(Refusal::Tokens {
+                after => Err(AdmissionError::Tokens {
                     excess: (after - most) as usize,
                 }),
             }
@@ -262,11 +265,11 @@ impl<U: Copy + Eq + Hash> Permit<U> {
 
     fn give_back(&self, counted: u64) {
         let order = ordering(
-            Plant::AdmissionLeaveRelease,
+            InjectedBug::AdmissionLeaveRelease,
             Ordering::AcqRel,
             Ordering::Acquire,
         );
-        let before = self.admission.word.fetch_sub(counted, order);
+        let before = self.admission.state.fetch_sub(counted, order);
         debug_assert!(before & !SHUT >= counted, "what is given back was taken");
     }
 }
@@ -278,6 +281,6 @@ impl<U: Copy + Eq + Hash> Drop for Permit<U> {
 }
 
 /// Prompt tokens that wait, in this word.
-fn waiting(word: u64) -> u64 {
-    (word & !SHUT) >> REQUEST_BITS
+fn waiting(state: u64) -> u64 {
+    (state & !SHUT) >> REQUEST_BITS
 }

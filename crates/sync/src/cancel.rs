@@ -4,7 +4,7 @@
 //! When the caller wins, the scheduler stops the sequence at the next step
 //! boundary; when the scheduler wins, a later drop of the stream is no news.
 
-use crate::primitives::plant::{Plant, ordering, planted};
+use crate::primitives::inject::{InjectedBug, injected, ordering};
 use crate::primitives::{Arc, AtomicU8, Ordering};
 
 const LIVE: u8 = 0;
@@ -14,9 +14,9 @@ const FINISHED: u8 = 2;
 /// The word that a caller's stream and the scheduler share. Clones are the same
 /// word.
 #[derive(Clone, Debug)]
-pub struct CancelWord(Arc<AtomicU8>);
+pub struct CancelFlag(Arc<AtomicU8>);
 
-impl CancelWord {
+impl CancelFlag {
     /// The word of a sequence that nobody has ended.
     #[must_use]
     pub fn new() -> Self {
@@ -38,7 +38,7 @@ impl CancelWord {
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         let order = ordering(
-            Plant::CancelSeenAcquire,
+            InjectedBug::CancelSeenAcquire,
             Ordering::Acquire,
             Ordering::Relaxed,
         );
@@ -46,21 +46,25 @@ impl CancelWord {
     }
 
     fn end(&self, end: u8) -> bool {
-        if planted(Plant::CancelInTwoSteps) {
+        if injected(InjectedBug::CancelInTwoSteps) {
             let won = self.0.load(Ordering::Acquire) == LIVE;
             if won {
                 self.0.store(end, Ordering::Release);
             }
             return won;
         }
-        let order = ordering(Plant::CancelRelease, Ordering::AcqRel, Ordering::Acquire);
+        let order = ordering(
+            InjectedBug::CancelRelease,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
         self.0
             .compare_exchange(LIVE, end, order, Ordering::Relaxed)
             .is_ok()
     }
 }
 
-impl Default for CancelWord {
+impl Default for CancelFlag {
     fn default() -> Self {
         Self::new()
     }

@@ -6,7 +6,7 @@
 //! the mark either finds the pause and ends it, or comes before it, and then the count
 //! is too small to pause.
 
-use crate::primitives::plant::{Plant, ordering, planted};
+use crate::primitives::inject::{InjectedBug, injected, ordering};
 use crate::primitives::{Arc, AtomicUsize, Ordering};
 
 /// Set while the sequence is paused; the rest of the word counts unread tokens.
@@ -15,7 +15,7 @@ const PAUSED: usize = 1 << (usize::BITS - 1);
 /// The word that the scheduler and a caller's stream share. Clones are the same word.
 #[derive(Clone, Debug)]
 pub struct Credits {
-    word: Arc<AtomicUsize>,
+    state: Arc<AtomicUsize>,
     unread_max: usize,
 }
 
@@ -32,14 +32,14 @@ impl Credits {
             "a sequence may be at least one token ahead"
         );
         Self {
-            word: Arc::new(AtomicUsize::new(0)),
+            state: Arc::new(AtomicUsize::new(0)),
             unread_max,
         }
     }
 
     /// The scheduler has sent a token. Comes before the token itself.
     pub fn sent(&self) {
-        self.word.fetch_add(1, Ordering::AcqRel);
+        self.state.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Pauses the sequence if it is as far ahead as it may be. True while it is paused.
@@ -47,11 +47,11 @@ impl Credits {
     #[must_use]
     pub fn pause_if_full(&self) -> bool {
         let order = ordering(
-            Plant::CreditsPauseAcquire,
+            InjectedBug::CreditsPauseAcquire,
             Ordering::Acquire,
             Ordering::Relaxed,
         );
-        let mut seen = self.word.load(order);
+        let mut seen = self.state.load(order);
         loop {
             if seen & PAUSED != 0 {
                 return true;
@@ -59,11 +59,11 @@ impl Credits {
             if seen < self.unread_max {
                 return false;
             }
-            if planted(Plant::CreditsPauseInTwoSteps) {
-                self.word.fetch_or(PAUSED, Ordering::AcqRel);
+            if injected(InjectedBug::CreditsPauseInTwoSteps) {
+                self.state.fetch_or(PAUSED, Ordering::AcqRel);
                 return true;
             }
-            match self.word.compare_exchange_weak(
+            match self.state.compare_exchange_weak(
                 seen,
                 seen | PAUSED,
                 Ordering::AcqRel,
@@ -79,23 +79,23 @@ impl Credits {
     /// to be told.
     #[must_use]
     pub fn read(&self) -> bool {
-        let mut seen = self.word.load(Ordering::Acquire);
+        let mut seen = self.state.load(Ordering::Acquire);
         loop {
             let unread = seen & !PAUSED;
             debug_assert!(unread > 0, "a token is sent before it is read");
-            let left = unread - 1;
-            let resumes = seen & PAUSED != 0 && left <= self.unread_max / 2;
+            let unread_left = unread - 1;
+            let resumes = seen & PAUSED != 0 && unread_left <= self.unread_max / 2;
             let next = match resumes {
-                true => left,
+                true => unread_left,
                 false => seen - 1,
             };
             let order = ordering(
-                Plant::CreditsReadRelease,
+                InjectedBug::CreditsReadRelease,
                 Ordering::AcqRel,
                 Ordering::Acquire,
             );
             match self
-                .word
+                .state
                 .compare_exchange_weak(seen, next, order, Ordering::Acquire)
             {
                 Ok(_) => return resumes,
@@ -107,12 +107,12 @@ impl Credits {
     /// Whether the sequence is paused.
     #[must_use]
     pub fn is_paused(&self) -> bool {
-        self.word.load(Ordering::Acquire) & PAUSED != 0
+        self.state.load(Ordering::Acquire) & PAUSED != 0
     }
 
     /// Tokens that were sent and not read.
     #[must_use]
     pub fn unread(&self) -> usize {
-        self.word.load(Ordering::Acquire) & !PAUSED
+        self.state.load(Ordering::Acquire) & !PAUSED
     }
 }

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use crate::primitives::plant::{Plant, ordering, planted};
+use crate::primitives::inject::{InjectedBug, injected, ordering};
 use crate::primitives::{Arc, AtomicU64, Ordering, UnsafeCell, spin_loop, yield_now};
 
 /// The gate is open: others may come in.
@@ -23,7 +23,7 @@ const SPINS: u32 = 1 << 10;
 #[must_use]
 pub fn gate<T: Copy>() -> (Opener<T>, Entrance<T>) {
     let gate = Arc::new(Gate {
-        word: AtomicU64::new(0),
+        state: AtomicU64::new(0),
         shown: UnsafeCell::new(None),
     });
     (Opener(Arc::clone(&gate)), Entrance(gate))
@@ -49,7 +49,7 @@ pub struct Inside<'a, T: Copy> {
 }
 
 struct Gate<T> {
-    word: AtomicU64,
+    state: AtomicU64,
     shown: UnsafeCell<Option<T>>,
 }
 
@@ -70,10 +70,14 @@ impl<T: Copy> Opener<T> {
         gate.close();
         // SAFETY: this is the one opener, the gate is closed and nobody is inside.
         gate.shown.with_mut(|shown| unsafe { *shown = Some(value) });
-        let times = gate.word.load(Ordering::Relaxed) & !LOW;
+        let times = gate.state.load(Ordering::Relaxed) & !LOW;
         let opened = times.wrapping_add(LOW + 1) | OPEN;
-        let order = ordering(Plant::GateOpenRelease, Ordering::Release, Ordering::Relaxed);
-        gate.word.store(opened, order);
+        let order = ordering(
+            InjectedBug::GateOpenRelease,
+            Ordering::Release,
+            Ordering::Relaxed,
+        );
+        gate.state.store(opened, order);
         Opened(gate)
     }
 }
@@ -83,37 +87,37 @@ impl<T: Copy> Entrance<T> {
     /// nothing: coming in does.
     #[must_use]
     pub fn number(&self, seen: u64) -> Option<u64> {
-        let word = self.0.word.load(Ordering::Relaxed);
-        let number = word & !LOW;
-        (number != seen && word & OPEN != 0).then_some(number)
+        let state = self.0.state.load(Ordering::Relaxed);
+        let number = state & !LOW;
+        (number != seen && state & OPEN != 0).then_some(number)
     }
 
     /// Comes in at this time, unless it is over.
     #[must_use]
     pub fn enter(&self, number: u64) -> Option<Inside<'_, T>> {
         let gate = &*self.0;
-        let mut word = gate.word.load(Ordering::Relaxed);
+        let mut state = gate.state.load(Ordering::Relaxed);
         loop {
-            if word & !LOW != number || word & OPEN == 0 {
+            if state & !LOW != number || state & OPEN == 0 {
                 return None;
             }
-            if planted(Plant::GateInTwoSteps) {
+            if injected(InjectedBug::GateInTwoSteps) {
                 // Looks, and then goes in, in two steps.
-                gate.word.fetch_add(ONE, Ordering::Acquire);
+                gate.state.fetch_add(ONE, Ordering::Acquire);
                 break;
             }
             let order = ordering(
-                Plant::GateEnterAcquire,
+                InjectedBug::GateEnterAcquire,
                 Ordering::Acquire,
                 Ordering::Relaxed,
             );
             let failed = Ordering::Relaxed;
             match gate
-                .word
-                .compare_exchange_weak(word, word + ONE, order, failed)
+                .state
+                .compare_exchange_weak(state, state + ONE, order, failed)
             {
                 Ok(_) => break,
-                Err(now) => word = now,
+                Err(now) => state = now,
             }
         }
         // SAFETY: inside the gate nobody writes it.
@@ -140,14 +144,14 @@ impl<T: Copy> Inside<'_, T> {
 impl<T> Gate<T> {
     /// Closes it, and waits until nobody is inside.
     fn close(&self) {
-        self.word.fetch_and(!OPEN, Ordering::Relaxed);
+        self.state.fetch_and(!OPEN, Ordering::Relaxed);
         let mut waited = 0_u32;
         let order = ordering(
-            Plant::GateCloseAcquire,
+            InjectedBug::GateCloseAcquire,
             Ordering::Acquire,
             Ordering::Relaxed,
         );
-        while self.word.load(order) & LOW != 0 {
+        while self.state.load(order) & LOW != 0 {
             waited += 1;
             if waited.is_multiple_of(SPINS) {
                 yield_now();
@@ -166,20 +170,20 @@ impl<T: Copy> Drop for Opened<'_, T> {
 impl<T: Copy> Drop for Inside<'_, T> {
     fn drop(&mut self) {
         let order = ordering(
-            Plant::GateLeaveRelease,
+            InjectedBug::GateLeaveRelease,
             Ordering::Release,
             Ordering::Relaxed,
         );
-        self.gate.word.fetch_sub(ONE, order);
+        self.gate.state.fetch_sub(ONE, order);
     }
 }
 
 impl<T> fmt::Debug for Gate<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = self.word.load(Ordering::Relaxed);
+        let state = self.state.load(Ordering::Relaxed);
         f.debug_struct("Gate")
-            .field("is_open", &(word & OPEN != 0))
-            .field("inside", &(word & (OPEN - 1)))
+            .field("is_open", &(state & OPEN != 0))
+            .field("inside", &(state & (OPEN - 1)))
             .finish_non_exhaustive()
     }
 }

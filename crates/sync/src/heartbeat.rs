@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use crate::primitives::plant::{Plant, ordering, planted};
+use crate::primitives::inject::{InjectedBug, injected, ordering};
 use crate::primitives::{Arc, AtomicU64, Ordering};
 
 /// Nothing is under way.
@@ -56,16 +56,16 @@ impl Heartbeat {
     }
 
     /// An outcome has come; so much work is still under way.
-    pub fn work_landed(&self, now: Duration, under_way: usize) {
-        let word = match under_way {
+    pub fn work_finished(&self, now: Duration, in_flight: usize) {
+        let state = match in_flight {
             0 => IDLE,
             _ => stamp(now),
         };
-        if planted(Plant::HeartbeatInTwoSteps) {
+        if injected(InjectedBug::HeartbeatInTwoSteps) {
             // Idle for a moment, whatever is still under way.
             self.beat(IDLE);
         }
-        self.beat(word);
+        self.beat(state);
     }
 
     /// The device is being replaced.
@@ -82,7 +82,7 @@ impl Heartbeat {
     #[must_use]
     pub fn pulse(&self) -> Pulse {
         let order = ordering(
-            Plant::HeartbeatAcquire,
+            InjectedBug::HeartbeatAcquire,
             Ordering::Acquire,
             Ordering::Relaxed,
         );
@@ -98,13 +98,13 @@ impl Heartbeat {
         }
     }
 
-    fn beat(&self, word: u64) {
+    fn beat(&self, state: u64) {
         let order = ordering(
-            Plant::HeartbeatRelease,
+            InjectedBug::HeartbeatRelease,
             Ordering::Release,
             Ordering::Relaxed,
         );
-        self.0.store(word, order);
+        self.0.store(state, order);
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_work_that_is_oldest_counts_from_when_the_device_came_to_it() {
+    fn oldest_work_counts_from_when_the_device_started_it() {
         let heartbeat = Heartbeat::new();
         let at = Duration::from_millis;
         let working = |since| Pulse::Working { since: at(since) };
@@ -139,9 +139,9 @@ mod tests {
         assert_eq!(heartbeat.pulse(), working(0));
         heartbeat.work_sent(at(5));
         assert_eq!(heartbeat.pulse(), working(0));
-        heartbeat.work_landed(at(7), 1);
+        heartbeat.work_finished(at(7), 1);
         assert_eq!(heartbeat.pulse(), working(7));
-        heartbeat.work_landed(at(9), 0);
+        heartbeat.work_finished(at(9), 0);
         assert_eq!(heartbeat.pulse(), Pulse::Idle);
         heartbeat.recovering(at(10));
         assert_eq!(heartbeat.pulse(), Pulse::Recovering { since: at(10) });

@@ -8,26 +8,26 @@
 
 use std::fmt;
 
-use crate::planted::{Bug, errs};
-use crate::primitives::plant::{Plant, ordering, planted};
+use crate::injected::{Bug, is_injected};
+use crate::primitives::inject::{InjectedBug, injected, ordering};
 use crate::primitives::{Arc, AtomicUsize, Ordering};
 
 const EVICTED: usize = usize::MAX;
 
 /// The word that all leases of one segment share. Its owner is the cache.
 #[derive(Clone)]
-pub struct LeaseWord<S>(Arc<Word<S>>);
+pub struct LeaseCount<S>(Arc<Inner<S>>);
 
-struct Word<S> {
+struct Inner<S> {
     segment: S,
     leases: AtomicUsize,
 }
 
-impl<S: Copy> LeaseWord<S> {
+impl<S: Copy> LeaseCount<S> {
     /// The word of a segment that nobody uses yet.
     #[must_use]
     pub fn new(segment: S) -> Self {
-        Self(Arc::new(Word {
+        Self(Arc::new(Inner {
             segment,
             leases: AtomicUsize::new(0),
         }))
@@ -77,7 +77,7 @@ impl<S: Copy> LeaseWord<S> {
     /// Evicts the segment if nobody holds a lease. True once, for the winner.
     #[must_use]
     pub fn try_evict(&self) -> bool {
-        if planted(Plant::LeaseEvictInTwoSteps) {
+        if injected(InjectedBug::LeaseEvictInTwoSteps) {
             // Looks before it leaps, but not in one step: a lease slips between.
             let free = self.0.leases.load(Ordering::Acquire) == 0;
             if free {
@@ -85,11 +85,11 @@ impl<S: Copy> LeaseWord<S> {
             }
             return free;
         }
-        if errs(Bug::LeasedEvicted) {
+        if is_injected(Bug::LeasedEvicted) {
             return self.0.leases.swap(EVICTED, Ordering::AcqRel) != EVICTED;
         }
         let order = ordering(
-            Plant::LeaseEvictAcquire,
+            InjectedBug::LeaseEvictAcquire,
             Ordering::AcqRel,
             Ordering::Release,
         );
@@ -100,7 +100,7 @@ impl<S: Copy> LeaseWord<S> {
     }
 }
 
-impl<S: Copy + fmt::Debug> fmt::Debug for LeaseWord<S> {
+impl<S: Copy + fmt::Debug> fmt::Debug for LeaseCount<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -112,7 +112,7 @@ impl<S: Copy + fmt::Debug> fmt::Debug for LeaseWord<S> {
 }
 
 /// The right to use a segment; while it lives, the segment is not evicted.
-pub struct Lease<S>(Arc<Word<S>>);
+pub struct Lease<S>(Arc<Inner<S>>);
 
 impl<S: Copy> Lease<S> {
     /// The segment.
@@ -136,14 +136,14 @@ impl<S> Clone for Lease<S> {
 
 impl<S> Drop for Lease<S> {
     fn drop(&mut self) {
-        if planted(Plant::LeaseDropInTwoSteps) {
+        if injected(InjectedBug::LeaseDropInTwoSteps) {
             // Counts down, but not in one step: another's drop between is not counted.
             let before = self.0.leases.load(Ordering::Acquire);
             self.0.leases.store(before - 1, Ordering::Release);
             return;
         }
         let order = ordering(
-            Plant::LeaseDropRelease,
+            InjectedBug::LeaseDropRelease,
             Ordering::Release,
             Ordering::Relaxed,
         );

@@ -2,7 +2,7 @@
 //!
 //! Everything else in Motet has one owner and hears of the world by messages.
 //! Each file here is model-checked by the module of the same name in `loom_tests/`, which
-//! also proves that the check can fail: with `--cfg motet_planted_bug` it is repeated with
+//! also proves that the check can fail: with `--cfg motet_injected_bug` it is repeated with
 //! each of several mistakes, some in two steps where there should be one, some in the order
 //! of memory, and loom must find each. So are the two shelves on which the pager's
 //! bytes change hands, each behind a lock: the dock, and
@@ -24,8 +24,8 @@ pub mod cancel;
 pub mod credits;
 pub mod gate;
 pub mod heartbeat;
+pub mod injected;
 pub mod lease;
 pub mod parking;
-pub mod planted;
 pub mod primitives;
 pub mod users;

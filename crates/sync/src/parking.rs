@@ -7,7 +7,7 @@
 //! what there is. Acquiring and releasing alone would let both read the older value
 //! (Dekker's pattern), and a thread would sleep through what it is needed for.
 
-use crate::primitives::plant::{Plant, full_fence};
+use crate::primitives::inject::{InjectedBug, full_fence};
 use crate::primitives::{AtomicBool, Ordering, park};
 
 /// Which of so many threads are parked, or about to be.
@@ -26,28 +26,28 @@ impl Parking {
     }
 
     /// Parks this thread, which is the one of this number, until `find` finds something. None
-    /// once `is_over`: whoever says so unparks all threads afterwards, parked or not.
+    /// once `is_finished`: whoever says so unparks all threads afterwards, parked or not.
     ///
-    /// Neither `find` nor `is_over` need order memory.
+    /// Neither `find` nor `is_finished` need order memory.
     pub fn wait<T>(
         &self,
         thread: usize,
         find: impl Fn() -> Option<T>,
-        is_over: impl Fn() -> bool,
+        is_finished: impl Fn() -> bool,
     ) -> Option<T> {
         let parked = &self.parked[thread];
         loop {
             parked.store(true, Ordering::Relaxed);
-            full_fence(Plant::ParkingSleeperFence);
+            full_fence(InjectedBug::ParkingSleeperFence);
             let found = find();
-            if found.is_none() && !is_over() {
+            if found.is_none() && !is_finished() {
                 park();
             }
             parked.store(false, Ordering::Relaxed);
             if let Some(found) = found.or_else(&find) {
                 return Some(found);
             }
-            if is_over() {
+            if is_finished() {
                 return None;
             }
         }
@@ -56,7 +56,7 @@ impl Parking {
     /// The threads that must be unparked so that they find what this thread has stored before.
     /// The others find it by themselves.
     pub fn parked(&self) -> impl Iterator<Item = usize> + '_ {
-        full_fence(Plant::ParkingWakerFence);
+        full_fence(InjectedBug::ParkingWakerFence);
         let all = self.parked.iter().enumerate();
         let parked = all.filter(|(_, parked)| parked.load(Ordering::Relaxed));
         parked.map(|(thread, _)| thread)

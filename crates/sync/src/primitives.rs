@@ -7,14 +7,14 @@
 //!
 //! | file | what is there |
 //! |---|---|
-//! | `plant.rs` | mistakes that model checks must find, each by its name |
-//! | `bell.rs` | a channel that says that there is something, and no more |
+//! | `inject.rs` | mistakes that model checks must find, each by its name |
+//! | `wakeup.rs` | a channel that says that there is something, and no more |
 //! | `checked.rs` | loom's world only: a mutex whose value loom watches as well |
 
-mod bell;
 #[cfg(motet_loom)]
 mod checked;
-pub mod plant;
+pub mod inject;
+mod wakeup;
 
 #[cfg(not(motet_loom))]
 pub use std::{
@@ -39,7 +39,7 @@ pub use loom::{
     thread::{park, yield_now},
 };
 
-pub use bell::{Bell, Ringer, bell};
+pub use wakeup::{WakeupReceiver, WakeupSender, wakeup};
 
 /// std's, to be used as loom's is, which notices whoever reads what another writes.
 #[cfg(not(motet_loom))]

@@ -12,8 +12,8 @@ use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
 
-use super::admission::Refusal;
-use crate::primitives::plant::{Plant, planted};
+use super::admission::AdmissionError;
+use crate::primitives::inject::{InjectedBug, injected};
 use crate::primitives::{Arc, Mutex, MutexGuard};
 
 /// How much of a house one user may have.
@@ -65,14 +65,14 @@ impl<U: Copy + Eq + Hash> Users<U> {
     ///
     /// # Errors
     ///
-    /// [`Refusal::UserRequests`] at the limit.
-    pub fn enter_all(&self, user: U, requests: usize) -> Result<Vec<Share<U>>, Refusal> {
+    /// [`AdmissionError::UserRequests`] at the limit.
+    pub fn enter_all(&self, user: U, requests: usize) -> Result<Vec<Share<U>>, AdmissionError> {
         let inside = self.change(user, |counted| {
             let before = counted.requests;
             counted.requests = before.saturating_add(requests);
             match counted.requests.checked_sub(self.limits.requests_max) {
                 None | Some(0) => Ok(()),
-                Some(excess) => Err(Refusal::UserRequests {
+                Some(excess) => Err(AdmissionError::UserRequests {
                     excess,
                     inside: before,
                 }),
@@ -109,11 +109,11 @@ impl<U: Copy + Eq + Hash> Users<U> {
     fn change(
         &self,
         user: U,
-        change: impl FnOnce(&mut Counted) -> Result<(), Refusal>,
-    ) -> Result<(), Refusal> {
+        change: impl FnOnce(&mut Counted) -> Result<(), AdmissionError>,
+    ) -> Result<(), AdmissionError> {
         let mut inside = self.lock();
         let mut counted = inside.get(&user).copied().unwrap_or_default();
-        if planted(Plant::UsersTwoLocks) {
+        if injected(InjectedBug::UsersTwoLocks) {
             // Looks and changes under two locks: others come between.
             drop(inside);
             inside = self.lock();
@@ -137,8 +137,8 @@ impl<U: Copy + Eq + Hash> Share<U> {
     ///
     /// # Errors
     ///
-    /// [`Refusal::UserTokens`] at the limit.
-    pub fn claim(&mut self, tokens: usize) -> Result<(), Refusal> {
+    /// [`AdmissionError::UserTokens`] at the limit.
+    pub fn claim(&mut self, tokens: usize) -> Result<(), AdmissionError> {
         let tokens_max = self.users.limits.tokens_max;
         self.users.change(self.user, |counted| {
             let waiting = counted.tokens;
@@ -146,7 +146,7 @@ impl<U: Copy + Eq + Hash> Share<U> {
             match counted.tokens.checked_sub(tokens_max) {
                 // The prompt that is alone is let in whatever its length.
                 Some(excess) if excess > 0 && waiting > 0 => {
-                    Err(Refusal::UserTokens { excess, waiting })
+                    Err(AdmissionError::UserTokens { excess, waiting })
                 }
                 _ => Ok(()),
             }

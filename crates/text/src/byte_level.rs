@@ -35,7 +35,7 @@ mod tests {
     use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
     #[test]
-    fn the_alphabet_is_that_of_gpt_2() {
+    fn alphabet_matches_gpt_2() {
         let mut seen = [false; 256];
         let alphabet = ByteLevel::alphabet();
         for code in (0..0x200).filter_map(char::from_u32) {

@@ -7,14 +7,14 @@ use motet_core::TokenId;
 
 /// How much text there is room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TextRoom {
+pub struct TextLimits {
     /// Bytes of rendered text.
     pub bytes_max: usize,
     /// Tokens.
     pub tokens_max: usize,
 }
 
-impl TextRoom {
+impl TextLimits {
     const UNBOUNDED: Self = Self {
         bytes_max: usize::MAX,
         tokens_max: usize::MAX,
@@ -103,7 +103,7 @@ impl TextCodec {
     /// [`TextError::NoTemplate`], [`TextError::Template`], [`TextError::TooLong`],
     /// [`TextError::Encode`].
     pub fn encode_chat(&self, chat: &Chat) -> Result<Vec<TokenId>, TextError> {
-        self.encode_rendered(chat, true, TextRoom::UNBOUNDED)
+        self.encode_rendered(chat, true, TextLimits::UNBOUNDED)
     }
 
     /// The tokens of a conversation so far, without asking the assistant to speak.
@@ -112,7 +112,7 @@ impl TextCodec {
     ///
     /// As [`encode_chat`](Self::encode_chat).
     pub fn encode_conversation(&self, chat: &Chat) -> Result<Vec<TokenId>, TextError> {
-        self.encode_rendered(chat, false, TextRoom::UNBOUNDED)
+        self.encode_rendered(chat, false, TextLimits::UNBOUNDED)
     }
 
     /// The tokens of a conversation that has so much room.
@@ -120,13 +120,13 @@ impl TextCodec {
         &self,
         chat: &Chat,
         add_generation_prompt: bool,
-        room: TextRoom,
+        limits: TextLimits,
     ) -> Result<Vec<TokenId>, TextError> {
         let template = self.template.as_ref().ok_or(TextError::NoTemplate)?;
         let tokenizer = &self.tokenizer;
         let render = |chat| {
-            let text = template.render_within(chat, add_generation_prompt, room.bytes_max)?;
-            tokenizer.check_count(&text, room.tokens_max)?;
+            let text = template.render_within(chat, add_generation_prompt, limits.bytes_max)?;
+            tokenizer.check_count(&text, limits.tokens_max)?;
             Ok::<_, TextError>(text)
         };
         if chat.with_special_tokens {

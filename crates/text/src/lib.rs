@@ -33,6 +33,8 @@
 //! # Ok::<(), motet_text::TextError>(())
 //! ```
 
+#![forbid(unsafe_code)]
+
 mod byte_level;
 mod codec;
 mod detokenizer;
@@ -44,19 +46,19 @@ mod output;
 mod pieces;
 mod pre_tokenizer;
 mod sentence_piece;
-mod spans;
 mod special;
 mod stop;
 mod template;
+mod token_bytes_bound;
 mod tokenizer;
 mod utf8;
 
 pub use codec::TextCodec;
-pub use codec::TextRoom;
+pub use codec::TextLimits;
 pub use detokenizer::{Detokenizer, SpecialTokens};
 pub use error::TextError;
 pub use gguf::GgufVocabulary;
-pub use output::{Certain, TextOutput};
+pub use output::{ReleasedText, TextOutput};
 pub use stop::{Released, StopMatcher, StopStrings};
 pub use template::{Chat, ChatTemplate, Message};
 pub use tokenizer::Tokenizer;

@@ -12,7 +12,7 @@ pub struct TextOutput {
 
 /// What has become certain with a token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Certain {
+pub struct ReleasedText {
     /// Text that the reader may see; often empty.
     pub text: String,
     /// Bytes of text that the token completed, whether the reader may see them or not.
@@ -43,19 +43,19 @@ impl TextOutput {
     /// # Errors
     ///
     /// [`TextError::UnknownToken`].
-    pub fn push(&mut self, token: TokenId) -> Result<Certain, TextError> {
+    pub fn push(&mut self, token: TokenId) -> Result<ReleasedText, TextError> {
         let text = self.detokenizer.push(token)?;
         let completed_bytes = text.len();
         Ok(match &mut self.stops {
             Some(stops) => {
                 let released = stops.push(text);
-                Certain {
+                ReleasedText {
                     text: released.text.to_owned(),
                     completed_bytes,
                     stopped: released.stopped_by.is_some(),
                 }
             }
-            None => Certain {
+            None => ReleasedText {
                 text: text.to_owned(),
                 completed_bytes,
                 stopped: false,

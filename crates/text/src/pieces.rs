@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn other_decoders_are_refused_by_name() {
+    fn unknown_decoders_are_rejected_by_name() {
         for decoder in [
             json!({"type": "WordPiece", "prefix": "##"}),
             json!({"type": "Strip", "content": " ", "start": 0, "stop": 1}),

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_cut_as_their_models_do() {
+    fn texts_are_split_as_their_models_do() {
         let text = "It's  R2D2, 2024!\n\n ok";
         check(
             "gpt-2",
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_compiles_and_every_name_is_given_once() {
+    fn every_pattern_compiles_and_names_are_unique() {
         let mut names: Vec<&str> = KNOWN
             .iter()
             .flat_map(|known| known.names)

@@ -93,16 +93,16 @@ impl Default for StopStrings {
 
 impl Stop {
     fn new(index: usize, text: &str) -> Result<Self, TextError> {
-        let refuse =
+        let reject =
             |what: String, expected: String| Err(TextError::StopStrings { what, expected });
         if index >= StopStrings::COUNT_MAX {
-            return refuse(
+            return reject(
                 format!("there are more than {}", StopStrings::COUNT_MAX),
                 format!("at most {}", StopStrings::COUNT_MAX),
             );
         }
         if text.is_empty() || text.len() > StopStrings::BYTES_MAX {
-            return refuse(
+            return reject(
                 format!("number {index} has {} bytes", text.len()),
                 format!("1 to {}", StopStrings::BYTES_MAX),
             );
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_string_cuts_wherever_the_pieces_fall() {
+    fn stop_string_is_found_across_any_pieces() {
         check(&["world"], &["hello", "world"], &["hello", ""], Some(0));
         check(&["or"], &["hello", "wor"], &["hell", "ow"], Some(0));
         check(
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_become_a_stop_string_is_held_back() {
+    fn possible_stop_string_is_held_back() {
         check(&["world"], &["hello w", "e"], &["hello ", "we"], None);
         check(&["aab"], &["aa", "a", "a"], &["", "a", "a", "aa"], None);
         check(
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_complete_then_the_longest_wins() {
+    fn first_complete_then_longest_stop_string_wins() {
         check(&["cd", "ab"], &["ab cd"], &[""], Some(1));
         check(&["b", "ab"], &["xab"], &["x"], Some(1));
         check(&["b", "abc"], &["ab", "c"], &["a", ""], Some(0));
@@ -311,13 +311,13 @@ mod tests {
 
     #[test]
     fn stop_strings_are_bounded() {
-        let refused = |stops: Vec<String>| match StopStrings::new(stops) {
+        let rejected = |stops: Vec<String>| match StopStrings::new(stops) {
             Err(error @ TextError::StopStrings { .. }) => error.to_string(),
             other => panic!("{other:?}"),
         };
-        assert!(refused(vec!["a".into(), String::new()]).contains("number 1 has 0 bytes"));
-        assert!(refused(vec!["a".into(); 17]).contains("more than 16"));
-        assert!(refused(vec!["a".repeat(1025)]).contains("1 to 1024"));
+        assert!(rejected(vec!["a".into(), String::new()]).contains("number 1 has 0 bytes"));
+        assert!(rejected(vec!["a".into(); 17]).contains("more than 16"));
+        assert!(rejected(vec!["a".repeat(1025)]).contains("1 to 1024"));
         assert!(StopStrings::new(vec!["a".repeat(1024); 16]).is_ok());
     }
 
@@ -346,7 +346,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_pieces_give_what_a_search_of_the_whole_text_gives(
+        fn any_pieces_match_a_search_of_the_whole_text(
             stops in proptest::collection::vec("[abé]{1,4}", 0..5),
             pieces in proptest::collection::vec("[abcé]{0,4}", 0..12),
         ) {

@@ -5,14 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::pieces::Pieces;
-use super::spans;
 use super::special::{self, Marks, Markup};
+use super::token_bytes_bound;
 use super::{Detokenizer, GgufVocabulary, SpecialTokens, TextError, folder, gguf};
 use motet_core::TokenId;
 
 /// Words that each thread remembers. One takes 8 kB at most: 32 MB a thread, where somebody
 /// sends nothing but long words.
-const WORDS_KEPT: usize = 4096;
+const WORDS_CACHED_MAX: usize = 4096;
 
 /// Bytes of the pieces in which the tokens of a long text are counted.
 const PIECE_BYTES: usize = 32 << 10;
@@ -113,9 +113,9 @@ impl Tokenizer {
     ///
     /// [`TextError::TooManyTokens`], [`TextError::Encode`].
     pub fn check_count(&self, text: &str, tokens_max: usize) -> Result<(), TextError> {
-        let refused_beyond = tokens_max.saturating_mul(2);
+        let rejected_above = tokens_max.saturating_mul(2);
         // A byte is one token at most, but for those that a tokenizer adds.
-        if text.len() <= refused_beyond.max(2 * PIECE_BYTES) {
+        if text.len() <= rejected_above.max(2 * PIECE_BYTES) {
             return Ok(());
         }
         let (mut rest, mut count) = (text, 0);
@@ -125,7 +125,7 @@ impl Tokenizer {
             count += encoding
                 .map_err(|error| cannot_encode(piece, &error))?
                 .len();
-            if count > refused_beyond {
+            if count > rejected_above {
                 return Err(TextError::TooManyTokens { tokens_max });
             }
             rest = after;
@@ -139,8 +139,8 @@ impl Tokenizer {
         rendered: &str,
         marks: &Marks,
     ) -> Result<Vec<TokenId>, TextError> {
-        let (text, places) = marks.restore(rendered);
-        self.encode_unless_marked(&text, &places)
+        let (text, offsets) = marks.restore(rendered);
+        self.encode_unless_marked(&text, &offsets)
     }
 
     /// The tokens of a rendered conversation in which callers have spelled no special token.
@@ -159,9 +159,9 @@ impl Tokenizer {
     fn encode_unless_marked(
         &self,
         text: &str,
-        places: &[usize],
+        offsets: &[usize],
     ) -> Result<Vec<TokenId>, TextError> {
-        let tokens = special::encode(&self.0.parts.encoder, &self.0.markup, text, places);
+        let tokens = special::encode(&self.0.parts.encoder, &self.0.markup, text, offsets);
         tokens.map_err(|error| cannot_encode(text, &error))
     }
 
@@ -234,11 +234,11 @@ impl Tokenizer {
 
     fn new(mut parts: Parts) -> Self {
         let mut model = parts.encoder.get_model().clone();
-        model.resize_cache(WORDS_KEPT);
+        model.resize_cache(WORDS_CACHED_MAX);
         parts.encoder.with_model(model);
         Self(Arc::new(Inner {
             markup: Markup::new(&parts.encoder),
-            token_bytes_max: spans::token_bytes_max(&parts.encoder, &parts.pieces),
+            token_bytes_max: token_bytes_bound::token_bytes_max(&parts.encoder, &parts.pieces),
             parts,
         }))
     }

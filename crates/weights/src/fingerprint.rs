@@ -37,12 +37,12 @@ impl Fingerprint {
 }
 
 /// SHA-256 of all bytes of each tensor, in alphabetical order of their names.
-pub(super) fn of_tensors(files: &ModelFiles) -> Vec<[u8; 32]> {
+pub(super) fn tensor_digests(files: &ModelFiles) -> Vec<[u8; 32]> {
     let mut by_bytes: Vec<(usize, &str, usize)> = files
         .tensors
         .iter()
         .enumerate()
-        .map(|(index, (name, placed))| (placed.stored.range.len(), name.as_str(), index))
+        .map(|(index, (name, located))| (located.stored.range.len(), name.as_str(), index))
         .collect();
     by_bytes.sort_unstable_by(|one, other| other.cmp(one));
     let all_bytes: usize = by_bytes.iter().map(|(bytes, ..)| bytes).sum();
@@ -51,7 +51,7 @@ pub(super) fn of_tensors(files: &ModelFiles) -> Vec<[u8; 32]> {
     // Large ones first, in turn: each thread has about as much to do.
     let of_thread = |thread: usize| -> Vec<(usize, [u8; 32])> {
         let own = by_bytes.iter().skip(thread).step_by(threads);
-        own.map(|(_, name, index)| (*index, of_tensor(files, name)))
+        own.map(|(_, name, index)| (*index, tensor_digest(files, name)))
             .collect()
     };
     let mut digests = vec![[0; 32]; by_bytes.len()];
@@ -71,7 +71,7 @@ pub(super) fn of_tensors(files: &ModelFiles) -> Vec<[u8; 32]> {
 }
 
 /// As it is computed with: in both containers the rows are in the same order.
-fn of_tensor(files: &ModelFiles, name: &str) -> [u8; 32] {
+fn tensor_digest(files: &ModelFiles, name: &str) -> [u8; 32] {
     let tensor = files.tensor(name).expect("the name is one of its own");
     Sha256::digest(tensor.bytes()).into()
 }

@@ -21,6 +21,8 @@
 //!                                        ModelFiles ── tensor() ── to_f32 │ to_affine
 //! ```
 
+#![deny(unsafe_code)]
+
 mod affine;
 mod architecture;
 mod config;
@@ -76,7 +78,7 @@ pub struct ModelFiles {
     config: LlamaConfig,
     origin: Origin,
     /// Every tensor of the architecture, by its Hugging Face name.
-    tensors: BTreeMap<String, Placed>,
+    tensors: BTreeMap<String, LocatedTensor>,
     identity: OnceLock<u64>,
 }
 
@@ -101,7 +103,7 @@ enum Origin {
 
 /// A tensor that the architecture needs and the files have.
 #[derive(Debug)]
-struct Placed {
+struct LocatedTensor {
     stored: Stored,
     format: Format,
     /// Heads whose rows are in llama.cpp's RoPE order and have to be put back.
@@ -140,7 +142,7 @@ impl ModelFiles {
             Origin::Gguf(_) => Naming::Gguf,
         };
         let tensors = architecture::needed(&config)
-            .map(|needed| place(path, needed, naming, &mut directory))
+            .map(|needed| locate_tensor(path, needed, naming, &mut directory))
             .collect::<Result<_, _>>()?;
         Ok(Self {
             path: path.to_owned(),
@@ -172,20 +174,20 @@ impl ModelFiles {
     /// [`ModelError::TensorMissing`] when the architecture has no such tensor;
     /// those that it has were all checked when the files were opened.
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, ModelError> {
-        let Some((name, placed)) = self.tensors.get_key_value(name) else {
+        let Some((name, located)) = self.tensors.get_key_value(name) else {
             return Err(ModelError::TensorMissing {
                 path: self.path.clone(),
                 tensor: name.to_owned(),
                 expected: Vec::new(),
             });
         };
-        let shape = placed.stored.shape.clone();
-        let bytes = placed.stored.bytes();
-        let bytes = match placed.interleaved_heads {
+        let shape = located.stored.shape.clone();
+        let bytes = located.stored.bytes();
+        let bytes = match located.interleaved_heads {
             Some(heads) => Cow::Owned(rope_rows::to_half_split(bytes, shape[0], heads)),
             None => Cow::Borrowed(bytes),
         };
-        Ok(Tensor::new(name, shape, placed.format, bytes))
+        Ok(Tensor::new(name, shape, located.format, bytes))
     }
 
     /// Names of all tensors of the architecture, in alphabetical order.
@@ -219,13 +221,13 @@ impl ModelFiles {
         *self.identity.get_or_init(|| {
             let mut fingerprint = Fingerprint::new();
             self.config.describe(&mut fingerprint);
-            let digests = fingerprint::of_tensors(self);
-            for ((name, placed), digest) in self.tensors.iter().zip(digests) {
+            let digests = fingerprint::tensor_digests(self);
+            for ((name, located), digest) in self.tensors.iter().zip(digests) {
                 fingerprint.bytes(name.as_bytes());
-                for dimension in &placed.stored.shape {
+                for dimension in &located.stored.shape {
                     fingerprint.number(*dimension as u64);
                 }
-                fingerprint.bytes(placed.format.name().as_bytes());
+                fingerprint.bytes(located.format.name().as_bytes());
                 fingerprint.bytes(&digest);
             }
             fingerprint.finish()
@@ -234,12 +236,12 @@ impl ModelFiles {
 }
 
 /// Takes what the architecture needs out of what the files have.
-fn place(
+fn locate_tensor(
     path: &Path,
     needed: Needed,
     naming: Naming,
     directory: &mut Directory,
-) -> Result<(String, Placed), ModelError> {
+) -> Result<(String, LocatedTensor), ModelError> {
     let spelled = needed.spelled(naming);
     let Some(stored) = directory.remove(spelled) else {
         return Err(ModelError::TensorMissing {
@@ -258,10 +260,10 @@ fn place(
         Naming::Gguf => needed.rope_heads,
         Naming::HuggingFace => None,
     };
-    let placed = Placed {
+    let located = LocatedTensor {
         stored,
         format,
         interleaved_heads,
     };
-    Ok((needed.name, placed))
+    Ok((needed.name, located))
 }

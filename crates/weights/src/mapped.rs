@@ -29,6 +29,7 @@ impl MappedFile {
             },
             _ => io_error(path, source),
         })?;
+        #[expect(unsafe_code, reason = "the crate's one use: a map of a file")]
         // SAFETY: the mapping is read-only, and its bytes are only ever read as
         // plain `u8`s, of which every pattern is valid. What remains is that
         // another process changes or shortens the file meanwhile; no program can

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_are_refused() {
+    fn contradictory_arguments_are_rejected() {
         let check = |words: &str, accepted: bool| {
             let words = std::iter::once("load_generator").chain(words.split_whitespace());
             assert_eq!(Arguments::try_parse_from(words).is_ok(), accepted);

@@ -133,18 +133,18 @@ mod tests {
     }
 
     #[test]
-    fn chat_keeps_who_said_what() {
+    fn chat_keeps_the_roles() {
         let mut conversation = Conversation::new(true, "");
         conversation.ask("Hello?");
         conversation.answer("Hello.", &[1]);
         let Prompt::Chat(chat) = conversation.prompt() else {
             panic!("chat was asked for");
         };
-        let said: Vec<_> = chat
+        let turns: Vec<_> = chat
             .messages
             .iter()
             .map(|m| (m.role.as_str(), m.content.as_str()))
             .collect();
-        assert_eq!(said, [("user", "Hello?"), ("assistant", "Hello.")]);
+        assert_eq!(turns, [("user", "Hello?"), ("assistant", "Hello.")]);
     }
 }

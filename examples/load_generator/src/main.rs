@@ -14,12 +14,12 @@
 //! | `texts.rs` | what the users say, and the system prompt |
 //! | `mix.rs` | kinds of users |
 //! | `script.rs`, `traced.rs` | who says what, and when: fixed before anything runs, by the seed or a trace |
-//! | `partner.rs` | whom the users talk to: an engine in this process, or a server |
+//! | `load_target.rs` | whom the users talk to: an engine in this process, or a server |
 //! | `server/` | an OpenAI-compatible server, as one of its clients knows it |
 //! | `start.rs`, `model_path.rs` | the engine: a model on MLX, or the oracle |
 //! | `conversation.rs` | a conversation as chat messages, or as tokens for the oracle |
 //! | `user.rs` | one user: asks, waits, takes the time |
-//! | `crowd.rs` | all users at once, and the end by CTRL-C |
+//! | `load_run.rs` | all users at once, and the end by CTRL-C |
 //! | `progress.rs` | the bars while it runs |
 //! | `distinct.rs` | how many tokens had to be computed at least |
 //! | `report/` | the figures; as a table, as JSON, as HTML with plots; conversations |
@@ -28,12 +28,12 @@ mod arguments;
 mod arrivals;
 mod byte_size;
 mod conversation;
-mod crowd;
 mod distinct;
+mod load_run;
+mod load_target;
 mod mix;
 #[cfg(any(feature = "mlx", test))]
 mod model_path;
-mod partner;
 mod progress;
 mod report;
 mod script;
@@ -54,7 +54,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 
 use arguments::Arguments;
-use partner::Partner;
+use load_target::LoadTarget;
 use progress::Progress;
 use report::Report;
 
@@ -84,15 +84,15 @@ async fn run(arguments: &Arguments) -> Result<Report> {
         Some(scripts) => scripts,
         None => script::write(&arguments.load),
     };
-    let (partner, load_seconds) = Partner::find(arguments, &progress).await?;
+    let (load_target, load_seconds) = LoadTarget::find(arguments, &progress).await?;
     // Only now: while the model is loaded, CTRL-C ends the program at once.
-    let stop = crowd::stop_at_ctrl_c();
-    let crowd = crowd::run(&partner, scripts, &progress, stop).await;
-    let report = Report::new(arguments, &partner, load_seconds, &crowd)?;
+    let stop = load_run::stop_at_ctrl_c();
+    let load_run = load_run::run(&load_target, scripts, &progress, stop).await;
+    let report = Report::new(arguments, &load_target, load_seconds, &load_run)?;
 
     if !arguments.quiet {
         show(&report::transcripts(
-            &crowd.visits,
+            &load_run.visits,
             arguments.show,
             arguments.oracle,
         ))?;
@@ -103,11 +103,11 @@ async fn run(arguments: &Arguments) -> Result<Report> {
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     if let Some((mut file, path)) = html {
-        let page = report::page(&report, &crowd, &command_line(std::env::args()));
+        let page = report::page(&report, &load_run, &command_line(std::env::args()));
         file.write_all(page.as_bytes())
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    partner.leave().await;
+    load_target.shut_down().await;
     Ok(report)
 }
 

@@ -73,13 +73,13 @@ impl RunBars {
     }
 
     /// A turn is over, with so many tokens less than it could have had.
-    pub(crate) fn turn_is_over(&self, tokens_unused: usize) {
+    pub(crate) fn turn_finished(&self, tokens_unused: usize) {
         self.requests.inc(1);
         self.tokens.dec_length(tokens_unused as u64);
     }
 
     /// The engine's figures now.
-    pub(crate) fn look(&self, stats: &EngineStats) {
+    pub(crate) fn show_stats(&self, stats: &EngineStats) {
         let prompt_tokens = stats.prompt_tokens.max(1) as f64;
         self.engine.set_message(format!(
             "{} running, {} waiting, {:.0} % of prompts from cache, {} cached",

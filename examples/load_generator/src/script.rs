@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_differ_in_what_they_say() {
+    fn user_kinds_send_different_prompts() {
         let scripts = write(&load("--mix chatty=2,long=1,batch=2 --long-words 500"));
         assert_eq!(scripts.len(), 5);
         assert_eq!(scripts[1].system_prompt, texts::system_prompt(400));

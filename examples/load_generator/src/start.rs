@@ -36,7 +36,7 @@ pub(crate) struct Started {
 
 /// Loads what the arguments ask for.
 pub(crate) async fn engine(arguments: &Arguments, progress: &Progress) -> Result<Started> {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let loading = progress.spinner("loading the model");
     let config = arguments.engine.config();
     let engine = match arguments.oracle {
@@ -46,7 +46,7 @@ pub(crate) async fn engine(arguments: &Arguments, progress: &Progress) -> Result
     loading.finish_and_clear();
     Ok(Started {
         engine,
-        load_time: begun.elapsed(),
+        load_time: started_at.elapsed(),
     })
 }
 

@@ -9,12 +9,12 @@ use motet::model::oracle::StepCost;
 use tokio::sync::watch;
 
 use crate::arguments::Arguments;
+use crate::load_target::LoadTarget;
 use crate::mix::Kind;
-use crate::partner::Partner;
 use crate::progress::Progress;
 use crate::report::{self, Computed, Report, Steps};
 use crate::user::Stop;
-use crate::{crowd, script, start};
+use crate::{load_run, script, start};
 
 /// Runs this command line on an oracle that is as fast as it can be.
 async fn run(words: &str, stop: Stop) -> Report {
@@ -30,16 +30,20 @@ async fn run_at_cost(words: &str, stop: Stop, cost: StepCost) -> Report {
     // The paused clock runs ahead of the device, which is a thread.
     config.scheduler.device_timeout = Duration::MAX;
     let engine = start::oracle(config, cost).await;
-    let partner = Partner::Engine(Arc::new(engine.expect("an engine that starts")));
+    let load_target = LoadTarget::Engine(Arc::new(engine.expect("an engine that starts")));
     let scripts = script::write(&arguments.load);
-    let crowd = crowd::run(&partner, scripts, &Progress::new(true), stop).await;
-    let stats = &crowd.engine.as_ref().expect("an engine was watched").stats;
+    let load_run = load_run::run(&load_target, scripts, &Progress::new(true), stop).await;
+    let stats = &load_run
+        .engine
+        .as_ref()
+        .expect("an engine was watched")
+        .stats;
     assert_eq!(stats.running, 0, "nobody is left");
     assert_eq!(stats.cache.reserved_bytes, 0, "nothing is held");
-    let report = Report::new(&arguments, &partner, 0.0, &crowd).expect("a report");
-    partner.leave().await;
+    let report = Report::new(&arguments, &load_target, 0.0, &load_run).expect("a report");
+    load_target.shut_down().await;
     check_consistent(&report);
-    let page = report::page(&report, &crowd, "load_generator");
+    let page = report::page(&report, &load_run, "load_generator");
     assert_eq!(page.matches("<figure>").count(), 5);
     assert!(!page.contains("http"), "it needs nobody else");
     report
@@ -80,7 +84,7 @@ fn no_stop() -> (watch::Sender<bool>, Stop) {
 }
 
 #[test]
-fn reports_do_not_tell_keys() {
+fn reports_do_not_show_keys() {
     let check = |command: &str, shown: &str| {
         let words = command.split_whitespace().map(str::to_owned);
         assert_eq!(crate::command_line(words), shown);
@@ -139,11 +143,11 @@ async fn every_load_is_served_to_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refused_requests_are_tried_again_and_counted() {
+async fn rejected_requests_are_retried_and_counted() {
     let (_sender, stop) = no_stop();
     let report = run("--sequences-max 2 --queue-max 1 --users 12", stop).await;
     assert_eq!(report.requests.finished, 36);
-    assert!(report.requests.refusals > 0);
+    assert!(report.requests.rejections > 0);
     assert!(steps(&report).by_sequences.len() <= 2);
 }
 

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_enough_to_say() {
+    fn texts_are_long_enough() {
         assert_eq!(SYSTEM_PROMPT.split_whitespace().count(), 400);
         let conversations = conversations();
         assert!(conversations.len() >= 64);

@@ -121,12 +121,15 @@ mod tests {
             ids: ids.to_vec(),
             tokens,
         };
-        let say = |prompt| {
+        let first_question = |prompt| {
             scripted("", prompt, Answer::Unknown).turns[0]
                 .question
                 .clone()
         };
-        let (one, other) = (say(blocks(&[3, 4], 600)), say(blocks(&[3, 5], 1_024)));
+        let (one, other) = (
+            first_question(blocks(&[3, 4], 600)),
+            first_question(blocks(&[3, 5], 1_024)),
+        );
         let (first, rest) = one.split_once('\n').expect("two blocks");
         assert!(other.starts_with(first) && !other.ends_with(rest));
         assert_eq!(first.split_whitespace().count(), 384);
@@ -134,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_said_as_they_are() {
+    fn trace_texts_are_sent_unchanged() {
         let script = scripted("", Prompt::Text("Where am I?".into()), Answer::Unknown);
         assert_eq!(script.turns[0].question, "Where am I?");
         assert_eq!(script.reply_tokens_max, 48);

@@ -9,14 +9,14 @@ use motet::{Engine, Request, TokenId, TokenStream};
 use tokio::sync::watch;
 
 use crate::conversation::Conversation;
+use crate::load_target::LoadTarget;
 use crate::mix::Kind;
-use crate::partner::Partner;
 use crate::progress::RunBars;
 use crate::script::{Cue, Script};
-use crate::server::{Answer, Client, Question, Refused, ServerError};
+use crate::server::{Answer, AskError, Client, Question, ServerError};
 
 /// How often in a row a server may be too busy for a request.
-const REFUSALS_MAX: u64 = 100;
+const REJECTIONS_MAX: u64 = 100;
 
 /// All that happened to one user.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(crate) struct Turn {
     pub(crate) prompt_tokens: Option<usize>,
     pub(crate) cached_tokens: Option<usize>,
     /// When the queue was full, after the start of the run.
-    pub(crate) refused_at: Vec<Duration>,
+    pub(crate) rejected_at: Vec<Duration>,
     pub(crate) first_token: Option<Duration>,
     /// Times between two tokens; of a server, between two pieces of text.
     pub(crate) gaps: Vec<Duration>,
@@ -88,7 +88,7 @@ impl Stop {
 
 /// Plays a user's script from `start` on.
 pub(crate) async fn visit(
-    partner: &Partner,
+    load_target: &LoadTarget,
     script: &Script,
     start: Instant,
     mut stop: Stop,
@@ -96,7 +96,7 @@ pub(crate) async fn visit(
 ) -> Visit {
     let mut visit = Visit {
         kind: script.kind,
-        conversation: Conversation::new(partner.takes_text(), &script.system_prompt),
+        conversation: Conversation::new(load_target.takes_text(), &script.system_prompt),
         turns: Vec::new(),
     };
     let mut free_at = start;
@@ -116,12 +116,12 @@ pub(crate) async fn visit(
             biased;
             // What is dropped here is the reply's stream, and that cancels it.
             () = stop.pressed() => Ending::Interrupted,
-            ending = turn.play(partner, script, cue, start, bars) => ending,
+            ending = turn.play(load_target, script, cue, start, bars) => ending,
         };
         visit
             .conversation
             .answer(&turn.reply_text, &turn.reply_tokens);
-        bars.turn_is_over(script.reply_tokens_max.saturating_sub(turn.output_tokens));
+        bars.turn_finished(script.reply_tokens_max.saturating_sub(turn.output_tokens));
         let goes_on = matches!(ending, Ending::Finished(_));
         turn.ending = ending;
         visit.turns.push(turn);
@@ -166,7 +166,7 @@ impl Turn {
             output_tokens: 0,
             prompt_tokens: None,
             cached_tokens: None,
-            refused_at: Vec::new(),
+            rejected_at: Vec::new(),
             first_token: None,
             gaps: Vec::new(),
             whole: Duration::ZERO,
@@ -177,7 +177,7 @@ impl Turn {
     /// Asks and listens to the end.
     async fn play(
         &mut self,
-        partner: &Partner,
+        load_target: &LoadTarget,
         script: &Script,
         cue: &Cue,
         start: Instant,
@@ -188,18 +188,18 @@ impl Turn {
             asked_at: now,
             last_at: now,
         };
-        let ended = match partner {
-            Partner::Engine(engine) => {
+        let ended = match load_target {
+            LoadTarget::Engine(engine) => {
                 let request = request(script, cue, &self.prompt);
                 match self.submit(engine, request, start).await {
                     Ok(stream) => self.listen(stream, &mut clock, bars).await,
                     Err(error) => Err(error.to_string()),
                 }
             }
-            Partner::Server(client) => match self.ask(client, script, cue, start).await {
+            LoadTarget::Server(client) => match self.ask(client, script, cue, start).await {
                 Ok(answer) => {
-                    let heard = self.hear(answer, &mut clock, bars).await;
-                    heard.map_err(|error| error.to_string())
+                    let record_chunk = self.read_answer(answer, &mut clock, bars).await;
+                    record_chunk.map_err(|error| error.to_string())
                 }
                 Err(error) => Err(error.to_string()),
             },
@@ -221,11 +221,11 @@ impl Turn {
             match engine.submit(request).await {
                 Err(SubmitError::QueueFull {
                     retry_after,
-                    request: refused,
+                    request: rejected,
                     ..
                 }) => {
-                    self.refused_at.push(start.elapsed());
-                    request = *refused;
+                    self.rejected_at.push(start.elapsed());
+                    request = *rejected;
                     tokio::time::sleep(retry_after).await;
                 }
                 submitted => return submitted,
@@ -244,7 +244,7 @@ impl Turn {
             self.reply_text.push_str(&piece.text);
             if let Some(token) = piece.token {
                 self.reply_tokens.push(token);
-                self.heard(clock, bars);
+                self.record_chunk(clock, bars);
             }
         }
         let finish = stream.finish().ok_or("the stream ended without a word")?;
@@ -275,32 +275,32 @@ impl Turn {
             ignore_end: script.ignore_end,
             banned: &script.banned,
         };
-        for _ in 0..REFUSALS_MAX {
+        for _ in 0..REJECTIONS_MAX {
             match client.ask(&question).await {
                 Ok(answer) => return Ok(answer),
-                Err(Refused::Failed(error)) => return Err(error),
-                Err(Refused::Busy(wait)) => {
-                    self.refused_at.push(start.elapsed());
+                Err(AskError::Failed(error)) => return Err(error),
+                Err(AskError::Busy(wait)) => {
+                    self.rejected_at.push(start.elapsed());
                     tokio::time::sleep(wait).await;
                 }
             }
         }
-        let times = REFUSALS_MAX;
+        let times = REJECTIONS_MAX;
         Err(ServerError::Busy { times })
     }
 
-    async fn hear(
+    async fn read_answer(
         &mut self,
         mut answer: Answer,
         clock: &mut Clock,
         bars: &RunBars,
     ) -> Result<Completeness, ServerError> {
-        while let Some(heard) = answer.next().await? {
-            if !heard.text.is_empty() {
-                self.reply_text.push_str(&heard.text);
-                self.heard(clock, bars);
+        while let Some(record_chunk) = answer.next().await? {
+            if !record_chunk.text.is_empty() {
+                self.reply_text.push_str(&record_chunk.text);
+                self.record_chunk(clock, bars);
             }
-            if let Some(cost) = heard.cost {
+            if let Some(cost) = record_chunk.cost {
                 self.output_tokens = cost.output_tokens;
                 self.prompt_tokens = Some(cost.prompt_tokens);
                 self.cached_tokens = cost.cached_tokens;
@@ -310,7 +310,7 @@ impl Turn {
     }
 
     /// One more token has come.
-    fn heard(&mut self, clock: &mut Clock, bars: &RunBars) {
+    fn record_chunk(&mut self, clock: &mut Clock, bars: &RunBars) {
         let now = Instant::now();
         match self.first_token {
             None => self.first_token = Some(now - clock.asked_at),

@@ -3,7 +3,7 @@
 //! | check | against |
 //! |---|---|
 //! | `Host` is one that this server knows | a foreign name that is made to lead here (DNS rebinding) |
-//! | `Origin` and `Sec-Fetch-Site` are this server's own | pages of other sites that send requests here |
+//! | `Origin` and `Sec-Load-Site` are this server's own | pages of other sites that send requests here |
 //! | the operator's key, or a server for this machine only | a tenant who looks at the load of the others |
 //!
 //! A request without `Host` is let in: every browser sends one.
@@ -22,7 +22,7 @@ use crate::error::ApiError;
 use crate::site::{Host, Origin, Site};
 
 /// How a browser says which pages a request comes from, where it does not send `Origin`.
-static FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+static REQUEST_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// An error quotes at most so many characters of a header.
 const QUOTED_MAX: usize = 100;
 
@@ -43,14 +43,14 @@ pub(crate) async fn check_operator(
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    operator(&app, request.headers())?;
+    authorize_operator(&app, request.headers())?;
     Ok(next.run(request).await)
 }
 
 /// Whether a request is the operator's. It takes no place.
-pub(crate) fn operator(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
+pub(crate) fn authorize_operator(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
     let conduct = &app.conduct;
-    if is_open(app)? {
+    if is_open_to_all(app)? {
         return Ok(());
     }
     app.keys
@@ -61,8 +61,11 @@ pub(crate) fn operator(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
 }
 
 /// Whether a request may watch the page, and the seats of its key.
-pub(crate) fn watcher(app: &App, headers: &HeaderMap) -> Result<Option<Arc<Semaphore>>, ApiError> {
-    if is_open(app)? {
+pub(crate) fn authorize_watcher(
+    app: &App,
+    headers: &HeaderMap,
+) -> Result<Option<Arc<Semaphore>>, ApiError> {
+    if is_open_to_all(app)? {
         return Ok(None);
     }
     let conduct = &app.conduct;
@@ -74,12 +77,12 @@ pub(crate) fn watcher(app: &App, headers: &HeaderMap) -> Result<Option<Arc<Semap
 }
 
 /// Whether every caller is the operator; an error where no caller can be.
-fn is_open(app: &App) -> Result<bool, ApiError> {
+fn is_open_to_all(app: &App) -> Result<bool, ApiError> {
     let conduct = &app.conduct;
     if conduct.operator_open {
         return Ok(true);
     }
-    if app.keys.are_asked_for() {
+    if app.keys.are_required() {
         return Ok(false);
     }
     // Without keys the machine is the border: its users are the operator.
@@ -99,7 +102,9 @@ fn known_site(conduct: &Conduct, request: &Request) -> Result<Option<Site>, ApiE
     let mut first = None;
     for spelled in target.into_iter().chain(named) {
         let site = Site::parse(spelled);
-        let is_known = site.as_ref().is_some_and(|site| knows(conduct, &site.host));
+        let is_known = site
+            .as_ref()
+            .is_some_and(|site| is_known_host(conduct, &site.host));
         if is_checked && !is_known {
             return Err(ApiError::unknown_host(&quoted(spelled)));
         }
@@ -108,7 +113,7 @@ fn known_site(conduct: &Conduct, request: &Request) -> Result<Option<Site>, ApiE
     Ok(first)
 }
 
-fn knows(conduct: &Conduct, host: &Host) -> bool {
+fn is_known_host(conduct: &Conduct, host: &Host) -> bool {
     host.is_loopback() || *host == Host::from(conduct.host) || conduct.host_name.contains(host)
 }
 
@@ -120,7 +125,7 @@ fn check_origin(
     let mut origins = headers.get_all(header::ORIGIN).iter().peekable();
     if origins.peek().is_none() {
         // Where requests of a page have no `Origin`, as those for its pictures.
-        return match headers.get(&FETCH_SITE).map(|site| site.as_bytes()) {
+        return match headers.get(&REQUEST_SITE).map(|site| site.as_bytes()) {
             None | Some(b"none" | b"same-origin") => Ok(()),
             Some(other) => {
                 let other = quoted(&String::from_utf8_lossy(other));
@@ -132,7 +137,7 @@ fn check_origin(
         let spelled = origin.to_str().unwrap_or_default();
         let read = spelled.parse::<Origin>().ok();
         let is_ours = read.is_some_and(|origin| {
-            conduct.origin.contains(&origin) || site.is_some_and(|site| origin.is_of(site))
+            conduct.origin.contains(&origin) || site.is_some_and(|site| origin.is_from(site))
         });
         if !is_ours {
             return Err(ApiError::foreign_page("Origin", &quoted(spelled)));

@@ -13,9 +13,9 @@ use tokio::time::timeout;
 use crate::error::ApiError;
 
 /// Refused connections that are answered at one time; further ones are closed unanswered.
-const TOLD_MAX: usize = 32;
+const REJECTIONS_MAX: usize = 32;
 /// A refused client has so long to read its answer.
-const TOLD_TIME: Duration = Duration::from_secs(1);
+const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// A refused client may try again after so long.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// One site's part of an IPv6 address, of which its machines choose the rest.
@@ -25,15 +25,15 @@ const IPV6_SITE_BITS: u32 = 64;
 #[derive(Debug)]
 pub(crate) struct Addresses {
     /// Connections of one address.
-    most: u32,
+    connections_max: u32,
     /// How many each has; an address that has none is not in it.
     open: Mutex<HashMap<IpAddr, u32>>,
-    told: Arc<Semaphore>,
+    rejection_permits: Arc<Semaphore>,
 }
 
 /// A connection that is counted. Dropped with it.
 #[derive(Debug)]
-pub(crate) struct Entered {
+pub(crate) struct ConnectionGuard {
     addresses: Arc<Addresses>,
     from: IpAddr,
 }
@@ -44,28 +44,28 @@ pub(crate) struct Peer(IpAddr);
 
 impl Peer {
     pub(crate) fn of(from: IpAddr) -> Self {
-        Self(site(from))
+        Self(counted_prefix(from))
     }
 }
 
 impl Addresses {
     /// Each may have so many.
-    pub(crate) fn new(most: u32) -> Self {
+    pub(crate) fn new(connections_max: u32) -> Self {
         Self {
-            most,
+            connections_max,
             open: Mutex::default(),
-            told: Arc::new(Semaphore::new(TOLD_MAX)),
+            rejection_permits: Arc::new(Semaphore::new(REJECTIONS_MAX)),
         }
     }
 
     /// Counts a connection; none if its address has as many as it may.
-    pub(crate) fn enter(self: &Arc<Self>, from: IpAddr) -> Option<Entered> {
-        let from = site(from);
+    pub(crate) fn try_acquire(self: &Arc<Self>, from: IpAddr) -> Option<ConnectionGuard> {
+        let from = counted_prefix(from);
         let mut open = self.locked();
         let count = open.entry(from).or_default();
-        (*count < self.most).then(|| {
+        (*count < self.connections_max).then(|| {
             *count += 1;
-            Entered {
+            ConnectionGuard {
                 addresses: Arc::clone(self),
                 from,
             }
@@ -73,14 +73,16 @@ impl Addresses {
     }
 
     /// Tells a client that its address has too many connections, unless too many are told.
-    pub(crate) fn refuse(
+    pub(crate) fn reject(
         &self,
         mut socket: TcpStream,
     ) -> Option<impl Future<Output = ()> + Send + use<>> {
-        let place = Arc::clone(&self.told).try_acquire_owned().ok()?;
-        let answer = self.refusal();
+        let permit = Arc::clone(&self.rejection_permits)
+            .try_acquire_owned()
+            .ok()?;
+        let answer = self.rejection();
         Some(async move {
-            let told = async {
+            let rejection_permits = async {
                 socket.write_all(answer.as_bytes()).await?;
                 socket.shutdown().await?;
                 // A socket that is closed with something unread takes its answer back.
@@ -89,16 +91,16 @@ impl Addresses {
                 std::io::Result::Ok(())
             };
             // A client that has left, or says no end of things, is no concern.
-            timeout(TOLD_TIME, told).await.ok();
-            drop(place);
+            timeout(REJECTION_TIMEOUT, rejection_permits).await.ok();
+            drop(permit);
         })
     }
 
     /// The whole answer: there is no request yet that it would be the answer to.
-    fn refusal(&self) -> String {
+    fn rejection(&self) -> String {
         let message = format!(
             "this address has {} connections open, which is as many as it may have",
-            self.most
+            self.connections_max
         );
         let body = ApiError::busy(message, RETRY_AFTER).body().to_string();
         format!(
@@ -116,7 +118,7 @@ impl Addresses {
     }
 }
 
-impl Drop for Entered {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         let mut open = self.addresses.locked();
         if let Some(count) = open.get_mut(&self.from) {
@@ -129,7 +131,7 @@ impl Drop for Entered {
 }
 
 /// The part of an address by which connections are counted.
-fn site(from: IpAddr) -> IpAddr {
+fn counted_prefix(from: IpAddr) -> IpAddr {
     match from.to_canonical() {
         IpAddr::V6(address) => {
             let mask = u128::MAX << (u128::BITS - IPV6_SITE_BITS);
@@ -144,21 +146,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_address_has_its_count_and_leaves_nothing_behind() {
+    fn connections_are_counted_by_address() {
         let addresses = Arc::new(Addresses::new(2));
-        let enter = |from: &str| addresses.enter(from.parse().expect(from));
-        let held = [enter("10.0.0.1"), enter("10.0.0.1")];
+        let try_acquire = |from: &str| addresses.try_acquire(from.parse().expect(from));
+        let held = [try_acquire("10.0.0.1"), try_acquire("10.0.0.1")];
         assert!(held.iter().all(Option::is_some));
-        assert!(enter("10.0.0.1").is_none(), "a third");
-        assert!(enter("::ffff:10.0.0.1").is_none(), "the same address");
-        assert!(enter("10.0.0.2").is_some(), "another address");
+        assert!(try_acquire("10.0.0.1").is_none(), "a third");
+        assert!(try_acquire("::ffff:10.0.0.1").is_none(), "the same address");
+        assert!(try_acquire("10.0.0.2").is_some(), "another address");
         drop(held);
-        assert!(enter("10.0.0.1").is_some());
+        assert!(try_acquire("10.0.0.1").is_some());
         // A site chooses the rest of its addresses.
-        let held = [enter("2001:db8::1"), enter("2001:db8::ffff:2")];
+        let held = [try_acquire("2001:db8::1"), try_acquire("2001:db8::ffff:2")];
         assert!(held.iter().all(Option::is_some));
-        assert!(enter("2001:db8::3").is_none());
-        assert!(enter("2001:db8:0:1::3").is_some());
+        assert!(try_acquire("2001:db8::3").is_none());
+        assert!(try_acquire("2001:db8:0:1::3").is_some());
         drop(held);
         assert!(addresses.locked().is_empty());
     }

@@ -15,11 +15,11 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use motet::{Engine, UserId};
 
 use crate::arguments::Conduct;
-use crate::body::Receiving;
+use crate::body::BodyReceiver;
 use crate::error::ApiError;
 use crate::keys::Keys;
 use crate::log::RequestLog;
-use crate::page::{self, Room};
+use crate::page::{self, Watchers};
 use crate::{access, openai, openapi, state, tokens};
 
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -35,9 +35,9 @@ pub struct App {
     pub(crate) keys: Keys,
     pub(crate) conduct: Conduct,
     /// The room for bodies that are on their way.
-    pub(crate) receiving: Receiving,
+    pub(crate) body_receiver: BodyReceiver,
     /// From where the page is watched.
-    pub(crate) room: Room,
+    pub(crate) watchers: Watchers,
     /// Users whose names those who watch may know.
     pub(crate) names: BTreeMap<UserId, Arc<str>>,
     pub(crate) metrics: Option<PrometheusHandle>,
@@ -45,7 +45,7 @@ pub struct App {
     pub(crate) created: u64,
     /// Names are this and a number.
     instance: u32,
-    named: AtomicU64,
+    names_given: AtomicU64,
 }
 
 impl App {
@@ -57,17 +57,17 @@ impl App {
         Self {
             engine,
             model,
-            room: Room::new(),
+            watchers: Watchers::new(),
             names: names
                 .map(|name| (UserId::of(name), Arc::clone(name)))
                 .collect(),
             keys,
-            receiving: Receiving::new(&conduct),
+            body_receiver: BodyReceiver::new(&conduct),
             conduct,
             metrics: None,
             created: now(),
             instance: rand::random(),
-            named: AtomicU64::new(0),
+            names_given: AtomicU64::new(0),
         }
     }
 
@@ -102,7 +102,7 @@ impl App {
 
     /// A name that nothing else has.
     pub(crate) fn name(&self, prefix: &str) -> String {
-        let number = self.named.fetch_add(1, Ordering::Relaxed);
+        let number = self.names_given.fetch_add(1, Ordering::Relaxed);
         format!("{prefix}-{:08x}{number:08x}", self.instance)
     }
 }
@@ -136,18 +136,21 @@ pub fn router(app: Arc<App>) -> Router {
         .merge(page::router())
         .route("/health", get(state::health))
         .route("/ready", get(state::ready))
-        .fallback(nowhere)
+        .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(
             Arc::clone(&app),
             access::check_site,
         ))
-        .layer(middleware::from_fn_with_state(Arc::clone(&app), accompany))
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(&app),
+            log_request,
+        ))
         .with_state(app)
 }
 
 /// Gives the request its id and its line in the log, and looks at the size of its headers.
-async fn accompany(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+async fn log_request(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let sent = request.headers().get(&REQUEST_ID).cloned();
     let id = sent
         .filter(is_printable)
@@ -193,7 +196,7 @@ fn header_bytes(headers: &HeaderMap) -> usize {
     bytes.sum()
 }
 
-async fn nowhere(method: Method, request: Request) -> ApiError {
+async fn not_found(method: Method, request: Request) -> ApiError {
     let message = format!("there is nothing at {method} {}", request.uri().path());
     ApiError::request(StatusCode::NOT_FOUND, message)
 }

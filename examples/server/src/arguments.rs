@@ -318,26 +318,26 @@ impl Conduct {
 
     /// How many connections one address may have.
     pub(crate) fn address_connections_max(&self) -> u32 {
-        let unless_said = if self.is_local() {
+        let default_max = if self.is_local() {
             self.connections_max
         } else {
             (self.connections_max / 4).max(1)
         };
-        self.address_connections_max.unwrap_or(unless_said)
+        self.address_connections_max.unwrap_or(default_max)
     }
 
     /// How long the headers and the body may take to come; none is for ever.
     pub(crate) fn arrival_time(&self) -> Option<Duration> {
-        unless_zero(self.arrival_seconds)
+        nonzero_duration(self.arrival_seconds)
     }
 
     /// How long a client may read nothing; none is for ever.
     pub(crate) fn unread_time(&self) -> Option<Duration> {
-        unless_zero(self.unread_seconds)
+        nonzero_duration(self.unread_seconds)
     }
 }
 
-fn unless_zero(seconds: u64) -> Option<Duration> {
+fn nonzero_duration(seconds: u64) -> Option<Duration> {
     (seconds > 0).then_some(Duration::from_secs(seconds))
 }
 
@@ -431,7 +431,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_makes_sense() {
+    fn command_line_is_parsed() {
         Arguments::command().debug_assert();
         let parse = |words: &str| Arguments::try_parse_from(words.split_whitespace());
         let arguments = parse("server --model models/small.gguf --host-mib 1").expect("whole");
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn grammars_and_texts_have_as_much_as_the_operator_says() {
+    fn grammar_and_text_limits_are_settings() {
         let config = |words: &str| {
             let words = format!("server --oracle {words}");
             let parsed = Arguments::try_parse_from(words.split_whitespace());
@@ -488,7 +488,7 @@ mod tests {
             ..GrammarLimits::default()
         };
         assert_eq!(more.grammar, expected);
-        for (words, refusal) in [
+        for (words, expected_error) in [
             (
                 "--compilations-max 0",
                 "`grammar.compilations_max` is 0; expected at least 1",
@@ -503,12 +503,12 @@ mod tests {
             ),
         ] {
             let error = config(words).validate().expect_err(words).to_string();
-            assert!(error.contains(refusal), "{error}");
+            assert!(error.contains(expected_error), "{error}");
         }
     }
 
     #[test]
-    fn settings_are_held_against_each_other_and_the_keys() {
+    fn inconsistent_settings_are_rejected() {
         let keys = Keys::parse("ann secret-a\nbob secret-b").expect("two");
         let check = |words: &str, expected: Result<u32, &str>| {
             let words = format!("server --oracle --api-keys x {words}");

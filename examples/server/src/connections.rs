@@ -32,13 +32,13 @@ use crate::addresses::{Addresses, Peer};
 use crate::app::{self, App};
 
 /// Who is told that the server ends has so long to hear it.
-const FAREWELL: Duration = Duration::from_secs(2);
+const ABORT_NOTICE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) struct Connections {
     service: TowerToHyperService<Router>,
     protocol: http1::Builder,
     unread_time: Option<Duration>,
-    places: Arc<Semaphore>,
+    connection_permits: Arc<Semaphore>,
     addresses: Arc<Addresses>,
     open: JoinSet<()>,
     graceful: GracefulShutdown,
@@ -54,7 +54,7 @@ impl Connections {
             service: TowerToHyperService::new(app::router(Arc::clone(app))),
             protocol,
             unread_time: app.conduct.unread_time(),
-            places: Arc::new(Semaphore::new(app.conduct.connections_max as usize)),
+            connection_permits: Arc::new(Semaphore::new(app.conduct.connections_max as usize)),
             addresses: Arc::new(Addresses::new(app.conduct.address_connections_max())),
             open: JoinSet::new(),
             graceful: GracefulShutdown::new(),
@@ -68,27 +68,27 @@ impl Connections {
         end: impl Future<Output = ()>,
     ) {
         let mut end = pin!(end);
-        let places = Arc::clone(&self.places);
+        let connection_permits = Arc::clone(&self.connection_permits);
         loop {
             let next = async {
-                let place = Arc::clone(&places).acquire_owned().await;
-                let place = place.expect("the semaphore is never closed");
-                (Listener::accept(&mut listener).await, place)
+                let permit = Arc::clone(&connection_permits).acquire_owned().await;
+                let permit = permit.expect("the semaphore is never closed");
+                (Listener::accept(&mut listener).await, permit)
             };
             tokio::select! {
-                ((socket, from), place) = next => match self.addresses.enter(from.ip()) {
-                    Some(entered) => {
+                ((socket, from), permit) = next => match self.addresses.try_acquire(from.ip()) {
+                    Some(connection_guard) => {
                         let connection = self.connection(socket, from.ip());
                         self.open.spawn(async move {
                             connection.await;
-                            drop((entered, place));
+                            drop((connection_guard, permit));
                         });
                     }
                     None => {
                         // Its answer takes no place from other connections.
-                        drop(place);
-                        if let Some(told) = self.addresses.refuse(socket) {
-                            self.open.spawn(told);
+                        drop(permit);
+                        if let Some(rejection) = self.addresses.reject(socket) {
+                            self.open.spawn(rejection);
                         }
                     }
                 },
@@ -129,8 +129,8 @@ impl Connections {
         if timeout(grace, finished).await.is_err() {
             tracing::warn!("some are still inside: they end now");
             app.abort().await;
-            let all_told = async { while self.open.join_next().await.is_some() {} };
-            if timeout(FAREWELL, all_told).await.is_err() {
+            let all_notified = async { while self.open.join_next().await.is_some() {} };
+            if timeout(ABORT_NOTICE_TIMEOUT, all_notified).await.is_err() {
                 tracing::warn!(left = self.open.len(), "some do not read: they are cut off");
             }
         }

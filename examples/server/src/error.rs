@@ -34,7 +34,7 @@ impl ApiError {
         Self {
             status,
             kind,
-            message: cut(message.into(), MESSAGE_BYTES_MAX),
+            message: truncated(message.into(), MESSAGE_BYTES_MAX),
             param: None,
             code: None,
             retry_after: None,
@@ -45,13 +45,13 @@ impl ApiError {
     pub(crate) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
         let error = Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message);
         Self {
-            param: Some(cut(param.into(), PARAM_BYTES_MAX)),
+            param: Some(truncated(param.into(), PARAM_BYTES_MAX)),
             ..error
         }
     }
 
     /// The request makes sense, and this server or its model cannot do it.
-    pub(crate) fn cannot(param: impl Into<String>, message: impl Into<String>) -> Self {
+    pub(crate) fn unprocessable(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             status: StatusCode::UNPROCESSABLE_ENTITY,
             ..Self::field(param, message)
@@ -67,10 +67,10 @@ impl ApiError {
     pub(crate) fn text(param: &str, error: &TextError) -> Self {
         match error {
             TextError::Template { what } => {
-                Self::cannot(param, format!("the chat template: {}", what.reveal()))
+                Self::unprocessable(param, format!("the chat template: {}", what.reveal()))
             }
             TextError::Panicked { .. } => Self::internal(error.to_string()),
-            other => Self::cannot(param, other.to_string()),
+            other => Self::unprocessable(param, other.to_string()),
         }
     }
 
@@ -169,7 +169,7 @@ impl ApiError {
     }
 
     /// There is no room for a body just now, whosever it is.
-    pub(crate) fn no_room(message: String, retry_after: Duration) -> Self {
+    pub(crate) fn receiving_full(message: String, retry_after: Duration) -> Self {
         Self {
             retry_after: Some(retry_after),
             ..Self::unavailable(message, "receiving_full")
@@ -224,18 +224,18 @@ impl From<SubmitError> for ApiError {
             // What is wrong quotes the request: for whoever sent it, and not for logs.
             SubmitError::Grammar { why } => {
                 let message = format!("`response_format` does not compile: {}", why.reveal());
-                Self::cannot("response_format", message)
+                Self::unprocessable("response_format", message)
             }
             SubmitError::GrammarTooDear { bound } => {
                 let message = format!("`response_format` passes a bound: {bound}");
-                Self::cannot("response_format", message)
+                Self::unprocessable("response_format", message)
             }
             SubmitError::GrammarTooSlow { .. } => {
                 let message = message.replace("`grammar` took", "`response_format` took");
-                Self::cannot("response_format", message)
+                Self::unprocessable("response_format", message)
             }
-            SubmitError::NoTokenizer { field } => Self::cannot(api_name(field), message),
-            SubmitError::TooLarge { .. } => Self::cannot("max_tokens", message),
+            SubmitError::NoTokenizer { field } => Self::unprocessable(api_name(field), message),
+            SubmitError::TooLarge { .. } => Self::unprocessable("max_tokens", message),
             SubmitError::QueueFull { retry_after, .. } => Self::busy(message, retry_after),
             SubmitError::Draining => Self::unavailable(message, "draining"),
             SubmitError::Broken { .. } => Self::unavailable(message, "broken"),
@@ -253,7 +253,7 @@ impl From<GenerateError> for ApiError {
             // The reason quotes the output: the caller sees it, and the log does not.
             GenerateError::Grammar(why) => {
                 let message = format!("`response_format` cannot go on: {}", why.reveal());
-                Self::cannot("response_format", message)
+                Self::unprocessable("response_format", message)
             }
             GenerateError::OutOfMemory => Self::unavailable(message, "out_of_memory"),
             GenerateError::DeadlineMissed { .. } => {
@@ -268,12 +268,12 @@ impl From<GenerateError> for ApiError {
 }
 
 /// The text, or its beginning and that it goes on, in so many bytes.
-fn cut(mut text: String, bytes_max: usize) -> String {
-    const GOES_ON: &str = " [...]";
+fn truncated(mut text: String, bytes_max: usize) -> String {
+    const ELLIPSIS: &str = " [...]";
     if text.len() > bytes_max {
-        let end = text.floor_char_boundary(bytes_max - GOES_ON.len());
+        let end = text.floor_char_boundary(bytes_max - ELLIPSIS.len());
         text.truncate(end);
-        text.push_str(GOES_ON);
+        text.push_str(ELLIPSIS);
     }
     text
 }
@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_is_told_in_whole_seconds() {
+    fn retry_after_is_in_whole_seconds() {
         let check = |milliseconds, expected: &str| {
             let after = Duration::from_millis(milliseconds);
             let response = ApiError::busy("full", after).into_response();
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_request_says_is_quoted_in_part() {
+    fn long_request_values_are_truncated_in_errors() {
         for letter in ["x", "é", "中"] {
             let long = ApiError::model_not_found(&letter.repeat(1 << 20));
             let length = long.message.len();
@@ -324,11 +324,11 @@ mod tests {
             assert!(field.param.expect("a field").len() <= PARAM_BYTES_MAX);
         }
         let whole = "x".repeat(MESSAGE_BYTES_MAX);
-        assert_eq!(cut(whole.clone(), MESSAGE_BYTES_MAX), whole);
+        assert_eq!(truncated(whole.clone(), MESSAGE_BYTES_MAX), whole);
     }
 
     #[test]
-    fn a_defect_is_not_the_clients_fault() {
+    fn panics_are_internal_errors() {
         let panicked = TextError::Panicked {
             what: "tokenizer",
             bytes: 7,

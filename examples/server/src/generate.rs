@@ -19,7 +19,7 @@ use crate::log::RequestLog;
 #[derive(Debug)]
 pub(crate) enum Event {
     /// It goes on.
-    Said {
+    Generated {
         text: String,
         logprobs: Vec<(TokenId, TokenLogprobs)>,
     },
@@ -33,8 +33,8 @@ pub(crate) enum Event {
 
 /// The outputs of one request, by number. Dropping them cancels them.
 #[derive(Debug)]
-pub(crate) struct Voices {
-    voices: SelectAll<Voice>,
+pub(crate) struct OutputStreams {
+    output_streams: SelectAll<OutputStream>,
     usage: Usage,
     log: RequestLog,
     /// Its place is free when the outputs are gone.
@@ -42,19 +42,19 @@ pub(crate) struct Voices {
 }
 
 #[derive(Debug)]
-struct Voice {
+struct OutputStream {
     number: usize,
     stream: TokenStream,
     log: RequestLog,
     /// Tokens whose log probabilities are still to come.
-    untold: VecDeque<TokenId>,
-    wants_logprobs: bool,
+    pending_tokens: VecDeque<TokenId>,
+    has_logprobs: bool,
     /// Whether its prompt counts: one of those that share it does.
-    pays_for_prompt: bool,
-    is_over: bool,
+    is_charged_for_prompt: bool,
+    is_finished: bool,
 }
 
-impl Voices {
+impl OutputStreams {
     /// Takes all requests in, or none; each may want several outputs.
     pub(crate) async fn submit(
         engine: &Engine,
@@ -62,35 +62,35 @@ impl Voices {
         caller: Caller,
         log: RequestLog,
     ) -> Result<Self, ApiError> {
-        let mut voices = SelectAll::new();
+        let mut output_streams = SelectAll::new();
         for mut request in requests {
             if request.best_of.is_some() {
                 // They are what the best is told by.
                 request.logprobs.get_or_insert(0);
             }
-            let wants_logprobs = request.logprobs.is_some();
+            let has_logprobs = request.logprobs.is_some();
             let streams = match request.best_of.unwrap_or(request.n) {
                 1 => vec![engine.submit(request).await?],
                 _ => engine.submit_many(request).await?,
             };
-            for (place, stream) in streams.into_iter().enumerate() {
-                if place == 0 {
+            for (index, stream) in streams.into_iter().enumerate() {
+                if index == 0 {
                     log.prompt(stream.prompt_tokens());
                 }
-                voices.push(Voice {
-                    number: voices.len(),
+                output_streams.push(OutputStream {
+                    number: output_streams.len(),
                     stream,
                     log: log.clone(),
-                    untold: VecDeque::new(),
-                    wants_logprobs,
-                    pays_for_prompt: place == 0,
-                    is_over: false,
+                    pending_tokens: VecDeque::new(),
+                    has_logprobs,
+                    is_charged_for_prompt: index == 0,
+                    is_finished: false,
                 });
             }
         }
         log.opened();
         Ok(Self {
-            voices,
+            output_streams,
             usage: Usage::default(),
             log,
             _caller: caller,
@@ -99,12 +99,12 @@ impl Voices {
 
     /// How many outputs are not over.
     pub(crate) fn count(&self) -> usize {
-        self.voices.len()
+        self.output_streams.len()
     }
 
     /// What happens next, and to which; none when all are over.
     pub(crate) async fn next(&mut self) -> Option<(usize, Event)> {
-        let Some((number, event, usage)) = self.voices.next().await else {
+        let Some((number, event, usage)) = self.output_streams.next().await else {
             self.log.closed();
             return None;
         };
@@ -122,42 +122,43 @@ impl Voices {
     }
 }
 
-impl Voice {
-    fn said(&mut self, piece: Piece) -> Event {
+impl OutputStream {
+    fn event_of(&mut self, piece: Piece) -> Event {
         if let Some(prefill) = piece.prefill {
             return Event::Prefilled(prefill);
         }
         if piece.token.is_some() {
             self.log.output(1);
         }
-        if self.wants_logprobs {
-            self.untold.extend(piece.token);
+        if self.has_logprobs {
+            self.pending_tokens.extend(piece.token);
         }
         // One each, in the order of the tokens.
-        let told = piece.logprobs.into_iter();
-        let logprobs = told.filter_map(|logprobs| Some((self.untold.pop_front()?, logprobs)));
-        Event::Said {
+        let piece_logprobs = piece.logprobs.into_iter();
+        let logprobs = piece_logprobs
+            .filter_map(|logprobs| Some((self.pending_tokens.pop_front()?, logprobs)));
+        Event::Generated {
             logprobs: logprobs.collect(),
             text: piece.text,
         }
     }
 }
 
-impl Stream for Voice {
+impl Stream for OutputStream {
     type Item = (usize, Event, Option<Usage>);
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.is_over {
+        if self.is_finished {
             return Poll::Ready(None);
         }
         let next = std::task::ready!(self.stream.poll_next_unpin(cx));
         let (event, usage) = match next {
-            Some(Ok(piece)) => (self.said(piece), None),
+            Some(Ok(piece)) => (self.event_of(piece), None),
             Some(Err(error)) => (Event::Failed(error), None),
             None => match self.stream.finish() {
                 Some(finish) => {
                     let mut usage = finish.usage;
-                    if !self.pays_for_prompt {
+                    if !self.is_charged_for_prompt {
                         (usage.prompt_tokens, usage.cached_tokens) = (0, 0);
                     }
                     (Event::Ended(finish.reason), Some(usage))
@@ -165,7 +166,7 @@ impl Stream for Voice {
                 None => (Event::Failed(GenerateError::Lost), None),
             },
         };
-        self.is_over = !matches!(event, Event::Said { .. } | Event::Prefilled(_));
+        self.is_finished = !matches!(event, Event::Generated { .. } | Event::Prefilled(_));
         Poll::Ready(Some((self.number, event, usage)))
     }
 }

@@ -25,17 +25,17 @@ struct Key {
     name: Arc<str>,
     /// Keys are compared by their digests: all are of one length, and none is kept.
     digest: [u8; 32],
-    places: Arc<Semaphore>,
+    request_permits: Arc<Semaphore>,
     /// The highest class that its requests may have, if the file says one.
     class_max: Option<Class>,
     /// Pages that it may watch at once.
-    seats: Arc<Semaphore>,
+    watcher_permits: Arc<Semaphore>,
 }
 
 /// The rest of a line of the file, behind name and key.
 #[derive(Clone, Copy, Debug, Default)]
-struct Terms {
-    places: Option<usize>,
+struct KeyOptions {
+    request_permits: Option<usize>,
     class_max: Option<Class>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Caller {
     pub(crate) name: Option<Arc<str>>,
     /// The highest class that the key's requests may have, if its line says one.
     pub(crate) class_max: Option<Class>,
-    _place: Option<Arc<OwnedSemaphorePermit>>,
+    _permit: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 impl Keys {
@@ -62,55 +62,55 @@ impl Keys {
         for (number, line) in (1..).zip(text.lines()) {
             let words = line.split('#').next().unwrap_or_default();
             let words: Vec<&str> = words.split_whitespace().collect();
-            let (name, key, terms) = match *words {
+            let (name, key, options) = match *words {
                 [] => continue,
-                [name, key, ref terms @ ..] => (name, key, terms),
+                [name, key, ref options @ ..] => (name, key, options),
                 [_] => bail!("line {number}: expected a name and a key"),
             };
-            Terms::parse(terms)
-                .and_then(|terms| keys.add(name, key, terms))
+            KeyOptions::parse(options)
+                .and_then(|options| keys.add(name, key, options))
                 .with_context(|| format!("line {number}"))?;
         }
         ensure!(!keys.0.is_empty(), "there is no key in it");
         Ok(keys)
     }
 
-    fn add(&mut self, name: &str, key: &str, terms: Terms) -> Result<()> {
+    fn add(&mut self, name: &str, key: &str, options: KeyOptions) -> Result<()> {
         let digest = Sha256::digest(key).into();
         let is_new = |known: &Key| *known.name != *name && known.digest != digest;
         ensure!(self.0.iter().all(is_new), "its name or key is there twice");
         self.0.push(Key {
             name: name.into(),
             digest,
-            places: Arc::new(Semaphore::new(
-                terms.places.unwrap_or(Semaphore::MAX_PERMITS),
+            request_permits: Arc::new(Semaphore::new(
+                options.request_permits.unwrap_or(Semaphore::MAX_PERMITS),
             )),
-            class_max: terms.class_max,
-            seats: Arc::new(Semaphore::new(KEY_WATCHERS_MAX)),
+            class_max: options.class_max,
+            watcher_permits: Arc::new(Semaphore::new(KEY_WATCHERS_MAX)),
         });
         Ok(())
     }
 
     /// Whether there are any.
-    pub(crate) fn are_asked_for(&self) -> bool {
+    pub(crate) fn are_required(&self) -> bool {
         !self.0.is_empty()
     }
 
     /// Lets a request in, or not.
     pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
-        if !self.are_asked_for() {
+        if !self.are_required() {
             return Ok(Caller::default());
         }
-        let key = self.sent(headers)?;
-        let place = Arc::clone(&key.places).try_acquire_owned();
-        let place = place.map_err(|_| {
+        let key = self.sent_key(headers)?;
+        let permit = Arc::clone(&key.request_permits).try_acquire_owned();
+        let permit = permit.map_err(|_| {
             let message = "as many requests of this key are inside as it may have";
             ApiError::busy(message, RETRY_AFTER)
         })?;
         Ok(Caller {
             name: Some(Arc::clone(&key.name)),
             class_max: key.class_max,
-            _place: Some(Arc::new(place)),
+            _permit: Some(Arc::new(permit)),
         })
     }
 
@@ -121,9 +121,9 @@ impl Keys {
         headers: &HeaderMap,
         is_allowed: impl FnOnce(&str) -> bool,
     ) -> Result<Arc<Semaphore>, ApiError> {
-        let key = self.sent(headers)?;
+        let key = self.sent_key(headers)?;
         if is_allowed(&key.name) {
-            Ok(Arc::clone(&key.seats))
+            Ok(Arc::clone(&key.watcher_permits))
         } else {
             Err(ApiError::wrong_key())
         }
@@ -134,16 +134,16 @@ impl Keys {
         self.0.iter().map(|key| &key.name)
     }
 
-    fn sent(&self, headers: &HeaderMap) -> Result<&Key, ApiError> {
-        let sent = headers.get(header::AUTHORIZATION);
-        let sent = sent.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-        let key = self.find(sent.ok_or_else(ApiError::unauthorized)?);
+    fn sent_key(&self, headers: &HeaderMap) -> Result<&Key, ApiError> {
+        let sent_key = headers.get(header::AUTHORIZATION);
+        let sent_key = sent_key.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let key = self.find(sent_key.ok_or_else(ApiError::unauthorized)?);
         key.ok_or_else(ApiError::unauthorized)
     }
 
     /// Looks at every key, so that the time it takes tells nothing.
-    fn find(&self, sent: &str) -> Option<&Key> {
-        let digest: [u8; 32] = Sha256::digest(sent.trim()).into();
+    fn find(&self, sent_key: &str) -> Option<&Key> {
+        let digest: [u8; 32] = Sha256::digest(sent_key.trim()).into();
         self.0.iter().fold(None, |found, key| {
             match bool::from(key.digest.ct_eq(&digest)) {
                 true => Some(key),
@@ -153,28 +153,29 @@ impl Keys {
     }
 }
 
-impl Terms {
+impl KeyOptions {
     fn parse(words: &[&str]) -> Result<Self> {
-        let mut terms = Self::default();
+        let mut options = Self::default();
         for word in words {
             let is_new = match word.strip_prefix("class=") {
                 Some(class) => {
                     let class = Class::named(class)
                         .context("`class=` is to name background, normal or urgent")?;
-                    terms.class_max.replace(class).is_none()
+                    options.class_max.replace(class).is_none()
                 }
                 None => {
-                    let places = word.parse().ok();
-                    let places = places.filter(|n| (1..=Semaphore::MAX_PERMITS).contains(n));
-                    let places = places.context(
+                    let request_permits = word.parse().ok();
+                    let request_permits =
+                        request_permits.filter(|n| (1..=Semaphore::MAX_PERMITS).contains(n));
+                    let request_permits = request_permits.context(
                         "behind the key, expected a number, 1 or more, or `class=` and a class",
                     )?;
-                    terms.places.replace(places).is_none()
+                    options.request_permits.replace(request_permits).is_none()
                 }
             };
             ensure!(is_new, "there are two numbers or two classes");
         }
-        Ok(terms)
+        Ok(options)
     }
 }
 
@@ -188,17 +189,17 @@ mod tests {
     }
 
     #[test]
-    fn keys_let_in_and_count() {
+    fn keys_admit_and_limit_requests() {
         let keys = Keys::parse("# ours\nann secret-a 1\nbob secret-b # unlimited\n").expect("two");
-        for refused in [
+        for rejected in [
             "",
             "Bearer ",
             "Bearer secret",
             "secret-a",
             "Bearer secret-aa",
         ] {
-            let error = keys.admit(&headers(refused)).expect_err(refused);
-            assert_eq!(error.status, 401, "{refused}");
+            let error = keys.admit(&headers(rejected)).expect_err(rejected);
+            assert_eq!(error.status, 401, "{rejected}");
         }
         assert_eq!(keys.admit(&HeaderMap::new()).expect_err("none").status, 401);
 
@@ -217,11 +218,11 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_the_highest_class_that_its_line_says() {
+    fn key_line_sets_the_highest_class() {
         let text = "ann secret-a class=urgent\nbob secret-b 2 class=background\n\
                     carol secret-c class=normal 1\ndave secret-d 3";
         let keys = Keys::parse(text).expect("four");
-        for (key, class_max, places) in [
+        for (key, class_max, request_permits) in [
             ("a", Some(Class::Urgent), Semaphore::MAX_PERMITS),
             ("b", Some(Class::Background), 2),
             ("c", Some(Class::Normal), 1),
@@ -231,12 +232,16 @@ mod tests {
             let caller = keys.admit(&headers).expect(key);
             assert_eq!(caller.class_max, class_max, "{key}");
             let found = keys.find(&format!("secret-{key}")).expect(key);
-            assert_eq!(found.places.available_permits(), places - 1, "{key}");
+            assert_eq!(
+                found.request_permits.available_permits(),
+                request_permits - 1,
+                "{key}"
+            );
         }
     }
 
     #[test]
-    fn files_of_keys_are_read_or_refused_without_showing_them() {
+    fn invalid_key_files_are_rejected_without_their_content() {
         for (text, expected) in [
             ("", "there is no key in it"),
             ("ann", "line 1: expected a name"),

@@ -34,8 +34,8 @@ impl RequestLog {
     pub(crate) fn new(id: String, method: &Method, path: &str) -> Self {
         Self(Arc::new(Line {
             id,
-            method: cut(method.as_str()),
-            path: cut(path),
+            method: truncated(method.as_str()),
+            path: truncated(path),
             since: Instant::now(),
             status: AtomicU16::new(0),
             is_open: AtomicBool::new(false),
@@ -93,7 +93,7 @@ impl Drop for Line {
 }
 
 /// The beginning of a text, and how long it was if that is not all of it.
-fn cut(text: &str) -> String {
+fn truncated(text: &str) -> String {
     if text.len() <= SHOWN_BYTES_MAX {
         return text.to_owned();
     }
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_short_whatever_was_asked_for() {
+    fn long_paths_are_truncated_in_the_log() {
         let long = format!("/{}é", "x".repeat(60_000));
         let method = Method::from_bytes(&b"X".repeat(60_000)).expect("a method");
         let log = RequestLog::new("1".into(), &method, &long);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_early_is_told_from_who_stays() {
+    fn early_disconnect_is_logged_as_499() {
         let log = || RequestLog::new("1".into(), &Method::GET, "/");
         let left = log();
         assert_eq!(left.0.status(), 499);

@@ -31,7 +31,7 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
         }
     };
     arguments.conduct.check(&keys)?;
-    tell_what_is_open(&arguments.conduct);
+    log_open_access(&arguments.conduct);
     let metrics = recorder::install()?;
     let engine = start::engine(arguments).await?;
     let device_memory = engine.device_budget();
@@ -51,7 +51,7 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
             kv_events_replay = events.replay_address,
             "telling what is cached"
         );
-        tokio::spawn(events.tell(Arc::downgrade(&app)));
+        tokio::spawn(events.run(Arc::downgrade(&app)));
     }
     let address = (arguments.conduct.host, arguments.port);
     let listener = TcpListener::bind(address).await;
@@ -64,11 +64,11 @@ pub async fn run(arguments: &Arguments) -> Result<()> {
         device_memory = %device_memory,
         "serving"
     );
-    serve(app, listener, told_to_end()).await
+    serve(app, listener, shutdown_signal()).await
 }
 
 /// Says to the log what an operator may not expect.
-fn tell_what_is_open(conduct: &Conduct) {
+fn log_open_access(conduct: &Conduct) {
     let has_keys = conduct.api_keys.is_some();
     if !has_keys && !conduct.is_for_this_machine() {
         tracing::warn!("there are no API keys: everybody may ask who can connect");
@@ -109,7 +109,7 @@ pub async fn serve(
 
 /// Shuts the engine down, once nobody else has it.
 async fn finish(mut app: Arc<App>) {
-    let alone = async {
+    let sole_owner = async {
         loop {
             match Arc::try_unwrap(app) {
                 Ok(app) => return app,
@@ -118,14 +118,14 @@ async fn finish(mut app: Arc<App>) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    match timeout(Duration::from_secs(5), alone).await {
+    match timeout(Duration::from_secs(5), sole_owner).await {
         Ok(app) => app.into_engine().shutdown(Shutdown::Abort).await,
         Err(_) => tracing::error!("the engine is still in use: what is not on disk is lost"),
     }
 }
 
 /// SIGTERM or SIGINT.
-async fn told_to_end() {
+async fn shutdown_signal() {
     let interrupted = async { tokio::signal::ctrl_c().await.ok() };
     #[cfg(unix)]
     let terminated = async {

@@ -95,7 +95,7 @@ impl Site {
 
 impl Origin {
     /// Whether a page of this origin came from this site, as far as its `Host` says it.
-    pub(crate) fn is_of(&self, site: &Site) -> bool {
+    pub(crate) fn is_from(&self, site: &Site) -> bool {
         match self {
             Self::Null => false,
             Self::Page { scheme, host, port } => {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_read_with_any_port_or_not_at_all() {
+    fn hosts_are_parsed_with_any_port() {
         let check = |text: &str, expected: Option<(Host, Option<u16>)>| {
             let site = Site::parse(text).map(|site| (site.host, site.port));
             assert_eq!(site, expected, "{text}");
@@ -157,7 +157,7 @@ mod tests {
             Some((Host::from("::1".parse::<IpAddr>().expect("one")), Some(80))),
         );
         check("localhost.", Some((name("localhost."), None)));
-        for refused in [
+        for rejected in [
             "",
             ":80",
             "localhost:",
@@ -170,16 +170,16 @@ mod tests {
             "local host",
             "localhost/x",
         ] {
-            check(refused, None);
+            check(rejected, None);
         }
     }
 
     #[test]
-    fn an_origin_is_of_the_site_whose_host_and_port_it_has() {
+    fn origin_matches_site_by_host_and_port() {
         let check = |origin: &str, site: &str, expected: bool| {
             let read: Origin = origin.parse().expect(origin);
             let site = Site::parse(site).expect(site);
-            assert_eq!(read.is_of(&site), expected, "{origin} of {site:?}");
+            assert_eq!(read.is_from(&site), expected, "{origin} of {site:?}");
         };
         check("http://localhost:8080", "localhost:8080", true);
         check("http://LOCALHOST", "localhost", true);
@@ -190,8 +190,8 @@ mod tests {
         check("http://127.0.0.1:8080", "localhost:8080", false);
         check("http://evil.example", "localhost", false);
         check("null", "localhost", false);
-        for refused in ["", "localhost", "://x", "http://", "http://x/path", "a b"] {
-            assert!(refused.parse::<Origin>().is_err(), "{refused}");
+        for rejected in ["", "localhost", "://x", "http://", "http://x/path", "a b"] {
+            assert!(rejected.parse::<Origin>().is_err(), "{rejected}");
         }
     }
 

@@ -114,9 +114,9 @@ mod tests {
     #[test]
     fn the_oracle_reads_and_writes_any_text() {
         let text = oracle_text().expect("a tokenizer");
-        let said = "héllo 🎵\n\0";
-        let tokens = text.encode_prompt(said).expect("bytes");
-        assert_eq!(tokens.len(), said.len());
-        assert_eq!(text.tokenizer().decode(&tokens).expect("bytes"), said);
+        let prompt = "héllo 🎵\n\0";
+        let tokens = text.encode_prompt(prompt).expect("bytes");
+        assert_eq!(tokens.len(), prompt.len());
+        assert_eq!(text.tokenizer().decode(&tokens).expect("bytes"), prompt);
     }
 }

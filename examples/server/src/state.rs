@@ -24,8 +24,8 @@ pub(crate) async fn model(
     State(app): State<Arc<App>>,
     named: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, ApiError> {
-    let Path(named) =
-        named.map_err(|refused| ApiError::request(StatusCode::BAD_REQUEST, refused.body_text()))?;
+    let Path(named) = named
+        .map_err(|rejected| ApiError::request(StatusCode::BAD_REQUEST, rejected.body_text()))?;
     match named == app.model {
         true => Ok(Json(description(&app))),
         false => Err(ApiError::model_not_found(&named)),
@@ -65,15 +65,15 @@ fn answer(app: &App, headers: &HeaderMap, is_well: bool) -> Response {
     } else {
         StatusCode::SERVICE_UNAVAILABLE
     };
-    if access::operator(app, headers).is_err() {
+    if access::authorize_operator(app, headers).is_err() {
         let state = match health.state {
             // Whether anybody else asks just now is a detail too.
-            HealthState::Busy => word(&HealthState::Ready),
-            state => word(&state),
+            HealthState::Busy => state_name(&HealthState::Ready),
+            state => state_name(&state),
         };
         return (status, Json(json!({"state": state}))).into_response();
     }
-    let state = word(&health.state);
+    let state = state_name(&health.state);
     let reason = match health.state {
         HealthState::Broken { reason } => Some(reason),
         _ => None,
@@ -91,7 +91,7 @@ fn answer(app: &App, headers: &HeaderMap, is_well: bool) -> Response {
 }
 
 /// A word for the state.
-pub(crate) fn word(state: &HealthState) -> &'static str {
+pub(crate) fn state_name(state: &HealthState) -> &'static str {
     match state {
         HealthState::Ready => "ready",
         HealthState::Busy => "busy",

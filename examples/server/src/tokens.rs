@@ -36,13 +36,13 @@ fields! {
 pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    Body((wanted, conversation)): Body<(Tokenize, Conversation)>,
+    Body((body, conversation)): Body<(Tokenize, Conversation)>,
 ) -> Result<Json<Value>, ApiError> {
-    let (prompt, as_prompt, param) = match wanted.prompt {
-        Some(prompt) => (Prompt::Text(prompt), wanted.add_special_tokens, "prompt"),
+    let (prompt, as_prompt, param) = match body.prompt {
+        Some(prompt) => (Prompt::Text(prompt), body.add_special_tokens, "prompt"),
         None => {
             let chat = conversation.chat(&app)?;
-            (Prompt::Chat(chat), wanted.add_generation_prompt, "messages")
+            (Prompt::Chat(chat), body.add_generation_prompt, "messages")
         }
     };
     let user = caller.name.as_deref();
@@ -63,9 +63,9 @@ pub(crate) async fn tokenize(
 pub(crate) async fn detokenize(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
-    Body(wanted): Body<Detokenize>,
+    Body(body): Body<Detokenize>,
 ) -> Result<Json<Value>, ApiError> {
-    let tokens = wanted.tokens;
+    let tokens = body.tokens;
     let tokens = tokens.ok_or_else(|| ApiError::field("tokens", "`tokens` is missing"))?;
     let prompt = spell(&app, &caller, tokens, "tokens").await?;
     Ok(Json(json!({"prompt": prompt})))
@@ -90,5 +90,5 @@ pub(crate) async fn spell(
 }
 
 fn no_tokenizer(param: &str) -> ApiError {
-    ApiError::cannot(param, "this model has no tokenizer")
+    ApiError::unprocessable(param, "this model has no tokenizer")
 }

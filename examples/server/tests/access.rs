@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 /// A test that waits so long has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const GETS: [&str; 8] = [
     "/",
     "/page/main.js",
@@ -106,7 +106,7 @@ impl Answer {
         let mut status = None;
         loop {
             let mut line = String::new();
-            let read = timeout(PATIENCE, rest.read_line(&mut line)).await;
+            let read = timeout(TIMEOUT, rest.read_line(&mut line)).await;
             read.expect("in time").expect("it answers");
             assert!(!line.is_empty(), "the answer has a head");
             if line == "\r\n" {
@@ -122,7 +122,7 @@ impl Answer {
     /// The status, and what an error says.
     async fn error(mut self) -> (u16, Value) {
         let mut body = String::new();
-        let read = timeout(PATIENCE, self.rest.read_to_string(&mut body)).await;
+        let read = timeout(TIMEOUT, self.rest.read_to_string(&mut body)).await;
         read.expect("in time").expect("a whole body");
         let body: Value = serde_json::from_str(&body).expect("JSON");
         (self.status, body["error"].clone())
@@ -132,7 +132,7 @@ impl Answer {
 /// A page that was loaded from `evil.example`, whose name then leads to this machine: for
 /// the browser it is one site with the server, which asks for no key.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_foreign_name_that_leads_here_reaches_no_route() {
+async fn foreign_host_names_reach_no_route() {
     let server = Running::start("", "").await;
     let port = server.port();
     let rebound = format!(
@@ -189,7 +189,7 @@ async fn a_foreign_name_that_leads_here_reaches_no_route() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_of_other_sites_reach_no_route() {
+async fn foreign_pages_reach_no_route() {
     let server = Running::start("", "").await;
     let port = server.port();
     let host = format!("Host: 127.0.0.1:{port}\n");
@@ -234,7 +234,7 @@ async fn pages_of_other_sites_reach_no_route() {
 
 /// Images of another site's page, say: it sees no answer, and holds what it asked for.
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_of_other_sites_hold_no_seats() {
+async fn foreign_pages_take_no_watcher_permits() {
     let server = Running::start("", "").await;
     let foreign = "Host: localhost\nSec-Fetch-Site: cross-site\nSec-Fetch-Mode: no-cors";
     let mut held = Vec::new();
@@ -282,7 +282,7 @@ async fn names_and_origins_can_be_given() {
 
 /// The routes that tell of all tenants together, and who may see them.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_tells_of_all_tenants_is_the_operators() {
+async fn all_tenant_routes_need_the_operator_key() {
     const KEYS: &str = "ann secret-a\nbob secret-b\ncarol secret-c";
     let operator = "--api-keys unread --operator-key ann --page-key carol";
     // For each: no key, ann's, bob's and carol's. 404 means in: no recorder is installed.
@@ -338,7 +338,7 @@ async fn what_tells_of_all_tenants_is_the_operators() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whether_others_are_inside_is_not_told() {
+async fn tenants_do_not_see_whether_others_run() {
     let keys = "ann secret-a\nbob secret-b";
     let server = Running::start("--api-keys unread --operator-key ann", keys).await;
     let stream = r#"{"prompt": "x", "stream": true, "ignore_eos": true, "max_tokens": 7000}"#;
@@ -361,10 +361,10 @@ async fn whether_others_are_inside_is_not_told() {
 
 /// Bodies that are announced and never come.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_caller_leaves_room_for_the_bodies_of_others() {
-    let room = "--body-bytes-max 1048576 --receiving-bytes-max 4194304 --arrival-seconds 600";
+async fn one_caller_leaves_budget_for_the_bodies_of_others() {
+    let limits = "--body-bytes-max 1048576 --receiving-bytes-max 4194304 --arrival-seconds 600";
     let keys = "ann secret-a\nbob secret-b";
-    let server = Running::start(&format!("--api-keys unread {room}"), keys).await;
+    let server = Running::start(&format!("--api-keys unread {limits}"), keys).await;
     let announce = async || {
         let mut socket = TcpStream::connect(server.address)
             .await
@@ -395,7 +395,7 @@ async fn one_caller_leaves_room_for_the_bodies_of_others() {
 
 /// On loopback, one address may have all of them unless a setting says otherwise.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_address_has_its_part_of_the_connections() {
+async fn connections_per_address_are_limited() {
     let limits = "--connections-max 4 --address-connections-max 2";
     let server = Running::start(limits, "").await;
     let connect = async || {
@@ -412,7 +412,7 @@ async fn one_address_has_its_part_of_the_connections() {
     assert!(message.contains("2 connections"), "{message}");
     drop(first);
     // Its end is noticed in time.
-    let again = async { while server.get("/health", "Host: localhost").await.status != 200 {} };
-    timeout(PATIENCE, again).await.expect("there is a place");
+    let retry = async { while server.get("/health", "Host: localhost").await.status != 200 {} };
+    timeout(TIMEOUT, retry).await.expect("there is a place");
     drop(second);
 }

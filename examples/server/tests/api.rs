@@ -12,13 +12,13 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn a_conversation_is_answered_whole_and_in_parts_alike() {
+async fn streamed_and_whole_chat_answers_agree() {
     let server = Server::new().await;
     let first = server.post(CHAT, &chat(json!({}))).await.ok();
     assert_eq!(first["object"], "chat.completion");
     assert_eq!(first["model"], "oracle");
-    let said = &first["choices"][0]["message"];
-    assert_eq!(said["role"], "assistant");
+    let assistant_text = &first["choices"][0]["message"];
+    assert_eq!(assistant_text["role"], "assistant");
     let usage = &first["usage"];
     assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 0);
     assert!(usage["completion_tokens"].as_u64() <= Some(40));
@@ -43,7 +43,7 @@ async fn a_conversation_is_answered_whole_and_in_parts_alike() {
         .iter()
         .map(|event| &event["choices"][0]["delta"]["content"]);
     let text: String = parts.filter_map(Value::as_str).collect();
-    assert_eq!(json!(text), said["content"]);
+    assert_eq!(json!(text), assistant_text["content"]);
     let reasons = events
         .iter()
         .map(|event| &event["choices"][0]["finish_reason"]);
@@ -54,7 +54,7 @@ async fn a_conversation_is_answered_whole_and_in_parts_alike() {
 }
 
 #[tokio::test]
-async fn several_outputs_and_prompts_have_their_numbers() {
+async fn outputs_of_several_prompts_are_indexed() {
     let server = Server::new().await;
     let body = json!({
         "prompt": ["one ", [1, 2]], "n": 2
@@ -105,7 +105,7 @@ async fn several_outputs_and_prompts_have_their_numbers() {
 }
 
 #[tokio::test]
-async fn prompts_are_told_again() {
+async fn echo_repeats_the_prompt() {
     let server = Server::new().await;
     let body = json!({
         "prompt": ["one ", "two "], "n": 2, "max_tokens": 12, "seed": 7, "temperature": 1.5,
@@ -120,7 +120,7 @@ async fn prompts_are_told_again() {
     let prompts = ["one ", "one ", "two ", "two "];
     let expected = prompts.iter().zip(&outputs);
     let expected: Vec<String> = expected
-        .map(|(prompt, said)| format!("{prompt}{said}"))
+        .map(|(prompt, assistant_text)| format!("{prompt}{assistant_text}"))
         .collect();
     let mut body = body;
     body["echo"] = json!(true);
@@ -145,13 +145,13 @@ async fn prompts_are_told_again() {
 }
 
 #[tokio::test]
-async fn the_best_are_chosen_for_each_prompt() {
+async fn best_of_chooses_for_each_prompt() {
     let server = Server::new().await;
-    let wanted = json!({
+    let request_body = json!({
         "prompt": ["one ", "two "], "max_tokens": 12, "seed": 7, "temperature": 1.5,
         "ignore_eos": true, "n": 5, "logprobs": 0,
     });
-    let all = server.post(TEXT, &wanted).await.ok();
+    let all = server.post(TEXT, &request_body).await.ok();
     let mean = |choice: &Value| {
         let logprobs = choice["logprobs"]["token_logprobs"].as_array();
         let logprobs = logprobs.expect("as asked").iter();
@@ -161,18 +161,18 @@ async fn the_best_are_chosen_for_each_prompt() {
             / 12.0
     };
     let mut best: Vec<Value> = Vec::new();
-    for rivals in all["choices"].as_array().expect("choices").chunks(5) {
-        let mut rivals = rivals.to_vec();
-        rivals.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
+    for candidates in all["choices"].as_array().expect("choices").chunks(5) {
+        let mut candidates = candidates.to_vec();
+        candidates.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
         best.extend(
-            rivals
+            candidates
                 .into_iter()
                 .take(2)
                 .map(|choice| choice["text"].clone()),
         );
     }
 
-    let mut chosen = wanted;
+    let mut chosen = request_body;
     chosen["n"] = json!(2);
     chosen["best_of"] = json!(5);
     chosen["logprobs"] = Value::Null;
@@ -189,7 +189,7 @@ async fn the_best_are_chosen_for_each_prompt() {
 }
 
 #[tokio::test]
-async fn whatever_bytes_come_are_read_or_refused() {
+async fn arbitrary_bodies_are_parsed_or_rejected() {
     let server = Server::new().await;
     let send = async |kind: &str, body: &[u8]| {
         let request = Request::post(TEXT).header(header::CONTENT_TYPE, kind);
@@ -242,7 +242,7 @@ async fn whatever_bytes_come_are_read_or_refused() {
 }
 
 #[tokio::test]
-async fn methods_are_as_http_has_them_and_other_sites_may_read_nothing() {
+async fn methods_follow_http_and_no_cors_headers_are_sent() {
     let server = Server::new().await;
     let send = async |method: Method, path: &str| {
         let request = Request::builder().method(method).uri(path);
@@ -261,17 +261,17 @@ async fn methods_are_as_http_has_them_and_other_sites_may_read_nothing() {
     assert_eq!(head.status(), StatusCode::OK);
     assert_eq!(whole(head).await, "");
     for method in [Method::OPTIONS, Method::GET, Method::DELETE] {
-        let refused = send(method, CHAT).await;
-        assert_eq!(refused.status(), StatusCode::METHOD_NOT_ALLOWED);
-        assert_eq!(refused.headers()[header::ALLOW], "POST");
+        let rejected = send(method, CHAT).await;
+        assert_eq!(rejected.status(), StatusCode::METHOD_NOT_ALLOWED);
+        assert_eq!(rejected.headers()[header::ALLOW], "POST");
     }
 }
 
 #[tokio::test]
-async fn log_probabilities_are_told_for_each_token() {
+async fn logprobs_are_returned_for_each_token() {
     let server = Server::new().await;
-    let wanted = json!({"logprobs": true, "top_logprobs": 3, "logit_bias": {"256": -100}});
-    let answer = server.post(CHAT, &chat(wanted)).await.ok();
+    let request_body = json!({"logprobs": true, "top_logprobs": 3, "logit_bias": {"256": -100}});
+    let answer = server.post(CHAT, &chat(request_body)).await.ok();
     let content = answer["choices"][0]["logprobs"]["content"]
         .as_array()
         .expect("logprobs");
@@ -306,25 +306,25 @@ async fn log_probabilities_are_told_for_each_token() {
 }
 
 #[tokio::test]
-async fn outputs_end_and_look_as_was_asked_for() {
+async fn stop_strings_and_schemas_are_respected() {
     let server = Server::new().await;
     let free = server
         .post(CHAT, &chat(json!({"ignore_eos": true})))
         .await
         .ok();
-    let said = free["choices"][0]["message"]["content"]
+    let assistant_text = free["choices"][0]["message"]["content"]
         .as_str()
         .expect("text")
         .to_owned();
     assert_eq!(free["choices"][0]["finish_reason"], "length");
 
-    let stop: String = said.chars().skip(10).take(3).collect();
-    let wanted = json!({"stop": stop, "ignore_eos": true});
-    let stopped = server.post(CHAT, &chat(wanted)).await.ok();
-    let end = said.find(&stop).expect("it is in there");
+    let stop: String = assistant_text.chars().skip(10).take(3).collect();
+    let request_body = json!({"stop": stop, "ignore_eos": true});
+    let stopped = server.post(CHAT, &chat(request_body)).await.ok();
+    let end = assistant_text.find(&stop).expect("it is in there");
     assert_eq!(
         stopped["choices"][0]["message"]["content"],
-        json!(&said[..end])
+        json!(&assistant_text[..end])
     );
     assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
 
@@ -381,7 +381,7 @@ async fn tools_reach_the_template() {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_refused_by_name() {
+async fn invalid_fields_are_rejected_by_name() {
     let server = Server::with("--body-bytes-max 20000 --header-bytes-max 300", "").await;
     let check = async |path: &str, body: Value, status: u16, param: Value| {
         let answer = server.post(path, &body).await;
@@ -496,9 +496,9 @@ async fn keys_have_their_limits_and_their_own_cache() {
 
     let held = ask("secret-a", chat(json!({"stream": true}))).await;
     assert_eq!(held.status(), StatusCode::OK);
-    let refused = ask("secret-a", chat(json!({}))).await;
-    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(refused.headers()[header::RETRY_AFTER], "1");
+    let rejected = ask("secret-a", chat(json!({}))).await;
+    assert_eq!(rejected.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(rejected.headers()[header::RETRY_AFTER], "1");
     whole(held).await;
     let cached = async |key: &str, more: Value| {
         let answer = Answer::of(ask(key, chat(more)).await).await.ok();
@@ -517,11 +517,11 @@ async fn keys_have_their_limits_and_their_own_cache() {
 }
 
 #[tokio::test]
-async fn the_highest_class_is_the_operators_to_allow() {
+async fn operator_sets_the_highest_class() {
     let keys = "ann secret-a class=urgent\nbob secret-b\ncarol secret-c class=background\n";
     let urgent = "--class-max urgent";
     // A server's setting, a key, the class that is asked for, and the limit where it is refused.
-    for (arguments, key, class, refused) in [
+    for (arguments, key, class, rejected) in [
         ("", "", "urgent", Some("normal")),
         ("", "", "normal", None),
         ("", "", "background", None),
@@ -549,7 +549,7 @@ async fn the_highest_class_is_the_operators_to_allow() {
             request.headers_mut().insert(header::AUTHORIZATION, key);
             let answer = Answer::of(server.send(request).await).await;
             let case = format!("{arguments} {class} {path}: {}", answer.body);
-            let Some(highest) = refused else {
+            let Some(highest) = rejected else {
                 assert_eq!(answer.status, StatusCode::OK, "{case}");
                 continue;
             };
@@ -566,15 +566,15 @@ async fn the_highest_class_is_the_operators_to_allow() {
 }
 
 #[tokio::test]
-async fn who_leaves_frees_their_place() {
+async fn disconnect_frees_the_admission_slot() {
     let server = Server::with("--sequences-max 1 --queue-max 1", "").await;
     let endless = chat(json!({"stream": true, "ignore_eos": true, "max_tokens": 7000}));
     let mut first = server.send(post(CHAT, &endless)).await.into_body();
     first.frame().await.expect("it speaks").expect("a part");
     let waiting = server.send(post(CHAT, &endless)).await;
-    let refused = server.post(CHAT, &chat(json!({}))).await;
-    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(refused.body["error"]["code"], "queue_full");
+    let rejected = server.post(CHAT, &chat(json!({}))).await;
+    assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(rejected.body["error"]["code"], "queue_full");
     drop((first, waiting));
     let asked_again = async {
         loop {
@@ -590,7 +590,7 @@ async fn who_leaves_frees_their_place() {
 }
 
 #[tokio::test]
-async fn a_draining_server_says_so() {
+async fn draining_server_reports_it() {
     let server = Server::new().await;
     assert_eq!(server.get("/ready").await.ok()["state"], "ready");
     assert_eq!(
@@ -611,7 +611,7 @@ async fn a_draining_server_says_so() {
         StatusCode::SERVICE_UNAVAILABLE
     );
     assert_eq!(server.get("/health").await.ok()["state"], "stopped");
-    let refused = server.post(CHAT, &chat(json!({}))).await;
-    assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(refused.body["error"]["code"], "draining");
+    let rejected = server.post(CHAT, &chat(json!({}))).await;
+    assert_eq!(rejected.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(rejected.body["error"]["code"], "draining");
 }

@@ -21,7 +21,7 @@ fn cached(answer: &Value) -> u64 {
 }
 
 #[tokio::test]
-async fn without_cache_nothing_is_found_and_nothing_is_left() {
+async fn cache_prompt_false_neither_reads_nor_fills_the_cache() {
     let server = Server::new().await;
     let ask = async |more: Value| server.post(CHAT, &chat(more)).await.ok();
     assert_eq!(cached(&ask(json!({"cache_prompt": false})).await), 0);
@@ -29,13 +29,13 @@ async fn without_cache_nothing_is_found_and_nothing_is_left() {
     assert_eq!(cached(&ask(json!({"cache_prompt": false})).await), 0);
     assert!(cached(&ask(json!({"cache_prompt": true})).await) > 0);
     let both = json!({"cache_prompt": false, "cache_salt": "tenant"});
-    let refused = server.post(CHAT, &chat(both)).await;
-    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
-    assert_eq!(refused.body["error"]["param"], "cache_salt");
+    let rejected = server.post(CHAT, &chat(both)).await;
+    assert_eq!(rejected.status, StatusCode::BAD_REQUEST);
+    assert_eq!(rejected.body["error"]["param"], "cache_salt");
 }
 
 #[tokio::test]
-async fn without_cache_a_key_is_no_salt() {
+async fn cache_prompt_false_works_with_a_key() {
     let server = Server::with("", "ann secret-a\n").await;
     let mut request = post(CHAT, &chat(json!({"cache_prompt": false})));
     let key = "Bearer secret-a".parse().expect("a header");
@@ -45,7 +45,7 @@ async fn without_cache_a_key_is_no_salt() {
 }
 
 #[tokio::test]
-async fn the_progress_of_a_prompt_is_streamed_to_those_who_ask() {
+async fn prefill_progress_is_streamed_on_request() {
     let server = Server::new().await;
     let asks = json!({"stream": true, "return_progress": true});
     let events = server.stream(CHAT, &chat(asks)).await;
@@ -70,7 +70,7 @@ async fn the_progress_of_a_prompt_is_streamed_to_those_who_ask() {
 const CONTEXT: usize = 8192;
 
 #[tokio::test]
-async fn a_full_context_goes_on_where_a_client_asks_for_it() {
+async fn context_shift_continues_past_a_full_context() {
     let server = Server::new().await;
     let ask = async |prompt: usize, more: Value| {
         let mut body = json!({
@@ -94,8 +94,8 @@ async fn a_full_context_goes_on_where_a_client_asks_for_it() {
     assert_eq!(tokens(&goes_on), (CONTEXT - 8, 40));
     // A prompt that is too long loses its middle: half of what is not kept, and all that is
     // too much.
-    let refused = ask(CONTEXT + 4, json!({})).await;
-    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    let rejected = ask(CONTEXT + 4, json!({})).await;
+    assert_eq!(rejected.status, StatusCode::BAD_REQUEST);
     for keep in [0, 1000] {
         let shifts = json!({"context_shift": true, "num_keep": keep});
         let answer = ask(CONTEXT + 4, shifts).await.ok();
@@ -107,9 +107,9 @@ async fn a_full_context_goes_on_where_a_client_asks_for_it() {
     assert_eq!(tokens(&keeps).1, 40);
     let stays = json!({"num_keep": 5, "context_shift": false});
     assert_eq!(tokens(&ask(CONTEXT - 8, stays).await.ok()).1, 8);
-    let refused = ask(8, json!({"num_keep": CONTEXT})).await;
-    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
-    assert_eq!(refused.body["error"]["param"], "num_keep");
+    let rejected = ask(8, json!({"num_keep": CONTEXT})).await;
+    assert_eq!(rejected.status, StatusCode::BAD_REQUEST);
+    assert_eq!(rejected.body["error"]["param"], "num_keep");
 }
 
 /// Serves at a socket, asks once, and ends as a process does that is told to.
@@ -127,7 +127,7 @@ async fn serve_once(disk: &Path, prompt: usize) -> Value {
 }
 
 #[tokio::test]
-async fn a_restart_finds_prompts_on_the_disk() {
+async fn restart_loads_prompts_from_disk() {
     let disk = Scratch::new();
     assert_eq!(cached(&serve_once(disk.path(), 2000).await), 0);
     let found = cached(&serve_once(disk.path(), 2000).await);

@@ -21,15 +21,15 @@ const ARGUMENTS: &str = "server --oracle --kv-events tcp://127.0.0.1:0 --kv-even
     --kv-events-replay tcp://127.0.0.1:0 --kv-events-block-size 4";
 
 /// What does not come in that time will not.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Blocks, as far as was told.
 #[derive(Debug, Default, PartialEq)]
-struct Known(BTreeSet<u64>);
+struct KnownBlocks(BTreeSet<u64>);
 
-impl Known {
+impl KnownBlocks {
     /// A batch as it came over the wire.
-    fn hear(&mut self, payload: &Bytes) {
+    fn apply(&mut self, payload: &Bytes) {
         let batch: Value = rmp_serde::from_slice(payload).expect("MessagePack");
         for event in batch[1].as_array().expect("events") {
             let hashes = || event[1].as_array().expect("hashes").iter();
@@ -62,30 +62,30 @@ fn number(frame: &Bytes) -> u64 {
 }
 
 async fn frames(socket: &mut impl SocketRecv) -> Vec<Bytes> {
-    let message = timeout(PATIENCE, socket.recv()).await;
+    let message = timeout(TIMEOUT, socket.recv()).await;
     message.expect("it comes").expect("it is whole").into_vec()
 }
 
 /// What somebody knows who asks for all batches, and how many there were.
-async fn told_again(asks: &mut DealerSocket) -> (Known, u64) {
+async fn replay_all(asks: &mut DealerSocket) -> (KnownBlocks, u64) {
     let first = Bytes::copy_from_slice(&0u64.to_be_bytes());
     let question = ZmqMessage::try_from(vec![Bytes::new(), first]);
     let question = question.expect("two frames");
     asks.send(question).await.expect("it is sent");
-    let mut known = Known::default();
+    let mut known = KnownBlocks::default();
     for due in 0.. {
         let batch = frames(asks).await;
         if batch[1][..] == [0xFF; 8] {
             return (known, due);
         }
         assert_eq!(number(&batch[1]), due, "each is had again, in order");
-        known.hear(&batch[2]);
+        known.apply(&batch[2]);
     }
     unreachable!("the numbers do not end")
 }
 
 #[tokio::test]
-async fn who_subscribes_late_sees_the_gap_and_can_close_it() {
+async fn late_subscriber_can_replay_the_gap() {
     let arguments = Arguments::parse_from(ARGUMENTS.split_whitespace());
     let engine = start::engine(&arguments).await.expect("the oracle starts");
     let app = App::new(engine, "oracle".into(), Keys::default(), arguments.conduct);
@@ -93,12 +93,12 @@ async fn who_subscribes_late_sees_the_gap_and_can_close_it() {
     let events = KvEvents::bind(&arguments.fleet).await.expect("free ports");
     let events = events.expect("they are asked for");
     let (address, replay) = (events.address.clone(), events.replay_address.clone());
-    let told = tokio::spawn(events.tell(Arc::downgrade(&app)));
+    let publishing = tokio::spawn(events.run(Arc::downgrade(&app)));
     let mut asks = DealerSocket::new();
     let replay = replay.expect("it is asked for");
     asks.connect(&replay).await.expect("it listens");
-    let begun = async { while told_again(&mut asks).await.1 == 0 {} };
-    timeout(PATIENCE, begun).await.expect("it has begun");
+    let started = async { while replay_all(&mut asks).await.1 == 0 {} };
+    timeout(TIMEOUT, started).await.expect("it has begun");
 
     let mut subscriber = SubSocket::new();
     subscriber.connect(&address).await.expect("it listens");
@@ -125,24 +125,24 @@ async fn who_subscribes_late_sees_the_gap_and_can_close_it() {
         .follow_blocks()
         .await
         .expect("another may follow");
-    let all = Known::of(&all.next().await.expect("all that is there"));
+    let all = KnownBlocks::of(&all.next().await.expect("all that is there"));
     assert_eq!(all.0.len(), 2, "two whole blocks");
 
-    let heard = async {
+    let received = async {
         loop {
-            let (known, batches) = told_again(&mut asks).await;
+            let (known, batches) = replay_all(&mut asks).await;
             // The last may still be on its way.
             if known == all {
                 return batches;
             }
         }
     };
-    let batches = timeout(PATIENCE, heard).await.expect("the same is known");
+    let batches = timeout(TIMEOUT, received).await.expect("the same is known");
     assert!(number(seen) < batches);
     while number(&frames(&mut subscriber).await[1]) + 1 < batches {}
 
     drop(app);
-    timeout(PATIENCE, told)
+    timeout(TIMEOUT, publishing)
         .await
         .expect("it ends")
         .expect("well");

@@ -71,14 +71,14 @@ async fn peak(router: &Router, path: &str, body: &Bytes) -> (u16, usize) {
 
 /// One test, for there is one count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_costs_about_what_it_weighs_and_nothing_once_it_was_read() {
+async fn body_memory_is_bounded_and_freed_after_reading() {
     let app = Arc::new(common::app("", "").await);
     let router = router(Arc::clone(&app));
     let chat = "/v1/chat/completions";
     let text = "/v1/completions";
-    let said = r#""messages": [{"role": "user", "content": "x"}], "max_tokens": 1"#;
+    let known_fields = r#""messages": [{"role": "user", "content": "x"}], "max_tokens": 1"#;
 
-    let unknown = filled(&format!(r#"{{{said}, "unknown": ["#), "]}");
+    let unknown = filled(&format!(r#"{{{known_fields}, "unknown": ["#), "]}");
     let (status, bytes) = peak(&router, chat, &unknown).await;
     assert_eq!(status, 200);
     assert!(

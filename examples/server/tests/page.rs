@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 use tower::ServiceExt;
 
-const LONG: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 async fn server(arguments: &str, keys: &str) -> (Arc<App>, Router) {
     let app = Arc::new(common::app(arguments, keys).await);
@@ -45,7 +45,7 @@ async fn ask(router: &Router, key: &str) -> Response<Body> {
 
 /// The next frame; none when the server has ended it.
 async fn frame(body: &mut Body) -> Option<Value> {
-    let next = timeout(LONG, body.frame()).await.expect("frames come");
+    let next = timeout(TIMEOUT, body.frame()).await.expect("frames come");
     let event = next?.expect("nothing fails").into_data().expect("data");
     let event = std::str::from_utf8(&event).expect("text");
     let data = event.strip_prefix("data: ").expect("an event");
@@ -53,7 +53,7 @@ async fn frame(body: &mut Body) -> Option<Value> {
 }
 
 #[tokio::test]
-async fn the_page_is_for_everybody_and_keeps_to_itself() {
+async fn page_needs_no_key_and_sends_security_headers() {
     let (_app, router) = server("", "ann secret-a").await;
     for (path, kind) in [
         ("/", "text/html; charset=utf-8"),
@@ -76,7 +76,7 @@ async fn the_page_is_for_everybody_and_keeps_to_itself() {
 }
 
 #[tokio::test]
-async fn every_file_that_the_page_names_is_there() {
+async fn every_file_that_the_page_references_exists() {
     let (_app, router) = server("", "").await;
     let mut to_read = vec!["/".to_owned()];
     let mut read = Vec::new();
@@ -99,7 +99,7 @@ async fn every_file_that_the_page_names_is_there() {
 }
 
 #[tokio::test]
-async fn frames_need_a_key_and_the_one_that_is_named() {
+async fn frames_need_an_allowed_key() {
     let keys = "ann secret-a 1\nbob secret-b";
     let named = "--api-keys unread --operator-key ann";
     let (_app, router) = server(named, keys).await;
@@ -117,7 +117,7 @@ async fn frames_need_a_key_and_the_one_that_is_named() {
 }
 
 #[tokio::test]
-async fn frames_show_who_is_inside_and_nothing_of_what_is_said() {
+async fn frames_show_users_and_no_request_content() {
     for (more, is_named) in [("", false), (" --page-names", true)] {
         let arguments = format!("--api-keys unread --operator-key ann{more}");
         let (_app, router) = server(&arguments, "ann secret-a").await;
@@ -140,7 +140,7 @@ async fn frames_show_who_is_inside_and_nothing_of_what_is_said() {
 }
 
 #[tokio::test]
-async fn few_may_watch_and_whoever_leaves_makes_room() {
+async fn watchers_are_limited_and_leaving_frees_a_permit() {
     let (_app, router) = server("", "").await;
     let mut watched = Vec::new();
     let full = loop {
@@ -154,12 +154,12 @@ async fn few_may_watch_and_whoever_leaves_makes_room() {
     assert_eq!(full.status(), StatusCode::TOO_MANY_REQUESTS);
     assert!(full.headers().contains_key(header::RETRY_AFTER));
     watched.clear();
-    let mut again = get(&router, "/watch", None).await.into_body();
-    assert!(frame(&mut again).await.is_some());
+    let mut retry = get(&router, "/watch", None).await.into_body();
+    assert!(frame(&mut retry).await.is_some());
 }
 
 #[tokio::test]
-async fn no_key_holds_all_seats() {
+async fn one_key_cannot_take_all_watcher_permits() {
     let allowed = "--api-keys unread --operator-key ann --page-key bob";
     let (_app, router) = server(allowed, "ann secret-a\nbob secret-b").await;
     let mut watched = Vec::new();
@@ -176,8 +176,8 @@ async fn no_key_holds_all_seats() {
     let operator = get(&router, "/watch", Some("secret-a")).await;
     assert_eq!(operator.status(), StatusCode::OK);
     watched.pop();
-    let again = get(&router, "/watch", Some("secret-b")).await;
-    assert_eq!(again.status(), StatusCode::OK, "who leaves makes room");
+    let retry = get(&router, "/watch", Some("secret-b")).await;
+    assert_eq!(retry.status(), StatusCode::OK, "who leaves makes room");
 }
 
 #[tokio::test]

@@ -25,7 +25,7 @@ impl Running {
     /// Ends it, and sees that nobody had the engine any more when it was shut down.
     async fn end(self) {
         self.end.send(()).expect("it serves");
-        let served = timeout(PATIENCE, self.server).await;
+        let served = timeout(TIMEOUT, self.server).await;
         served
             .expect("in time")
             .expect("no panic")
@@ -35,7 +35,7 @@ impl Running {
 }
 
 /// A test that waits so long has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 async fn run(arguments: &str) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a socket");
@@ -78,14 +78,14 @@ async fn ask(socket: &mut TcpStream, request: &str) -> String {
     sent.expect("it reads");
     let mut line = String::new();
     while !line.ends_with("\r\n") {
-        let byte = timeout(PATIENCE, socket.read_u8()).await;
+        let byte = timeout(TIMEOUT, socket.read_u8()).await;
         line.push(byte.expect("in time").expect("it answers") as char);
     }
     line.trim_end().to_owned()
 }
 
 /// Asks for a stream, and reads until it has begun.
-async fn begin(address: SocketAddr, tokens: usize) -> TcpStream {
+async fn start_stream(address: SocketAddr, tokens: usize) -> TcpStream {
     let mut socket = connect(address).await;
     let status = ask(&mut socket, &stream(tokens)).await;
     assert_eq!(status, "HTTP/1.1 200 OK");
@@ -95,34 +95,37 @@ async fn begin(address: SocketAddr, tokens: usize) -> TcpStream {
 /// What comes until the other side closes.
 async fn rest(mut socket: TcpStream) -> String {
     let mut rest = Vec::new();
-    let read = timeout(PATIENCE, socket.read_to_end(&mut rest)).await;
+    let read = timeout(TIMEOUT, socket.read_to_end(&mut rest)).await;
     read.expect("the connection is closed behind the last").ok();
     String::from_utf8_lossy(&rest).into_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn those_inside_finish_and_nobody_else_comes_in() {
+async fn running_requests_finish_and_no_connection_is_accepted() {
     let running = run("--grace-seconds 600").await;
     let address = running.address;
-    let inside = begin(address, 200).await;
-    let said = tokio::spawn(rest(inside));
+    let inside = start_stream(address, 200).await;
+    let received = tokio::spawn(rest(inside));
     running.end().await;
-    let said = said.await.expect("no panic");
-    assert!(said.contains("data: [DONE]"), "all of it came: {said}");
+    let received = received.await.expect("no panic");
+    assert!(
+        received.contains("data: [DONE]"),
+        "all of it came: {received}"
+    );
     let late = TcpStream::connect(address).await;
     assert!(late.is_err(), "nobody listens any more");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn those_who_take_too_long_are_told_that_the_server_ends() {
+async fn late_requests_get_a_draining_error() {
     let running = run("--grace-seconds 0").await;
-    let late = begin(running.address, 8000).await;
-    let _stuck = begin(running.address, 8000).await;
-    let said = tokio::spawn(rest(late));
+    let late = start_stream(running.address, 8000).await;
+    let _stuck = start_stream(running.address, 8000).await;
+    let received = tokio::spawn(rest(late));
     running.end().await;
-    let said = said.await.expect("no panic");
-    assert!(said.contains(r#""code":"draining""#), "it is told why");
-    assert!(!said.contains("[DONE]"), "it is not whole");
+    let received = received.await.expect("no panic");
+    assert!(received.contains(r#""code":"draining""#), "it is told why");
+    assert!(!received.contains("[DONE]"), "it is not whole");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -140,7 +143,7 @@ async fn a_connection_outlives_its_errors() {
         assert_eq!(ask(&mut socket, &post(body)).await, status, "{body}");
         // The error has no line break of its own: it ends what there is to read.
         let mut error = vec![0; 4096];
-        let read = timeout(PATIENCE, socket.read(&mut error)).await;
+        let read = timeout(TIMEOUT, socket.read(&mut error)).await;
         assert!(read.expect("in time").expect("an error") > 0);
     }
     let answered = ask(&mut socket, &post(r#"{"prompt": "x"}"#)).await;
@@ -150,7 +153,7 @@ async fn a_connection_outlives_its_errors() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_slow_to_ask_is_not_waited_for() {
+async fn slow_request_is_timed_out() {
     let running = run("--arrival-seconds 1").await;
     let mut headless = connect(running.address).await;
     let sent = headless.write_all(b"POST /v1/completions HTTP/1.1\r\nhost:");
@@ -166,7 +169,7 @@ async fn who_is_slow_to_ask_is_not_waited_for() {
 
 /// Connections are one at a time here: the next is served when the other is closed.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_does_not_read_is_cut_off() {
+async fn unread_response_is_closed() {
     let limits = "--connections-max 1 --unread-seconds 2 --arrival-seconds 5";
     let running = run(limits).await;
     let unread = TcpSocket::new_v4().expect("a socket");
@@ -177,7 +180,7 @@ async fn who_does_not_read_is_cut_off() {
     let body = r#"{"prompt": "x", "stream": true, "ignore_eos": true, "max_tokens": 8000, "n": 4,
                    "logprobs": 20}"#;
     assert_eq!(ask(&mut unread, &post(body)).await, "HTTP/1.1 200 OK");
-    let next = begin(running.address, 10).await;
+    let next = start_stream(running.address, 10).await;
     drop((unread, next));
     running.end().await;
 }

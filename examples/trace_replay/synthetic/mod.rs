@@ -52,13 +52,13 @@ pub(crate) fn names() -> Vec<&'static str> {
 
 /// The trace of this name, or all; none when there is no such name.
 pub(crate) fn named(name: &str) -> Vec<Trace> {
-    let wanted = ALL.iter().filter(|(n, ..)| name == "all" || name == *n);
-    wanted
+    let selected = ALL.iter().filter(|(n, ..)| name == "all" || name == *n);
+    selected
         .map(|(name, seed, make)| Trace {
             name: (*name).to_owned(),
             requests: make(&mut Generator::new(*seed))
                 .into_iter()
-                .map(crate::trace::Request::of_blocks)
+                .map(crate::trace::Request::from_blocks)
                 .collect(),
         })
         .collect()

@@ -6,29 +6,29 @@ use std::task::{Wake, Waker};
 use tokio::sync::Notify;
 
 use super::Scheduler;
-use super::link::{Link, Start};
+use super::sequence_handle::{SequenceHandle, Start};
 use motet_core::SequenceId;
 use motet_core::protocol::ConstraintWalk;
 use motet_core::scheduler::{Event, MaskGate};
 
 /// Wakes the scheduler, from whatever thread has computed a mask.
-struct Doorbell(Arc<Notify>);
+struct NotifyWaker(Arc<Notify>);
 
-impl Wake for Doorbell {
+impl Wake for NotifyWaker {
     fn wake(self: Arc<Self>) {
         self.0.notify_one();
     }
 }
 
-impl Link {
+impl SequenceHandle {
     /// Its walk through its grammar, if it has one.
     pub(super) fn walk(&self) -> Option<Arc<dyn ConstraintWalk>> {
         let submission = match &self.start {
             Start::Submitted(submission) => submission,
-            Start::Forks(fork) => &fork.submission,
+            Start::Forked(fork) => &fork.submission,
         };
         submission
-            .draw_spec
+            .sampling_spec
             .as_ref()?
             .grammar
             .as_ref()?
@@ -39,29 +39,32 @@ impl Link {
 impl Scheduler {
     /// Has the sequence's mask computed for its whole output; the gate opens when it is there.
     pub(super) fn await_mask(&mut self, sequence: SequenceId) {
-        let Some(link) = self.links.get(&sequence) else {
+        let Some(handle) = self.handles.get(&sequence) else {
             return;
         };
-        if let Some(walk) = link.walk() {
-            walk.await_mask(&link.told);
+        if let Some(walk) = handle.walk() {
+            walk.await_mask(&handle.sent_tokens);
         }
         self.gated.insert(sequence);
-        self.look_at_mask(sequence);
+        self.check_mask(sequence);
     }
 
     /// Looks at all sequences that have masks.
-    pub(super) fn look_at_masks(&mut self) {
-        let has_walk = self.links.iter().filter(|(_, link)| link.walk().is_some());
+    pub(super) fn check_masks(&mut self) {
+        let has_walk = self
+            .handles
+            .iter()
+            .filter(|(_, handle)| handle.walk().is_some());
         let mut all: Vec<SequenceId> = has_walk.map(|(sequence, _)| *sequence).collect();
         all.sort_unstable();
         for sequence in all {
-            self.look_at_mask(sequence);
+            self.check_mask(sequence);
         }
     }
 
     /// Shuts the gate of a sequence that has become slow, and opens it when its mask is there.
-    fn look_at_mask(&mut self, sequence: SequenceId) {
-        let walk = self.links.get(&sequence).and_then(Link::walk);
+    fn check_mask(&mut self, sequence: SequenceId) {
+        let walk = self.handles.get(&sequence).and_then(SequenceHandle::walk);
         let Some(state) = walk.map(|walk| walk.state()) else {
             self.gated.remove(&sequence);
             return;
@@ -77,13 +80,13 @@ impl Scheduler {
             MaskGate::Open => self.gated.remove(&sequence),
             _ => self.gated.insert(sequence),
         };
-        self.feed(Event::Mask(sequence, gate));
+        self.handle_event(Event::Mask(sequence, gate));
     }
 
     /// Has the walk of a new sequence say when a mask is there that is waited for.
-    pub(super) fn listen_to_masks(&self, link: &Link) {
-        if let Some(walk) = link.walk() {
-            walk.wake(Waker::from(Arc::new(Doorbell(Arc::clone(&self.doorbell)))));
+    pub(super) fn register_mask_waker(&self, handle: &SequenceHandle) {
+        if let Some(walk) = handle.walk() {
+            walk.wake(Waker::from(Arc::new(NotifyWaker(Arc::clone(&self.wakeup)))));
         }
     }
 }

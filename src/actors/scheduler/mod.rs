@@ -4,35 +4,35 @@
 //!
 //! | what | from | bound, and what happens when it is full |
 //! |---|---|---|
-//! | `Answer` | cache | [`ASKED_MAX`]; never full: no more messages are out than answers fit |
+//! | `CacheAnswer` | cache | [`PENDING_ANSWERS_MAX`]; never full: no more messages are out than answers fit |
 //! | `Outcome`, or that it is gone | device thread | one per work under way; never full |
 //! | that the model is loaded, or not | another device thread | one |
 //! | the doorbell | streams and sequences that found the mailbox full | one ring; what there is to see stands in their words |
 //! | `Submit` | `Engine::submit` | the mailbox, [`MAILBOX_MAX`]; the caller awaits |
 //! | `Fork` | `Engine::fork` | the mailbox; the caller awaits |
-//! | `Upkeep` | `Engine::pin`, `unpin`, `clear_cache`, `clear_all_caches` | the mailbox; the caller awaits the answer |
+//! | `CacheCommand` | `Engine::pin`, `unpin`, `clear_cache`, `clear_all_caches` | the mailbox; the caller awaits the answer |
 //! | `Stop` | sequences, dropped streams | the mailbox; sequences await, a dropped stream that finds it full rings the doorbell |
 //! | `SubmitMany` | `Engine::submit_many` | the mailbox; the caller awaits |
 //! | `Resume` | streams that were read | the mailbox; who finds it full rings the doorbell |
-//! | `AskPlace` | `TokenStream::queue_place` | the mailbox; the caller awaits the answer |
-//! | `ShowHouse` | those who watch | the mailbox; who finds it full tries again later |
+//! | `AskQueuePosition` | `TokenStream::queue_position` | the mailbox; the caller awaits the answer |
+//! | `TakeSchedulerSnapshot` | those who watch | the mailbox; who finds it full tries again later |
 //! | `Abort` | `Engine::shutdown` | the mailbox; the caller awaits |
 //! | the clock | deadlines, the moment to plan the next step, and a device that does not answer | one; set anew each time |
 //!
 //! | file | what happens there |
 //! |---|---|
-//! | `messages.rs` | what callers and sequences tell it |
-//! | `link.rs` | the way to a sequence, and what its caller knows |
-//! | `device.rs` | the near end of the device |
-//! | `recover.rs` | what fails is made anew, or given up |
-//! | `steps.rs` | steps as they are told to those who watch |
+//! | `mailbox.rs` | what callers and sequences tell it |
+//! | `handle.rs` | the way to a sequence, and what its caller knows |
+//! | `device_handle.rs` | the near end of the device |
+//! | `supervision.rs` | what fails is made anew, or given up |
+//! | `step_events.rs` | steps as they are told to those who watch |
 
-mod device;
-mod link;
+mod device_handle;
+mod mailbox;
 mod masks;
-mod messages;
-mod recover;
-mod steps;
+mod sequence_handle;
+mod step_events;
+mod supervision;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
@@ -47,17 +47,17 @@ use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::cache::{Answer, CacheActor};
-use super::sequence::News;
+use super::cache::{CacheActor, CacheAnswer};
+use super::sequence::SequenceEvent;
 use crate::actors::breakdown::Breakdown;
 use crate::device::{Device, Loader};
-use crate::fuse::Fuse;
+use crate::failpoint::Failpoint;
 use crate::simulation::Simulation;
 use crate::telemetry::Telemetry;
-use device::DeviceEnd;
-use link::Link;
-pub(crate) use messages::{
-    Abort, AskPlace, Fork, Resume, ShowHouse, Stop, Submit, SubmitMany, Upkeep,
+use device_handle::DeviceHandle;
+pub(crate) use mailbox::{
+    Abort, AskQueuePosition, CacheCommand, Fork, Resume, Stop, Submit, SubmitMany,
+    TakeSchedulerSnapshot,
 };
 use motet_core::cache::{self, CacheError};
 use motet_core::config::SchedulerConfig;
@@ -66,13 +66,14 @@ use motet_core::recovery::Breaker;
 use motet_core::scheduler::{Effect, Event, SchedulerCore};
 use motet_core::{PinId, SequenceId, TokenId};
 use motet_sync::heartbeat::Heartbeat;
-use steps::StepsTold;
+use sequence_handle::SequenceHandle;
+use step_events::StepEvents;
 
 /// Messages that callers and sequences may have waiting for the scheduler.
 pub(crate) const MAILBOX_MAX: usize = 1024;
 
 /// Messages that the cache may have to answer at once. More wait in the shell.
-pub(crate) const ASKED_MAX: usize = 256;
+pub(crate) const PENDING_ANSWERS_MAX: usize = 256;
 
 /// The actor. Owns the core, the device's near end and the way to each sequence.
 pub(crate) struct Scheduler {
@@ -80,29 +81,29 @@ pub(crate) struct Scheduler {
     /// What a core is made of.
     spec: ModelSpec,
     config: SchedulerConfig,
-    device: DeviceEnd,
+    device: DeviceHandle,
     /// What is told of them to those who watch.
-    steps: StepsTold,
+    steps: StepEvents,
     /// The epoch of the last work that was sent.
     epoch: u64,
     /// Work that the device has not answered.
-    under_way: usize,
+    in_flight: usize,
     cache: ActorRef<CacheActor>,
-    answers: mpsc::Receiver<Answer>,
-    asked: usize,
-    /// Messages to the cache beyond [`ASKED_MAX`]; as many as sequences can cause.
-    unasked: VecDeque<cache::Message>,
-    links: FxHashMap<SequenceId, Link>,
+    answers: mpsc::Receiver<CacheAnswer>,
+    pending_answers: usize,
+    /// Messages to the cache beyond [`PENDING_ANSWERS_MAX`]; as many as sequences can cause.
+    cache_outbox: VecDeque<cache::Message>,
+    handles: FxHashMap<SequenceId, SequenceHandle>,
     /// Sequences whose callers do not read.
     paused: BTreeSet<SequenceId>,
     /// Sequences for whose masks no step waits.
     gated: BTreeSet<SequenceId>,
     /// Rung by those who found the mailbox full.
-    doorbell: Arc<Notify>,
+    wakeup: Arc<Notify>,
     /// Callers who await the cache's answer, and the pin that each wants; as many as
     /// the engine lets ask at once.
-    upkeep: BTreeMap<u64, Asking>,
-    tickets_made: u64,
+    cache_commands: BTreeMap<u64, PendingCommand>,
+    last_command_id: u64,
     /// All sequences are to end.
     is_aborted: bool,
     /// The sequence that the event which is being handled is about, if one.
@@ -111,15 +112,15 @@ pub(crate) struct Scheduler {
     culprit: Option<SequenceId>,
     breaker: Breaker,
     breakdown: Breakdown,
-    fuse: Fuse,
+    failpoint: Failpoint,
     /// Whether what a core that takes this one's place needs is kept.
-    keeps_books: bool,
+    has_recovery: bool,
     /// Tokens after which a live sequence is to be copied; 0 is never.
     backup_tokens: usize,
     telemetry: Arc<Telemetry>,
     heartbeat: Heartbeat,
     simulation: Option<Simulation>,
-    born: Instant,
+    started_at: Instant,
 }
 
 /// What the scheduler starts with.
@@ -131,30 +132,30 @@ pub(crate) struct SchedulerArgs {
     pub(crate) breaker: Breaker,
     /// Told when the engine is broken.
     pub(crate) breakdown: Breakdown,
-    pub(crate) fuse: Fuse,
+    pub(crate) failpoint: Failpoint,
     /// Without it a panic ends the actor, which only a measurement wants.
-    pub(crate) keeps_books: bool,
+    pub(crate) has_recovery: bool,
     /// See [`PagerConfig::backup_tokens`](motet_core::config::PagerConfig::backup_tokens); 0 where
     /// there is no pager.
     pub(crate) backup_tokens: usize,
     pub(crate) cache: ActorRef<CacheActor>,
-    pub(crate) answers: mpsc::Receiver<Answer>,
+    pub(crate) answers: mpsc::Receiver<CacheAnswer>,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) heartbeat: Heartbeat,
-    pub(crate) doorbell: Arc<Notify>,
+    pub(crate) wakeup: Arc<Notify>,
     /// What it is part of, if that is a simulation: then the core checks itself.
     pub(crate) simulation: Option<Simulation>,
     /// When the engine was started: its time counts from here.
-    pub(crate) born: Instant,
+    pub(crate) started_at: Instant,
 }
 
 /// A caller's question that the cache has not answered.
-struct Asking {
+struct PendingCommand {
     reply: oneshot::Sender<Result<(), CacheError>>,
     /// The pin that the caller wants, if any.
     pin: Option<PinId>,
     /// Held until it is answered.
-    _turn: Option<OwnedSemaphorePermit>,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Actor for Scheduler {
@@ -167,32 +168,32 @@ impl Actor for Scheduler {
                 .with_backups(args.backup_tokens),
             spec: args.spec,
             config: args.config,
-            device: DeviceEnd::new(args.device, args.loader),
-            steps: StepsTold::default(),
+            device: DeviceHandle::new(args.device, args.loader),
+            steps: StepEvents::default(),
             epoch: 0,
-            under_way: 0,
+            in_flight: 0,
             cache: args.cache,
             answers: args.answers,
-            asked: 0,
-            unasked: VecDeque::new(),
-            links: FxHashMap::default(),
+            pending_answers: 0,
+            cache_outbox: VecDeque::new(),
+            handles: FxHashMap::default(),
             paused: BTreeSet::new(),
             gated: BTreeSet::new(),
-            doorbell: args.doorbell,
-            upkeep: BTreeMap::new(),
-            tickets_made: 0,
+            wakeup: args.wakeup,
+            cache_commands: BTreeMap::new(),
+            last_command_id: 0,
             is_aborted: false,
             at: None,
             culprit: None,
             breaker: args.breaker,
             breakdown: args.breakdown,
-            fuse: args.fuse,
-            keeps_books: args.keeps_books,
+            failpoint: args.failpoint,
+            has_recovery: args.has_recovery,
             backup_tokens: args.backup_tokens,
             telemetry: args.telemetry,
             heartbeat: args.heartbeat,
             simulation: args.simulation,
-            born: args.born,
+            started_at: args.started_at,
         })
     }
 
@@ -203,8 +204,8 @@ impl Actor for Scheduler {
         mailbox: &mut MailboxReceiver<Self>,
     ) -> Result<Option<Signal<Self>>, Self::Error> {
         loop {
-            let wakes_at = self.core.wakes_at().map(|at| self.born + at);
-            let wakes_at = wakes_at.into_iter().chain(self.patience_ends_at()).min();
+            let wakes_at = self.core.wakes_at().map(|at| self.started_at + at);
+            let wakes_at = wakes_at.into_iter().chain(self.device_deadline()).min();
             let is_broken = self.breakdown.reason().is_some();
             tokio::select! {
                 biased;
@@ -212,10 +213,10 @@ impl Actor for Scheduler {
                     Some(answer) => self.on_answer(answer),
                     None => self.give_up("the cache is gone"),
                 },
-                news = self.device.news() => self.on_device(news),
-                () = self.doorbell.notified() => self.look_at_words(),
+                event = self.device.next_event() => self.on_device(event),
+                () = self.wakeup.notified() => self.check_flags(),
                 signal = mailbox.recv() => return Ok(signal),
-                () = tokio::time::sleep_until(wakes_at.unwrap_or(self.born)),
+                () = tokio::time::sleep_until(wakes_at.unwrap_or(self.started_at)),
                     if wakes_at.is_some() => self.on_clock(),
             }
         }
@@ -239,31 +240,32 @@ impl Scheduler {
     /// Feeds the core and carries out what follows.
     fn advance(&mut self, event: Event) {
         if let Some(simulation) = &self.simulation {
-            simulation.fate.message("scheduler", &event);
-            simulation.fate.scheduler_event(&event);
+            simulation.fault_schedule.message("scheduler", &event);
+            simulation.fault_schedule.scheduler_event(&event);
         }
         self.at = event.concerns();
-        let effects = self.core.handle(self.born.elapsed(), event);
+        let effects = self.core.handle(self.started_at.elapsed(), event);
         if let Some(simulation) = &self.simulation {
             self.core.check_integrity();
-            simulation.fate.scheduler_effects(&effects);
+            simulation.fault_schedule.scheduler_effects(&effects);
         }
-        if self.keeps_books {
-            self.fuse.burn(self.at);
+        if self.has_recovery {
+            self.failpoint.trip(self.at);
         }
         // Before anyone is told of an end, so that the sums include it.
         self.telemetry.scheduler(self.core.stats());
         let (mut unwanted, mut full, mut awaits_mask) = (Vec::new(), Vec::new(), Vec::new());
-        let drawn = |effect: &&Effect| matches!(effect, Effect::Token(..));
-        self.telemetry.drawn(effects.iter().filter(drawn).count());
+        let is_token = |effect: &&Effect| matches!(effect, Effect::Token(..));
+        self.telemetry
+            .sampled(effects.iter().filter(is_token).count());
         for effect in effects {
             match effect {
-                Effect::Cache(message) => self.unasked.push_back(message),
+                Effect::Cache(message) => self.cache_outbox.push_back(message),
                 Effect::Work(work) => {
                     self.telemetry.work(&work);
-                    self.heartbeat.work_sent(self.born.elapsed());
-                    self.under_way += 1;
-                    self.note_launch(&work);
+                    self.heartbeat.work_sent(self.started_at.elapsed());
+                    self.in_flight += 1;
+                    self.record_submit(&work);
                     self.epoch = work.epoch;
                     self.device.send(work);
                 }
@@ -280,24 +282,24 @@ impl Scheduler {
                     cached_tokens,
                     miss,
                 } => {
-                    if let Some(link) = self.links.get_mut(&sequence) {
-                        link.started = true;
-                        let news = News::Started {
+                    if let Some(handle) = self.handles.get_mut(&sequence) {
+                        handle.started = true;
+                        let sequence_event = SequenceEvent::Started {
                             prompt_tokens,
                             cached_tokens,
                             miss,
                         };
-                        link.tell(news, &self.doorbell);
+                        handle.deliver(sequence_event, &self.wakeup);
                     }
                 }
                 Effect::Prefilled(sequence, tokens) => {
-                    if let Some(link) = self.links.get_mut(&sequence) {
-                        link.tell(News::Prefilled(tokens), &self.doorbell);
+                    if let Some(handle) = self.handles.get_mut(&sequence) {
+                        handle.deliver(SequenceEvent::Prefilled(tokens), &self.wakeup);
                     }
                 }
                 Effect::Shifted(sequence, tokens) => {
-                    if let Some(link) = self.links.get_mut(&sequence) {
-                        link.tell(News::Shifted(tokens), &self.doorbell);
+                    if let Some(handle) = self.handles.get_mut(&sequence) {
+                        handle.deliver(SequenceEvent::Shifted(tokens), &self.wakeup);
                     }
                 }
                 Effect::Forked {
@@ -305,26 +307,31 @@ impl Scheduler {
                     source,
                     at,
                 } => self.telemetry.forked(sequence, source, at),
-                Effect::Upkept(ticket, result) => {
-                    let asking = self.upkeep.remove(&ticket).expect("a ticket is made once");
-                    if let (Err(Ok(())), Some(pin)) = (asking.reply.send(result), asking.pin) {
+                Effect::CommandDone(command_id, result) => {
+                    let pending = self
+                        .cache_commands
+                        .remove(&command_id)
+                        .expect("a command id is used once");
+                    if let (Err(Ok(())), Some(pin)) = (pending.reply.send(result), pending.pin) {
                         // Nobody waits any more who knows the pin's name.
                         unwanted.push(pin);
                     }
                 }
                 Effect::Finished(sequence, reason) => {
-                    self.part(sequence, News::Finished(reason));
+                    self.end_sequence(sequence, SequenceEvent::Finished(reason));
                 }
-                Effect::Failed(sequence, error) => self.part(sequence, News::Failed(error)),
+                Effect::Failed(sequence, error) => {
+                    self.end_sequence(sequence, SequenceEvent::Failed(error))
+                }
             }
         }
         self.at = None;
-        self.ask_cache();
+        self.send_to_cache();
         for sequence in full {
             // Its last token may have been one too many, too.
-            if self.links.contains_key(&sequence) {
+            if self.handles.contains_key(&sequence) {
                 self.paused.insert(sequence);
-                self.feed(Event::Pause(sequence));
+                self.handle_event(Event::Pause(sequence));
             }
         }
         for sequence in awaits_mask {
@@ -333,10 +340,10 @@ impl Scheduler {
         for pin in unwanted {
             let message = cache::Message::Unpin { pin };
             let (reply, _) = oneshot::channel();
-            self.keep(Upkeep {
+            self.run_cache_command(CacheCommand {
                 message,
                 reply,
-                turn: None,
+                permit: None,
             });
         }
     }
@@ -348,75 +355,75 @@ impl Scheduler {
         token: TokenId,
         logprobs: Option<Arc<TokenLogprobs>>,
     ) -> bool {
-        let Some(link) = self.links.get_mut(&sequence) else {
+        let Some(handle) = self.handles.get_mut(&sequence) else {
             return false;
         };
-        let news = News::Token(token, logprobs);
-        link.token(token, news, &self.doorbell, self.keeps_books);
-        link.credits.pause_if_full() && !self.paused.contains(&sequence)
+        let sequence_event = SequenceEvent::Token(token, logprobs);
+        handle.token(token, sequence_event, &self.wakeup, self.has_recovery);
+        handle.credits.pause_if_full() && !self.paused.contains(&sequence)
     }
 
     fn stop(&mut self, sequence: SequenceId) {
         // One that is over already needs no stopping.
-        if let Some(link) = self.links.get_mut(&sequence) {
-            link.stops = true;
-            self.feed(Event::Stop(sequence));
+        if let Some(handle) = self.handles.get_mut(&sequence) {
+            handle.is_stopping = true;
+            self.handle_event(Event::Stop(sequence));
         }
     }
 
     fn resume(&mut self, sequence: SequenceId) {
         if self.paused.remove(&sequence) {
-            self.feed(Event::Resume(sequence));
+            self.handle_event(Event::Resume(sequence));
         }
     }
 
     /// Looks for those who could not say that they have left, or have read.
-    fn look_at_words(&mut self) {
-        let links = self.links.iter();
-        let left = links.filter(|(_, link)| link.cancel.is_cancelled());
-        let mut left: Vec<SequenceId> = left.map(|(sequence, _)| *sequence).collect();
-        left.sort_unstable();
-        for sequence in left {
+    fn check_flags(&mut self) {
+        let handles = self.handles.iter();
+        let cancelled = handles.filter(|(_, handle)| handle.cancel.is_cancelled());
+        let mut cancelled: Vec<SequenceId> = cancelled.map(|(sequence, _)| *sequence).collect();
+        cancelled.sort_unstable();
+        for sequence in cancelled {
             self.stop(sequence);
         }
-        let reads = |sequence: &&SequenceId| {
-            let link = self.links.get(sequence);
-            link.is_some_and(|link| !link.credits.is_paused())
+        let has_reader = |sequence: &&SequenceId| {
+            let handle = self.handles.get(sequence);
+            handle.is_some_and(|handle| !handle.credits.is_paused())
         };
-        let read: Vec<SequenceId> = self.paused.iter().filter(reads).copied().collect();
-        for sequence in read {
+        let readable: Vec<SequenceId> = self.paused.iter().filter(has_reader).copied().collect();
+        for sequence in readable {
             self.resume(sequence);
         }
-        self.look_at_masks();
+        self.check_masks();
     }
 
-    fn keep(&mut self, upkeep: Upkeep) {
-        self.tickets_made += 1;
-        let pin = match &upkeep.message {
+    fn run_cache_command(&mut self, cache_command: CacheCommand) {
+        self.last_command_id += 1;
+        let pin = match &cache_command.message {
             cache::Message::Pin(pin) => Some(pin.pin),
             _ => None,
         };
-        let asking = Asking {
-            reply: upkeep.reply,
+        let pending = PendingCommand {
+            reply: cache_command.reply,
             pin,
-            _turn: upkeep.turn,
+            _permit: cache_command.permit,
         };
-        self.upkeep.insert(self.tickets_made, asking);
-        self.feed(Event::Upkeep {
-            ticket: self.tickets_made,
-            message: upkeep.message,
+        self.cache_commands.insert(self.last_command_id, pending);
+        self.handle_event(Event::CacheCommand {
+            command_id: self.last_command_id,
+            message: cache_command.message,
         });
     }
 
-    fn ask_cache(&mut self) {
-        while self.asked < ASKED_MAX
-            && let Some(message) = self.unasked.pop_front()
+    fn send_to_cache(&mut self) {
+        while self.pending_answers < PENDING_ANSWERS_MAX
+            && let Some(message) = self.cache_outbox.pop_front()
         {
             match self.cache.tell(message).try_send() {
-                Ok(()) => self.asked += 1,
+                Ok(()) => self.pending_answers += 1,
                 Err(SendError::MailboxFull(message)) => {
                     // Its mailbox also holds kameo's own signals; an answer is due.
-                    self.unasked.push_front(message);
+                    self.cache_outbox.push_front(message);
                     return;
                 }
                 Err(_) => return,
@@ -425,18 +432,18 @@ impl Scheduler {
     }
 
     /// Brings the last news to a sequence and forgets the way to it.
-    fn part(&mut self, sequence: SequenceId, news: News) {
-        let Some(mut link) = self.links.remove(&sequence) else {
+    fn end_sequence(&mut self, sequence: SequenceId, sequence_event: SequenceEvent) {
+        let Some(mut handle) = self.handles.remove(&sequence) else {
             return;
         };
         self.paused.remove(&sequence);
         self.gated.remove(&sequence);
-        link.cancel.finish();
-        link.undelivered.push(news);
-        let batch = std::mem::take(&mut link.undelivered);
-        if let Err(SendError::MailboxFull(batch)) = link.actor.tell(batch).try_send() {
+        handle.cancel.finish();
+        handle.outbox.push(sequence_event);
+        let batch = std::mem::take(&mut handle.outbox);
+        if let Err(SendError::MailboxFull(batch)) = handle.actor.tell(batch).try_send() {
             // Rare, and the last word to this sequence: a task of its own waits.
-            tokio::spawn(async move { link.actor.tell(batch).send().await.ok() });
+            tokio::spawn(async move { handle.actor.tell(batch).send().await.ok() });
         }
     }
 }

@@ -31,14 +31,14 @@ impl HeldLogprobs {
     pub(super) fn show(&mut self, bytes: usize) -> Vec<TokenLogprobs> {
         self.visible_bytes += bytes;
         let visible_bytes = self.visible_bytes;
-        let mut certain = Vec::new();
+        let mut visible = Vec::new();
         while let Some((_, logprobs)) = self
             .held
             .pop_front_if(|(begins, _)| *begins < visible_bytes)
         {
-            certain.push(Arc::unwrap_or_clone(logprobs));
+            visible.push(Arc::unwrap_or_clone(logprobs));
         }
-        certain
+        visible
     }
 
     /// Nothing is held back any more: gives out the rest.
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn log_probabilities_come_and_go_with_their_text() {
+    fn logprobs_are_released_with_their_text() {
         check(&["Hello", " world", "!"], "!", &[1, 1, 0]);
         check(&["Hello", " ", "there", "STOP"], "STOP", &[1, 1, 1, 0]);
         check(&["Hello", " world", "END"], "END", &[1, 1, 0]);

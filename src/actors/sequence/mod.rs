@@ -24,10 +24,10 @@ use held::HeldLogprobs;
 use motet_core::cache::{Miss, MissReason};
 use motet_core::protocol::{Finish, FinishReason, GenerateError, Usage};
 use motet_core::{SequenceId, TokenId, UserId};
-use motet_sync::admission::{self, Refusal};
-use motet_sync::cancel::CancelWord;
+use motet_sync::admission::{self, AdmissionError};
+use motet_sync::cancel::CancelFlag;
 use motet_sync::credits::Credits;
-use motet_text::{Certain, TextOutput};
+use motet_text::{ReleasedText, TextOutput};
 
 type Permit = admission::Permit<UserId>;
 
@@ -35,11 +35,11 @@ type Permit = admission::Permit<UserId>;
 pub(crate) const PREFILL_PIECES_MAX: usize = 18;
 
 /// News in order; nearly always one.
-pub(crate) type Batch = SmallVec<[News; 1]>;
+pub(crate) type Batch = SmallVec<[SequenceEvent; 1]>;
 
 /// What the scheduler tells a sequence.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum SequenceEvent {
     /// It has a slot; of so many prompt tokens, so many were in the cache.
     Started {
         prompt_tokens: usize,
@@ -73,7 +73,7 @@ pub(crate) struct Sequence {
     held: HeldLogprobs,
     started_at: Option<Instant>,
     /// From how many computed tokens of its prompt on its caller is told again.
-    prefill_told_at: usize,
+    next_progress_at: usize,
     first_token_at: Option<Instant>,
     last_token_at: Option<Instant>,
     /// Room in the channel for the last word; none once that is said, or if the caller
@@ -89,37 +89,37 @@ pub(crate) struct SequenceArgs {
     /// Tokens that were taken out of the prompt, which was too long.
     pub(crate) truncated_tokens: usize,
     /// Whether its caller wants to know how far its prompt is computed.
-    pub(crate) tells_prefill: bool,
+    pub(crate) report_prefill_progress: bool,
     /// None on an engine without a tokenizer.
     pub(crate) text: Option<TextOutput>,
     pub(crate) output: mpsc::Sender<Output>,
     pub(crate) scheduler: ActorRef<Scheduler>,
-    pub(crate) cancel: CancelWord,
+    pub(crate) cancel: CancelFlag,
     pub(crate) credits: Credits,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) submitted_at: Instant,
     /// Its place in the house; given back when the actor is gone.
-    pub(crate) guest: Guest,
+    pub(crate) admission_guard: AdmissionGuard,
 }
 
 /// A request's place in the house; its drop may be what a drain waits for.
 #[derive(Debug)]
-pub(crate) struct Guest {
+pub(crate) struct AdmissionGuard {
     permit: Option<Permit>,
-    left: Arc<Notify>,
+    guard_released: Arc<Notify>,
 }
 
-impl Guest {
-    /// The holder of a permit, who says so on `left` when it goes.
-    pub(crate) fn new(permit: Permit, left: Arc<Notify>) -> Self {
+impl AdmissionGuard {
+    /// The holder of a permit, who says so on `guard_released` when it goes.
+    pub(crate) fn new(permit: Permit, guard_released: Arc<Notify>) -> Self {
         Self {
             permit: Some(permit),
-            left,
+            guard_released,
         }
     }
 
     /// Claims the tokens of its prompt, which now wait.
-    pub(crate) fn claim(&mut self, tokens: usize) -> Result<(), Refusal> {
+    pub(crate) fn claim(&mut self, tokens: usize) -> Result<(), AdmissionError> {
         self.permit().claim(tokens)
     }
 
@@ -130,14 +130,14 @@ impl Guest {
 
     fn permit(&mut self) -> &mut Permit {
         let permit = self.permit.as_mut();
-        permit.expect("a guest has its permit until it goes")
+        permit.expect("a guard holds its permit until it is dropped")
     }
 }
 
-impl Drop for Guest {
+impl Drop for AdmissionGuard {
     fn drop(&mut self) {
         drop(self.permit.take());
-        self.left.notify_waiters();
+        self.guard_released.notify_waiters();
     }
 }
 
@@ -155,7 +155,7 @@ impl Actor for Sequence {
             usage,
             held: HeldLogprobs::default(),
             started_at: None,
-            prefill_told_at: 0,
+            next_progress_at: 0,
             first_token_at: None,
             last_token_at: None,
             end,
@@ -168,11 +168,11 @@ impl Message<Batch> for Sequence {
     type Reply = ();
 
     async fn handle(&mut self, batch: Batch, _ctx: &mut Context<Self, Self::Reply>) {
-        for news in batch {
-            match news {
+        for event in batch {
+            match event {
                 // Its caller has what it wanted; this is a late token or the end.
                 _ if self.done => {}
-                News::Started {
+                SequenceEvent::Started {
                     prompt_tokens,
                     cached_tokens,
                     miss,
@@ -180,11 +180,11 @@ impl Message<Batch> for Sequence {
                     self.started(prompt_tokens, cached_tokens, miss);
                     self.prefilled(cached_tokens);
                 }
-                News::Prefilled(tokens) => self.prefilled(tokens),
-                News::Shifted(tokens) => self.shifted(tokens),
-                News::Token(token, logprobs) => self.token(token, logprobs).await,
-                News::Finished(reason) => self.finish(reason),
-                News::Failed(error) => self.fail(error),
+                SequenceEvent::Prefilled(tokens) => self.prefilled(tokens),
+                SequenceEvent::Shifted(tokens) => self.shifted(tokens),
+                SequenceEvent::Token(token, logprobs) => self.token(token, logprobs).await,
+                SequenceEvent::Finished(reason) => self.finish(reason),
+                SequenceEvent::Failed(error) => self.fail(error),
             }
         }
     }
@@ -192,7 +192,7 @@ impl Message<Batch> for Sequence {
 
 impl Sequence {
     fn started(&mut self, prompt_tokens: usize, cached_tokens: usize, miss: Option<Miss>) {
-        self.args.guest.started();
+        self.args.admission_guard.started();
         self.usage.prompt_tokens = prompt_tokens;
         self.usage.cached_tokens = cached_tokens;
         // What others have said is not for its caller to know.
@@ -208,11 +208,11 @@ impl Sequence {
     /// most, if it wants to know.
     fn prefilled(&mut self, computed_tokens: usize) {
         let all = self.usage.prompt_tokens;
-        if !self.args.tells_prefill || computed_tokens < self.prefill_told_at {
+        if !self.args.report_prefill_progress || computed_tokens < self.next_progress_at {
             return;
         }
         let steps = PREFILL_PIECES_MAX - 2;
-        self.prefill_told_at = match computed_tokens < all {
+        self.next_progress_at = match computed_tokens < all {
             true => (computed_tokens + all.div_ceil(steps)).min(all),
             false => usize::MAX,
         };
@@ -228,24 +228,24 @@ impl Sequence {
         assert!(sent, "the channel has room for the progress of a prompt");
     }
 
-    fn shifted(&mut self, forgotten_tokens: usize) {
+    fn shifted(&mut self, discarded_tokens: usize) {
         // What is computed anew is shifted again.
-        let more = forgotten_tokens.saturating_sub(self.usage.shifted_tokens);
-        if more > 0 {
-            self.usage.shifted_tokens = forgotten_tokens;
-            self.args.telemetry.shifted(self.args.id, more);
+        let newly_shifted = discarded_tokens.saturating_sub(self.usage.shifted_tokens);
+        if newly_shifted > 0 {
+            self.usage.shifted_tokens = discarded_tokens;
+            self.args.telemetry.shifted(self.args.id, newly_shifted);
         }
     }
 
     async fn token(&mut self, token: TokenId, logprobs: Option<Arc<TokenLogprobs>>) {
         self.usage.output_tokens += 1;
         self.measure_token();
-        let (certain, logprobs) = match &mut self.args.text {
+        let (visible, logprobs) = match &mut self.args.text {
             Some(text) => match text.push(token) {
-                Ok(certain) => {
-                    self.held.push(logprobs, certain.completed_bytes);
-                    let logprobs = self.held.show(certain.text.len());
-                    (certain, logprobs)
+                Ok(visible) => {
+                    self.held.push(logprobs, visible.completed_bytes);
+                    let logprobs = self.held.show(visible.text.len());
+                    (visible, logprobs)
                 }
                 Err(error) => {
                     self.fail(GenerateError::Text(error.to_string()));
@@ -253,13 +253,13 @@ impl Sequence {
                 }
             },
             None => {
-                let certain = logprobs.map(Arc::unwrap_or_clone);
-                (Certain::default(), certain.into_iter().collect())
+                let visible = logprobs.map(Arc::unwrap_or_clone);
+                (ReleasedText::default(), visible.into_iter().collect())
             }
         };
         let sent = self.send(Piece {
             token: Some(token),
-            text: certain.text,
+            text: visible.text,
             logprobs,
             prefill: None,
         });
@@ -267,7 +267,7 @@ impl Sequence {
             let unread = self.args.credits.unread();
             let waited = Duration::ZERO;
             self.fail(GenerateError::SlowReader { unread, waited });
-        } else if certain.stopped {
+        } else if visible.stopped {
             self.end(FinishReason::StopString);
         }
         if self.done {
@@ -301,15 +301,15 @@ impl Sequence {
             self.args.submitted_at.elapsed(),
             decoded.map(|(first, last)| last - first),
         );
-        self.say_last(Output::Finish(Finish::new(reason, usage)));
+        self.send_last(Output::Finish(Finish::new(reason, usage)));
     }
 
     fn fail(&mut self, error: GenerateError) {
         self.args.telemetry.failed(self.args.id, &error);
-        self.say_last(Output::Failed(error));
+        self.send_last(Output::Failed(error));
     }
 
-    fn say_last(&mut self, output: Output) {
+    fn send_last(&mut self, output: Output) {
         if let Some(end) = self.end.take() {
             end.send(output);
         }

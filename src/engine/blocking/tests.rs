@@ -3,8 +3,8 @@ use std::sync::mpsc;
 
 use super::*;
 
-fn turns(count_max: usize, bytes_max: usize) -> Turns<&'static str> {
-    Turns::new(TurnLimits {
+fn fair_queue(count_max: usize, bytes_max: usize) -> FairQueue<&'static str> {
+    FairQueue::new(WorkLimits {
         count_max,
         bytes_max,
     })
@@ -15,21 +15,24 @@ fn user(name: &str) -> UserId {
 }
 
 #[test]
-fn users_take_turns_and_each_keeps_its_order() {
-    let mut turns = turns(100, 100);
+fn users_alternate_and_each_keeps_its_order() {
+    let mut fair_queue = fair_queue(100, 100);
     for work in ["a1", "a2", "a3", "b1", "c1", "c2"] {
-        turns.push(user(&work[..1]), 1, work).expect("room");
+        fair_queue.push(user(&work[..1]), 1, work).expect("room");
     }
-    let order: Vec<_> = std::iter::from_fn(|| turns.next()).collect();
+    let order: Vec<_> = std::iter::from_fn(|| fair_queue.next()).collect();
     assert_eq!(order, ["a1", "b1", "c1", "a2", "c2", "a3"]);
-    assert_eq!((turns.len(), turns.bytes, turns.order.len()), (0, 0, 0));
+    assert_eq!(
+        (fair_queue.len(), fair_queue.bytes, fair_queue.order.len()),
+        (0, 0, 0)
+    );
 }
 
 #[test]
-fn a_user_leaves_as_much_room_as_it_takes() {
-    let mut turns = turns(6, 100);
+fn user_takes_at_most_half_of_the_free_capacity() {
+    let mut fair_queue = fair_queue(6, 100);
     let mut fill = |name, number| {
-        let pushed = (0..number).map_while(|_| turns.push(user(name), 1, "work"));
+        let pushed = (0..number).map_while(|_| fair_queue.push(user(name), 1, "work"));
         pushed.count()
     };
     assert_eq!(fill("greedy", 10), 3, "half of it");
@@ -38,46 +41,48 @@ fn a_user_leaves_as_much_room_as_it_takes() {
 }
 
 #[test]
-fn bytes_are_bounded_but_for_what_waits_alone() {
-    let mut turns = turns(10, 100);
-    let large = turns.push(user("a"), 1_000, "large").expect("it is alone");
-    assert_eq!(turns.push(user("b"), 1, "small"), None);
-    assert_eq!(turns.remove(user("a"), large), Some("large"));
-    assert_eq!(turns.remove(user("a"), large), None, "once only");
-    turns.push(user("a"), 50, "half").expect("room");
+fn bytes_are_bounded_except_for_a_single_work() {
+    let mut fair_queue = fair_queue(10, 100);
+    let large = fair_queue
+        .push(user("a"), 1_000, "large")
+        .expect("it is alone");
+    assert_eq!(fair_queue.push(user("b"), 1, "small"), None);
+    assert_eq!(fair_queue.remove(user("a"), large), Some("large"));
+    assert_eq!(fair_queue.remove(user("a"), large), None, "once only");
+    fair_queue.push(user("a"), 50, "half").expect("room");
     assert_eq!(
-        turns.push(user("a"), 1, "more"),
+        fair_queue.push(user("a"), 1, "more"),
         None,
         "the rest is for others"
     );
-    turns.push(user("b"), 25, "quarter").expect("room");
-    assert_eq!(turns.next(), Some("half"));
-    assert_eq!(turns.bytes, 25);
+    fair_queue.push(user("b"), 25, "quarter").expect("room");
+    assert_eq!(fair_queue.next(), Some("half"));
+    assert_eq!(fair_queue.bytes, 25);
 }
 
 #[tokio::test]
-async fn work_of_a_caller_who_left_is_not_done_and_a_panic_is_told() {
+async fn cancelled_work_is_not_run_and_a_panic_is_reported() {
     let blocking = Blocking::new(
         1,
-        TurnLimits {
+        WorkLimits {
             count_max: 3,
             bytes_max: 100,
         },
     );
-    let (open, gate) = mpsc::channel::<()>();
-    let (began, has_begun) = oneshot::channel();
+    let (open, release_receiver) = mpsc::channel::<()>();
+    let (began, has_started) = oneshot::channel();
     let first = {
         let blocking = blocking.clone();
         tokio::spawn(async move {
             let work = move || {
                 began.send(()).ok();
-                gate.recv().ok();
+                release_receiver.recv().ok();
                 1
             };
             blocking.run(user("a"), 1, work).await
         })
     };
-    has_begun.await.expect("the thread is free");
+    has_started.await.expect("the thread is free");
     let done = Arc::new(AtomicUsize::new(0));
     let count = |name: &'static str| {
         let (blocking, done) = (blocking.clone(), Arc::clone(&done));
@@ -86,37 +91,37 @@ async fn work_of_a_caller_who_left_is_not_done_and_a_panic_is_told() {
             blocking.run(user(name), 1, work).await
         })
     };
-    let (leaves, stays) = (count("b"), count("c"));
+    let (cancelled, remaining) = (count("b"), count("c"));
     while blocking.waiting() < 2 {
         tokio::task::yield_now().await;
     }
     let full = blocking.run(user("c"), 1, || 0).await;
-    assert_eq!(full, Err(Undone::Full { retry_after: None }));
-    leaves.abort();
-    assert!(leaves.await.expect_err("aborted").is_cancelled());
+    assert_eq!(full, Err(BlockingError::Full { retry_after: None }));
+    cancelled.abort();
+    assert!(cancelled.await.expect_err("aborted").is_cancelled());
     assert_eq!(blocking.waiting(), 1);
     open.send(()).expect("the first waits");
     assert_eq!(first.await.expect("no panic"), Ok(1));
-    assert_eq!(stays.await.expect("no panic"), Ok(0));
+    assert_eq!(remaining.await.expect("no panic"), Ok(0));
     assert_eq!(done.load(Ordering::SeqCst), 1);
 
-    let failed = blocking.run(user("a"), 1, || panic!("planted")).await;
-    assert_eq!(failed, Err::<(), _>(Undone::Panicked));
+    let failed = blocking.run(user("a"), 1, || panic!("injected")).await;
+    assert_eq!(failed, Err::<(), _>(BlockingError::Panicked));
     assert_eq!(blocking.run(user("a"), 1, || 2).await, Ok(2));
 }
 
 #[test]
-fn a_queue_without_room_takes_what_waits_alone() {
-    let mut turns = turns(0, 0);
-    assert!(turns.push(user("a"), 1, "alone").is_some());
-    assert_eq!(turns.push(user("b"), 1, "beside it"), None);
-    assert_eq!(turns.next(), Some("alone"));
+fn queue_without_capacity_takes_a_single_work() {
+    let mut fair_queue = fair_queue(0, 0);
+    assert!(fair_queue.push(user("a"), 1, "alone").is_some());
+    assert_eq!(fair_queue.push(user("b"), 1, "beside it"), None);
+    assert_eq!(fair_queue.next(), Some("alone"));
 }
 
 /// Time goes on by itself only while no thread works, so that it shows that none does.
 #[tokio::test(start_paused = true)]
-async fn work_that_comes_while_the_last_thread_ends_has_a_thread() {
-    let limits = TurnLimits {
+async fn work_pushed_while_the_last_thread_ends_gets_a_thread() {
+    let limits = WorkLimits {
         count_max: 3,
         bytes_max: 100,
     };
@@ -132,8 +137,8 @@ async fn work_that_comes_while_the_last_thread_ends_has_a_thread() {
 }
 
 #[test]
-fn a_thread_that_never_ran_frees_its_place() {
-    let limits = TurnLimits {
+fn worker_that_never_ran_is_not_counted() {
+    let limits = WorkLimits {
         count_max: 3,
         bytes_max: 100,
     };

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::TierError;
 use motet_core::pager::footprint;
-use motet_sync::primitives::plant::{Plant, planted};
+use motet_sync::primitives::inject::{InjectedBug, injected};
 use motet_sync::primitives::{Arc, Mutex, MutexGuard};
 
 /// What capacities are multiples of: a page of memory, on most systems.
@@ -37,7 +37,7 @@ pub struct Buffer {
 /// Where buffers come from and go back to. Clones are the same pool.
 #[derive(Clone)]
 pub struct BufferPool {
-    shelf: Arc<Mutex<Shelf>>,
+    state: Arc<Mutex<PoolState>>,
 }
 
 /// What a pool has at the moment.
@@ -46,34 +46,34 @@ pub struct PoolStats {
     /// Bytes of buffers that are out, as capacities.
     pub in_use_bytes: usize,
     /// Bytes of memory that waits to be handed out again.
-    pub spare_bytes: usize,
+    pub idle_bytes: usize,
 }
 
 /// What the clones of a pool share.
-struct Shelf {
+struct PoolState {
     /// By capacity; of each, that which was given back last is at the back.
-    spares: BTreeMap<usize, VecDeque<Spare>>,
+    idle_buffers: BTreeMap<usize, VecDeque<IdleBuffer>>,
     stats: PoolStats,
-    spare_bytes_max: usize,
+    idle_bytes_max: usize,
 }
 
-struct Spare {
+struct IdleBuffer {
     memory: MmapMut,
     since: Instant,
 }
 
 impl BufferPool {
-    /// A pool that holds at most `spare_bytes_max` bytes that nobody uses. A few times
+    /// A pool that holds at most `idle_bytes_max` bytes that nobody uses. A few times
     /// the largest copy is enough: what is moving, and what was just dropped.
     #[must_use]
-    pub fn new(spare_bytes_max: usize) -> Self {
-        let shelf = Shelf {
-            spares: BTreeMap::new(),
+    pub fn new(idle_bytes_max: usize) -> Self {
+        let state = PoolState {
+            idle_buffers: BTreeMap::new(),
             stats: PoolStats::default(),
-            spare_bytes_max,
+            idle_bytes_max,
         };
         Self {
-            shelf: Arc::new(Mutex::new(shelf)),
+            state: Arc::new(Mutex::new(state)),
         }
     }
 
@@ -92,10 +92,10 @@ impl BufferPool {
     /// [`TierError::NoMemory`] when the system has none.
     pub fn take(&self, bytes: usize) -> Result<Buffer, TierError> {
         let capacity = Self::capacity_bytes(bytes);
-        let spare = self.shelf().take(capacity);
-        let memory = spare.map_or_else(|| fresh(capacity), Ok);
+        let idle_buffer = self.state().take(capacity);
+        let memory = idle_buffer.map_or_else(|| map_fresh(capacity), Ok);
         let memory = memory.map_err(|source| {
-            self.shelf().stats.in_use_bytes -= capacity;
+            self.state().stats.in_use_bytes -= capacity;
             TierError::NoMemory { bytes, source }
         })?;
         Ok(Buffer {
@@ -108,52 +108,55 @@ impl BufferPool {
     /// Gives memory back to the system that nobody has used for `idle`.
     pub fn trim(&self, idle: Duration) {
         let now = Instant::now();
-        let freed = self.shelf().trim(|since| now - since >= idle);
+        let freed = self.state().trim(|since| now - since >= idle);
         drop(freed);
     }
 
     /// What there is at the moment.
     #[must_use]
     pub fn stats(&self) -> PoolStats {
-        self.shelf().stats
+        self.state().stats
     }
 
-    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+    fn state(&self) -> MutexGuard<'_, PoolState> {
         // Buffers are dropped while threads unwind, where another panic would abort; what
         // one at the shelf could leave behind is a sum that is off.
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shelf {
+impl PoolState {
     /// Counts a buffer of this capacity as out, and hands out a spare if there is one.
     fn take(&mut self, capacity: usize) -> Option<MmapMut> {
         self.stats.in_use_bytes += capacity;
-        let alike = self.spares.get_mut(&capacity)?;
-        let spare = alike.pop_back()?;
-        self.stats.spare_bytes -= capacity;
-        Some(spare.memory)
+        let alike = self.idle_buffers.get_mut(&capacity)?;
+        let idle_buffer = alike.pop_back()?;
+        self.stats.idle_bytes -= capacity;
+        Some(idle_buffer.memory)
     }
 
     /// Takes memory back, and answers with what there is no room for: freeing it takes
     /// the system a while, for which nobody should wait at the shelf.
     fn put(&mut self, memory: MmapMut) -> Vec<MmapMut> {
         let capacity = memory.len();
-        if !planted(Plant::BufferTwoLocks) {
+        if !injected(InjectedBug::BufferTwoLocks) {
             self.stats.in_use_bytes -= capacity;
         }
-        if capacity > self.spare_bytes_max {
+        if capacity > self.idle_bytes_max {
             return vec![memory];
         }
-        self.stats.spare_bytes += capacity;
-        self.spares.entry(capacity).or_default().push_back(Spare {
-            memory,
-            since: Instant::now(),
-        });
+        self.stats.idle_bytes += capacity;
+        self.idle_buffers
+            .entry(capacity)
+            .or_default()
+            .push_back(IdleBuffer {
+                memory,
+                since: Instant::now(),
+            });
         let mut freed = Vec::new();
-        while self.stats.spare_bytes > self.spare_bytes_max {
-            let oldest = self.spares.values().filter_map(VecDeque::front);
-            let since = oldest.map(|spare| spare.since).min();
+        while self.stats.idle_bytes > self.idle_bytes_max {
+            let oldest = self.idle_buffers.values().filter_map(VecDeque::front);
+            let since = oldest.map(|idle_buffer| idle_buffer.since).min();
             let since = since.expect("bytes that are spare are those of a spare");
             freed.extend(self.trim(|other| other == since));
         }
@@ -163,10 +166,12 @@ impl Shelf {
     /// Takes out spares as long as the oldest of their capacity `may_go`.
     fn trim(&mut self, may_go: impl Fn(Instant) -> bool) -> Vec<MmapMut> {
         let mut freed = Vec::new();
-        self.spares.retain(|capacity, alike| {
-            while let Some(spare) = alike.pop_front_if(|spare| may_go(spare.since)) {
-                self.stats.spare_bytes -= capacity;
-                freed.push(spare.memory);
+        self.idle_buffers.retain(|capacity, alike| {
+            while let Some(idle_buffer) =
+                alike.pop_front_if(|idle_buffer| may_go(idle_buffer.since))
+            {
+                self.stats.idle_bytes -= capacity;
+                freed.push(idle_buffer.memory);
             }
             !alike.is_empty()
         });
@@ -201,12 +206,12 @@ impl DerefMut for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let memory = self.memory.take().expect("only drop takes it");
-        if planted(Plant::BufferTwoLocks) {
+        if injected(InjectedBug::BufferTwoLocks) {
             // Counts under two locks: what is taken between is not counted.
-            let in_use_bytes = self.pool.shelf().stats.in_use_bytes;
-            self.pool.shelf().stats.in_use_bytes = in_use_bytes - memory.len();
+            let in_use_bytes = self.pool.state().stats.in_use_bytes;
+            self.pool.state().stats.in_use_bytes = in_use_bytes - memory.len();
         }
-        let freed = self.pool.shelf().put(memory);
+        let freed = self.pool.state().put(memory);
         drop(freed);
     }
 }
@@ -223,7 +228,7 @@ impl fmt::Debug for BufferPool {
     }
 }
 
-fn fresh(capacity: usize) -> std::io::Result<MmapMut> {
+fn map_fresh(capacity: usize) -> std::io::Result<MmapMut> {
     let memory = MmapMut::map_anon(capacity)?;
     #[cfg(target_os = "linux")]
     if capacity >= LARGE_BYTES {
@@ -240,20 +245,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capacities_are_few_and_little_more_than_needed() {
+    fn capacities_are_few_and_close_to_the_request() {
         let mut distinct = std::collections::BTreeSet::new();
         for bytes in (0..1 << 22).step_by(1021) {
             let capacity = BufferPool::capacity_bytes(bytes);
             distinct.insert(capacity);
             assert_eq!(capacity % PAGE_BYTES, 0);
-            let room = capacity.checked_sub(bytes).expect("enough");
-            assert!(room <= PAGE_BYTES + bytes / 8, "{bytes}: {capacity}");
+            let surplus = capacity.checked_sub(bytes).expect("enough");
+            assert!(surplus <= PAGE_BYTES + bytes / 8, "{bytes}: {capacity}");
         }
         assert!(distinct.len() < 8 * 11, "{}", distinct.len());
     }
 
     #[test]
-    fn buffers_are_of_the_length_that_was_asked_for_and_aligned() {
+    fn buffers_have_the_requested_length_and_alignment() {
         let pool = BufferPool::new(0);
         for bytes in [0, 1, 4095, 4096, 4097, 1_000_000] {
             let buffer = pool.take(bytes).unwrap();
@@ -265,13 +270,13 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_used_again() {
+    fn freed_memory_is_reused() {
         let pool = BufferPool::new(1 << 20);
         let mut buffer = pool.take(10_000).unwrap();
         buffer.fill(7);
         let at = buffer.as_ptr();
         drop(buffer);
-        assert_eq!(pool.stats().spare_bytes, 12_288);
+        assert_eq!(pool.stats().idle_bytes, 12_288);
 
         let other_size = pool.take(1).unwrap();
         let again = pool.take(9_000).unwrap();
@@ -282,48 +287,44 @@ mod tests {
     }
 
     #[test]
-    fn spares_are_bounded_and_the_oldest_go_first() {
+    fn idle_buffers_are_bounded_and_the_oldest_are_freed_first() {
         let pool = BufferPool::new(4 * PAGE_BYTES);
         let buffers: Vec<_> = (1..=3).map(|n| pool.take(n * PAGE_BYTES)).collect();
         // Three pages come back last, and there is no room for what came before.
         for buffer in buffers {
             drop(buffer.unwrap());
         }
-        assert_eq!(pool.stats().spare_bytes, 3 * PAGE_BYTES);
+        assert_eq!(pool.stats().idle_bytes, 3 * PAGE_BYTES);
         drop(pool.take(PAGE_BYTES).unwrap());
-        assert_eq!(pool.stats().spare_bytes, 4 * PAGE_BYTES);
+        assert_eq!(pool.stats().idle_bytes, 4 * PAGE_BYTES);
         drop(pool.take(5 * PAGE_BYTES).unwrap());
-        assert_eq!(
-            pool.stats().spare_bytes,
-            4 * PAGE_BYTES,
-            "too large to keep"
-        );
+        assert_eq!(pool.stats().idle_bytes, 4 * PAGE_BYTES, "too large to keep");
     }
 
     #[test]
-    fn trimming_frees_what_has_lain_idle() {
+    fn trimming_frees_idle_buffers() {
         let pool = BufferPool::new(1 << 20);
         drop(pool.take(10_000).unwrap());
         std::thread::sleep(Duration::from_millis(20));
         let (second, third) = (pool.take(5_000).unwrap(), pool.take(10_000).unwrap());
         drop((second, third));
         pool.trim(Duration::from_secs(60));
-        assert_eq!(pool.stats().spare_bytes, 8_192 + 12_288);
+        assert_eq!(pool.stats().idle_bytes, 8_192 + 12_288);
         drop(pool.take(100_000).unwrap());
         std::thread::sleep(Duration::from_millis(20));
         drop(pool.take(10_000).unwrap());
         pool.trim(Duration::from_millis(20));
-        assert_eq!(pool.stats().spare_bytes, 12_288);
+        assert_eq!(pool.stats().idle_bytes, 12_288);
         pool.trim(Duration::ZERO);
         assert_eq!(pool.stats(), PoolStats::default());
     }
 
     #[test]
-    fn what_cannot_be_had_is_an_error() {
+    fn unavailable_memory_is_an_error() {
         let pool = BufferPool::new(0);
         for bytes in [usize::MAX, usize::MAX / 2, 1 << 60] {
-            let refused = pool.take(bytes);
-            assert!(matches!(refused, Err(TierError::NoMemory { .. })));
+            let rejected = pool.take(bytes);
+            assert!(matches!(rejected, Err(TierError::NoMemory { .. })));
         }
         assert_eq!(pool.stats(), PoolStats::default());
     }
@@ -345,6 +346,6 @@ mod tests {
             }
         });
         assert_eq!(pool.stats().in_use_bytes, 0);
-        assert!(pool.stats().spare_bytes <= 1 << 20);
+        assert!(pool.stats().idle_bytes <= 1 << 20);
     }
 }

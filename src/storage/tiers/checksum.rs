@@ -28,13 +28,13 @@ impl Checksum {
     /// The sum of all of `bytes`.
     pub(super) fn of(bytes: &[u8]) -> u64 {
         let mut sum = Self::new();
-        sum.take_in(bytes);
+        sum.update(bytes);
         sum.finish()
     }
 
     /// Takes in what comes next. All but the last of what it is given ought to be a
     /// multiple of 64 bytes, or it counts as another sequence of bytes.
-    pub(super) fn take_in(&mut self, bytes: &[u8]) {
+    pub(super) fn update(&mut self, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
         let mut lanes = self.lanes;
@@ -99,7 +99,7 @@ mod tests {
         let bytes = numbered(1000);
         for piece in [64, 128, 640, 1024] {
             let mut sum = Checksum::new();
-            bytes.chunks(piece).for_each(|bytes| sum.take_in(bytes));
+            bytes.chunks(piece).for_each(|bytes| sum.update(bytes));
             assert_eq!(sum.finish(), Checksum::of(&bytes), "pieces of {piece}");
         }
     }

@@ -110,7 +110,7 @@ pub enum TierError {
     },
     /// The tier's budget does not allow it.
     #[error("no room for {bytes} bytes in {tier}: {used_bytes} of {bytes_max} are taken")]
-    NoRoom {
+    OutOfSpace {
         /// Which tier.
         tier: &'static str,
         /// What was needed.
@@ -143,7 +143,7 @@ impl TierError {
     }
 
     /// What the system's error at `path` means.
-    pub(super) fn of_system(path: &Path, source: io::Error) -> Self {
+    pub(super) fn from_io(path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -188,9 +188,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_systems_errors_are_told_apart() {
+    fn system_errors_are_distinguished() {
         let check = |kind: io::ErrorKind, expected: fn(&TierError) -> bool| {
-            let error = TierError::of_system(Path::new("/tier/f"), kind.into());
+            let error = TierError::from_io(Path::new("/tier/f"), kind.into());
             assert!(expected(&error), "{kind}: {error:?}");
             assert!(error.to_string().contains("/tier/f"), "{error}");
         };

@@ -45,7 +45,7 @@ impl Tier for HostTier {
         }
         let needed = bytes.capacity();
         if needed > self.bytes_max.saturating_sub(self.used_bytes) {
-            return Err(TierError::NoRoom {
+            return Err(TierError::OutOfSpace {
                 tier: "the host tier",
                 bytes: needed,
                 used_bytes: self.used_bytes,

@@ -41,7 +41,7 @@ pub trait Tier: fmt::Debug + Send {
     ///
     /// # Errors
     ///
-    /// [`TierError::NoRoom`] when the tier's budget does not allow it, and whatever the
+    /// [`TierError::OutOfSpace`] when the tier's budget does not allow it, and whatever the
     /// disk says.
     ///
     /// # Panics

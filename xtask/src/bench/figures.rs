@@ -323,7 +323,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "scheduler.stall_virtual",
         unit: RATIO,
-        versus: "the same for 8 prompts of 2,048 tokens, in the virtual house",
+        versus: "the same for 8 prompts of 2,048 tokens, in the virtual engine",
         goal: Some(5.0),
         better: Better::Lower,
         needs: Needs::Nothing,
@@ -368,7 +368,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "scheduler.fair_gap_vs_bound",
         unit: RATIO,
-        versus: "VTC's bound on the service gap of two backlogged users (virtual house)",
+        versus: "VTC's bound on the service gap of two backlogged users (virtual engine)",
         goal: Some(1.0),
         better: Better::Lower,
         needs: Needs::Nothing,
@@ -377,7 +377,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "scheduler.fair_throughput",
         unit: RATIO,
-        versus: "first come, first served, on the same load (virtual house)",
+        versus: "first come, first served, on the same load (virtual engine)",
         goal: Some(0.97),
         better: Better::Higher,
         needs: Needs::Nothing,
@@ -386,7 +386,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "scheduler.polite_ttft",
         unit: RATIO,
-        versus: "the polite user's p99 time to first token alone; a greedy one sends ten times its load (virtual house)",
+        versus: "the polite user's p99 time to first token alone; a greedy one sends ten times its load (virtual engine)",
         goal: Some(1.5),
         better: Better::Lower,
         needs: Needs::Nothing,
@@ -395,7 +395,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "scheduler.priority_ttft",
         unit: RATIO,
-        versus: "the urgent class' p99 time to first token alone; all other places are taken by a background (virtual house)",
+        versus: "the urgent class' p99 time to first token alone; all other places are taken by a background (virtual engine)",
         goal: Some(1.5),
         better: Better::Lower,
         needs: Needs::Nothing,
@@ -449,7 +449,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "scheduler.preemption",
         unit: RATIO,
-        versus: "throughput with all the memory that the load wants; ours has two thirds (virtual house)",
+        versus: "throughput with all the memory that the load wants; ours has two thirds (virtual engine)",
         goal: Some(0.85),
         better: Better::Higher,
         needs: Needs::Nothing,
@@ -507,7 +507,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: Some(2.0),
         better: Better::Higher,
         needs: Needs::Model,
-        measure: |workbench| pager::crowd(workbench, "gain"),
+        measure: |workbench| pager::oversubscribed(workbench, "gain"),
     },
     Figure {
         name: "pager.oversubscribed_changed",
@@ -516,7 +516,7 @@ pub(super) const FIGURES: &[Figure] = &[
         goal: Some(0.0),
         better: Better::Lower,
         needs: Needs::Model,
-        measure: |workbench| pager::crowd(workbench, "changed"),
+        measure: |workbench| pager::oversubscribed(workbench, "changed"),
     },
     Figure {
         name: "recovery.pause_loaded",
@@ -691,7 +691,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_say_whose_they_are() {
+    fn names_are_unique_and_have_an_area() {
         let mut names: Vec<&str> = FIGURES.iter().map(|figure| figure.name).collect();
         names.sort_unstable();
         names.dedup();

@@ -38,7 +38,7 @@ pub(super) fn weights(
     model: &Path,
 ) -> Result<PathBuf> {
     let mut key = checksum::Key::default();
-    key.add("model", checksum::of_file(model)?)
+    key.add("model", checksum::sha256_of_file(model)?)
         .add("export", EXPORT_VERSION);
     let name = model.file_stem().unwrap_or_default().to_string_lossy();
     let dir = cache.models().join(format!("{name}-f32-{}", key.finish()));

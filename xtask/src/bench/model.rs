@@ -20,7 +20,7 @@ pub(super) fn matmul_sanity(workbench: &mut Workbench) -> Result<Measured> {
     let (ours, theirs) = workbench.against_mlx_lm()?;
     let request = json!({ "do": "matmul", "rows": rows, "inner": inner, "columns": columns });
     let pairs = take_turns(rounds, |turn| {
-        whose(turn, ours, theirs).ask(&request)?.number("seconds")
+        side_of(turn, ours, theirs).ask(&request)?.number("seconds")
     })?;
     let operations = 2.0 * (rows * inner * columns) as f64 / 1e9;
     Ok(compared(&pairs, operations, "GFLOP/s"))
@@ -62,11 +62,11 @@ pub(super) fn decode(
     let open = json!({ "do": "decode_open", "batch": "decode", "prompts": prompts });
     let mut agreement = Agreement::default();
     for turn in [Turn::First, Turn::Second] {
-        agreement.hear(turn, &whose(turn, ours, theirs).ask(&open)?)?;
+        agreement.record(turn, &side_of(turn, ours, theirs).ask(&open)?)?;
     }
     let pairs = take_turns(rounds, |turn| {
-        let answer = run(whose(turn, ours, theirs), "decode", steps)?;
-        agreement.hear(turn, &answer)?;
+        let answer = run(side_of(turn, ours, theirs), "decode", steps)?;
+        agreement.record(turn, &answer)?;
         answer.number("seconds")
     })?;
     for side in [ours, theirs] {
@@ -120,8 +120,8 @@ pub(super) fn prefill(workbench: &mut Workbench, sides: Sides, tokens: usize) ->
     let request = json!({ "do": "prefill", "prompt": prompt });
     let mut agreement = Agreement::default();
     let pairs = take_turns(rounds, |turn| {
-        let answer = whose(turn, ours, theirs).ask(&request)?;
-        agreement.hear(turn, &answer)?;
+        let answer = side_of(turn, ours, theirs).ask(&request)?;
+        agreement.record(turn, &answer)?;
         answer.number("seconds")
     })?;
     agreement.is_rounded = matches!(sides, Sides::F32);
@@ -179,11 +179,11 @@ pub(super) fn shared_prefix_gain(workbench: &mut Workbench) -> Result<Measured> 
             "prefix": { "tokens": prefix, "shared": shared },
             "prompts": prompts(SEQUENCES, 8, vocab_size),
         }))?;
-        agreement.hear(turn, &answer)?;
+        agreement.record(turn, &answer)?;
     }
     let pairs = take_turns(rounds, |turn| {
         let answer = run(ours, pick(turn, "shared", "private"), steps)?;
-        agreement.hear(turn, &answer)?;
+        agreement.record(turn, &answer)?;
         answer.number("seconds")
     })?;
     close(ours, "shared")?;
@@ -281,7 +281,7 @@ struct Agreement {
 }
 
 impl Agreement {
-    fn hear(&mut self, turn: Turn, answer: &Answer) -> Result<()> {
+    fn record(&mut self, turn: Turn, answer: &Answer) -> Result<()> {
         let steps = match turn {
             Turn::First => &mut self.first,
             Turn::Second => &mut self.second,
@@ -314,7 +314,7 @@ impl Agreement {
     }
 }
 
-fn whose<'a>(turn: Turn, ours: &'a mut Side, theirs: &'a mut Side) -> &'a mut Side {
+fn side_of<'a>(turn: Turn, ours: &'a mut Side, theirs: &'a mut Side) -> &'a mut Side {
     pick(turn, ours, theirs)
 }
 

@@ -42,9 +42,9 @@ pub(super) fn first_token(workbench: &mut Workbench, from: &str) -> Result<Measu
 }
 
 /// Requests in a second with host memory beside the device ÷ without.
-pub(super) fn crowd(workbench: &mut Workbench, figure: &str) -> Result<Measured> {
+pub(super) fn oversubscribed(workbench: &mut Workbench, figure: &str) -> Result<Measured> {
     let request = json!({
-        "do": "crowd",
+        "do": "oversubscribed",
         "rounds": workbench.pick(5, 1),
         "users": 16,
         "turns": workbench.pick(5, 2),

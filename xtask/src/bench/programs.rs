@@ -48,9 +48,9 @@ pub(super) fn recovery(how: Build) -> Result<PathBuf> {
 ///
 /// [`Unavailable`] when what it depends on cannot be had.
 pub(super) fn cache_core(quick: bool) -> Result<PathBuf> {
-    let mut fetch = workspace::cargo();
-    fetch.args(["fetch", "--manifest-path", CACHE_MANIFEST]);
-    process::capture(&mut fetch)
+    let mut download = workspace::cargo();
+    download.args(["fetch", "--manifest-path", CACHE_MANIFEST]);
+    process::capture(&mut download)
         .map_err(|error| Unavailable(format!("no kvbm-logical: {error:#}")))?;
     let how = Build {
         with_mlx: false,
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cargo_says_where_the_program_is() {
+    fn program_path_is_read_from_cargo() {
         let messages = concat!(
             r#"{"reason":"compiler-artifact","target":{"name":"motet"},"executable":null}"#,
             "\n",

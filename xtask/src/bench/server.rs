@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::serving::{Serving, Took};
+use super::serving::{LoadResult, Serving};
 use super::statistics::{Measured, median};
 use super::turns::{Turn, take_turns};
 use super::workbench::{Peer, Workbench};
@@ -52,13 +52,13 @@ fn against(workbench: &mut Workbench, peer: Peer, load: &str) -> Result<Measured
             Turn::First => (theirs, &mut counts.0, &mut walls.0),
             Turn::Second => (ours, &mut counts.1, &mut walls.1),
         };
-        let took = server.load(generator, &arguments, json)?;
-        tell(pair, rounds, server, took);
+        let load_result = server.load(generator, &arguments, json)?;
+        announce(pair, rounds, server, load_result);
         if pair > 0 {
-            counts.push(took.output_tokens);
-            walls.push(took.seconds);
+            counts.push(load_result.output_tokens);
+            walls.push(load_result.seconds);
         }
-        Ok(took.seconds / took.output_tokens)
+        Ok(load_result.seconds / load_result.output_tokens)
     })?;
     let remark = format!(
         "wall time {:.2} s for {:.0} tokens against {:.2} s for {:.0}; compared per token",
@@ -81,13 +81,13 @@ pub(super) fn overhead_share(workbench: &mut Workbench) -> Result<Measured> {
     let (mut samples, mut micros) = (Vec::new(), Vec::new());
     for round in 0..=rounds {
         let before = server.thread_seconds(HOST_THREADS)?;
-        let took = server.load(generator, &words(load, round + 1), json)?;
+        let load_result = server.load(generator, &words(load, round + 1), json)?;
         let spent = server.thread_seconds(HOST_THREADS)? - before;
-        tell(round, rounds, server, took);
+        announce(round, rounds, server, load_result);
         // The first round warms up.
         if round > 0 {
-            samples.push(spent / took.seconds);
-            micros.push(1e6 * spent / took.output_tokens);
+            samples.push(spent / load_result.seconds);
+            micros.push(1e6 * spent / load_result.output_tokens);
         }
     }
     let remark = format!(
@@ -98,7 +98,7 @@ pub(super) fn overhead_share(workbench: &mut Workbench) -> Result<Measured> {
 }
 
 /// Says what a turn took: all of them take minutes.
-fn tell(round: usize, rounds: usize, server: &Serving, took: Took) {
+fn announce(round: usize, rounds: usize, server: &Serving, load_result: LoadResult) {
     let round = match round {
         0 => "to warm up".to_owned(),
         _ => format!("{round} of {rounds}"),
@@ -106,8 +106,8 @@ fn tell(round: usize, rounds: usize, server: &Serving, took: Took) {
     ui::note(&format!(
         "{round}: {} took {:.1} s for {:.0} tokens",
         server.name(),
-        took.seconds,
-        took.output_tokens
+        load_result.seconds,
+        load_result.output_tokens
     ));
 }
 

@@ -18,7 +18,7 @@ use crate::process;
 const START_TIME_MAX: Duration = Duration::from_secs(120);
 /// How long it may take to say whether it is.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A server with a port of its own. Ends when this is dropped.
 pub(super) struct Serving {
@@ -40,7 +40,7 @@ pub(super) struct OurServer {
 
 /// What a load took.
 #[derive(Clone, Copy)]
-pub(super) struct Took {
+pub(super) struct LoadResult {
     pub(super) seconds: f64,
     pub(super) output_tokens: f64,
 }
@@ -63,13 +63,14 @@ impl Serving {
         command: &mut Command,
         log: &Path,
     ) -> Result<Self> {
-        let said = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+        let log_file =
+            File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         let port = free_port()?;
         let child = command
             .args(["--port", &port.to_string()])
             .stdin(Stdio::null())
-            .stdout(said.try_clone().context("cannot share the log")?)
-            .stderr(said)
+            .stdout(log_file.try_clone().context("cannot share the log")?)
+            .stderr(log_file)
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
         let mut serving = Self {
@@ -78,13 +79,13 @@ impl Serving {
             port,
             model,
         };
-        let begun = Instant::now();
+        let started_at = Instant::now();
         while !is_ready(port) {
             let ended = serving.child.try_wait().context("cannot look after it")?;
-            if ended.is_some() || begun.elapsed() > START_TIME_MAX {
+            if ended.is_some() || started_at.elapsed() > START_TIME_MAX {
                 bail!("{name} does not serve; it says why in {}", log.display());
             }
-            thread::sleep(LOOK_INTERVAL);
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(serving)
     }
@@ -121,7 +122,12 @@ impl Serving {
     /// # Errors
     ///
     /// When not every request was answered.
-    pub(super) fn load(&self, program: &Path, arguments: &[String], json: &Path) -> Result<Took> {
+    pub(super) fn load(
+        &self,
+        program: &Path,
+        arguments: &[String],
+        json: &Path,
+    ) -> Result<LoadResult> {
         let url = format!("http://127.0.0.1:{}", self.port);
         let mut command = Command::new(program);
         command
@@ -138,7 +144,7 @@ impl Serving {
             bail!("{} did not answer all: {requests}", self.name);
         }
         let number = |value: &Value| value.as_f64().context("a report without a number");
-        Ok(Took {
+        Ok(LoadResult {
             seconds: number(&report["wall_seconds"])?,
             output_tokens: number(&report["tokens"]["output"])?,
         })

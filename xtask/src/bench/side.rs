@@ -33,12 +33,12 @@ impl Side {
     ///
     /// When it cannot be started, or ends; with the last lines of what it said.
     pub(super) fn start(name: &'static str, command: &mut Command, log: &Path) -> Result<Self> {
-        let said = std::fs::File::create(log)
+        let log_file = std::fs::File::create(log)
             .with_context(|| format!("cannot write {}", log.display()))?;
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(said)
+            .stderr(log_file)
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
         let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
@@ -113,8 +113,8 @@ impl Side {
 
     fn last_words(&self) -> String {
         const LINES_MAX: usize = 12;
-        let said = std::fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<&str> = said.lines().collect();
+        let log_file = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log_file.lines().collect();
         lines[lines.len().saturating_sub(LINES_MAX)..].join("\n")
     }
 }

@@ -452,7 +452,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_unavailable_is_told_from_what_fails() {
+    fn unavailable_differs_from_failed() {
         let error = anyhow::Error::from(Unavailable("no network".into()));
         assert!(error.is::<Unavailable>());
         assert!(!anyhow::anyhow!("no network").is::<Unavailable>());

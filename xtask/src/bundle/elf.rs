@@ -92,7 +92,9 @@ impl Elf {
     /// The names of all entries of a kind.
     pub(super) fn names(&self, kind: Entry) -> Vec<&str> {
         let of_kind = self.entries.iter().filter(|(entry, _)| *entry == kind);
-        of_kind.filter_map(|(_, place)| self.name(*place)).collect()
+        of_kind
+            .filter_map(|(_, position)| self.name(*position))
+            .collect()
     }
 
     /// Puts another name in the place of one that entries of a kind have.
@@ -105,13 +107,13 @@ impl Elf {
         let found = self
             .entries
             .iter()
-            .find(|(entry, place)| *entry == kind && self.name(*place) == Some(old));
-        let (_, place) = *found.with_context(|| format!("{old} is not among its names"))?;
+            .find(|(entry, position)| *entry == kind && self.name(*position) == Some(old));
+        let (_, position) = *found.with_context(|| format!("{old} is not among its names"))?;
         ensure!(
             new.len() <= old.len(),
             "there is no room for {new} in the place of {old}"
         );
-        let taken = place + 1..=place + old.len();
+        let taken = position + 1..=position + old.len();
         let mut others = self
             .entries
             .iter()
@@ -120,7 +122,7 @@ impl Elf {
         if others.any(|other| taken.contains(other)) {
             bail!("another name is a part of {old}");
         }
-        let start = self.names.start + place;
+        let start = self.names.start + position;
         self.bytes[start..start + old.len()].fill(0);
         self.bytes[start..start + new.len()].copy_from_slice(new.as_bytes());
         Ok(())
@@ -130,8 +132,8 @@ impl Elf {
         &self.bytes
     }
 
-    fn name(&self, place: usize) -> Option<&str> {
-        let from = self.bytes.get(self.names.clone())?.get(place..)?;
+    fn name(&self, position: usize) -> Option<&str> {
+        let from = self.bytes.get(self.names.clone())?.get(position..)?;
         let end = from.iter().position(|byte| *byte == 0)?;
         std::str::from_utf8(&from[..end]).ok()
     }
@@ -144,8 +146,8 @@ fn dynamic_entries(bytes: &[u8], (offset, length): (u64, u64)) -> Result<Dynamic
     let (mut address, mut size) = (None, None);
     let mut entries = Vec::new();
     for index in 0..length / 16 {
-        let place = at(offset, index, 16)?;
-        let (tag, value) = (word(bytes, place, 8)?, word(bytes, place + 8, 8)?);
+        let position = at(offset, index, 16)?;
+        let (tag, value) = (word(bytes, position, 8)?, word(bytes, position + 8, 8)?);
         match tag {
             DT_NULL => break,
             DT_STRTAB => address = Some(value),
@@ -184,18 +186,18 @@ fn symbols(bytes: &[u8]) -> Result<Vec<usize>> {
 
 /// The place of the entry of this index in a table that begins at `start`.
 fn at(start: u64, index: u64, size: u64) -> Result<usize> {
-    let place = index
+    let position = index
         .checked_mul(size)
         .and_then(|offset| offset.checked_add(start));
-    let place = place.and_then(|place| usize::try_from(place).ok());
-    place
-        .filter(|place| *place < usize::MAX / 2)
+    let position = position.and_then(|position| usize::try_from(position).ok());
+    position
+        .filter(|position| *position < usize::MAX / 2)
         .context("a place beyond all memory")
 }
 
 /// The number in these bytes, lowest first.
-fn word(bytes: &[u8], place: usize, length: usize) -> Result<u64> {
-    let bytes = bytes.get(place..place + length);
+fn word(bytes: &[u8], position: usize, length: usize) -> Result<u64> {
+    let bytes = bytes.get(position..position + length);
     let bytes = bytes.context("the file ends too early")?;
     Ok(bytes
         .iter()
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_longer_or_not_there_is_refused() {
+    fn longer_or_missing_name_is_rejected() {
         let mut program = Elf::parse(own()).expect("a program of Linux");
         for (old, new) in [(LIBC, "libc-long.so.6"), ("libnowhere.so", "a")] {
             program
@@ -258,20 +260,20 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_which_something_else_is_a_part_is_refused() {
+    fn name_with_a_shared_tail_is_rejected() {
         let mut program = Elf::parse(own()).expect("a program of Linux");
-        let place = program
+        let position = program
             .entries
             .iter()
-            .find(|(_, place)| program.name(*place) == Some(LIBC));
-        let (_, place) = *place.expect("it needs libc");
-        program.symbols.push(place + 3);
-        let refused = program.rename(Entry::Needed, LIBC, "c");
-        assert!(refused.is_err_and(|error| error.to_string().contains("a part of")));
+            .find(|(_, position)| program.name(*position) == Some(LIBC));
+        let (_, position) = *position.expect("it needs libc");
+        program.symbols.push(position + 3);
+        let rejected = program.rename(Entry::Needed, LIBC, "c");
+        assert!(rejected.is_err_and(|error| error.to_string().contains("a part of")));
     }
 
     #[test]
-    fn whatever_else_it_is_is_refused() {
+    fn other_files_are_rejected() {
         let own = own();
         for bytes in [
             b"#!/bin/sh\n".to_vec(),

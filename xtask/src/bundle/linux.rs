@@ -147,8 +147,8 @@ fn libraries(prepared: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
             .into_owned();
         for file in checksum::files_below(&wheel)? {
             let inside = file.strip_prefix(&wheel).unwrap_or(&file);
-            if let Some(place) = place(inside, name.contains("cuda")) {
-                files.push((file, place));
+            if let Some(bundle_path) = bundle_path(inside, name.contains("cuda")) {
+                files.push((file, bundle_path));
             }
         }
     }
@@ -157,7 +157,7 @@ fn libraries(prepared: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
 
 /// The place in a bundle of a wheel's file, if a program needs it or it is a licence. MLX for
 /// CUDA compiles kernels when it runs, and then reads headers.
-fn place(inside: &Path, cuda: bool) -> Option<PathBuf> {
+fn bundle_path(inside: &Path, cuda: bool) -> Option<PathBuf> {
     let mut parts = inside
         .components()
         .map(|part| part.as_os_str().to_string_lossy());
@@ -226,11 +226,11 @@ mod tests {
     #[test]
     fn libraries_and_licences_are_taken_and_headers_only_for_cuda() {
         let check = |inside: &str, cuda: bool, expected: Option<&str>| {
-            let place = place(Path::new(inside), cuda);
-            assert_eq!(place, expected.map(PathBuf::from), "{inside}");
+            let bundle_path = bundle_path(Path::new(inside), cuda);
+            assert_eq!(bundle_path, expected.map(PathBuf::from), "{inside}");
         };
-        let kept = ["mlx/lib/libmlx.so", "mlx_cpu.libs/libblas-bd8a.so.3.10.0"];
-        for library in kept {
+        let libraries = ["mlx/lib/libmlx.so", "mlx_cpu.libs/libblas-bd8a.so.3.10.0"];
+        for library in libraries {
             check(library, false, Some(library));
         }
         let license = "mlx_cpu-0.32.2.dist-info/licenses/sub/LICENSE";
@@ -250,19 +250,19 @@ mod tests {
     }
 
     #[test]
-    fn a_program_without_mlx_is_refused_by_name() {
+    fn program_without_mlx_is_rejected_by_name() {
         let own = std::env::current_exe().expect("a program");
         let folder = std::env::temp_dir().join(format!("xtask-bundle-{}", std::process::id()));
-        let refused = bundle(&own, &folder)
+        let rejected = bundle(&own, &folder)
             .expect_err("it does not use MLX")
             .to_string();
-        assert!(refused.contains("feature `mlx`"), "{refused}");
+        assert!(rejected.contains("feature `mlx`"), "{rejected}");
         assert!(!folder.join(own.file_name().expect("a name")).exists());
         let beside = own.parent().expect("a folder");
-        let refused = bundle(&own, beside)
+        let rejected = bundle(&own, beside)
             .expect_err("it would be overwritten")
             .to_string();
-        assert!(refused.contains("name another folder"), "{refused}");
+        assert!(rejected.contains("name another folder"), "{rejected}");
         remove(&folder).expect("it can be removed");
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{cargo, copy, executable, place, target_folder};
+use super::{cargo, copy, executable, scratch, target_folder};
 use crate::cache::{Cache, remove};
 use crate::{process, ui, workspace};
 
@@ -30,8 +30,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// Edits, builds and runs the crate some times, and says what the shortest took.
 pub(super) fn measure(cache: &Cache) -> Result<()> {
-    let place = place(cache)?;
-    let krate = place.join("edited");
+    let scratch = scratch(cache)?;
+    let krate = scratch.join("edited");
     write_manifest(&krate)?;
     // In a folder of its own: the checkout's profiles are not a stranger's.
     let target = target_folder().join("motet/edited");
@@ -48,7 +48,7 @@ pub(super) fn measure(cache: &Cache) -> Result<()> {
         ui::duration(*shortest),
         shown.join(", ")
     );
-    remove(&place)
+    remove(&scratch)
 }
 
 fn write_manifest(krate: &Path) -> Result<()> {
@@ -71,8 +71,8 @@ fn run_edited(krate: &Path, target: &Path, tokens: usize) -> Result<Duration> {
     fs::write(krate.join("src/main.rs"), program)?;
     let started = Instant::now();
     let program = executable(cargo(krate).env("CARGO_TARGET_DIR", target))?;
-    let said = process::capture(&mut std::process::Command::new(program))?;
+    let printed = process::capture(&mut std::process::Command::new(program))?;
     let time = started.elapsed();
-    ensure!(said.trim() == tokens.to_string(), "it said {said}");
+    ensure!(printed.trim() == tokens.to_string(), "it said {printed}");
     Ok(time)
 }

@@ -24,14 +24,14 @@ pub(super) struct Hidden {
 }
 
 impl Hidden {
-    pub(super) fn new(cache: &Cache, place: &Path) -> Result<Self> {
+    pub(super) fn new(cache: &Cache, scratch: &Path) -> Result<Self> {
         let hidden = Self {
             cache: [
                 cache.root().to_owned(),
                 fs::canonicalize(cache.root()).context("the cache has gone")?,
             ],
-            empty: place.join("empty"),
-            home: place.join("home"),
+            empty: scratch.join("empty"),
+            home: scratch.join("home"),
         };
         for folder in [&hidden.empty, &hidden.home] {
             fs::create_dir_all(folder)

@@ -64,8 +64,8 @@ pub(crate) fn command(arguments: &Arguments) -> Result<()> {
 fn check(cache: &Cache) -> Result<()> {
     let mut timings = Timings::default();
     let model = timings.time("fetch the model", || Model::SmolLm2.ensure(cache))?;
-    let place = place(cache)?;
-    let krate = place.join("crate");
+    let scratch = scratch(cache)?;
+    let krate = scratch.join("crate");
 
     ui::heading(&format!("a crate in {}", krate.display()));
     copy_example(&krate)?;
@@ -75,45 +75,47 @@ fn check(cache: &Cache) -> Result<()> {
     if cfg!(not(target_os = "linux")) {
         ui::note("mlx-sys has built MLX into the program: nothing is bundled here");
         println!("\n{}", timings.table());
-        return remove(&place);
+        return remove(&scratch);
     }
 
     ui::heading("the same program, bundled, without the cache");
-    let folder = place.join("bundle");
+    let folder = scratch.join("bundle");
     let bundled = timings.time("bundle", || bundle::bundle(&program, &folder))?;
     timings.time("run bundled", || {
-        let hidden = Hidden::new(cache, &place)?;
-        run_hidden(&hidden, &place, [&program, &bundled], &model)
+        let hidden = Hidden::new(cache, &scratch)?;
+        run_hidden(&hidden, &scratch, [&program, &bundled], &model)
     })?;
 
     ui::heading("libraries of another version");
-    timings.time("refused at load", || {
-        refused_at_load(&place, &bundled, &model)
+    timings.time("rejected at load", || {
+        check_rejected_at_load(&scratch, &bundled, &model)
     })?;
-    timings.time("refused at build", || refused_at_build(&place, &krate))?;
+    timings.time("rejected at build", || {
+        check_rejected_at_build(&scratch, &krate)
+    })?;
 
     println!("\n{}", timings.table());
-    remove(&place)
+    remove(&scratch)
 }
 
 /// A folder outside this checkout and the cache; the same each time, for cargo calls a program
 /// after the folder of its crate.
-fn place(cache: &Cache) -> Result<PathBuf> {
+fn scratch(cache: &Cache) -> Result<PathBuf> {
     let checkout = workspace::root();
     let key = checksum::Key::default()
         .add("checkout", checkout.as_os_str().as_encoded_bytes())
         .finish();
-    let place = std::env::temp_dir().join(format!("motet-embedded-{key}"));
+    let scratch = std::env::temp_dir().join(format!("motet-embedded-{key}"));
     for reaches in [&checkout, cache.root()] {
         ensure!(
-            !place.starts_with(reaches),
+            !scratch.starts_with(reaches),
             "the temporary folder is inside {}: set TMPDIR to another",
             reaches.display()
         );
     }
-    remove(&place)?;
-    fs::create_dir_all(&place).with_context(|| format!("cannot create {}", place.display()))?;
-    fs::canonicalize(&place).with_context(|| format!("cannot enter {}", place.display()))
+    remove(&scratch)?;
+    fs::create_dir_all(&scratch).with_context(|| format!("cannot create {}", scratch.display()))?;
+    fs::canonicalize(&scratch).with_context(|| format!("cannot enter {}", scratch.display()))
 }
 
 fn copy_example(to: &Path) -> Result<()> {
@@ -218,18 +220,21 @@ fn run_with(program: &mut Command, model: &Path, more: &[&str]) -> Result<Output
     if !output.status.success() {
         return Err(process::failed(program, &output));
     }
-    let said = String::from_utf8_lossy(&output.stdout);
-    ui::note(&format!("{PROMPT}{}", said.trim_end()));
-    ensure!(said.contains(ANSWER), "the model should have said {ANSWER}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    ui::note(&format!("{PROMPT}{}", printed.trim_end()));
+    ensure!(
+        printed.contains(ANSWER),
+        "the model should have said {ANSWER}"
+    );
     Ok(output)
 }
 
 /// Runs the bundle where the cache folder is empty, with Motet's kernels and without, and looks at
 /// what the loader opens. The program as cargo built it must not run there.
-fn run_hidden(hidden: &Hidden, place: &Path, programs: [&Path; 2], model: &Path) -> Result<()> {
+fn run_hidden(hidden: &Hidden, scratch: &Path, programs: [&Path; 2], model: &Path) -> Result<()> {
     let [built, bundled] = programs;
     // The model is in the cache as well.
-    let copy = place.join("model.gguf");
+    let copy = scratch.join("model.gguf");
     if fs::hard_link(model, &copy).is_err() {
         fs::copy(model, &copy).context("cannot copy the model")?;
     }
@@ -240,11 +245,11 @@ fn run_hidden(hidden: &Hidden, place: &Path, programs: [&Path; 2], model: &Path)
     };
     if possible {
         let output = process::output(hidden.empty_for(built).arg(&copy).arg(PROMPT))?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        let is_missing = !output.status.success() && said.contains(setup::LIBRARY);
+        let printed = String::from_utf8_lossy(&output.stderr);
+        let is_missing = !output.status.success() && printed.contains(setup::LIBRARY);
         ensure!(
             is_missing,
-            "the cache is not hidden: what needs it said {said}"
+            "the cache is not hidden: what needs it said {printed}"
         );
     } else {
         ui::note(
@@ -272,8 +277,8 @@ fn run_hidden(hidden: &Hidden, place: &Path, programs: [&Path; 2], model: &Path)
 }
 
 /// The libraries whose initialisation the loader tells of under `LD_DEBUG=libs`.
-fn opened(told: &str) -> Vec<PathBuf> {
-    let paths = told
+fn opened(trace: &str) -> Vec<PathBuf> {
+    let paths = trace
         .lines()
         .filter_map(|line| line.split_once("calling init: "));
     paths.map(|(_, path)| PathBuf::from(path.trim())).collect()
@@ -281,8 +286,8 @@ fn opened(told: &str) -> Vec<PathBuf> {
 
 /// A library that says another version of the bridge, before the bundled one: the engine does
 /// not start, and says both.
-fn refused_at_load(place: &Path, program: &Path, model: &Path) -> Result<()> {
-    let (source, library) = (place.join("other.c"), place.join("libother.so"));
+fn check_rejected_at_load(scratch: &Path, program: &Path, model: &Path) -> Result<()> {
+    let (source, library) = (scratch.join("other.c"), scratch.join("libother.so"));
     let version = format!("int motet_bridge_version(void) {{ return {OTHER_VERSION}; }}\n");
     fs::write(&source, version)?;
     let mut compiler = Command::new("cc");
@@ -295,19 +300,19 @@ fn refused_at_load(place: &Path, program: &Path, model: &Path) -> Result<()> {
     command.arg(model).arg(PROMPT).env("LD_PRELOAD", &library);
     let output = process::output(&mut command)?;
     ensure!(!output.status.success(), "the program took another bridge");
-    is_refusal(&String::from_utf8_lossy(&output.stderr))
+    check_rejection(&String::from_utf8_lossy(&output.stderr))
 }
 
 /// A configuration that was written for another version of the bridge: cargo stops, and says
 /// both. A crate that has nothing of Motet but its build script shows it in seconds.
-fn refused_at_build(place: &Path, krate: &Path) -> Result<()> {
-    let stub = place.join("stub");
+fn check_rejected_at_build(scratch: &Path, krate: &Path) -> Result<()> {
+    let stub = scratch.join("stub");
     copy_build_script(&stub)?;
     for file in ["config.toml", "motet-mlx.toml"] {
         copy(&krate.join(".cargo"), &stub.join(".cargo"), file)?;
     }
     // In a folder of its own: what is built for another configuration would replace the rest.
-    let target = target_folder().join("motet/refused");
+    let target = target_folder().join("motet/rejected");
     process::capture(cargo(&stub).env("CARGO_TARGET_DIR", &target))?;
 
     let generated = stub.join(".cargo/motet-mlx.toml");
@@ -319,10 +324,13 @@ fn refused_at_build(place: &Path, krate: &Path) -> Result<()> {
     fs::write(&generated, other.collect::<String>())?;
     let output = process::output(cargo(&stub).env("CARGO_TARGET_DIR", &target))?;
     ensure!(!output.status.success(), "the crate was built");
-    let said = String::from_utf8_lossy(&output.stderr);
-    is_refusal(&said)?;
+    let printed = String::from_utf8_lossy(&output.stderr);
+    check_rejection(&printed)?;
     let command = format!("cargo xtask setup --for {}", krate.display());
-    ensure!(said.contains(&command), "`{command}` is not in: {said}");
+    ensure!(
+        printed.contains(&command),
+        "`{command}` is not in: {printed}"
+    );
     Ok(())
 }
 
@@ -346,9 +354,11 @@ fn copy(from: &Path, to: &Path, file: &str) -> Result<()> {
 }
 
 /// Whether both versions are named, and what to do.
-fn is_refusal(said: &str) -> Result<()> {
-    let line = said.lines().find(|line| line.contains("cargo xtask setup"));
-    let line = line.with_context(|| format!("no command that mends it in: {said}"))?;
+fn check_rejection(printed: &str) -> Result<()> {
+    let line = printed
+        .lines()
+        .find(|line| line.contains("cargo xtask setup"));
+    let line = line.with_context(|| format!("no command that mends it in: {printed}"))?;
     ui::note(line.trim());
     let other = format!("their bridge is version {OTHER_VERSION}, expected ");
     ensure!(line.contains(&other), "no {other:?} in: {line}");
@@ -360,8 +370,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_loader_has_opened() {
-        let told = "\
+    fn opened_libraries_are_parsed() {
+        let trace = "\
              7:\tfind library=libm.so.6 [0]; searching\n\
              7:\t  trying file=/home/me/.cache/motet/libm.so.6\n\
              7:\tcalling init: /lib/libm.so.6\n\
@@ -369,7 +379,7 @@ mod tests {
              7:\tcalling init: /srv/lib/libmlxc.so\n\
              7:\tcalling fini: /lib/libc.so.6 [0]\n";
         assert_eq!(
-            opened(told),
+            opened(trace),
             ["/lib/libm.so.6", "/srv/lib/libmlxc.so"].map(PathBuf::from)
         );
     }

@@ -185,19 +185,19 @@ mod tests {
     fn the_build_script_reads_what_was_prepared() {
         let command = "cargo xtask setup --for '/a \"b\"'";
         let prepared = Prepared::read(read_as_cargo_does(&for_dependent(command, &mlx_sys())));
-        let refusal = |bridge, mlx_sys| {
+        let mismatch = |bridge, mlx_sys| {
             let motet = "9.9.9";
             let needed = Needed {
                 motet,
                 bridge,
                 mlx_sys,
             };
-            prepared.refusal(&needed, |library| {
+            prepared.mismatch(&needed, |library| {
                 library == Path::new("/c/build/mlxc 2/libmlxc.so")
             })
         };
-        assert_eq!(refusal("3", "0.7.0"), None);
-        for text in [refusal("4", "0.7.0"), refusal("3", "0.8.0")] {
+        assert_eq!(mismatch("3", "0.7.0"), None);
+        for text in [mismatch("4", "0.7.0"), mismatch("3", "0.8.0")] {
             let text = text.expect("it does not fit");
             assert!(text.contains(command), "{text}");
             assert!(text.contains("that motet 0.3.0 prepared"), "{text}");

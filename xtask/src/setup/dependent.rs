@@ -284,8 +284,8 @@ mod tests {
         assert_eq!(write("/c/one"), Vec::<PathBuf>::new());
         assert_eq!(write("/c/two"), std::slice::from_ref(&generated));
 
-        let kept = fs::read_to_string(&config).expect("it is there");
-        assert!(kept.ends_with("[net]\nretry = 3\n"), "{kept}");
+        let contents = fs::read_to_string(&config).expect("it is there");
+        assert!(contents.ends_with("[net]\nretry = 3\n"), "{contents}");
         let generated = fs::read_to_string(&generated).expect("it is there");
         let command = format!("cargo xtask setup --for {}", dependent.folder().display());
         assert!(generated.contains(&command), "{generated}");

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_mixed_or_lost_is_refused() {
+    fn conflicting_configuration_is_rejected() {
         let own = "[target.x86_64-unknown-linux-gnu.mlx]\nrustc-link-lib = [\"mlxc\"]\n";
         assert_eq!(merge(own), Err(Conflict::OwnTable));
         let inline = "target.x86_64-unknown-linux-gnu = { mlx = { rustc-link-lib = [] } }\n";

@@ -45,7 +45,7 @@ use crate::{process, ui, workspace};
 pub(crate) use self::llvm::Llvm;
 pub(crate) use self::mlxc::{LIBRARY, MLX_C_LICENSE, MLX_FOLDER, WHEELS};
 pub(crate) use self::pins::SMOLLM2;
-pub(crate) use self::wheels::{fetch, unpack};
+pub(crate) use self::wheels::{ensure_downloaded, unpack};
 
 /// The only triple for which there are wheels.
 const TARGET: &str = "x86_64-unknown-linux-gnu";

@@ -36,7 +36,7 @@ pub(super) fn unpacked(cache: &Cache, wheels: &[Wheel]) -> Result<PathBuf> {
         .join(format!("{}-{}-{}", first.name, first.version, key.finish()));
     component::ensure(&dir, |fresh| {
         for wheel in wheels {
-            let file = fetch(cache, wheel)?;
+            let file = ensure_downloaded(cache, wheel)?;
             let task = ui::Task::start(format!("unpack {} {}", wheel.name, wheel.version));
             unpack(&file, fresh)?;
             task.done();
@@ -59,7 +59,7 @@ pub(crate) fn unpack(file: &Path, dir: &Path) -> Result<()> {
 }
 
 /// The wheel's file, downloaded unless the cache has it undamaged.
-pub(crate) fn fetch(cache: &Cache, wheel: &Wheel) -> Result<PathBuf> {
+pub(crate) fn ensure_downloaded(cache: &Cache, wheel: &Wheel) -> Result<PathBuf> {
     let file = cache
         .downloads()
         .join(format!("{}-{}.whl", wheel.name, wheel.version));
@@ -85,8 +85,9 @@ pub(crate) fn fetch(cache: &Cache, wheel: &Wheel) -> Result<PathBuf> {
 fn download(python: &Path, wheel: &Wheel, file: &Path) -> Result<()> {
     let scratch = partial(file);
     remove(&scratch)?;
-    let arrived = scratch.join("arrived");
-    fs::create_dir_all(&arrived).with_context(|| format!("cannot create {}", arrived.display()))?;
+    let download_folder = scratch.join("downloaded");
+    fs::create_dir_all(&download_folder)
+        .with_context(|| format!("cannot create {}", download_folder.display()))?;
     let requirement = scratch.join("requirement.txt");
     let pinned = format!(
         "{}=={} --hash=sha256:{}\n",
@@ -94,7 +95,7 @@ fn download(python: &Path, wheel: &Wheel, file: &Path) -> Result<()> {
     );
     fs::write(&requirement, pinned)?;
 
-    let mut pip = pip_download(python, wheel, &requirement, &arrived);
+    let mut pip = pip_download(python, wheel, &requirement, &download_folder);
     pip.env("TMPDIR", &scratch); // pip's half-finished files go there, where they can be measured
     let what = format!(
         "download {} {} ({})",
@@ -109,7 +110,7 @@ fn download(python: &Path, wheel: &Wheel, file: &Path) -> Result<()> {
             wheel.name, wheel.version
         )
     })?;
-    let downloaded = checksum::files_below(&arrived)?;
+    let downloaded = checksum::files_below(&download_folder)?;
     let [downloaded] = downloaded.as_slice() else {
         bail!(
             "pip downloaded {} files for {}, expected one",
@@ -159,22 +160,22 @@ fn pip_download(python: &Path, wheel: &Wheel, requirement: &Path, to: &Path) -> 
 
 /// Runs pip to its end, showing how much has arrived below `scratch`.
 fn watch(pip: &mut Command, scratch: &Path, expected: u64, task: &mut ui::Task) -> Result<()> {
-    let said = scratch.join("pip.log");
+    let pip_log = scratch.join("pip.log");
     pip.stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(fs::File::create(&said)?);
+        .stderr(fs::File::create(&pip_log)?);
     let mut child = pip.spawn().context("cannot start pip")?;
     loop {
         if let Some(status) = child.try_wait().context("cannot wait for pip")? {
             if status.success() {
                 return Ok(());
             }
-            let said = fs::read_to_string(&said).unwrap_or_default();
-            bail!("pip failed ({status}):\n{}", said.trim_end());
+            let pip_log = fs::read_to_string(&pip_log).unwrap_or_default();
+            bail!("pip failed ({status}):\n{}", pip_log.trim_end());
         }
-        let arrived = size_below(scratch).min(expected);
-        let percent = arrived * 100 / expected.max(1);
-        task.progress(&format!("{percent} % ({})", ui::megabytes(arrived)));
+        let download_folder = size_below(scratch).min(expected);
+        let percent = download_folder * 100 / expected.max(1);
+        task.progress(&format!("{percent} % ({})", ui::megabytes(download_folder)));
         thread::sleep(POLL);
     }
 }

@@ -1,10 +1,10 @@
-//! What the cache refuses.
+//! The errors of the cache.
 
 use std::ops::Range;
 
 use crate::{PinId, SequenceId};
 
-/// A message that makes no sense or cannot be met. The cache is as it was before.
+/// A message that makes no sense or cannot be met. The cache is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheError {
@@ -13,74 +13,75 @@ pub enum CacheError {
     UnknownSequence(SequenceId),
     /// The sequence is live already.
     #[error("{0} is live already")]
-    BegunTwice(SequenceId),
+    AlreadyOpen(SequenceId),
     /// A sequence or a pin without tokens.
     #[error("there are no tokens; expected at least one")]
     NoTokens,
-    /// A fork beyond what its source has computed.
+    /// A fork past the computed tokens of its source.
     #[error("cannot fork {sequence} after {at} tokens: it has state for {computed}")]
-    BeyondSource {
+    PastComputed {
         /// The source.
         sequence: SequenceId,
-        /// Where the fork was to be.
+        /// The requested offset of the fork.
         at: usize,
-        /// Tokens of which the source has the state.
+        /// Tokens whose state it has.
         computed: usize,
     },
-    /// Tokens that the sequence does not have are to be removed.
+    /// The range to remove is empty or goes past the computed tokens.
     #[error(
         "cannot remove tokens {removed:?} of {sequence}: expected at least one, of the {computed} that it has state for"
     )]
     OutsideSequence {
         /// The sequence.
         sequence: SequenceId,
-        /// Which tokens.
+        /// The range to remove.
         removed: Range<usize>,
-        /// Tokens of which it has the state.
+        /// Tokens whose state it has.
         computed: usize,
     },
-    /// The model's state cannot be moved; the sequence must begin anew.
+    /// The model's state cannot be cut and moved there. The sequence must start over with the
+    /// tokens that stay.
     #[error("this model's state cannot be cut and moved: begin anew with the tokens that stay")]
     CannotMove,
-    /// More is to be kept than the context holds.
+    /// The tokens to keep do not fit into the context.
     #[error("`keep` is {keep}; expected less than the context of {context_tokens} tokens")]
     KeepTooLarge {
         /// Tokens to keep.
         keep: usize,
-        /// Tokens that a slot holds at most.
+        /// Tokens that a slot holds at most, from its grant.
         context_tokens: usize,
     },
-    /// Not all of a prefix that is to be pinned is cached.
+    /// Only a part of the prefix to be pinned is cached.
     #[error(
         "only {cached_tokens} of {tokens} tokens to be pinned are cached; warm the prefix first"
     )]
     NotCached {
         /// Tokens to pin.
         tokens: usize,
-        /// Of these, cached.
+        /// The cached tokens among them.
         cached_tokens: usize,
     },
-    /// Pins would hold more than they may.
+    /// Pins would hold more than their budget.
     #[error("pins would hold {bytes} bytes; `cache.pinned_bytes_max` is {bytes_max}")]
     PinTooLarge {
-        /// What all pins would hold.
+        /// Bytes that all pins would hold.
         bytes: usize,
-        /// What they may.
+        /// The budget in bytes.
         bytes_max: usize,
     },
-    /// There is no such pin, or no longer.
+    /// No such pin exists, or it has expired.
     #[error("{0} is unknown, or has expired")]
     UnknownPin(PinId),
-    /// A pin of that name exists.
+    /// A pin with this id exists.
     #[error("{0} exists already")]
     PinnedTwice(PinId),
-    /// There is no room on the device now.
+    /// The device has no memory for this now.
     #[error("no room for {bytes} bytes on the device now")]
-    NoRoom {
-        /// What was needed.
+    OutOfMemory {
+        /// Bytes that were needed.
         bytes: usize,
     },
-    /// The cache has failed, and is empty.
+    /// The cache has failed and is empty.
     #[error("the cache has failed, and begins anew")]
     Lost,
 }

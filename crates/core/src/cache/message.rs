@@ -1,4 +1,4 @@
-//! What the cache is told, and what follows.
+//! The messages that the cache receives, and the effects that it returns.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,296 +7,299 @@ use std::time::Duration;
 use super::miss::Miss;
 use super::salt::Salt;
 use crate::protocol::Edit;
-use crate::recovery::the_only;
+use crate::recovery::only_sequence;
 use crate::{PinId, SegmentId, SequenceId, SlotId, TokenId, pager};
 
-/// Sequences that one [`Message::Look`] is answered for: each costs a walk along all of
-/// its tokens that are cached, and whoever asks for a slot waits that long.
-pub const LOOKS_MAX: usize = 16;
+/// Sequences that one [`Message::ProbePrefix`] is answered for. Each costs a walk along all of
+/// its cached tokens, and requests for slots wait that long.
+pub const PROBES_MAX: usize = 16;
 
-/// What the scheduler tells the cache.
+/// A message to the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// A sequence wants a slot.
-    Begin(Begin),
-    /// A live sequence is to hold more tokens than it was granted, by
-    /// [`Begin::tokens_max`] or since: answered with [`Effect::Grown`] or
-    /// [`Effect::NoGrowth`]. What it has been granted stays granted.
-    Grow {
+    /// Opens a slot for a sequence.
+    OpenSlot(OpenSlot),
+    /// Extends the grant of a live sequence, set by [`OpenSlot::tokens_max`] or an earlier
+    /// extension. Answered with [`Effect::GrantExtended`] or [`Effect::GrantDenied`]. A grant
+    /// is never reduced.
+    ExtendGrant {
         /// The sequence.
         sequence: SequenceId,
-        /// How many tokens its slot is to hold at most. Where that is no more than what
-        /// it was granted, the answer is what it was granted.
+        /// Tokens that its slot may hold. If that is no more than the present grant, the
+        /// answer repeats the present grant.
         tokens_max: usize,
     },
-    /// How much of what is still to begin is cached? Answered with one
-    /// [`Effect::Resident`] each, in order. Nothing changes by being looked at: it is no
-    /// use of what is cached, and nobody learns from it.
-    Look {
-        /// The sequences; of more than [`LOOKS_MAX`], the first are answered for.
-        sequences: Vec<Look>,
+    /// Asks how much of some waiting sequences is cached. Answered with one
+    /// [`Effect::CachedPrefix`] each, in order. A probe does not count as a use of the nodes,
+    /// and the eviction policy does not learn from it.
+    ProbePrefix {
+        /// The sequences. Only the first [`PROBES_MAX`] are answered.
+        sequences: Vec<ProbePrefix>,
     },
-    /// A sequence that was given a [`Effect::Checkpoint`] has state for this many
-    /// tokens now, at least as many as were asked for.
+    /// A sequence with a [`Effect::Checkpoint`] now has state for this many tokens, at least
+    /// as many as the checkpoint named.
     Reached {
         /// The sequence.
         sequence: SequenceId,
-        /// Tokens of which its slot holds the state.
+        /// Tokens whose state its slot holds.
         computed: usize,
     },
-    /// What a sequence has computed is to be shared from now on, up to `at`: a fork
-    /// begins there. The sequence goes on.
+    /// Shares the computed tokens of a sequence up to `at`, where a fork starts. The sequence
+    /// continues.
     Share {
         /// The sequence.
         sequence: SequenceId,
-        /// Tokens of which its slot holds the state.
+        /// Tokens whose state its slot holds.
         computed: usize,
-        /// Tokens after those that the cache knows: those of [`Begin::tokens`], or what
-        /// a truncation has left of them and what followed.
+        /// Tokens after those that the cache knows. The cache knows [`OpenSlot::tokens`], or
+        /// after a truncation those that remained of them and were reported since.
         generated: Vec<TokenId>,
-        /// How many of its tokens.
+        /// Number of its tokens to share.
         at: usize,
     },
-    /// A live sequence has computed so much that it is to be copied to host memory, as far as
-    /// it is in no copy. It goes on meanwhile. One that is not live is over already, which is
-    /// no error; and without a pager nothing happens.
+    /// Copies the computed tokens of a live sequence to host memory, as far as they are in no
+    /// copy. The sequence continues meanwhile. A sequence that is not live has already ended;
+    /// that is no error. Without a pager nothing happens.
     BackUp {
         /// The sequence.
         sequence: SequenceId,
-        /// Tokens of which its slot holds the state, whatever it has computed since.
+        /// Tokens whose state its slot holds; it may have computed more since.
         computed: usize,
-        /// Tokens after those that the cache knows: those of [`Begin::tokens`], or what
-        /// a truncation has left of them and what followed.
+        /// Tokens after those that the cache knows. The cache knows [`OpenSlot::tokens`], or
+        /// after a truncation those that remained of them and were reported since.
         generated: Vec<TokenId>,
     },
-    /// Tokens are taken out of a slot, and those that follow move up: a truncation
-    /// where none follow, else a shift.
+    /// Removes tokens from a slot; the tokens after them move up. It is a truncation if none
+    /// follow, else a shift.
     Remove {
         /// The sequence.
         sequence: SequenceId,
-        /// Tokens of which its slot holds the state.
+        /// Tokens whose state its slot holds.
         computed: usize,
-        /// Tokens after those that the cache knows: those of [`Begin::tokens`], or what
-        /// a truncation has left of them and what followed.
+        /// Tokens after those that the cache knows. The cache knows [`OpenSlot::tokens`], or
+        /// after a truncation those that remained of them and were reported since.
         generated: Vec<TokenId>,
-        /// Which of its tokens.
+        /// The range of its tokens to remove.
         removed: Range<usize>,
     },
-    /// A sequence is over, and another goes on in its slot.
+    /// Ends a sequence and passes its slot on to another one.
     Rewind(Rewind),
-    /// A sequence is over; what it computed may serve others. One that is not live is
-    /// over already: that is no error, and neither is it for [`Self::Grow`],
-    /// [`Self::Reached`] and [`Self::Discard`].
+    /// Ends a sequence and publishes its computed tokens. A sequence that is not live has
+    /// already ended. That is no error, here and for [`Self::ExtendGrant`], [`Self::Reached`]
+    /// and [`Self::Discard`].
     Close {
         /// The sequence.
         sequence: SequenceId,
-        /// Tokens of which its slot holds the state.
+        /// Tokens whose state its slot holds.
         computed: usize,
-        /// Tokens after those that the cache knows: those of [`Begin::tokens`], or what
-        /// a truncation has left of them and what followed.
+        /// Tokens after those that the cache knows. The cache knows [`OpenSlot::tokens`], or
+        /// after a truncation those that remained of them and were reported since.
         generated: Vec<TokenId>,
     },
-    /// A sequence is over, and its tail is unusable.
+    /// Ends a sequence whose tail is unusable.
     Discard {
         /// The sequence.
         sequence: SequenceId,
     },
-    /// A cached prefix is to be kept.
+    /// Pins a cached prefix.
     Pin(Pin),
-    /// A pin is over.
+    /// Removes a pin.
     Unpin {
         /// The pin.
         pin: PinId,
     },
-    /// Everything that nobody uses is evicted.
+    /// Evicts all nodes that are not held.
     Clear {
-        /// Of this salt only, if any.
+        /// The salt to clear; all salts if `None`.
         salt: Option<Salt>,
     },
-    /// What is cached and in no copy is offered to the pager now, also what is held: see
+    /// Offers the pager the nodes without a copy now, also nodes that are held. See
     /// [`CacheCore::is_flushing`](super::CacheCore::is_flushing).
     Flush(Flush),
-    /// The pager has news.
-    Paged(pager::Told),
-    /// The device has carried out what it was to before [`Effect::Clears`].
-    Cleared {
-        /// Which of them.
+    /// An event from the pager.
+    Paged(pager::PagerEvent),
+    /// The device has carried out the edits before an [`Effect::Fence`].
+    FencePassed {
+        /// The number of the fence.
         number: u64,
     },
-    /// The device has lost these segments: edits have failed that were to make them.
+    /// The device has lost these segments: the edits that were to make them failed.
     Lost {
         /// The segments.
         segments: Vec<SegmentId>,
     },
-    /// The device has lost everything.
+    /// The device has lost all state.
     Reset,
 }
 
-/// A sequence that goes on in the slot of one that is over. Where the slot is not there any
-/// more, or cannot be cut there, the answer is [`Effect::Lost`], and what was computed may serve
-/// others.
+/// A sequence that continues in the slot of a finished one. If the slot no longer exists, or
+/// cannot be cut at that offset, the answer is [`Effect::Lost`], and the computed tokens are
+/// published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rewind {
-    /// The sequence that is over.
+    /// The finished sequence.
     pub from: SequenceId,
-    /// Tokens of which its slot holds the state.
+    /// Tokens whose state its slot holds.
     pub computed: usize,
     /// Its tokens after those that the cache knows.
     pub generated: Vec<TokenId>,
-    /// The one that goes on.
+    /// The sequence that continues.
     pub to: SequenceId,
     /// The slot.
     pub slot: SlotId,
-    /// How many tokens of the slot stay; what was computed after them is given up.
-    pub kept: usize,
-    /// Its tokens so far: more than stay, and no more than the slot was granted.
+    /// Tokens of the slot that stay. Later tokens are dropped.
+    pub retained_tokens: usize,
+    /// The tokens of `to` so far: more than `retained_tokens`, and no more than the slot's
+    /// grant.
     pub tokens: Arc<[TokenId]>,
-    /// How dearly its tokens are kept.
+    /// Retention priority of its tokens.
     pub priority: u8,
 }
 
-/// A sequence that wants a slot.
+/// A request for a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Begin {
+pub struct OpenSlot {
     /// The sequence.
     pub sequence: SequenceId,
-    /// With whom it shares.
+    /// The salt under which it shares.
     pub salt: Salt,
     /// Its tokens so far; at least one.
     pub tokens: Arc<[TokenId]>,
-    /// How many tokens its slot is granted: it holds no more unless a [`Message::Grow`]
-    /// is granted. All of `tokens`, as a rule, and some to go on with; what of them lies
-    /// beyond the grant is neither looked for in the cache nor restorable.
+    /// Tokens granted to its slot. The slot holds no more unless a [`Message::ExtendGrant`]
+    /// succeeds. Usually that is all of `tokens` and some more to decode. Tokens past the
+    /// grant are neither looked up in the cache nor restorable.
     pub tokens_max: usize,
-    /// Set when its slot will be shifted: the tokens at the beginning that then stay,
-    /// fewer than it is granted here.
+    /// Set when its slot will be shifted: the leading tokens that then stay, fewer than
+    /// `tokens_max`.
     pub keep: Option<usize>,
-    /// Offsets at which it is to be restorable, besides those that the cache chooses.
+    /// Offsets at which it is to be restorable, in addition to those that the cache chooses.
     pub restore_points: Vec<usize>,
-    /// How dearly its tokens are kept; what has the lowest priority goes first.
+    /// Retention priority of its tokens. The lowest priority is evicted first.
     pub priority: u8,
-    /// How long it takes to compute a token of it, as far as is known: what is in no
-    /// copy, or slower to bring, is computed.
+    /// The time to compute one of its tokens, if known. Tokens that are in no copy, or that
+    /// are slower to load, are computed.
     pub token_time: Option<Duration>,
-    /// Whether it begins with nothing, whatever is cached of it. All that it holds is one
-    /// tail then, which takes less of the device than a path of segments, each of whole
-    /// blocks, and a tail.
-    pub afresh: bool,
+    /// Whether it starts without cached tokens. It then holds a single tail, which takes less
+    /// device memory than a path of segments, each of whole blocks, and a tail.
+    pub ignore_cache: bool,
 }
 
-/// A sequence that has not begun, of which somebody wants to know how much is cached.
+/// A sequence without a slot whose cached prefix is to be measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Look {
-    /// The sequence, of which the cache need not have heard.
+pub struct ProbePrefix {
+    /// The sequence; the cache need not know it.
     pub sequence: SequenceId,
-    /// With whom it will share.
+    /// The salt under which it will share.
     pub salt: Salt,
     /// Its tokens so far.
     pub tokens: Arc<[TokenId]>,
 }
 
-/// How much is flushed.
+/// The extent of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flush {
-    /// About so many bytes of segments, and one segment at least: those first that are kept
-    /// most dearly, and of these what was used last.
+    /// Bytes of segments to flush, approximately; at least one segment is flushed. Nodes with
+    /// the highest retention priority go first, and among those the most recently used.
     pub bytes_max: usize,
-    /// Whether what the pager had no room for is offered again.
+    /// Whether nodes that the pager rejected are offered again.
     pub retries: bool,
 }
 
-/// A cached prefix that is to be kept.
+/// A cached prefix that is to stay cached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pin {
     /// The pin.
     pub pin: PinId,
-    /// Under which salt the prefix is cached.
+    /// The salt under which the prefix is cached.
     pub salt: Salt,
-    /// The prefix, all of it cached; at least one token.
+    /// The prefix. All of it must be cached; at least one token.
     pub tokens: Arc<[TokenId]>,
-    /// For how long; for good, if none.
+    /// How long the pin lasts; without limit if `None`.
     pub time_to_live: Option<Duration>,
 }
 
-/// What follows from a message.
+/// An effect of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// The sequence has a slot whose path holds its first `cached_tokens` tokens.
-    Begun {
+    SlotOpened {
         /// The sequence.
         sequence: SequenceId,
         /// Its slot.
         slot: SlotId,
-        /// Tokens that need not be computed; less than all.
+        /// Tokens that need not be computed; fewer than all tokens.
         cached_tokens: usize,
-        /// Why there are no more of them, where there might have been.
+        /// Why no more tokens are cached, if more might have been.
         miss: Option<Miss>,
     },
-    /// The sequence begins when another has computed what both share.
-    Waits {
+    /// The sequence is deferred. It starts when another sequence has computed the shared
+    /// tokens, a load has finished, or memory has been released.
+    Deferred {
         /// The sequence.
         sequence: SequenceId,
         /// Tokens that it will not have to compute then.
         tokens: usize,
     },
-    /// The sequence does not fit now; begin it again when another has ended.
-    NoRoom {
+    /// The sequence does not fit into memory now. Open its slot again when another sequence
+    /// has ended.
+    OutOfMemory {
         /// The sequence.
         sequence: SequenceId,
     },
-    /// The slot of the sequence may hold this many tokens from now on, and room for them
-    /// is reserved.
-    Grown {
+    /// The slot of the sequence may now hold this many tokens, and the bytes for them are
+    /// reserved.
+    GrantExtended {
         /// The sequence.
         sequence: SequenceId,
-        /// Tokens, at least as many as it asked for.
+        /// Tokens granted, at least as many as requested.
         tokens_max: usize,
     },
-    /// There is no room for the slot to grow, not even without what nobody holds. It
-    /// keeps what it was granted, and nothing was evicted.
-    NoGrowth {
+    /// The device has no memory to extend the grant, even without the nodes that are not held.
+    /// The slot keeps its grant, and nothing was evicted.
+    GrantDenied {
         /// The sequence.
         sequence: SequenceId,
     },
-    /// So much of a sequence is cached.
-    Resident {
+    /// How much of a sequence is cached.
+    CachedPrefix {
         /// The sequence.
         sequence: SequenceId,
-        /// Tokens that need not be computed if it began now; less than all. Fewer may
-        /// serve it where there is no room to cut a segment, or for what is cached
-        /// beside its own slot.
+        /// Tokens that need not be computed if it started now; fewer than all. The slot may
+        /// get fewer if memory is short, for cutting a segment or for the cached path beside
+        /// its own tail.
         tokens: usize,
     },
-    /// Tell me with [`Message::Reached`] when `sequence` has state for `at` tokens,
-    /// and end a prefill chunk there.
+    /// Requests a [`Message::Reached`] when `sequence` has state for `at` tokens. A prefill
+    /// chunk must end there.
     Checkpoint {
-        /// The sequence that computes what another waits for.
+        /// The sequence to be sealed there: for a waiting sequence, or at a restore point.
         sequence: SequenceId,
-        /// Tokens.
+        /// Number of tokens.
         at: usize,
     },
-    /// Part of the path of the sequence's slot was lost, and the slot is closed. What is said
-    /// of the sequence is left alone until it is closed or discarded.
+    /// A segment on the path of the sequence's slot was lost, and the slot is closed. The
+    /// cache ignores further messages about the sequence until it is closed or discarded.
     Lost {
         /// The sequence.
         sequence: SequenceId,
         /// The slot.
         slot: SlotId,
     },
-    /// To be carried out by the device before its next step, in order.
+    /// An edit that the device carries out before its next step, in order.
     Edit(Edit),
-    /// Tell me with [`Message::Cleared`] when the edits before this are carried out: then
-    /// there is the memory that they give back.
-    Clears {
-        /// Which of them, counted from the first.
+    /// Requests a [`Message::FencePassed`] when the device has carried out the edits before
+    /// this one. The memory that they free is then available.
+    Fence {
+        /// The number of the fence, counted from the first.
         number: u64,
     },
 }
 
 impl Message {
-    /// Whether it is about what is kept, and about no sequence: what callers may ask.
+    /// Whether the message is a cache command (pin, unpin, clear or flush), which callers may
+    /// send.
     #[must_use]
-    pub fn is_upkeep(&self) -> bool {
+    pub fn is_command(&self) -> bool {
         matches!(
             self,
             Self::Pin(_) | Self::Unpin { .. } | Self::Clear { .. } | Self::Flush(_)
@@ -305,13 +308,13 @@ impl Message {
 }
 
 impl Message {
-    /// The sequence that it is about, if it is about one and no other: whom to suspect when
-    /// the cache panics at it.
+    /// The sequence that the message concerns, if it concerns exactly one. It is suspected
+    /// when the cache panics at the message.
     #[must_use]
     pub fn concerns(&self) -> Option<SequenceId> {
         match self {
-            Self::Begin(begin) => Some(begin.sequence),
-            Self::Grow { sequence, .. }
+            Self::OpenSlot(open_slot) => Some(open_slot.sequence),
+            Self::ExtendGrant { sequence, .. }
             | Self::Reached { sequence, .. }
             | Self::Share { sequence, .. }
             | Self::BackUp { sequence, .. }
@@ -319,13 +322,15 @@ impl Message {
             | Self::Remove { sequence, .. }
             | Self::Close { sequence, .. }
             | Self::Discard { sequence } => Some(*sequence),
-            Self::Look { sequences } => the_only(sequences.iter().map(|look| Some(look.sequence))),
-            Self::Paged(told) => told.concerns(),
+            Self::ProbePrefix { sequences } => {
+                only_sequence(sequences.iter().map(|probe| Some(probe.sequence)))
+            }
+            Self::Paged(pager_event) => pager_event.concerns(),
             Self::Pin(_)
             | Self::Unpin { .. }
             | Self::Clear { .. }
             | Self::Flush(_)
-            | Self::Cleared { .. }
+            | Self::FencePassed { .. }
             | Self::Lost { .. }
             | Self::Reset => None,
         }
@@ -333,25 +338,25 @@ impl Message {
 }
 
 impl Effect {
-    /// The sequence that it is about, if about one.
+    /// The sequence that the effect concerns, if any.
     pub(crate) fn concerns(&self) -> Option<SequenceId> {
         match self {
-            Self::Begun { sequence, .. }
-            | Self::Waits { sequence, .. }
-            | Self::NoRoom { sequence }
-            | Self::Grown { sequence, .. }
-            | Self::NoGrowth { sequence }
-            | Self::Resident { sequence, .. }
+            Self::SlotOpened { sequence, .. }
+            | Self::Deferred { sequence, .. }
+            | Self::OutOfMemory { sequence }
+            | Self::GrantExtended { sequence, .. }
+            | Self::GrantDenied { sequence }
+            | Self::CachedPrefix { sequence, .. }
             | Self::Checkpoint { sequence, .. }
             | Self::Lost { sequence, .. } => Some(*sequence),
-            Self::Edit(_) | Self::Clears { .. } => None,
+            Self::Edit(_) | Self::Fence { .. } => None,
         }
     }
 }
 
-impl Begin {
-    /// A sequence of these tokens that may add `output_tokens_max`, with nothing
-    /// special about it.
+impl OpenSlot {
+    /// A request for a slot with these tokens and up to `output_tokens_max` more; all other
+    /// fields have their defaults.
     #[must_use]
     pub fn new(
         sequence: SequenceId,
@@ -368,7 +373,7 @@ impl Begin {
             restore_points: Vec::new(),
             priority: 0,
             token_time: None,
-            afresh: false,
+            ignore_cache: false,
         }
     }
 }

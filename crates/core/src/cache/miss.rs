@@ -1,55 +1,55 @@
-//! Why less of a prompt was reused than might have been.
+//! Why a sequence reused less of its prompt than it might have.
 
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashSet;
 
-use super::begin::Usable;
-use super::{Begin, CacheCore, Salt};
+use super::open_slot::Usable;
+use super::{CacheCore, OpenSlot, Salt};
 use crate::TokenId;
 
-/// Evicted nodes of which it is remembered where they began.
+/// Maximum number of evicted nodes whose starts are remembered.
 const EVICTED_MAX: usize = 4096;
-/// Other salts that are looked at.
+/// Maximum number of other salts that are searched.
 const SALTS_MAX: usize = 16;
-/// Tokens before the last of a prefix that its mark is made of.
+/// Tokens before the last one of a prefix that are hashed into its mark.
 pub(super) const MARK_TOKENS: usize = 4;
 
-/// Why a sequence has computed tokens whose state there was, or had been.
+/// Why a sequence computed tokens whose state exists or existed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MissReason {
-    /// There was no memory to use what is cached beside what it still has to compute.
-    NoRoom,
-    /// The tokens are cached, and the model cannot resume after them: there is no restore
-    /// point so far on. See `Request::restore_points`.
+    /// Memory was too short to use the cached tokens beside those still to be computed.
+    OutOfMemory,
+    /// The tokens are cached, but the model cannot resume after them: there is no restore
+    /// point that far on. See `Request::restore_points`.
     NoState,
-    /// A live sequence had the same tokens and had not computed them yet, or had gone past
-    /// where its state could be taken, or too few were shared to wait for.
+    /// A live sequence has the same tokens in its prompt. It had not computed them yet, or was
+    /// past the offset where its state can be taken, or shared too few tokens to wait for.
     NotComputed,
-    /// What had been computed was evicted or cleared.
+    /// The tokens were computed and have been evicted or cleared.
     Evicted,
-    /// There were copies in host memory or on disk: to compute the tokens was faster, or there
-    /// was no room to bring them.
-    NotFetched,
-    /// The tokens are cached for another `cache_salt`, one of the first sixteen. Events and
-    /// metrics tell this, and [`Usage`](crate::protocol::Usage) does not: one tenant is not to
-    /// know what another has said.
+    /// There were copies in host memory or on disk. Computing the tokens was faster, or there
+    /// was no memory to load them.
+    NotLoaded,
+    /// The tokens are cached under another `cache_salt`, one of the first sixteen. Events and
+    /// metrics report this reason, but [`Usage`](crate::protocol::Usage) does not: a tenant
+    /// must not learn what another tenant has sent.
     OtherSalt,
 }
 
-/// What a sequence computed although it might have been reused.
+/// Tokens that a sequence computed although they might have been reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Miss {
-    /// Why it was not; of several reasons the first, in the order of their declaration.
+    /// The reason. If several apply, it is the first in the order of declaration.
     pub reason: MissReason,
-    /// How many tokens more might have been reused, as far as is known: one at least.
+    /// How many more tokens might have been reused, as far as is known; at least one.
     pub tokens: usize,
 }
 
-/// Where nodes began that were evicted lately. A mark is a hash of a few tokens, so a prompt may
-/// be mistaken for another: that costs a wrong reason and nothing else.
+/// Starts of recently evicted nodes. A mark is a hash of a few tokens, so one prompt may be
+/// mistaken for another. The only consequence is a wrong reason.
 #[derive(Debug, Default)]
 pub(super) struct Evictions {
     marks: FxHashSet<u64>,
@@ -59,23 +59,23 @@ pub(super) struct Evictions {
 impl MissReason {
     /// All reasons, in the order of their declaration.
     pub const ALL: [Self; 6] = [
-        Self::NoRoom,
+        Self::OutOfMemory,
         Self::NoState,
         Self::NotComputed,
         Self::Evicted,
-        Self::NotFetched,
+        Self::NotLoaded,
         Self::OtherSalt,
     ];
 
-    /// Its name in metrics.
+    /// The label of the reason in metrics.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
-            Self::NoRoom => "no_room",
+            Self::OutOfMemory => "out_of_memory",
             Self::NoState => "no_state",
             Self::NotComputed => "not_computed",
             Self::Evicted => "evicted",
-            Self::NotFetched => "not_fetched",
+            Self::NotLoaded => "not_loaded",
             Self::OtherSalt => "other_salt",
         }
     }
@@ -100,53 +100,53 @@ impl Evictions {
 }
 
 impl CacheCore {
-    /// Why a sequence that begins with its first `cached_tokens` tokens cached does not begin
-    /// with more. `copied_tokens` are those of which there are copies that were not brought.
+    /// Determines why a sequence that starts with `cached_tokens` cached tokens does not start
+    /// with more. `copied_tokens` are tokens in copies that were not loaded.
     pub(super) fn miss(
         &self,
-        newcomer: &Begin,
+        request: &OpenSlot,
         usable: &Usable,
         cached_tokens: usize,
         copied_tokens: usize,
     ) -> Option<Miss> {
-        // Its last token is computed in any case.
-        let asked = &newcomer.tokens[..newcomer.tokens.len() - 1];
-        if cached_tokens >= asked.len() || newcomer.salt.is_private() {
+        // The last token is computed in any case.
+        let asked = &request.tokens[..request.tokens.len() - 1];
+        if cached_tokens >= asked.len() || request.salt.is_private() {
             return None;
         }
         let miss = |reason, known: usize| Miss {
             reason,
             tokens: known.min(asked.len()) - cached_tokens,
         };
-        let usable = match newcomer.afresh {
-            // Nothing was looked for.
-            true => &self.usable(&newcomer.salt, asked),
+        let usable = match request.ignore_cache {
+            // No lookup was made for such a request.
+            true => &self.usable(&request.salt, asked),
             false => usable,
         };
         let Usable { tokens, seen, .. } = *usable;
         if tokens > cached_tokens {
-            return Some(miss(MissReason::NoRoom, tokens));
+            return Some(miss(MissReason::OutOfMemory, tokens));
         }
         if seen > cached_tokens {
             return Some(miss(MissReason::NoState, seen));
         }
-        let nearest = self.live.nearest(&newcomer.salt, asked).next();
+        let nearest = self.in_progress.nearest(&request.salt, asked).next();
         if let Some((_, shared)) = nearest.filter(|(_, shared)| *shared > cached_tokens) {
             return Some(miss(MissReason::NotComputed, shared));
         }
         let last = &asked[seen.saturating_sub(MARK_TOKENS)..=seen];
-        let mark = prefix_mark(newcomer.salt.fingerprint(), seen + 1, last);
+        let mark = prefix_mark(request.salt.fingerprint(), seen + 1, last);
         if self.evictions.contains(mark) {
             return Some(miss(MissReason::Evicted, seen + 1));
         }
         if copied_tokens > cached_tokens {
-            return Some(miss(MissReason::NotFetched, copied_tokens));
+            return Some(miss(MissReason::NotLoaded, copied_tokens));
         }
-        let other = self.most_under_others(&newcomer.salt, asked);
+        let other = self.most_under_others(&request.salt, asked);
         (other > cached_tokens).then(|| miss(MissReason::OtherSalt, other))
     }
 
-    /// The most of these tokens that is cached under one of the first other salts.
+    /// Length of the longest cached prefix of `tokens` under one of the first other salts.
     fn most_under_others(&self, salt: &Salt, tokens: &[TokenId]) -> usize {
         let roots = self.trie.roots();
         let others = roots.filter(|(other, _)| *other != salt && !other.is_private());
@@ -158,12 +158,12 @@ impl CacheCore {
     }
 }
 
-/// A mark for a prefix of so many tokens that ends in `last`: the first token after what is
-/// known, and the [`MARK_TOKENS`] before that, or as many as there are.
+/// A mark for a prefix of `prefix_tokens` tokens that ends in `last`. These are the first
+/// token after the known ones and up to [`MARK_TOKENS`] tokens before it.
 pub(super) fn prefix_mark(salt: u64, prefix_tokens: usize, last: &[TokenId]) -> u64 {
     let words = last.iter().map(|token| u64::from(*token));
     let words = std::iter::once(prefix_tokens as u64).chain(words);
-    // As FxHash does.
+    // The hash step of FxHash.
     words.fold(salt, |hash, word| {
         (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95)
     })
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
     use crate::SequenceId;
     use crate::config::{CacheConfig, PagerConfig};
-    use crate::pager::Told;
+    use crate::pager::PagerEvent;
     use crate::protocol::{LayerKind, ModelSpec};
 
     const FIRST: SequenceId = SequenceId(1);
@@ -187,11 +187,11 @@ mod tests {
     fn spec(layers: &[LayerKind]) -> ModelSpec {
         ModelSpec {
             tail_block_tokens: 4,
-            ..ModelSpec::of_kinds(layers)
+            ..ModelSpec::with_layer_kinds(layers)
         }
     }
 
-    /// A device of 64 tail tokens. The tokens 1 to 8 are cached, and nobody holds them.
+    /// A device of 64 tail tokens. The tokens 1 to 8 are cached and not held.
     fn cached(layers: &[LayerKind]) -> CacheCore {
         let spec = spec(layers);
         let config = CacheConfig {
@@ -200,22 +200,22 @@ mod tests {
             ..CacheConfig::default()
         };
         let mut core = CacheCore::new(spec, config);
-        tell(&mut core, begins(FIRST, 1..9));
+        open_slot(&mut core, slot_request(FIRST, 1..9));
         close(&mut core, FIRST, 8);
         assert_eq!(core.stats().cached_tokens, 8);
         core
     }
 
-    fn begins(sequence: SequenceId, tokens: std::ops::Range<TokenId>) -> Begin {
+    fn slot_request(sequence: SequenceId, tokens: std::ops::Range<TokenId>) -> OpenSlot {
         let tokens: Vec<TokenId> = tokens.collect();
-        Begin::new(sequence, tokens, 0)
+        OpenSlot::new(sequence, tokens, 0)
     }
 
-    fn tell(core: &mut CacheCore, begin: Begin) -> Vec<Effect> {
-        hear(core, Message::Begin(begin))
+    fn open_slot(core: &mut CacheCore, open_slot: OpenSlot) -> Vec<Effect> {
+        send(core, Message::OpenSlot(open_slot))
     }
 
-    fn hear(core: &mut CacheCore, message: Message) -> Vec<Effect> {
+    fn send(core: &mut CacheCore, message: Message) -> Vec<Effect> {
         let effects = core.handle(Duration::ZERO, message);
         core.check_integrity();
         effects.expect("the message makes sense")
@@ -227,20 +227,20 @@ mod tests {
             computed,
             generated: Vec::new(),
         };
-        hear(core, close);
+        send(core, close);
     }
 
     #[track_caller]
     fn check(effects: &[Effect], cached: usize, expected: Option<(MissReason, usize)>) {
-        let begun = effects.iter().find_map(|effect| match effect {
-            Effect::Begun {
+        let opened = effects.iter().find_map(|effect| match effect {
+            Effect::SlotOpened {
                 cached_tokens,
                 miss,
                 ..
             } => Some((*cached_tokens, *miss)),
             _ => None,
         });
-        let (found, miss) = begun.expect("it begins");
+        let (found, miss) = opened.expect("it begins");
         assert_eq!(found, cached);
         assert_eq!(miss.map(|miss| (miss.reason, miss.tokens)), expected);
     }
@@ -248,42 +248,46 @@ mod tests {
     const FULL: &[LayerKind] = &[LayerKind::Full];
 
     #[test]
-    fn nothing_is_missed_that_never_was() {
+    fn unseen_prompt_has_no_miss() {
         let mut core = cached(FULL);
-        check(&tell(&mut core, begins(ASKS, 1..9)), 7, None);
-        check(&tell(&mut core, begins(LIVE, 20..29)), 0, None);
-        let mut grown = begins(FIRST, 1..13);
-        grown.priority = 1;
-        check(&tell(&mut core, grown), 8, None);
+        check(&open_slot(&mut core, slot_request(ASKS, 1..9)), 7, None);
+        check(&open_slot(&mut core, slot_request(LIVE, 20..29)), 0, None);
+        let mut longer = slot_request(FIRST, 1..13);
+        longer.priority = 1;
+        check(&open_slot(&mut core, longer), 8, None);
     }
 
     #[test]
-    fn what_a_model_cannot_resume_at_has_no_state() {
+    fn prefix_without_restore_point_is_a_no_state_miss() {
         let mut core = cached(&[LayerKind::Recurrent]);
-        let parts = begins(ASKS, 1..7);
-        check(&tell(&mut core, parts), 0, Some((MissReason::NoState, 5)));
+        let parts = slot_request(ASKS, 1..7);
+        check(
+            &open_slot(&mut core, parts),
+            0,
+            Some((MissReason::NoState, 5)),
+        );
     }
 
     #[test]
-    fn what_was_evicted_is_remembered() {
+    fn evicted_prefix_is_an_evicted_miss() {
         let mut core = cached(FULL);
-        tell(&mut core, begins(LIVE, 20..84));
+        open_slot(&mut core, slot_request(LIVE, 20..84));
         assert_eq!(core.stats().evicted_tokens, 8);
-        hear(&mut core, Message::Discard { sequence: LIVE });
-        let effects = tell(&mut core, begins(ASKS, 1..9));
+        send(&mut core, Message::Discard { sequence: LIVE });
+        let effects = open_slot(&mut core, slot_request(ASKS, 1..9));
         check(&effects, 0, Some((MissReason::Evicted, 1)));
-        // A prompt that begins otherwise was never there.
-        hear(&mut core, Message::Discard { sequence: ASKS });
-        check(&tell(&mut core, begins(ASKS, 2..9)), 0, None);
-        // And neither was it under another salt.
-        hear(&mut core, Message::Discard { sequence: ASKS });
-        let mut other = begins(ASKS, 1..9);
+        // A prompt with another first token was never cached.
+        send(&mut core, Message::Discard { sequence: ASKS });
+        check(&open_slot(&mut core, slot_request(ASKS, 2..9)), 0, None);
+        // Under another salt it was never cached either.
+        send(&mut core, Message::Discard { sequence: ASKS });
+        let mut other = slot_request(ASKS, 1..9);
         other.salt = Salt::new("other");
-        check(&tell(&mut core, other), 0, None);
+        check(&open_slot(&mut core, other), 0, None);
     }
 
     #[test]
-    fn no_more_evictions_are_remembered_than_may_be() {
+    fn remembered_evictions_are_bounded() {
         let mut evictions = Evictions::default();
         for mark in 0..2 * EVICTED_MAX as u64 {
             evictions.note(mark % (EVICTED_MAX as u64 + 1));
@@ -293,45 +297,56 @@ mod tests {
     }
 
     #[test]
-    fn what_a_live_sequence_has_is_not_computed_yet() {
+    fn uncomputed_prefix_of_a_live_sequence_is_a_not_computed_miss() {
         let mut core = cached(FULL);
-        tell(&mut core, begins(LIVE, 20..30));
-        // Too little to wait for.
-        let effects = tell(&mut core, begins(ASKS, 20..32));
+        open_slot(&mut core, slot_request(LIVE, 20..30));
+        // Ten shared tokens are too few to wait for.
+        let effects = open_slot(&mut core, slot_request(ASKS, 20..32));
         check(&effects, 0, Some((MissReason::NotComputed, 10)));
     }
 
     #[test]
-    fn what_there_is_no_room_for_beside_the_rest_is_not_used() {
+    fn request_that_ignores_cache_reports_out_of_memory() {
         let mut core = cached(FULL);
-        let mut afresh = begins(ASKS, 1..9);
-        afresh.afresh = true;
-        check(&tell(&mut core, afresh), 0, Some((MissReason::NoRoom, 7)));
+        let mut ignore_cache = slot_request(ASKS, 1..9);
+        ignore_cache.ignore_cache = true;
+        check(
+            &open_slot(&mut core, ignore_cache),
+            0,
+            Some((MissReason::OutOfMemory, 7)),
+        );
     }
 
     #[test]
-    fn what_others_have_under_their_salt_is_not_shared() {
+    fn prefix_under_another_salt_is_not_shared() {
         let mut core = cached(FULL);
-        let mut other = begins(ASKS, 1..20);
+        let mut other = slot_request(ASKS, 1..20);
         other.salt = Salt::new("other");
-        check(&tell(&mut core, other), 0, Some((MissReason::OtherSalt, 8)));
-        let mut private = begins(LIVE, 1..20);
+        check(
+            &open_slot(&mut core, other),
+            0,
+            Some((MissReason::OtherSalt, 8)),
+        );
+        let mut private = slot_request(LIVE, 1..20);
         private.salt = Salt::private(LIVE);
-        check(&tell(&mut core, private), 0, None);
+        check(&open_slot(&mut core, private), 0, None);
     }
 
     #[test]
-    fn copies_that_are_slower_than_computing_are_not_fetched() {
+    fn copies_slower_than_computing_are_not_loaded() {
         let pager = PagerConfig::default();
         let spec = spec(FULL);
         let mut core = CacheCore::new(spec, CacheConfig::default()).with_pager(&pager, true);
-        let effects = tell(&mut core, begins(ASKS, 1..40));
-        assert!(matches!(effects[..], [Effect::Waits { .. }]), "{effects:?}");
-        let told = Told::Nothing {
+        let effects = open_slot(&mut core, slot_request(ASKS, 1..40));
+        assert!(
+            matches!(effects[..], [Effect::Deferred { .. }]),
+            "{effects:?}"
+        );
+        let pager_event = PagerEvent::Miss {
             sequence: ASKS,
             copied_tokens: 30,
         };
-        let effects = hear(&mut core, Message::Paged(told));
-        check(&effects, 0, Some((MissReason::NotFetched, 30)));
+        let effects = send(&mut core, Message::Paged(pager_event));
+        check(&effects, 0, Some((MissReason::NotLoaded, 30)));
     }
 }

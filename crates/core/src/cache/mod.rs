@@ -1,69 +1,68 @@
-//! The cache: which tokens are cached where, and who may use them.
+//! The cache: which tokens are cached where, and which sequences may use them.
 //!
-//! [`CacheCore`] is a plain state machine. It owns the prefix [`trie`] and the
-//! slots of all live sequences, deals in ids, token ranges and byte counts, and
-//! answers each [`Message`] with [`Effect`]s: news for the scheduler, and edits
-//! that the device carries out, in order, before its next step. A message that
-//! cannot be met is a [`CacheError`] and changes nothing.
+//! [`CacheCore`] is a plain state machine. It owns the prefix [`trie`] and the slots of all
+//! live sequences, and deals in ids, token ranges and byte counts. It answers each [`Message`]
+//! with [`Effect`]s: events for the scheduler, and edits that the device carries out, in
+//! order, before its next step. A message that cannot be met returns a [`CacheError`] and
+//! changes nothing.
 //!
-//! | file | what happens there |
+//! | file | contents |
 //! |---|---|
-//! | `begin.rs` | a sequence starts: longest usable prefix, or whom to wait for; how much that would be |
-//! | `seat.rs` | a slot is made: path, reservation, restore points |
-//! | `publish.rs` | tails become segments: for one who waits, at restore points, at the end |
-//! | `rewind.rs` | another sequence goes on in a slot |
-//! | `grow.rs` | a slot is granted more tokens than it began with |
-//! | `slots.rs` | tokens are taken out of a slot: truncation and shift |
-//! | `keep.rs` | pins, clearing, merging |
-//! | `lost.rs` | what the device has lost by edits that failed |
-//! | `miss.rs` | why less of a prompt was reused than might have been |
-//! | `room.rs` | the byte budget: reservations and eviction |
-//! | `page.rs`, `fetch.rs` | what leaves the device in good time, what comes back for a newcomer |
-//! | `backup.rs` | what is copied of those that live, in case that the device is lost |
+//! | `open_slot.rs` | a sequence starts: the longest usable prefix, or a leader to wait for; probes of a prefix |
+//! | `create_slot.rs` | creates a slot: path, reservation, restore points |
+//! | `publish.rs` | seals tails of slots that continue: for a waiting sequence, for a fork, at restore points |
+//! | `rewind.rs` | passes a slot on to another sequence |
+//! | `extend_grant.rs` | grants a slot more tokens than it started with |
+//! | `remove_tokens.rs` | removes tokens from a slot: truncation and shift |
+//! | `pins.rs` | pins, clearing, merging |
+//! | `lost_segments.rs` | segments that the device lost because edits failed |
+//! | `miss.rs` | why a sequence reused less of its prompt than it might have |
+//! | `budget.rs` | the byte budget: reservations and eviction |
+//! | `offload.rs`, `load.rs` | offload ahead of need; loads for a sequence that starts |
+//! | `backup.rs` | copies of live sequences, in case the device is lost |
 //! | [`trie`] | the compressed prefix trie |
-//! | [`eviction`] | who goes first when room is needed |
-//! | [`shift`] | how much a full context gives up |
-//! | `live.rs`, `check.rs` | whose prompt is like mine; what must always be true |
-//! | `inspect.rs`, `overview.rs`, `beside.rs` | the tree as data: all of a salt's; what counts, in bounded time; copies below it |
+//! | [`eviction`] | the order of eviction |
+//! | [`shift`] | how many tokens a full context discards |
+//! | `in_progress.rs`, `integrity.rs` | the live prompts with the longest shared prefix; the invariants |
+//! | `tree_view.rs`, `snapshot.rs`, `offloaded_copies.rs` | the trie as data: all of one salt; the most important nodes, in bounded time; copies below them |
 //!
-//! **Sharing.** A sequence's state stays in its private tail, where decoding is
-//! fastest, until somebody else wants it. A newcomer that shares more with the
-//! prompt of a live sequence (its *leader*) than the trie holds waits for the
-//! leader to get that far; then that part of the leader's tail is sealed and
-//! serves both. So equal prompts are computed once, and a prompt that nobody
-//! shares is never copied. Where models cannot resume after any token, tails are
-//! also sealed at restore points.
+//! **Sharing.** A sequence's state stays in its private tail, where decoding is fastest, until
+//! another sequence needs it. A sequence may share more with the prompt of a live sequence
+//! (its *leader*) than the trie holds. It then waits until the leader has computed that much;
+//! that part of the leader's tail is sealed and serves both. Thus equal prompts are computed
+//! once, and a prompt that no other sequence shares is never copied. For models that cannot
+//! resume after any token, tails are also sealed at restore points.
 //!
-//! **Room.** A slot reserves what its tail may grow to with the tokens that it was
-//! granted, at its start and since, so a sequence never runs out within its grant. A
-//! newcomer that does not fit, and a slot that is to grow, evict what nobody holds, in
-//! the order of the [policy](eviction). If that is not enough, the newcomer waits for a
-//! sequence to end, and the slot stays as it was.
+//! **Memory.** A slot reserves the bytes that its tail may grow to with the tokens granted so
+//! far. A sequence therefore never runs out of memory within its grant. Opening a slot or
+//! extending a grant may evict nodes that are not held, in the order of the
+//! [policy](eviction). If that is not enough, a new sequence waits for another one to end, and
+//! a slot keeps its old grant.
 
 mod backup;
-mod begin;
-mod beside;
-mod check;
+mod budget;
+mod create_slot;
 mod error;
 pub mod eviction;
-mod fetch;
-mod grow;
-mod inspect;
-mod keep;
-mod live;
-mod lost;
+mod extend_grant;
+mod in_progress;
+mod integrity;
+mod load;
+mod lost_segments;
 mod message;
 mod miss;
-mod overview;
-mod page;
+mod offload;
+mod offloaded_copies;
+mod open_slot;
+mod pins;
 mod publish;
-mod retire;
+mod remove_tokens;
 mod rewind;
-mod room;
 mod salt;
-mod seat;
+mod seal_in_place;
 pub mod shift;
-mod slots;
+mod snapshot;
+mod tree_view;
 pub mod trie;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -73,27 +72,27 @@ use std::time::Duration;
 use crate::config::CacheConfig;
 use crate::protocol::{Edit, ModelSpec};
 use crate::{CopyId, PinId, SegmentId, SequenceId, SlotId, TokenId};
-use eviction::{Class, Ticket};
-use live::LivePrompts;
+use eviction::{Class, SequenceMark};
+use in_progress::InProgressPrompts;
 use miss::Evictions;
-use motet_sync::planted::{self, Bug};
-use page::{Paging, Patience};
+use motet_sync::injected::{self, Bug};
+use offload::{Paging, WaitPolicy};
 use trie::{NodeKey, Trie};
 
 pub use error::CacheError;
-pub use inspect::{NodeView, TreeView};
-pub use message::{Begin, Effect, Flush, LOOKS_MAX, Look, Message, Pin, Rewind};
+pub use message::{Effect, Flush, Message, OpenSlot, PROBES_MAX, Pin, ProbePrefix, Rewind};
 pub use miss::{Miss, MissReason};
 pub use salt::{Salt, SaltDigest};
+pub use tree_view::{NodeView, TreeView};
 pub use trie::{BlockEvent, BlockHash};
 
-/// Sums that anyone may look at.
+/// Totals of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheStats {
     /// Bytes of sealed segments.
     pub sealed_bytes: usize,
-    /// Of these, bytes that live sequences and pins hold.
+    /// Part of `sealed_bytes` that live sequences and pins hold.
     pub protected_bytes: usize,
     /// Bytes that live tails may grow to.
     pub reserved_bytes: usize,
@@ -101,42 +100,43 @@ pub struct CacheStats {
     pub cached_tokens: usize,
     /// Segments in the trie.
     pub segments: usize,
-    /// Segments evicted or cleared so far.
+    /// Segments evicted, cleared or lost so far.
     pub evicted_segments: u64,
-    /// Their tokens.
+    /// Tokens of those segments.
     pub evicted_tokens: u64,
-    /// Prompt tokens of all sequences that have begun so far and may reuse.
+    /// Prompt tokens of all sequences that have opened a slot so far, private salts excluded.
     pub asked_tokens: u64,
-    /// Of these, tokens whose state was in the cache.
+    /// Part of `asked_tokens` whose state was in the cache.
     pub hit_tokens: u64,
     /// Pins.
     pub pins: usize,
 }
 
-/// The cache's state machine. See the module's documentation.
+/// The state machine of the cache. See the module's documentation.
 #[derive(Debug)]
 pub struct CacheCore {
     spec: ModelSpec,
     config: CacheConfig,
     trie: Trie,
     slots: BTreeMap<SequenceId, Slot>,
-    /// Sequences whose slots were lost with their path, until the scheduler has heard of it.
+    /// Sequences whose slots were lost with their path, until the scheduler closes or discards
+    /// them.
     lost: BTreeSet<SequenceId>,
-    live: LivePrompts,
-    waiting: Vec<Waiting>,
+    in_progress: InProgressPrompts,
+    waiting: Vec<WaitingRequest>,
     pins: BTreeMap<PinId, Pinned>,
-    /// When the next pin expires.
+    /// The time at which the next pin expires.
     next_expiry: Option<Duration>,
-    /// Nodes that were left with one child.
+    /// Nodes that may have one child left and could be merged with it.
     mergeable: VecDeque<NodeKey>,
-    /// Dealings with the pager, if there is one.
+    /// State of the exchange with the pager, if there is one.
     paging: Option<Paging>,
-    /// What came of a message that then could not be met: said with the next.
-    unsaid: Vec<Effect>,
+    /// Effects of a message that then failed. The next call of `handle` returns them.
+    pending_effects: Vec<Effect>,
     slots_made: u64,
     segments_made: u64,
     reserved_bytes: usize,
-    /// Bytes of segments that are part of one slot's path only.
+    /// Bytes of segments that belong to the path of one slot only and not to the trie.
     own_bytes: usize,
     evicted_segments: u64,
     evicted_tokens: u64,
@@ -145,72 +145,72 @@ pub struct CacheCore {
     hit_tokens: u64,
 }
 
-/// A live sequence's place on the device.
+/// A live sequence's state on the device.
 #[derive(Debug)]
 struct Slot {
     id: SlotId,
     salt: Salt,
-    /// The tokens known to the cache: the prompt, unless it has been told of more.
+    /// The tokens that the cache knows: the prompt, and output only if a message reported it.
     tokens: Arc<[TokenId]>,
-    /// Tokens that it may hold: what it began with, or what it was granted since.
+    /// Tokens that the slot may hold: those granted at its start or since.
     tokens_max: usize,
     keep: Option<usize>,
-    /// Where the sequence is to be sealed for its own sake, ascending.
+    /// Offsets at which the slot is to be sealed without another sequence waiting, ascending.
     restore_points: Vec<RestorePoint>,
     priority: u8,
-    /// What the policy of eviction makes of it.
+    /// The class that the eviction policy assigned.
     class: Class,
-    ticket: Ticket,
-    /// The node at which its path ends. The slot holds it.
+    sequence_mark: SequenceMark,
+    /// The node at which the slot's path ends. The slot holds it.
     end: NodeKey,
     path_tokens: usize,
-    /// Tokens of which it holds the state, as far as the cache was told.
+    /// Tokens whose state the slot holds, as far as the cache knows.
     computed: usize,
     reserved_bytes: usize,
-    /// Whether the device has given it up for its last segment.
-    is_retired: bool,
-    /// Whether segments are part of its path that are not the trie's.
+    /// Whether the device has closed the slot and kept its last segment.
+    is_sealed_in_place: bool,
+    /// Whether the path contains segments that are not in the trie.
     has_own_segments: bool,
-    /// Their bytes.
+    /// Bytes of those segments.
     own_bytes: usize,
-    /// Tokens whose state is exactly that of its tokens; less than all it holds once
-    /// it was shifted. What comes after is never published.
+    /// Leading tokens whose state is exactly that of the tokens. A shift reduces it. Later
+    /// tokens are never published.
     exact_tokens: usize,
-    /// Tokens that are in copies, or on their way there.
+    /// Leading tokens that are in copies, or are being copied.
     backed_up: usize,
-    /// Copies that were made of its tail.
+    /// Copies made of the slot's tail.
     backups: Vec<CopyId>,
 }
 
-/// Where a slot is to be sealed for its own sake.
+/// An offset at which a slot is to be sealed without another sequence waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RestorePoint {
     at: usize,
-    /// Whether a caller asked for it: then the node stays restorable.
+    /// Whether a caller asked for it. Then the node stays restorable.
     asked: bool,
 }
 
-/// A newcomer that waits until its leader has computed what both share.
+/// A request that waits until its leader has computed the shared tokens.
 #[derive(Debug)]
-struct Waiting {
-    newcomer: Begin,
+struct WaitingRequest {
+    request: OpenSlot,
     leader: SequenceId,
     at: usize,
 }
 
-/// A pin, and what it holds.
+/// A pin and the node that it holds.
 #[derive(Debug)]
 struct Pinned {
     salt: Salt,
     tokens: Arc<[TokenId]>,
     expires_at: Option<Duration>,
-    /// The node that it holds; none after the device has lost everything, until the
-    /// prefix has been computed again.
+    /// The held node. `None` after the device lost the prefix, until it has been computed
+    /// again.
     end: Option<NodeKey>,
 }
 
 impl CacheCore {
-    /// An empty cache for a model of this shape.
+    /// Returns an empty cache for a model of this shape.
     #[must_use]
     pub fn new(spec: ModelSpec, mut config: CacheConfig) -> Self {
         if config.device_bytes_max == 0 {
@@ -222,13 +222,13 @@ impl CacheCore {
             config,
             slots: BTreeMap::new(),
             lost: BTreeSet::new(),
-            live: LivePrompts::default(),
+            in_progress: InProgressPrompts::default(),
             waiting: Vec::new(),
             pins: BTreeMap::new(),
             next_expiry: None,
             mergeable: VecDeque::new(),
             paging: None,
-            unsaid: Vec::new(),
+            pending_effects: Vec::new(),
             slots_made: 0,
             segments_made: 0,
             reserved_bytes: 0,
@@ -241,48 +241,48 @@ impl CacheCore {
         }
     }
 
-    /// Takes in one message and says what follows, in order. `now` is the time since
-    /// a moment that never changes; it only goes on.
+    /// Handles one message and returns the effects, in order. `now` is the time since a fixed
+    /// moment; it never goes back.
     ///
     /// # Errors
     ///
-    /// [`CacheError`] when the message makes no sense or cannot be met. The cache is
-    /// as it was before then.
+    /// [`CacheError`] when the message makes no sense or cannot be met. The cache is then
+    /// unchanged.
     pub fn handle(&mut self, now: Duration, message: Message) -> Result<Vec<Effect>, CacheError> {
-        let mut effects = std::mem::take(&mut self.unsaid);
+        let mut effects = std::mem::take(&mut self.pending_effects);
         self.expire_pins(now);
-        let done = self.carry_out(now, message, &mut effects);
-        self.offer_cold();
-        self.offer_backups();
+        let done = self.dispatch(now, message, &mut effects);
+        self.offload_cold();
+        self.offload_backups();
         match done {
             Ok(()) => Ok(effects),
             Err(error) => {
-                self.unsaid = effects;
+                self.pending_effects = effects;
                 Err(error)
             }
         }
     }
 
-    fn carry_out(
+    fn dispatch(
         &mut self,
         now: Duration,
         message: Message,
         effects: &mut Vec<Effect>,
     ) -> Result<(), CacheError> {
         match message {
-            Message::Begin(begin) => {
-                self.check_begin(&begin)?;
-                self.begin(begin, Patience::ALL, effects);
+            Message::OpenSlot(open_slot) => {
+                self.check_open_slot(&open_slot)?;
+                self.open_slot(open_slot, WaitPolicy::ALL, effects);
             }
-            Message::Grow {
+            Message::ExtendGrant {
                 sequence,
                 tokens_max,
-            } => self.grow(sequence, tokens_max, effects),
-            Message::Look { sequences } => self.look(&sequences, effects),
+            } => self.extend_grant(sequence, tokens_max, effects),
+            Message::ProbePrefix { sequences } => self.probe(&sequences, effects),
             Message::Reached { sequence, computed } => {
                 self.reached(sequence, computed, effects);
             }
-            // They have crossed with the news that its slot is gone.
+            // Such a message crossed with the event that the slot is lost.
             Message::Share { sequence, .. } | Message::Remove { sequence, .. }
                 if self.lost.contains(&sequence) => {}
             Message::Share {
@@ -308,7 +308,7 @@ impl CacheCore {
                 computed,
                 generated,
             } => {
-                self.retire(sequence, computed, &generated, effects);
+                self.seal_in_place(sequence, computed, &generated, effects);
                 self.close(sequence, effects);
                 self.hold_lost_pins(effects);
                 self.merge_one(effects);
@@ -318,11 +318,11 @@ impl CacheCore {
             Message::Unpin { pin } => self.unpin(pin)?,
             Message::Clear { salt } => self.clear(salt.as_ref(), effects),
             Message::Flush(flush) => self.flush(flush),
-            Message::Paged(told) => self.told(told, effects),
-            Message::Cleared { number } => self.cleared(number),
+            Message::Paged(pager_event) => self.pager_event(pager_event, effects),
+            Message::FencePassed { number } => self.fence_passed(number),
             Message::Lost { segments } => self.lose_segments(&segments, effects),
             Message::Reset => {
-                // What was to be done before is of no use to an empty device.
+                // Earlier edits are of no use to an empty device.
                 effects.clear();
                 self.reset();
             }
@@ -330,7 +330,7 @@ impl CacheCore {
         Ok(())
     }
 
-    /// Sums that anyone may look at.
+    /// Returns the totals of the cache.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         CacheStats {
@@ -347,41 +347,41 @@ impl CacheCore {
         }
     }
 
-    /// Forgets a sequence: its slot, or its place among those who wait. Those who
-    /// waited for it begin anew.
+    /// Forgets a sequence: its slot, or its place among the waiting requests. Requests that
+    /// waited for it start over.
     fn close(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
-        self.waiting.retain(|w| w.newcomer.sequence != sequence);
+        self.waiting.retain(|w| w.request.sequence != sequence);
         self.lost.remove(&sequence);
         self.stop_paging(sequence);
         self.close_slot(sequence, effects);
-        self.begin_orphans(sequence, effects);
+        self.reopen_followers(sequence, effects);
     }
 
-    /// Gives up a sequence's slot, if it has one.
+    /// Frees a sequence's slot, if it has one.
     fn close_slot(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
         if let Some(slot) = self.slots.remove(&sequence) {
-            self.live.remove(&slot.salt, sequence);
+            self.in_progress.remove(&slot.salt, sequence);
             self.reserved_bytes -= slot.reserved_bytes;
             self.own_bytes -= slot.own_bytes;
-            if !planted::errs(Bug::LostRelease) {
-                self.trie.leave(slot.ticket, slot.end);
+            if !injected::is_injected(Bug::LostRelease) {
+                self.trie.leave(slot.sequence_mark, slot.end);
             }
             self.give_up_backups(slot.backups);
-            if !slot.is_retired {
+            if !slot.is_sealed_in_place {
                 effects.push(Effect::Edit(Edit::Close { slot: slot.id }));
             }
             self.forget_private(&slot.salt, effects);
         }
     }
 
-    /// Those who waited for a sequence that is over begin anew.
-    fn begin_orphans(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
+    /// Starts over the requests that waited for a finished sequence.
+    fn reopen_followers(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
         for orphan in self.take_waiting(|w| w.leader == sequence) {
-            self.begin(orphan.newcomer, Patience::ALL, effects);
+            self.open_slot(orphan.request, WaitPolicy::ALL, effects);
         }
     }
 
-    /// Evicts what is cached under a private salt once no slot has it: nobody may use it.
+    /// Evicts everything under a private salt once no slot uses that salt.
     fn forget_private(&mut self, salt: &Salt, effects: &mut Vec<Effect>) {
         let is_in_use = || self.slots.values().any(|slot| slot.salt == *salt);
         if salt.is_private()
@@ -394,10 +394,10 @@ impl CacheCore {
         }
     }
 
-    /// Starts from nothing, as the device does. Live sequences begin again; the
-    /// scheduler sees to that. Ids go on, so that none is ever used twice, and pins
-    /// hold their prefixes again once these have been computed. Of a core that has
-    /// panicked nothing else is looked at.
+    /// Empties the cache, as the device has lost its state. The scheduler opens the slots of
+    /// live sequences again. Ids continue, so that none is ever used twice. Pins hold their
+    /// prefixes again once these have been recomputed. A core that has panicked is not
+    /// inspected any further.
     pub fn reset(&mut self) {
         let fresh = Self::new(self.spec.clone(), self.config.clone());
         let mut pins = std::mem::take(&mut self.pins);
@@ -408,7 +408,7 @@ impl CacheCore {
         let mut trie = fresh.trie;
         trie.follow_like(&self.trie);
         if paging.is_some() {
-            trie.note_unkept();
+            trie.track_not_offloaded();
         }
         *self = Self {
             trie,
@@ -424,20 +424,20 @@ impl CacheCore {
         };
     }
 
-    /// Notes from now on which blocks come and go, and says which there are: as events, of
-    /// which the first is that there are none.
+    /// Starts tracking which blocks are stored and removed. Returns the present blocks as
+    /// events; the first event says that there are none.
     pub fn follow_blocks(&mut self) -> Vec<BlockEvent> {
         self.trie.follow(self.config.block_tokens);
         self.trie.all_blocks()
     }
 
-    /// Nobody wants to know any more which blocks come and go.
+    /// Stops tracking which blocks are stored and removed.
     pub fn unfollow_blocks(&mut self) {
         self.trie.unfollow();
     }
 
-    /// What has changed of the blocks since this was asked last, in order, if somebody
-    /// follows them.
+    /// Returns the block events since the last call, in order; none unless blocks are
+    /// followed.
     pub fn take_block_events(&mut self) -> Vec<BlockEvent> {
         self.trie.take_block_events()
     }

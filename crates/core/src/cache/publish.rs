@@ -1,12 +1,12 @@
-//! Tails of slots that go on become segments: for one who waits, and at restore points.
+//! Seals tails of slots that continue: for waiting requests, for forks, and at restore points.
 
 use super::trie::NodeKey;
 use super::{CacheCore, CacheError, Effect, Slot};
-use crate::protocol::{Edit, Extent};
+use crate::protocol::{Edit, SegmentSize};
 use crate::{SequenceId, TokenId};
 
 impl CacheCore {
-    /// Shares what a live sequence has computed, up to `at`.
+    /// Shares the computed tokens of a live sequence up to `at`.
     pub(super) fn share(
         &mut self,
         sequence: SequenceId,
@@ -20,7 +20,7 @@ impl CacheCore {
             .get_mut(&sequence)
             .ok_or(CacheError::UnknownSequence(sequence))?;
         if at > computed {
-            return Err(CacheError::BeyondSource {
+            return Err(CacheError::PastComputed {
                 sequence,
                 at,
                 computed,
@@ -35,8 +35,8 @@ impl CacheCore {
         Ok(())
     }
 
-    /// Seals the slot's tail up to `at` tokens of its prompt, if that can be done now
-    /// and is of use. Then the slot's path ends there.
+    /// Seals the slot's tail up to `at` tokens of its prompt, if that is possible now and
+    /// useful. The slot's path then ends there.
     pub(super) fn seal_for_others(
         &mut self,
         sequence: SequenceId,
@@ -55,8 +55,8 @@ impl CacheCore {
         self.seal_tail(sequence, &tail, computed, effects)
     }
 
-    /// Seals the first tokens of a slot's tail, which are `tail`, as far as the trie
-    /// does not hold their state already. True if a sequence can start there now.
+    /// Seals `tail`, the first tokens of the slot's tail, as far as the trie does not hold
+    /// their state already. Returns whether a sequence can start there now.
     fn seal_tail(
         &mut self,
         sequence: SequenceId,
@@ -65,29 +65,31 @@ impl CacheCore {
         effects: &mut Vec<Effect>,
     ) -> bool {
         let slot = &self.slots[&sequence];
-        let beyond = computed - slot.path_tokens - tail.len();
+        let state_lag = computed - slot.path_tokens - tail.len();
         let Some((shared_end, known)) = self.hold_known(slot.end, tail, effects) else {
             return false;
         };
         let (rest, resumes) = (&tail[known..], self.resumes_at(shared_end));
         let done = match (known, rest) {
-            (0, _) => self.seal(sequence, 0, shared_end, rest, beyond, effects),
-            (_, []) if resumes => self.adopt(sequence, known, shared_end, beyond, effects),
-            (_, []) => self.restate(sequence, known, shared_end, beyond, effects),
-            _ if resumes => {
-                self.adopt(sequence, known, shared_end, beyond + rest.len(), effects)
-                    && self.seal(sequence, 0, shared_end, rest, beyond, effects)
+            (0, _) => self.seal(sequence, 0, shared_end, rest, state_lag, effects),
+            (_, []) if resumes => {
+                self.share_existing(sequence, known, shared_end, state_lag, effects)
             }
-            // What is known lacks the state that the sequence needs to go on.
-            _ => self.seal(sequence, known, shared_end, rest, beyond, effects),
+            (_, []) => self.reseal(sequence, known, shared_end, state_lag, effects),
+            _ if resumes => {
+                self.share_existing(sequence, known, shared_end, state_lag + rest.len(), effects)
+                    && self.seal(sequence, 0, shared_end, rest, state_lag, effects)
+            }
+            // The known nodes lack the state that the sequence needs to continue.
+            _ => self.seal(sequence, known, shared_end, rest, state_lag, effects),
         };
         self.trie.release(shared_end);
         done && self.resumes_at(self.slots[&sequence].end)
     }
 
-    /// Finds how much of `tail` the trie holds below `end`, and cuts the node within which
-    /// that ends. Returns the last node, held so that making room does not evict what this
-    /// is about, and how many tokens. None where there is no room for the cut.
+    /// Finds how much of `tail` the trie holds below `end`, and splits the node within which
+    /// that part ends. Returns the last node and the number of tokens. The node is held, so
+    /// that the evictions that follow spare it. `None` if there is no memory for the split.
     pub(super) fn hold_known(
         &mut self,
         end: NodeKey,
@@ -109,31 +111,31 @@ impl CacheCore {
         Some((shared_end, known))
     }
 
-    /// Seals the slot's tail and hangs it below `parent`, which holds the first
-    /// `own_tokens` of it too: these the slot seals for itself only. False when there is
-    /// no room.
+    /// Seals the slot's tail and attaches it below `parent`. `parent` also holds the first
+    /// `own_tokens` of the tail; the slot seals those for itself only. False if memory is
+    /// short.
     fn seal(
         &mut self,
         sequence: SequenceId,
         own_tokens: usize,
         parent: NodeKey,
         edge: &[TokenId],
-        beyond: usize,
+        state_lag: usize,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        let published = Extent {
+        let published = SegmentSize {
             tokens: edge.len(),
-            beyond,
+            state_lag,
         };
-        let own = Extent {
+        let own = SegmentSize {
             tokens: own_tokens,
-            beyond: beyond + edge.len(),
+            state_lag: state_lag + edge.len(),
         };
-        let bytes = match own.tokens + beyond {
+        let bytes = match own.tokens + state_lag {
             0 => self.whole_bytes(sequence, published.tokens),
             _ => self.cut_bytes(own, published),
         };
-        if !self.make_room(bytes, effects) {
+        if !self.evict_to_fit(bytes, effects) {
             return false;
         }
         self.seal_own(sequence, own, effects);
@@ -151,25 +153,25 @@ impl CacheCore {
         true
     }
 
-    /// Gives up the first `tokens` tokens of the slot's tail for nodes below its path
-    /// that hold the same.
-    fn adopt(
+    /// Replaces the first `tokens` tokens of the slot's tail by nodes below its path that hold
+    /// the same tokens.
+    fn share_existing(
         &mut self,
         sequence: SequenceId,
         tokens: usize,
         end: NodeKey,
-        beyond: usize,
+        state_lag: usize,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        // What is given up is cut off first: for a moment it exists twice.
-        let twice = self.spec.segment_bytes(Extent { tokens, beyond });
-        if !self.make_room(twice + self.moving_bytes(beyond), effects) {
+        // The replaced part is cut off first and exists twice for a moment.
+        let twice = self.spec.segment_bytes(SegmentSize { tokens, state_lag });
+        if !self.evict_to_fit(twice + self.moving_bytes(state_lag), effects) {
             return false;
         }
         let slot = &self.slots[&sequence];
         let above = self.trie.path(slot.end).len();
         let path = self.trie.segments(end).split_off(above);
-        effects.push(Effect::Edit(Edit::Adopt {
+        effects.push(Effect::Edit(Edit::ShareExisting {
             slot: slot.id,
             tokens,
             path,
@@ -179,33 +181,33 @@ impl CacheCore {
         true
     }
 
-    /// Gives the node at `end`, which cannot be resumed at, a segment that can: the
-    /// last of the slot's first `known` tail tokens. Whoever holds the node goes on
-    /// with the new segment, which holds all that the old one does.
-    fn restate(
+    /// Gives the node at `end`, which cannot be resumed at, a segment that can: the last of
+    /// the slot's first `known` tail tokens. Slots that hold the node continue with the new
+    /// segment, which holds all the state of the old one.
+    fn reseal(
         &mut self,
         sequence: SequenceId,
         known: usize,
         end: NodeKey,
-        beyond: usize,
+        state_lag: usize,
         effects: &mut Vec<Effect>,
     ) -> bool {
         let edge = self.trie.node(end).edge().len();
-        let extent = Extent {
+        let segment_size = SegmentSize {
             tokens: edge,
-            beyond,
+            state_lag,
         };
-        let own = Extent {
+        let own = SegmentSize {
             tokens: known - edge,
-            beyond: beyond + edge,
+            state_lag: state_lag + edge,
         };
-        // A window may reach further back than this node's state would.
-        let bytes = self.cut_bytes(own, extent);
-        if !self.would_resume(end, extent) || !self.make_room(bytes, effects) {
+        // A window may reach further back than the state of this node would.
+        let bytes = self.cut_bytes(own, segment_size);
+        if !self.would_resume(end, segment_size) || !self.evict_to_fit(bytes, effects) {
             return false;
         }
-        let sealed = self.new_segment(extent);
-        self.withdraw(end);
+        let sealed = self.new_segment(segment_size);
+        self.cancel_export(end);
         let Some(gone) = self.trie.replace(end, sealed) else {
             return false;
         };
@@ -226,8 +228,8 @@ impl CacheCore {
         true
     }
 
-    /// Seals tokens that stay the slot's own, if any: no id remains for them.
-    fn seal_own(&mut self, sequence: SequenceId, own: Extent, effects: &mut Vec<Effect>) {
+    /// Seals tokens that stay the slot's own, if any. Their segment id is dropped at once.
+    fn seal_own(&mut self, sequence: SequenceId, own: SegmentSize, effects: &mut Vec<Effect>) {
         if own.tokens == 0 {
             return;
         }
@@ -242,30 +244,30 @@ impl CacheCore {
         effects.push(Effect::Edit(Edit::Drop { segment }));
     }
 
-    /// What it takes to seal a tail of `tokens` tokens as a whole: its memory becomes the
-    /// segment's, and the slot is to have room for another.
+    /// The bytes needed to seal a tail of `tokens` tokens as a whole. Its memory becomes the
+    /// segment's, and the slot needs memory for another tail.
     fn whole_bytes(&self, sequence: SequenceId, tokens: usize) -> usize {
         let slot = &self.slots[&sequence];
-        let sealed = self.spec.segment_bytes(Extent::whole(tokens));
-        // A slot that will be shifted may not reserve less for what is sealed.
-        let room = match slot.keep {
+        let sealed = self.spec.segment_bytes(SegmentSize::whole(tokens));
+        // A slot that will be shifted may not reserve less for sealed tokens.
+        let headroom_tokens = match slot.keep {
             None => slot.tokens_max - slot.path_tokens - tokens,
             Some(_) => slot.tokens_max,
         };
-        (sealed + self.spec.tail_bytes(room)).saturating_sub(slot.reserved_bytes)
+        (sealed + self.spec.tail_bytes(headroom_tokens)).saturating_sub(slot.reserved_bytes)
     }
 
-    /// What it takes to seal a tail in two parts, the first of which may be none.
-    fn cut_bytes(&self, own: Extent, rest: Extent) -> usize {
+    /// The bytes needed to seal a tail in two parts, the first of which may be empty.
+    fn cut_bytes(&self, own: SegmentSize, rest: SegmentSize) -> usize {
         let behind = match own.tokens {
-            0 => rest.beyond,
-            _ => own.beyond,
+            0 => rest.state_lag,
+            _ => own.state_lag,
         };
         let sealed = self.spec.segment_bytes(own) + self.spec.segment_bytes(rest);
         sealed + self.moving_bytes(behind)
     }
 
-    /// The slot's path ends at `end` from now on.
+    /// Sets the end of the slot's path.
     pub(super) fn move_end(&mut self, sequence: SequenceId, end: NodeKey, more_own_bytes: usize) {
         let slot = self.slots.get_mut(&sequence).expect("the slot is live");
         self.trie.move_hold(slot.end, end);
@@ -278,8 +280,8 @@ impl CacheCore {
 }
 
 impl Slot {
-    /// The tokens between the path's end and `at`, as far as their state is exact.
-    /// `generated` are those after the ones that the slot knows.
+    /// The tokens between the path's end and `at` whose state is exact. `generated` are the
+    /// tokens after those that the slot knows.
     pub(super) fn exact_tail(&self, generated: &[TokenId], at: usize) -> Vec<TokenId> {
         let known = self.tokens.iter().chain(generated).copied();
         let exact = known.take(at.min(self.exact_tokens));

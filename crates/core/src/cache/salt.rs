@@ -1,4 +1,4 @@
-//! Salts: who may share with whom.
+//! Salts: which sequences may share state.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use sha2::{Digest, Sha256};
 
 use crate::SequenceId;
 
-/// Sequences share state only with those of the same salt. The default salt is that
-/// of all who name none.
+/// Sequences share state only with sequences of the same salt. Requests that name no salt have
+/// the default salt.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Salt(Kind);
 
-/// What stands for a [`Salt`] where its name may not be: it tells salts apart and does
-/// not say which they are. Whoever guesses a name can check the guess.
+/// A digest that stands for a [`Salt`] where its name must not appear. It distinguishes salts
+/// without revealing their names. A guessed name can be checked against it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SaltDigest(pub [u8; 32]);
 
@@ -22,35 +22,37 @@ enum Kind {
     #[default]
     Unnamed,
     Named(Arc<str>),
-    /// One sequence's, and that of its forks.
+    /// The salt of one sequence and its forks.
     Private(SequenceId),
 }
 
 impl Salt {
-    /// The salt of this name, which is often a tenant's.
+    /// The salt with this name, often the name of a tenant.
     #[must_use]
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         Self(Kind::Named(name.into()))
     }
 
-    /// The salt of a sequence that reuses and publishes nothing, and of its forks. No other
-    /// sequence has it, and what is cached under it goes when the last of these is over.
+    /// The private salt of a sequence and its forks, which reuse and publish nothing. No other
+    /// sequence has this salt. State cached under it is evicted when the last of these
+    /// sequences has ended.
     #[must_use]
     pub fn private(sequence: SequenceId) -> Self {
         Self(Kind::Private(sequence))
     }
 
-    /// Whether it is a sequence's own.
+    /// Whether the salt is private to a sequence and its forks.
     #[must_use]
     pub fn is_private(&self) -> bool {
         matches!(self.0, Kind::Private(_))
     }
 
-    /// SHA-256 of the name: the same in every process, but for a private salt.
+    /// SHA-256 of the name, the same in every process. For a private salt it is a hash of the
+    /// sequence's id.
     #[must_use]
     pub fn digest(&self) -> SaltDigest {
         let digest = Sha256::new().chain_update("motet salt");
-        // No name is another salt than the empty one.
+        // The default salt differs from the salt with an empty name.
         let digest = match &self.0 {
             Kind::Unnamed => digest.chain_update([0]),
             Kind::Named(name) => digest.chain_update([1]).chain_update(name.as_bytes()),
@@ -61,21 +63,21 @@ impl Salt {
         SaltDigest(digest.finalize().into())
     }
 
-    /// A number that differs between salts, as far as 64 bits can.
+    /// A 64-bit fingerprint of the salt. Two salts may collide.
     pub(super) fn fingerprint(&self) -> u64 {
         let (name, named) = match &self.0 {
             Kind::Unnamed => ("", 0),
             Kind::Named(name) => (&**name, 1),
             Kind::Private(sequence) => ("", sequence.0.wrapping_add(2)),
         };
-        // As FxHash does.
+        // The hash step of FxHash.
         name.bytes().fold(named, |hash, byte| {
             (hash.rotate_left(5) ^ u64::from(byte)).wrapping_mul(0x517c_c1b7_2722_0a95)
         })
     }
 }
 
-/// Says whether there is a name, and not which: it may be a secret.
+/// Shows whether there is a name, but not the name: it may be a secret.
 impl fmt::Debug for Salt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.0 {
@@ -86,7 +88,7 @@ impl fmt::Debug for Salt {
     }
 }
 
-/// Shows nothing of it, for names can be guessed.
+/// Shows nothing of the digest, since names can be guessed.
 impl fmt::Debug for SaltDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SaltDigest(..)")
@@ -98,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digests_tell_salts_apart_in_every_process() {
+    fn digests_distinguish_salts_in_every_process() {
         let salts = [
             Salt::default(),
             Salt::new(""),
@@ -112,7 +114,7 @@ mod tests {
                 assert_eq!(salt.digest() == other.digest(), i == j, "{i} {j}");
             }
         }
-        // As `printf 'motet salt\1a' | sha256sum` says: files outlive processes.
+        // Equals `printf 'motet salt\1a' | sha256sum`, since files outlive processes.
         assert_eq!(Salt::new("a").digest().0[..4], [0x0B, 0x75, 0xE9, 0x70]);
     }
 }

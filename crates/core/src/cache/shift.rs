@@ -1,15 +1,15 @@
-//! How much a full context gives up, in numbers.
+//! How many tokens a full context discards.
 //!
-//! The rule is llama.cpp's and ollama's: half of what need not be kept goes at once,
-//! so that the cost of a shift is spread over many tokens.
+//! The rule is that of llama.cpp and ollama. Half of the tokens that need not stay are
+//! discarded at once, so that the cost of a shift is spread over many tokens.
 
 use std::ops::Range;
 
 use super::CacheError;
 
-/// Tokens to discard after the first `keep` of a sequence of `tokens` tokens, so that
-/// a context of `context_tokens` has room again: half of what is not kept, and all
-/// that is too much already. 0 when that much room is left.
+/// Returns how many tokens to discard after the first `keep` of a sequence of `tokens` tokens,
+/// so that a context of `context_tokens` has room again. That is half of the tokens that need
+/// not stay, and all excess tokens. 0 if that much room is left.
 ///
 /// # Errors
 ///
@@ -25,8 +25,9 @@ pub fn discard(context_tokens: usize, keep: usize, tokens: usize) -> Result<usiz
     Ok((half + tokens).saturating_sub(context_tokens))
 }
 
-/// The tokens of a prompt that go when it is too long for its context: none while it
-/// leaves room for at least one token more, else as many as a shift would discard.
+/// Returns the range of tokens to remove from a prompt that is too long for its context. The
+/// range is empty if the prompt leaves room for at least one more token. Otherwise it is as
+/// long as a shift would discard.
 ///
 /// # Errors
 ///

@@ -1,28 +1,28 @@
-//! How text is turned into tokens beside the actors.
+//! Settings of text processing: how prompts are rendered and tokenised.
 
 use std::num::NonZero;
 
 use super::{ConfigError, positive};
 
-/// Settings of rendering and tokenising. Prompts of more than a few kB are rendered and
-/// tokenised on threads of their own, in turns by user, so that no caller's text holds the
-/// actors up.
+/// Settings of rendering and tokenising. Prompts of more than a few kB are processed on threads
+/// of their own, in turns by user, so that no caller's text delays the actors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextConfig {
-    /// Texts that are rendered and tokenised at once, each on a thread for blocking work; a
-    /// quarter of the cores unless set. One does about a megabyte of prose a second. More take
-    /// the cores from the device, where that is the CPU.
+    /// Upper bound on the texts that are rendered and tokenised at once, each on a thread for
+    /// blocking work. The default is a quarter of the cores. One thread processes about a
+    /// megabyte of prose per second. More threads take cores from the device, where that is the
+    /// CPU.
     pub threads: usize,
-    /// Texts that may wait for these threads; more are refused at once. Choose how long a
-    /// caller may wait, times texts done in that time.
+    /// Upper bound on the texts that wait for these threads; further texts are rejected at
+    /// once. Choose the longest acceptable wait, times the rate at which texts are processed.
     pub queue_max: usize,
-    /// Bytes of the texts that wait. A longer text is taken when no other waits. It bounds
-    /// the memory that waiting texts hold.
+    /// Upper bound on the bytes of waiting texts, and so on the memory that they hold. A longer
+    /// text is accepted when no other waits.
     pub queue_bytes_max: usize,
-    /// A prompt that may lose its middle
-    /// ([`ContextLimit::Shift`](crate::protocol::ContextLimit::Shift)) may have as much text,
-    /// or as many tokens, as so many contexts; a longer one is refused. What is beyond one context is
-    /// tokenised and then forgotten, so that more costs time and buys nothing.
+    /// Upper bound, in contexts, on the text and the tokens of a prompt that may lose its
+    /// middle ([`ContextLimit::Shift`](crate::protocol::ContextLimit::Shift)). A longer prompt
+    /// is rejected. Tokens beyond one context are tokenised and then dropped, so a larger bound
+    /// costs time and gains nothing.
     pub shift_contexts_max: usize,
 }
 

@@ -113,7 +113,7 @@ impl Index {
             if bucket.len() <= NEIGHBOURS_MAX && !bucket.iter().any(reaches) {
                 continue;
             }
-            prefix.take_in(&tokens[hashed..start]);
+            prefix.update(&tokens[hashed..start]);
             hashed = start;
             let furthest = furthest(bucket, prefix.digest(), &tokens[start..], whole);
             let furthest = furthest.map(|(copy, shared, whole)| Continuation {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_goes_as_far_as_copies_reach() {
+    fn chain_extends_as_far_as_copies_reach() {
         let copies: [(&[TokenId], usize); 5] = [
             (&[1, 2, 3, 4], 0),
             (&[1, 2, 3, 4, 5, 6], 4),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_is_not_found() {
+    fn removed_copy_is_not_found() {
         let tokens = [1, 2, 3];
         let mut index = index(&[(&tokens, 1), (&tokens, 1)]);
         index.remove(&label(&tokens, 1), CopyId(1));
@@ -231,7 +231,7 @@ mod tests {
 
     /// The same own tokens in the same place, after others.
     #[test]
-    fn what_comes_after_other_tokens_is_another_copy() {
+    fn same_tokens_after_another_prefix_are_another_copy() {
         let copies: [(&[TokenId], usize); 3] = [
             (&[1, 2, 8, 9], 2),
             (&[1, 3, 8, 9], 2),

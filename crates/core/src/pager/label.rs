@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::TokenId;
 use crate::cache::SaltDigest;
-use crate::protocol::Extent;
+use crate::protocol::SegmentSize;
 
 /// How a copy's numbers are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,7 +35,7 @@ pub struct Label {
     /// Its own tokens, of which it is the state.
     pub tokens: Arc<[TokenId]>,
     /// Tokens that followed when it was sealed, for state that depends on them.
-    pub beyond: usize,
+    pub state_lag: usize,
     /// How its numbers are kept.
     pub precision: Precision,
     /// Bytes of the copy as it is kept.
@@ -72,7 +72,7 @@ impl Label {
         salt: SaltDigest,
         tokens: &[TokenId],
         start: usize,
-        beyond: usize,
+        state_lag: usize,
         precision: Precision,
         bytes: usize,
     ) -> Self {
@@ -82,7 +82,7 @@ impl Label {
             before: PrefixDigest::of(salt, before),
             start,
             tokens: Arc::from(own),
-            beyond,
+            state_lag,
             precision,
             bytes,
         }
@@ -96,10 +96,10 @@ impl Label {
 
     /// The size of the segment that it was.
     #[must_use]
-    pub fn extent(&self) -> Extent {
-        Extent {
+    pub fn segment_size(&self) -> SegmentSize {
+        SegmentSize {
             tokens: self.tokens.len(),
-            beyond: self.beyond,
+            state_lag: self.state_lag,
         }
     }
 
@@ -125,7 +125,7 @@ impl PrefixDigest {
     #[must_use]
     pub fn of(salt: SaltDigest, tokens: &[TokenId]) -> Self {
         let mut hasher = PrefixHasher::new(salt);
-        hasher.take_in(tokens);
+        hasher.update(tokens);
         hasher.digest()
     }
 }
@@ -147,7 +147,7 @@ impl PrefixHasher {
     }
 
     /// Takes in the tokens that come next.
-    pub fn take_in(&mut self, tokens: &[TokenId]) {
+    pub fn update(&mut self, tokens: &[TokenId]) {
         if cfg!(target_endian = "little") {
             self.0.update(bytemuck::cast_slice::<TokenId, u8>(tokens));
             return;
@@ -175,29 +175,29 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_known_by_its_digest_in_every_process() {
+    fn prefix_digest_is_stable_across_processes() {
         let mut hasher = PrefixHasher::new(SALT);
         let tokens: Vec<TokenId> = (0..100).collect();
-        let mut known = vec![hasher.digest()];
+        let mut digests = vec![hasher.digest()];
         for token in &tokens {
-            hasher.take_in(&[*token]);
-            assert!(!known.contains(&hasher.digest()), "{token}");
-            known.push(hasher.digest());
+            hasher.update(&[*token]);
+            assert!(!digests.contains(&hasher.digest()), "{token}");
+            digests.push(hasher.digest());
         }
-        for (end, digest) in known.iter().enumerate() {
+        for (end, digest) in digests.iter().enumerate() {
             assert_eq!(PrefixDigest::of(SALT, &tokens[..end]), *digest, "{end}");
         }
         assert_ne!(
             PrefixDigest::of(SaltDigest([6; 32]), &tokens[..9]),
-            known[9]
+            digests[9]
         );
         // As `(printf 'motet tokens of one salt so far\0'; head -c 32 /dev/zero | tr '\0' '\5';
         // printf '\0\0\0\0\1\0\0\0') | sha256sum` says: files outlive processes.
-        assert_eq!(known[2].0[..4], [0x23, 0xE3, 0x74, 0x0D]);
+        assert_eq!(digests[2].0[..4], [0x23, 0xE3, 0x74, 0x0D]);
     }
 
     #[test]
-    fn a_label_is_of_those_who_have_all_its_tokens() {
+    fn label_matches_sequences_with_all_its_tokens() {
         let one = label(&[1, 2, 3, 4, 5], 3);
         assert_eq!((one.start, one.end(), &*one.tokens), (3, 5, &[4, 5][..]));
         let check = |tokens: &[TokenId], expected: bool| {

@@ -9,13 +9,13 @@
 //!
 //! | file | what happens there |
 //! |---|---|
-//! | `offer.rs` | a cold segment of the device gets a copy, ahead of need |
-//! | `want.rs` | a sequence begins: what is there for it, and is it worth bringing |
-//! | `lanes.rs` | what each copy thread does next; demand overtakes everything else |
-//! | `room.rs` | tiers keep within their bytes |
-//! | `copies.rs` | where each copy is, and who may go |
-//! | `ledger.rs`, `recover.rs` | a core that panics is replaced by one that knows as much |
-//! | `inspect.rs` | the copies that count, for those who watch |
+//! | `offload.rs` | a cold segment of the device gets a copy, ahead of need |
+//! | `lookup.rs` | a sequence begins: what is there for it, and is it worth bringing |
+//! | `copy_queues.rs` | what each copy thread does next; demand overtakes everything else |
+//! | `budget.rs` | tiers keep within their bytes |
+//! | `catalog.rs` | where each copy is, and who may go |
+//! | `recovery_log.rs`, `recovery.rs` | a core that panics is replaced by one that knows as much |
+//! | `snapshot.rs` | the copies that count, for those who watch |
 //! | `index.rs` | which copies hold the state of which tokens |
 //! | [`footprint`] | bytes that a copy takes of a tier's budget |
 //!
@@ -23,18 +23,18 @@
 //! handles only; a segment that leaves stays on the device, and of use there, until its
 //! bytes are out. A write to the disk, or one that fails, holds up nobody.
 
-mod copies;
+mod budget;
+mod catalog;
+mod copy_queues;
 pub mod footprint;
 mod index;
-mod inspect;
 mod label;
-mod lanes;
-mod ledger;
-mod message;
-mod offer;
-mod recover;
-mod room;
-mod want;
+mod load;
+mod offload;
+mod protocol;
+mod recovery;
+mod recovery_log;
+mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -43,18 +43,21 @@ use std::time::Duration;
 
 use crate::cache::SaltDigest;
 use crate::config::PagerConfig;
-use crate::protocol::{Extent, ModelSpec};
+use crate::protocol::{ModelSpec, SegmentSize};
 use crate::{CopyId, SequenceId};
-use copies::{Budgets, Copies, Copy, Place};
+use catalog::{Budgets, Catalog, CopyEntry, Presence};
+use copy_queues::{CopyQueueState, DiskState, Rates};
 use index::Index;
-use lanes::{DiskState, LaneState, Rates};
-use motet_sync::planted::{self, Bug};
-use want::Wanted;
+use load::PendingLoad;
+use motet_sync::injected::{self, Bug};
 
-pub use inspect::CopyView;
 pub use label::{Label, Precision, PrefixDigest, PrefixHasher};
-pub use ledger::Ledger;
-pub use message::{Done, Effect, Job, JobError, Lane, Message, Offer, Piece, Task, Told, Want};
+pub use protocol::{
+    CopyQueue, CopyRange, Done, Effect, Job, JobError, Lookup, Message, OffloadCandidate,
+    PagerEvent, Task,
+};
+pub use recovery_log::RecoveryLog;
+pub use snapshot::CopyView;
 
 /// Sums that anyone may look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,7 +82,7 @@ pub struct PagerStats {
     /// Copies that were read from the disk so far.
     pub read: u64,
     /// Of these, copies that were read before anybody waited for them.
-    pub foretold: u64,
+    pub prefetches: u64,
     /// Copies that a sequence waited for and that were in host memory.
     pub host_hits: u64,
     /// The same of copies that had to be read from the disk.
@@ -87,7 +90,7 @@ pub struct PagerStats {
     /// Copies that were written to the disk so far.
     pub written: u64,
     /// Offers that were refused for want of room so far.
-    pub refused: u64,
+    pub rejected: u64,
     /// Times that computing was found faster than bringing.
     pub computed_instead: u64,
     /// Jobs that failed so far.
@@ -101,9 +104,9 @@ pub struct PagerCore {
     spec: ModelSpec,
     config: PagerConfig,
     sizes: Sizes,
-    copies: Copies,
+    copies: Catalog,
     index: Index,
-    wants: BTreeMap<SequenceId, Wanted>,
+    pending_loads: BTreeMap<SequenceId, PendingLoad>,
     /// Copies that are to be unpacked, oldest wish first.
     to_unpack: VecDeque<CopyId>,
     /// Copies that are to be read because somebody waits for them.
@@ -111,17 +114,17 @@ pub struct PagerCore {
     /// Files that are to go.
     to_remove: VecDeque<CopyId>,
     /// What is told when a parcel that is being made for nobody is gone.
-    cancelled: Vec<(CopyId, Told)>,
+    cancelled: Vec<(CopyId, PagerEvent)>,
     /// The label of jobs that need none: what is known of a copy that is gone is gone.
     no_label: Arc<Label>,
     /// The copy for whose file they go.
-    room_made_for: Option<CopyId>,
+    disk_space_freed_for: Option<CopyId>,
     /// Copies that somebody will want.
-    foretold: VecDeque<CopyId>,
+    prefetches: VecDeque<CopyId>,
     /// Copies that are to be given up as soon as nothing holds them.
-    doomed: BTreeSet<CopyId>,
-    memory: LaneState,
-    disk: LaneState,
+    pending_eviction: BTreeSet<CopyId>,
+    memory: CopyQueueState,
+    disk: CopyQueueState,
     disk_state: DiskState,
     rates: Rates,
     now: Duration,
@@ -129,7 +132,7 @@ pub struct PagerCore {
 }
 
 /// How many bytes a segment's copy has, and how its numbers are kept.
-pub type Sizes = Box<dyn Fn(Extent) -> (usize, Precision) + Send>;
+pub type Sizes = Box<dyn Fn(SegmentSize) -> (usize, Precision) + Send>;
 
 impl fmt::Debug for PagerCore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -138,14 +141,14 @@ impl fmt::Debug for PagerCore {
             .field("stats", &self.stats())
             .field("copies", &self.copies)
             .field("index", &self.index)
-            .field("wants", &self.wants)
+            .field("wants", &self.pending_loads)
             .field("to_unpack", &self.to_unpack)
             .field("to_read", &self.to_read)
             .field("to_remove", &self.to_remove)
             .field("cancelled", &self.cancelled)
-            .field("room_made_for", &self.room_made_for)
-            .field("foretold", &self.foretold)
-            .field("doomed", &self.doomed)
+            .field("room_made_for", &self.disk_space_freed_for)
+            .field("foretold", &self.prefetches)
+            .field("doomed", &self.pending_eviction)
             .field("memory", &self.memory)
             .field("disk", &self.disk)
             .field("disk_state", &self.disk_state)
@@ -164,11 +167,11 @@ impl PagerCore {
         found: Vec<(CopyId, Label)>,
     ) -> Self {
         let mut core = Self {
-            copies: Copies::new(Budgets::of(&config), 0),
+            copies: Catalog::new(Budgets::of(&config), 0),
             spec,
             sizes,
             index: Index::default(),
-            wants: BTreeMap::new(),
+            pending_loads: BTreeMap::new(),
             to_unpack: VecDeque::new(),
             to_read: VecDeque::new(),
             to_remove: VecDeque::new(),
@@ -181,11 +184,11 @@ impl PagerCore {
                 0,
             )),
             cancelled: Vec::new(),
-            room_made_for: None,
-            foretold: VecDeque::new(),
-            doomed: BTreeSet::new(),
-            memory: LaneState::default(),
-            disk: LaneState::default(),
+            disk_space_freed_for: None,
+            prefetches: VecDeque::new(),
+            pending_eviction: BTreeSet::new(),
+            memory: CopyQueueState::default(),
+            disk: CopyQueueState::default(),
             disk_state: DiskState::new(config.disk.is_some()),
             rates: Rates::default(),
             config,
@@ -204,33 +207,33 @@ impl PagerCore {
         self.now = now;
         let mut effects = Vec::new();
         match message {
-            Message::Offer(offer) => self.offer(offer, &mut effects),
-            Message::Want(want) => self.want(want, &mut effects),
-            Message::Fetch { sequence } => self.fetch(sequence, &mut effects),
+            Message::OffloadCandidate(candidate) => self.offload(candidate, &mut effects),
+            Message::Lookup(lookup) => self.lookup(lookup, &mut effects),
+            Message::Load { sequence } => self.load(sequence, &mut effects),
             Message::Cancel { sequence } => self.cancel(sequence, &mut effects),
-            Message::Foretell {
+            Message::Prefetch {
                 salt,
                 tokens,
                 resident,
-            } => self.foretell(salt, &tokens, resident),
+            } => self.prefetch(salt, &tokens, resident),
             Message::Clear { salt } => self.clear(salt),
             Message::GiveUp { copies } => {
                 let there = copies
                     .into_iter()
                     .filter(|copy| self.copies.get(*copy).is_some());
-                self.doomed.extend(there.collect::<Vec<_>>());
+                self.pending_eviction.extend(there.collect::<Vec<_>>());
             }
-            Message::Withdraw { copy } => self.withdraw(copy, &mut effects),
-            Message::Spare { sequence, copies } => {
+            Message::CancelExport { copy } => self.cancel_export(copy, &mut effects),
+            Message::Discard { sequence, copies } => {
                 effects.extend(copies.into_iter().map(Effect::Discard));
-                effects.push(Effect::Tell(Told::Cancelled { sequence }));
+                effects.push(Effect::Notify(PagerEvent::Cancelled { sequence }));
             }
             Message::Reset => self.reset(&mut effects),
             Message::Done(done) => self.done(&done, &mut effects),
-            Message::Tick => {}
+            Message::TimePassed => {}
         }
-        self.look_at_disk(&mut effects);
-        self.reap(&mut effects);
+        self.check_disk(&mut effects);
+        self.evict_pending(&mut effects);
         self.start_jobs(&mut effects);
         effects
     }
@@ -260,7 +263,7 @@ impl PagerCore {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let moving = self.copies.iter().any(|(_, copy)| !copy.moves.is_empty());
-        self.wants.is_empty() && !moving
+        self.pending_loads.is_empty() && !moving
     }
 
     /// Whether something is being written to the disk, or still to be.
@@ -274,18 +277,21 @@ impl PagerCore {
     pub fn check_integrity(&self) {
         self.copies.check_integrity();
         let mut users: BTreeMap<CopyId, usize> = BTreeMap::new();
-        for wanted in self.wants.values() {
-            for copy in wanted.copies() {
+        for pending_load in self.pending_loads.values() {
+            for copy in pending_load.copies() {
                 *users.entry(copy).or_default() += 1;
             }
         }
         for (name, copy) in self.copies.iter() {
-            let known = users.remove(&name).unwrap_or(0);
-            assert_eq!(copy.users, known, "{name:?} is used by those who want it");
-            let fetching = copy.fetched_by.iter().chain(&copy.joined);
-            for sequence in fetching {
+            let users_known = users.remove(&name).unwrap_or(0);
+            assert_eq!(
+                copy.users, users_known,
+                "{name:?} is used by those who want it"
+            );
+            let loading = copy.loading_for.iter().chain(&copy.joined);
+            for sequence in loading {
                 assert!(
-                    self.wants.contains_key(sequence),
+                    self.pending_loads.contains_key(sequence),
                     "who waits wants something"
                 );
             }
@@ -296,10 +302,10 @@ impl PagerCore {
     fn recover(&mut self, name: CopyId, label: Label) {
         let label = Arc::new(label);
         let bytes = footprint::host_bytes(label.bytes);
-        let mut copy = Copy::new(Arc::clone(&label), label.extent(), bytes, 0);
-        copy.disk = Place::Here;
+        let mut copy = CopyEntry::new(Arc::clone(&label), label.segment_size(), bytes, 0);
+        copy.disk = Presence::Present;
         let fits = self.copies.disk.used_bytes + copy.disk_bytes() <= self.copies.disk.bytes_max;
-        if !fits || !self.copies.has_label_room(copy.label_bytes()) {
+        if !fits || !self.copies.fits_label_budget(copy.label_bytes()) {
             return;
         }
         self.index.insert(&label, name);
@@ -308,30 +314,30 @@ impl PagerCore {
 
     /// The device has lost everything: what was to be handed over will not come.
     fn reset(&mut self, effects: &mut Vec<Effect>) {
-        let leaving = self.copies.iter().filter(|(_, copy)| copy.lease.is_some());
-        for name in leaving.map(|(name, _)| name).collect::<Vec<_>>() {
-            self.withdraw(name, effects);
+        let exporting = self.copies.iter().filter(|(_, copy)| copy.lease.is_some());
+        for name in exporting.map(|(name, _)| name).collect::<Vec<_>>() {
+            self.cancel_export(name, effects);
         }
-        let wants: Vec<SequenceId> = self.wants.keys().copied().collect();
-        for sequence in wants {
+        let pending_loads: Vec<SequenceId> = self.pending_loads.keys().copied().collect();
+        for sequence in pending_loads {
             self.cancel(sequence, effects);
         }
         // What has arrived and was not taken in will not be, and what is being made may
         // lie there already, or come after this.
         effects.push(Effect::DiscardAll);
-        if !planted::errs(Bug::StaleParcel) {
-            self.void_unpack();
+        if !injected::is_injected(Bug::StaleDetachedState) {
+            self.invalidate_unpack();
         }
         self.cancelled.clear();
-        effects.push(Effect::Tell(Told::Reset));
+        effects.push(Effect::Notify(PagerEvent::Reset));
     }
 
     /// A segment will not be handed over. It may be on its way all the same.
-    fn withdraw(&mut self, name: CopyId, effects: &mut Vec<Effect>) {
+    fn cancel_export(&mut self, name: CopyId, effects: &mut Vec<Effect>) {
         let copy = self.copies.get(name);
         if copy.is_some_and(|copy| copy.lease.is_some()) {
             effects.push(Effect::Forget(name));
-            self.copies.take_out(name);
+            self.copies.take_entry(name);
         }
     }
 }

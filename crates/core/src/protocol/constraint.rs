@@ -66,7 +66,7 @@ pub enum Next {
     Mask(Arc<TokenMask>),
     /// Nothing: the grammar is complete, and there is no end token to say so; or the
     /// output has ended.
-    Over,
+    Finished,
 }
 
 /// A drawer's leave to go on with a walk, until another has it.

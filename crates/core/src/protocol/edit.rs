@@ -14,7 +14,7 @@ pub enum Edit {
         /// Its path, from the first token on.
         path: Vec<SegmentId>,
         /// Tokens that its tail is expected to grow to.
-        room: usize,
+        expected_tokens: usize,
     },
     /// The first tokens of a slot's tail become a segment at the end of its path.
     Seal {
@@ -27,7 +27,7 @@ pub enum Edit {
     },
     /// The first tokens of a slot's tail are given up for sealed segments that hold the
     /// same, at the end of its path.
-    Adopt {
+    ShareExisting {
         /// The slot.
         slot: SlotId,
         /// How many tokens.
@@ -70,13 +70,13 @@ pub enum Edit {
         slot: SlotId,
         /// Segments at the start of its path that stay; what the others held is the
         /// tail's from now on.
-        kept: usize,
+        retained: usize,
         /// The tokens, as offsets in the slot.
         removed: Range<usize>,
     },
     /// The slot is given up, and some of its tail's tokens become a segment, in the tail's
     /// own memory.
-    Retire {
+    SealInPlace {
         /// The slot.
         slot: SlotId,
         /// The tokens, as offsets in its tail.

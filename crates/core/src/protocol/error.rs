@@ -34,7 +34,7 @@ pub enum GenerateError {
     ForkSource(SequenceId),
     /// The fork was to begin beyond what its source has.
     #[error("cannot fork {source_sequence} after {at} tokens: it has {tokens}")]
-    ForkBeyond {
+    ForkPastEnd {
         /// The source.
         source_sequence: SequenceId,
         /// Where the fork was to begin.
@@ -104,7 +104,7 @@ impl GenerateError {
             Self::Device { .. } => "device",
             Self::Panicked { .. } => "panic",
             Self::OutOfMemory => "memory",
-            Self::ForkSource(_) | Self::ForkBeyond { .. } | Self::ForkFull { .. } => "fork",
+            Self::ForkSource(_) | Self::ForkPastEnd { .. } | Self::ForkFull { .. } => "fork",
             Self::DeadlineMissed { .. } => "deadline",
             Self::SlowReader { .. } => "slow_reader",
             Self::Grammar(_) => "grammar",

@@ -82,7 +82,7 @@ pub enum GrammarError {
     NothingLeft,
     /// The grammar allows nothing more, and the model has no end token to draw.
     #[error("the grammar is complete and allows no more tokens")]
-    Over,
+    Finished,
     /// The system has no thread for its masks.
     #[error("no thread for the grammar's masks: {why}")]
     NoThread {

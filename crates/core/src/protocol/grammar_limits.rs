@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn senseless_settings_are_named_with_both_numbers() {
+    fn invalid_settings_are_reported_with_both_numbers() {
         let check = |change: fn(&mut GrammarLimits), words: &[&str]| {
             let mut limits = GrammarLimits::default();
             assert_eq!(limits.validate(), Ok(()));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bound_that_is_lifted_lifts_no_other() {
+    fn lifting_one_bound_lifts_no_other() {
         let mut limits = GrammarLimits {
             compilations_max: 7,
             bytes_max: usize::MAX,

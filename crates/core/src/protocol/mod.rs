@@ -31,10 +31,12 @@ pub use error::{Deadline, GenerateError};
 pub use grammar_error::GrammarError;
 pub use grammar_limits::{GrammarBound, GrammarLimits};
 pub use model_error::ModelError;
-pub use request::{ContextLimit, Finish, FinishReason, Priority, QueuePlace, Usage};
-pub use sampling::{Draw, DrawSpec, Sampling, SamplingError, TokenLogprobs};
-pub use span::{Readout, Want};
-pub use spec::{DeviceMemory, Extent, LayerGroup, LayerKind, ModelSpec, tail_capacity};
+pub use request::{ContextLimit, Finish, FinishReason, Priority, QueuePosition, Usage};
+pub use sampling::{Sampling, SamplingError, SamplingSpec, TokenLogprobs, TokenSampling};
+pub use span::{OutputKind, SpanOutput};
+pub use spec::{DeviceMemory, LayerGroup, LayerKind, ModelSpec, SegmentSize, tail_capacity};
 pub use token_mask::TokenMask;
 pub use withheld::Withheld;
-pub use work::{DrawerStart, Failure, Input, Lost, Outcome, PlannedSpan, WORK_IN_FLIGHT_MAX, Work};
+pub use work::{
+    Failure, Lost, Outcome, PlannedSpan, PlannedTokens, SamplerStart, WORK_IN_FLIGHT_MAX, Work,
+};

@@ -127,7 +127,7 @@ pub enum ModelError {
     Import(String),
     /// What leaves the device is not packed: as many parcels wait at the dock as may.
     #[error("no room at the dock for {copy}: {waiting} parcels wait there")]
-    Dock {
+    TransferQueueFull {
         /// The copy that it was to become.
         copy: CopyId,
         /// Parcels that wait.
@@ -160,7 +160,7 @@ impl ModelError {
     /// Whether a device that said this of an edit can be trusted with all that the edit did not
     /// touch: it had no memory, say. Else what is asked of it makes no sense to it, so that the
     /// two do not agree on what it holds.
-    pub fn spares_the_rest(&self) -> bool {
+    pub fn is_confined_to_edit(&self) -> bool {
         matches!(self, Self::Device(_) | Self::Import(_))
     }
 }

@@ -86,7 +86,7 @@ pub struct Usage {
 /// Where a sequence stands in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct QueuePlace {
+pub struct QueuePosition {
     /// Sequences that would start before it, as things stand; 0 is next.
     pub position: usize,
     /// How long until it starts, as things stand; none while nothing is known of how

@@ -7,7 +7,7 @@ use super::TokenConstraint;
 use crate::TokenId;
 
 /// How a request wants its tokens drawn, as far as that is numbers; what is more is in
-/// a [`DrawSpec`]. [`Sampling::GREEDY`] is the default.
+/// a [`SamplingSpec`]. [`Sampling::GREEDY`] is the default.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
     /// Divides the logits; 0 takes the most likely token (greedy). Finite, >= 0.
@@ -45,7 +45,7 @@ pub struct Sampling {
 /// What a request wants of its draws that is more than numbers. The default wants
 /// nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct DrawSpec {
+pub struct SamplingSpec {
     /// Added to the raw logits of these tokens, each at most once: finite, or minus
     /// infinity for a token that is never to be drawn. OpenAI's scale is -100 to 100.
     pub bias: Vec<(TokenId, f32)>,
@@ -63,14 +63,14 @@ pub struct DrawSpec {
 
 /// One draw: how, and which of the sequence's output tokens it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Draw {
+pub struct TokenSampling {
     /// How to draw.
     pub sampling: Sampling,
     /// Index of the token within the sequence's output, from 0.
     pub index: u64,
 }
 
-impl Draw {
+impl TokenSampling {
     /// The uniform number in `[0, 1)` that decides this draw: 24 bits of
     /// SplitMix64 (Steele et al. 2014) over seed and index.
     #[must_use]
@@ -186,7 +186,7 @@ impl Default for Sampling {
     }
 }
 
-impl DrawSpec {
+impl SamplingSpec {
     /// Most alternatives whose log probabilities are given for a token, as at OpenAI.
     pub const LOGPROBS_MAX: usize = 20;
 

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use super::{Draw, GrammarError, TokenLogprobs};
+use super::{GrammarError, TokenLogprobs, TokenSampling};
 use crate::TokenId;
 
 /// What a span wants of a step.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Want {
+pub enum OutputKind {
     /// Nothing: a prefill chunk before the prompt's last.
     Nothing,
     /// One token drawn from the logits of the last row. This is what is known of the
     /// draw when the step is launched; the rest comes with its
-    /// `Drawing`.
-    Token(Draw),
+    /// `SampleInputs`.
+    Token(TokenSampling),
     /// The logits of every row, on the host. For evaluation and tests; costs
     /// `rows * vocabulary * 4` bytes.
     Logits,
@@ -21,7 +21,7 @@ pub enum Want {
 
 /// What a step gives back for one span.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Readout {
+pub enum SpanOutput {
     /// Nothing was wanted.
     Nothing,
     /// The drawn token.
@@ -35,13 +35,13 @@ pub enum Readout {
     Failed(GrammarError),
 }
 
-impl Readout {
+impl SpanOutput {
     /// The drawn token, if there is one.
     #[must_use]
     pub fn token(&self) -> Option<TokenId> {
         match self {
-            Readout::Token(token) | Readout::Scored(token, _) => Some(*token),
-            Readout::Nothing | Readout::Logits(_) | Readout::Failed(_) => None,
+            SpanOutput::Token(token) | SpanOutput::Scored(token, _) => Some(*token),
+            SpanOutput::Nothing | SpanOutput::Logits(_) | SpanOutput::Failed(_) => None,
         }
     }
 }

@@ -35,12 +35,12 @@ pub struct LayerGroup {
 /// segment the lower part keeps it, and the upper part is left with what of a window
 /// lies in its own range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Extent {
+pub struct SegmentSize {
     /// Tokens in its range.
     pub tokens: usize,
     /// Tokens between its end and the offset at which its state was taken: 0 unless
     /// it is the upper part of a cut.
-    pub beyond: usize,
+    pub state_lag: usize,
 }
 
 /// What a model is: its vocabulary, its context, its layers.
@@ -81,11 +81,14 @@ pub struct DeviceMemory {
     pub peak_bytes: usize,
 }
 
-impl Extent {
+impl SegmentSize {
     /// A segment that ends where its state was taken.
     #[must_use]
     pub fn whole(tokens: usize) -> Self {
-        Self { tokens, beyond: 0 }
+        Self {
+            tokens,
+            state_lag: 0,
+        }
     }
 
     /// The parts of a segment that is cut after `at` tokens.
@@ -99,11 +102,11 @@ impl Extent {
         let rest = self.tokens - at;
         let upper = Self {
             tokens: at,
-            beyond: self.beyond + rest,
+            state_lag: self.state_lag + rest,
         };
         let lower = Self {
             tokens: rest,
-            beyond: self.beyond,
+            state_lag: self.state_lag,
         };
         (upper, lower)
     }
@@ -114,20 +117,20 @@ impl Extent {
     pub fn merged(self, lower: Self) -> Self {
         Self {
             tokens: self.tokens + lower.tokens,
-            beyond: lower.beyond,
+            state_lag: lower.state_lag,
         }
     }
 
     /// Tokens of a window of `window` tokens that it holds: its last ones.
     #[must_use]
     pub fn window_tokens(self, window: usize) -> usize {
-        self.tokens.min(window.saturating_sub(self.beyond))
+        self.tokens.min(window.saturating_sub(self.state_lag))
     }
 
     /// Whether it holds the state of recurrent layers at its end.
     #[must_use]
     pub fn has_recurrent_state(self) -> bool {
-        self.beyond == 0
+        self.state_lag == 0
     }
 }
 
@@ -147,7 +150,7 @@ impl ModelSpec {
     /// but the uppermost that it needs hold all their tokens. Each recurrent layer
     /// must find its state in the last segment.
     #[must_use]
-    pub fn can_resume(&self, path: &[Extent]) -> bool {
+    pub fn can_resume(&self, path: &[SegmentSize]) -> bool {
         self.layer_groups.iter().all(|group| match group.kind {
             LayerKind::Full => true,
             LayerKind::Window { tokens } => covers_window(path, tokens),
@@ -159,27 +162,31 @@ impl ModelSpec {
 
     /// Whether `upper` and `lower`, which follows it, hold all that one segment in
     /// their place has to hold. Full attention's state always does, any state does
-    /// where `upper.beyond <= lower.tokens + lower.beyond`.
+    /// where `upper.state_lag <= lower.tokens + lower.state_lag`.
     #[must_use]
-    pub fn can_merge(&self, upper: Extent, lower: Extent) -> bool {
+    pub fn can_merge(&self, upper: SegmentSize, lower: SegmentSize) -> bool {
         self.layer_groups.iter().all(|group| match group.kind {
             LayerKind::Full | LayerKind::Recurrent => true,
             LayerKind::Window { tokens: window } => {
-                let wanted = upper.merged(lower).window_tokens(window);
-                wanted <= upper.window_tokens(window) + lower.window_tokens(window)
+                let requested = upper.merged(lower).window_tokens(window);
+                requested <= upper.window_tokens(window) + lower.window_tokens(window)
             }
         })
     }
 
     /// Device bytes of a sealed segment.
     #[must_use]
-    pub fn segment_bytes(&self, extent: Extent) -> usize {
+    pub fn segment_bytes(&self, segment_size: SegmentSize) -> usize {
         self.layer_groups
             .iter()
             .map(|group| match group.kind {
-                LayerKind::Full => group.bytes * extent.tokens,
-                LayerKind::Window { tokens: window } => group.bytes * extent.window_tokens(window),
-                LayerKind::Recurrent => group.bytes * usize::from(extent.has_recurrent_state()),
+                LayerKind::Full => group.bytes * segment_size.tokens,
+                LayerKind::Window { tokens: window } => {
+                    group.bytes * segment_size.window_tokens(window)
+                }
+                LayerKind::Recurrent => {
+                    group.bytes * usize::from(segment_size.has_recurrent_state())
+                }
             })
             .sum()
     }
@@ -201,11 +208,11 @@ impl ModelSpec {
 }
 
 /// Whether the last `window` tokens of `path` are held, or all where it has fewer.
-fn covers_window(path: &[Extent], window: usize) -> bool {
-    let mut wanted = window;
+fn covers_window(path: &[SegmentSize], window: usize) -> bool {
+    let mut requested = window;
     path.iter().rev().all(|segment| {
-        let held = segment.window_tokens(window) >= segment.tokens.min(wanted);
-        wanted = wanted.saturating_sub(segment.tokens);
+        let held = segment.window_tokens(window) >= segment.tokens.min(requested);
+        requested = requested.saturating_sub(segment.tokens);
         held
     })
 }
@@ -224,7 +231,7 @@ impl ModelSpec {
     /// A model of one layer of each kind, whose state weighs a byte each: for tests.
     #[doc(hidden)]
     #[must_use]
-    pub fn of_kinds(kinds: &[LayerKind]) -> Self {
+    pub fn with_layer_kinds(kinds: &[LayerKind]) -> Self {
         let group = |kind: &LayerKind| LayerGroup {
             kind: *kind,
             layers: 1,
@@ -250,19 +257,19 @@ mod tests {
     use super::*;
 
     fn spec(kind: LayerKind) -> ModelSpec {
-        ModelSpec::of_kinds(&[kind])
+        ModelSpec::with_layer_kinds(&[kind])
     }
 
-    fn extents(path: &[(usize, usize)]) -> Vec<Extent> {
-        let extent = |&(tokens, beyond)| Extent { tokens, beyond };
-        path.iter().map(extent).collect()
+    fn segment_sizes(path: &[(usize, usize)]) -> Vec<SegmentSize> {
+        let segment_size = |&(tokens, state_lag)| SegmentSize { tokens, state_lag };
+        path.iter().map(segment_size).collect()
     }
 
     #[test]
-    fn a_path_is_resumable_where_its_end_is_held() {
+    fn path_is_resumable_if_its_end_is_held() {
         let window = LayerKind::Window { tokens: 4 };
         let check = |kind, path: &[(usize, usize)], expected| {
-            let found = spec(kind).can_resume(&extents(path));
+            let found = spec(kind).can_resume(&segment_sizes(path));
             assert_eq!(found, expected, "{kind:?}: {path:?}");
         };
         for path in [&[][..], &[(9, 0)], &[(9, 5), (2, 0)]] {
@@ -286,18 +293,18 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_can_be_merged() {
+    fn cut_segments_can_be_merged() {
         let window = LayerKind::Window { tokens: 4 };
         let check = |kind, upper, lower, expected| {
-            let path = extents(&[upper, lower]);
+            let path = segment_sizes(&[upper, lower]);
             let found = spec(kind).can_merge(path[0], path[1]);
             assert_eq!(found, expected, "{kind:?}: {upper:?}, {lower:?}");
         };
         for kind in [LayerKind::Full, LayerKind::Recurrent, window] {
             for at in 1..9 {
-                let (upper, lower) = Extent {
+                let (upper, lower) = SegmentSize {
                     tokens: 9,
-                    beyond: 2,
+                    state_lag: 2,
                 }
                 .cut(at);
                 assert!(
@@ -306,9 +313,9 @@ mod tests {
                 );
                 assert_eq!(
                     upper.merged(lower),
-                    Extent {
+                    SegmentSize {
                         tokens: 9,
-                        beyond: 2
+                        state_lag: 2
                     }
                 );
             }

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_in_it_cannot_be_drawn() {
+    fn masked_tokens_cannot_be_sampled() {
         for len in [1, 31, 32, 33, 70] {
             let tokens: Vec<TokenId> = (0..len as TokenId).filter(|t| t % 3 == 0).collect();
             let mask = TokenMask::of(&tokens, len);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_beyond_the_vocabulary_do_not_count() {
+    fn bits_past_the_vocabulary_are_ignored() {
         let mask = TokenMask::from_words(vec![u32::MAX, u32::MAX], 33);
         assert_eq!(
             (mask.count(), mask.allows(32), mask.allows(33)),

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_shown_to_who_asks_only() {
+    fn text_is_shown_only_on_request() {
         let withheld = Withheld::from("a secret".to_owned());
         assert_eq!(withheld.to_string(), "(8 bytes withheld)");
         assert_eq!(format!("{withheld:?}"), "Withheld(8 bytes)");

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::protocol::{DeviceMemory, DrawSpec, Edit, ModelError, Readout, Sampling, Want};
+use crate::protocol::{
+    DeviceMemory, Edit, ModelError, OutputKind, Sampling, SamplingSpec, SpanOutput,
+};
 use crate::{SegmentId, SlotId, TokenId};
 
 /// Work that may be under way at once: one step that the device runs, and one that
@@ -24,19 +26,19 @@ pub struct Work {
     /// Changes to carry out first.
     pub edits: Vec<Edit>,
     /// Slots that from this work's draws on are drawn for as more than their
-    /// [`Draw`](crate::protocol::Draw)s say.
-    pub drawers: Vec<DrawerStart>,
+    /// [`TokenSampling`](crate::protocol::TokenSampling)s say.
+    pub sampler_starts: Vec<SamplerStart>,
     /// The spans of the step; none is no step. A slot is in it once at most.
     pub spans: Vec<PlannedSpan>,
 }
 
 /// What a slot's drawer is made of, on the device thread. It lives as long as the slot.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DrawerStart {
+pub struct SamplerStart {
     /// The slot.
     pub slot: SlotId,
     /// What its request wants beyond `sampling`.
-    pub spec: Arc<DrawSpec>,
+    pub spec: Arc<SamplingSpec>,
     /// How its tokens are drawn.
     pub sampling: Sampling,
     /// Its prompt.
@@ -51,19 +53,19 @@ pub struct PlannedSpan {
     /// Where the sequence's state is.
     pub slot: SlotId,
     /// What to evaluate.
-    pub input: Input,
+    pub token_source: PlannedTokens,
     /// What is wanted of it.
-    pub want: Want,
+    pub output_kind: OutputKind,
 }
 
 /// What a span evaluates.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Input {
+pub enum PlannedTokens {
     /// Tokens that the scheduler knows; at least one.
     Known(Vec<TokenId>),
     /// The token that the slot's last span draws, or drew. The step of that span may be
     /// under way still.
-    Drawn,
+    Sampled,
 }
 
 impl Lost {
@@ -74,13 +76,13 @@ impl Lost {
     }
 }
 
-impl Input {
+impl PlannedTokens {
     /// How many tokens these are.
     #[must_use]
     pub fn tokens(&self) -> usize {
         match self {
-            Input::Known(tokens) => tokens.len(),
-            Input::Drawn => 1,
+            PlannedTokens::Known(tokens) => tokens.len(),
+            PlannedTokens::Sampled => 1,
         }
     }
 }
@@ -89,7 +91,7 @@ impl Input {
 #[derive(Debug)]
 pub struct Outcome {
     /// One readout per span, or why there is none.
-    pub result: Result<Vec<Readout>, Failure>,
+    pub result: Result<Vec<SpanOutput>, Failure>,
     /// How long the device worked: from the launch, or the landing before it if that
     /// came later, to the landing.
     pub busy: Duration,
@@ -107,7 +109,7 @@ pub struct Outcome {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
     /// Slots that are gone, and their tails. They are closed as others are; until then they
-    /// have no part in a step, which answers [`Readout::Nothing`] for them.
+    /// have no part in a step, which answers [`SpanOutput::Nothing`] for them.
     pub slots: Vec<SlotId>,
     /// Segments that are not there. They are dropped as others are; until then what is to be
     /// made of them is not there either.

@@ -1,10 +1,10 @@
-//! When what has failed is made anew, and when that is given up: a pure state machine.
+//! Decides when a failed part is rebuilt, and when the engine gives up: a pure state machine.
 //!
-//! Whatever dies is replaced: the device thread by another that loads the model again, an
-//! actor's core by a fresh one. Live sequences go on from their histories. What fails
-//! again and again would only be a loop that looks alive, so a breaker opens: for good,
-//! since what has failed so often needs somebody to look at it (Nygard, *Release It!*,
-//! 2007, on circuit breakers; Erlang's supervisors count restarts in a window likewise).
+//! A failed part is replaced: the device thread by another that loads the model again, an
+//! actor's core by a new one. Live sequences continue from their histories. A part that fails
+//! again and again would only be a loop that looks alive, so a breaker opens. It stays open,
+//! since a part that has failed so often needs an operator (Nygard, *Release It!*, 2007, on
+//! circuit breakers; Erlang's supervisors likewise count restarts in a window).
 
 mod suspicion;
 
@@ -12,15 +12,15 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::config::RecoveryConfig;
-pub use suspicion::the_only;
+pub use suspicion::only_sequence;
 
-/// What failed.
+/// A failure of one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fault {
     /// The device thread ended.
     DeviceDead,
-    /// The device thread has been at one piece of work for too long.
+    /// The device thread has worked on one piece of work for too long.
     DeviceStuck,
     /// The model could not be loaded again.
     DeviceUnloadable,
@@ -32,31 +32,31 @@ pub enum Fault {
     Pager,
 }
 
-/// What to do about it.
+/// The response to a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Make it anew, after so long.
+    /// Rebuild the part, after a delay.
     Rebuild {
-        /// Zero where there is nothing to wait for.
+        /// The delay; zero where there is no reason to wait.
         after: Duration,
     },
-    /// Everything ends.
+    /// End all requests: the breaker is open.
     GiveUp,
 }
 
-/// Counts what fails, and says what to do about it.
+/// Counts faults and decides on the response to each.
 #[derive(Clone, Debug)]
 pub struct Breaker {
     config: RecoveryConfig,
-    /// When something failed lately.
+    /// Times of the faults within the window.
     faults: VecDeque<Duration>,
-    /// Times in a row that the model could not be loaded.
+    /// Failed loads of the model in a row.
     unloadable: u32,
     is_open: bool,
 }
 
 impl Fault {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Self; 6] = [
         Self::DeviceDead,
         Self::DeviceStuck,
@@ -66,7 +66,7 @@ impl Fault {
         Self::Pager,
     ];
 
-    /// Its name in metrics.
+    /// Returns the fault's label in metrics.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -81,7 +81,7 @@ impl Fault {
 }
 
 impl Breaker {
-    /// A breaker that has seen nothing fail.
+    /// Creates a closed breaker that has counted no fault.
     #[must_use]
     pub fn new(config: RecoveryConfig) -> Self {
         Self {
@@ -92,7 +92,8 @@ impl Breaker {
         }
     }
 
-    /// Something has failed. `now` is the time since a moment that never changes.
+    /// Counts a fault and returns the response to it. `now` is the time since a moment that
+    /// never changes.
     #[must_use]
     pub fn failed(&mut self, now: Duration, fault: Fault) -> Verdict {
         let begins = now.saturating_sub(self.config.rebuilds_window);
@@ -113,12 +114,12 @@ impl Breaker {
         Verdict::Rebuild { after }
     }
 
-    /// The model was loaded.
+    /// Records that the model was loaded, which resets the delay of the next load.
     pub fn loaded(&mut self) {
         self.unloadable = 0;
     }
 
-    /// Whether everything was given up.
+    /// Whether the engine has given up.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.is_open
@@ -131,7 +132,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// What follows from faults at these seconds: `.` is a rebuild, `x` the end.
+    /// Checks the responses to faults at these seconds: `.` is a rebuild, `x` gives up.
     fn check(rebuilds_max: usize, window_s: u32, at_s: &[u32], expected: &str) {
         let mut breaker = Breaker::new(RecoveryConfig {
             rebuilds_max,
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn it_opens_when_too_much_fails_within_the_window_and_for_good() {
+    fn breaker_opens_for_good_after_too_many_faults_in_the_window() {
         check(0, 10, &[0], "x");
         check(3, 10, &[0, 1, 2], "...");
         check(3, 10, &[0, 1, 2, 3], "...x");
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn loading_is_tried_less_and_less_often() {
+    fn reload_delay_doubles() {
         let mut breaker = Breaker::new(RecoveryConfig {
             rebuilds_max: usize::MAX,
             reload_delay: SECOND,
@@ -169,7 +170,7 @@ mod tests {
         });
         let mut after = |fault| match breaker.failed(Duration::ZERO, fault) {
             Verdict::Rebuild { after } => after.as_secs(),
-            Verdict::GiveUp => panic!("it may fail for ever"),
+            Verdict::GiveUp => panic!("the rebuilds are not bounded"),
         };
         assert_eq!(after(Fault::DeviceDead), 0);
         let unloadable = [Fault::DeviceUnloadable; 4].map(&mut after);

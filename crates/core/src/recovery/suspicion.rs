@@ -1,9 +1,11 @@
-//! Whom to suspect when a core panics.
+//! Finds the sequence to suspect when a core panics.
 
 use crate::SequenceId;
 
-/// The sequence that all of these are about, if they are about one and no other.
-pub fn the_only(concerned: impl IntoIterator<Item = Option<SequenceId>>) -> Option<SequenceId> {
+/// Returns the one sequence among these; `None` if there is none or more than one.
+pub fn only_sequence(
+    concerned: impl IntoIterator<Item = Option<SequenceId>>,
+) -> Option<SequenceId> {
     let mut concerned = concerned.into_iter().flatten();
     let first = concerned.next()?;
     concerned.all(|other| other == first).then_some(first)
@@ -17,11 +19,15 @@ mod tests {
         let named = concerned
             .iter()
             .map(|name| (*name > 0).then_some(SequenceId(*name)));
-        assert_eq!(the_only(named), expected.map(SequenceId), "{concerned:?}");
+        assert_eq!(
+            only_sequence(named),
+            expected.map(SequenceId),
+            "{concerned:?}"
+        );
     }
 
     #[test]
-    fn only_who_is_alone_is_suspected() {
+    fn only_a_single_concerned_sequence_is_suspected() {
         check(&[], None);
         check(&[0], None);
         check(&[3], Some(3));

@@ -1,46 +1,49 @@
-//! Live sequences are copied as they go, so that what a device loses with its thread need not
-//! be computed again.
+//! Copies live sequences as they grow, so that state which a lost device held need not be
+//! computed again.
 //!
-//! The scheduler says when: each time that enough tokens have landed. The cache says what, and
-//! the sequence goes on meanwhile: nothing waits for a copy.
+//! The scheduler decides when: each time that enough tokens are computed. The cache decides
+//! what is copied. No sequence waits for a copy.
 
-use super::entry::EntryKey;
+use super::sequence::SequenceKey;
 use super::{Effect, SchedulerCore};
 use crate::cache;
 
-/// A sequence is copied again when it has grown by one part in so many, but not sooner than the
-/// configuration says. Thus the copies of a long sequence are few.
-const GROWN_PARTS: usize = 8;
+/// Inverse of the growth after which a sequence is copied again, but not sooner than the
+/// configuration says. Long sequences therefore have few copies.
+const BACKUP_GROWTH_PARTS: usize = 8;
 
 impl SchedulerCore {
-    /// The same scheduler where live sequences are copied each time that they have `tokens`
-    /// tokens more, or an eighth more. 0 is never.
+    /// Sets the growth after which a live sequence is copied again: `tokens` tokens, or an
+    /// eighth of its copied tokens if that is more. 0 copies no live sequence.
     #[must_use]
     pub fn with_backups(mut self, tokens: usize) -> Self {
-        // What ends within a sequence can be gone on from in no other model.
+        // No other model can continue from a copy that ends within a sequence.
         if self.spec.resumes_anywhere() {
             self.backup_tokens = tokens;
         }
         self
     }
 
-    /// Has the cache copy what a sequence has computed, if that has become enough.
-    pub(super) fn back_up_if_due(&mut self, key: EntryKey, effects: &mut Vec<Effect>) {
+    /// Has the cache copy a sequence's computed state if it has grown enough.
+    pub(super) fn back_up_if_due(&mut self, key: SequenceKey, effects: &mut Vec<Effect>) {
         let tokens_min = self.backup_tokens;
-        let Some(entry) = self.entries.get_mut(key).filter(|_| tokens_min > 0) else {
+        let Some(entry) = self.sequences.get_mut(key).filter(|_| tokens_min > 0) else {
             return;
         };
-        let (sequence, ends) = (entry.sequence, entry.over.is_some() || !entry.is_whole());
-        let Some(running) = entry.running_mut().filter(|running| !running.giving_way) else {
+        let (sequence, ends) = (
+            entry.sequence,
+            entry.finished.is_some() || !entry.is_whole(),
+        );
+        let Some(running) = entry.running_mut().filter(|running| !running.preempting) else {
             return;
         };
         let (computed, backed_up) = (running.computed, running.backed_up);
-        let due_at = backed_up + tokens_min.max(backed_up / GROWN_PARTS);
+        let due_at = backed_up + tokens_min.max(backed_up / BACKUP_GROWTH_PARTS);
         if ends || computed < due_at {
             return;
         }
         running.backed_up = computed;
-        let generated = entry.news_for_cache();
+        let generated = entry.generated_for_cache();
         let back_up = cache::Message::BackUp {
             sequence,
             computed,

@@ -1,52 +1,50 @@
-//! The scheduler: who runs in the next step.
+//! The scheduler: which sequences run in the next step.
 //!
-//! [`SchedulerCore`] is a plain state machine. An event only changes its queues; then
-//! [`handle`](SchedulerCore::handle) starts what may start and, while the device can
-//! take more work, asks [`plan`](mod@plan) for the next step. Two steps are under way at
-//! once: one is planned while another is computed, and what that draws goes from one
-//! to the other on the device.
+//! [`SchedulerCore`] is a sans-I/O state machine. An event only changes its queues. Then
+//! [`handle`](SchedulerCore::handle) starts queued sequences and, while the device can take
+//! more work, asks [`plan`](policy::plan) for the next step. Two steps are in flight at once:
+//! one is planned while the device computes another. A token that one step samples goes to the
+//! next step on the device.
 //!
 //! ```text
-//!  Submit → queued → starting → running ──────────────→ over
-//!              ↑        │ (no room)  │
-//!              └────────┴────────────┘ (a step failed, or it gave way: history is kept)
+//!  Submit → queued → starting → running ──────────────→ finished
+//!              ↑        │ (no memory) │
+//!              └────────┴─────────────┘ (preempted, or a step failed: the history is kept)
 //! ```
 //!
-//! | file | what happens there |
+//! | file | contents |
 //! |---|---|
-//! | [`mod@plan`] | the policy of a step, one pure function |
-//! | [`queue`] | who starts next and who gives way, pure functions |
-//! | [`turns`] | what lower classes have while a higher one saturates |
-//! | [`fair`] | what each user has had |
-//! | [`cost`] | what a step costs, learned |
-//! | `entry.rs` | one sequence: its history and how far it is |
-//! | `start.rs` | from the queue to the cache, deadlines |
-//! | `answers.rs` | the conversation with the cache |
-//! | `steps.rs` | steps go to the device |
-//! | `outcome.rs` | what a step has brought, or cost |
-//! | `room.rs` | slots grow, and when there is no room, somebody gives way |
-//! | `context.rs` | forks, and contexts that are full |
-//! | `rewind.rs` | a sequence ends, and another goes on in its slot |
-//! | `recover.rs` | the device, the cache or the scheduler is lost |
-//! | `inspect.rs` | who is inside, for those who watch |
+//! | [`policy::plan`] | the policy of a step, one pure function |
+//! | [`policy::waiting`] | which sequence starts next and which is preempted, pure functions |
+//! | [`policy::turns`] | what lower classes get while a higher one saturates |
+//! | [`policy::fairness`] | the service that each user has received |
+//! | [`policy::step_cost`] | what a step costs, learned |
+//! | `sequence.rs` | one sequence: its history and its progress |
+//! | `admission.rs` | from the queue to the cache; deadlines |
+//! | `cache_client.rs` | the protocol with the cache |
+//! | `pipeline.rs` | submits steps to the device |
+//! | `outcome.rs` | results and failures of steps |
+//! | `memory_grants.rs` | grants of memory, and preemption when memory runs out |
+//! | `backup.rs` | copies of live sequences |
+//! | `masks.rs` | sequences that wait for token masks |
+//! | `forks.rs` | forks, and contexts that are full |
+//! | `rewind.rs` | a sequence ends, and another continues in its slot |
+//! | `recovery.rs` | loss of the device, the cache or the scheduler |
+//! | `snapshot.rs` | snapshots of the scheduler's sequences |
 
-mod answers;
+mod admission;
 mod backup;
-mod context;
-pub mod cost;
-mod entry;
-pub mod fair;
-mod inspect;
+mod cache_client;
+mod forks;
 mod masks;
+mod memory_grants;
 mod outcome;
-pub mod plan;
-pub mod queue;
-mod recover;
+mod pipeline;
+pub mod policy;
+mod recovery;
 mod rewind;
-mod room;
-mod start;
-mod steps;
-pub mod turns;
+mod sequence;
+mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -57,63 +55,63 @@ use slotmap::SlotMap;
 use crate::cache::{self, CacheError, Miss, Salt};
 use crate::config::SchedulerConfig;
 use crate::protocol::{
-    ContextLimit, DrawSpec, DrawerStart, Edit, FinishReason, GenerateError, ModelSpec, Outcome,
-    Priority, Sampling, TokenLogprobs, Work,
+    ContextLimit, Edit, FinishReason, GenerateError, ModelSpec, Outcome, Priority, SamplerStart,
+    Sampling, SamplingSpec, TokenLogprobs, Work,
 };
 use crate::{SequenceId, SlotId, TokenId, UserId};
-use context::DueFork;
-use cost::CostModel;
-use entry::{Entry, EntryKey, Over, Phase};
-use fair::Service;
+use admission::Timer;
+use forks::DueFork;
 pub use masks::MaskGate;
-pub use recover::{History, Leftover};
-use room::HeadRoom;
-use start::Timer;
-use steps::Flight;
-use turns::Turns;
+use memory_grants::Headroom;
+use pipeline::InFlightStep;
+use policy::fairness::Service;
+use policy::step_cost::CostModel;
+use policy::turns::Turns;
+pub use recovery::{History, Predecessor};
+use sequence::{Finished, Phase, Sequence, SequenceKey};
 
 /// Everything that can happen to the scheduler.
 #[derive(Debug)]
 pub enum Event {
     /// A new sequence.
     Submit(Submission),
-    /// A new sequence that continues one that is not over.
+    /// A new sequence that continues one that is not finished.
     Fork(Fork),
-    /// The cache is asked on behalf of a caller; [`Effect::Upkept`] brings the answer.
-    Upkeep {
-        /// The caller's name for it.
-        ticket: u64,
-        /// The question.
+    /// A cache command of a caller; [`Effect::CommandDone`] brings the result.
+    CacheCommand {
+        /// The caller's id for it.
+        command_id: u64,
+        /// The command.
         message: cache::Message,
     },
-    /// The sequence is to stop: its caller has left, or has all the text it wants.
+    /// The sequence must stop: its caller has left, or has all the text that it wants.
     Stop(SequenceId),
     /// The sequence is as far ahead of its caller's reading as it may be.
     Pause(SequenceId),
-    /// Its caller has read.
+    /// The sequence's caller has read.
     Resume(SequenceId),
     /// Whether the sequence's masks let it be part of a step.
     Mask(SequenceId, MaskGate),
-    /// What the cache answered.
+    /// The cache's answer to the oldest unanswered message.
     Cache(Result<Vec<cache::Effect>, CacheError>),
-    /// What the cache says without having been asked.
-    News(Vec<cache::Effect>),
-    /// What the device answered.
+    /// Effects that the cache sends without a message to answer.
+    CacheEffects(Vec<cache::Effect>),
+    /// The device's answer to the oldest work in flight.
     Outcome(Outcome),
     /// Time has passed: see [`SchedulerCore::wakes_at`].
-    Tick,
-    /// The device thread is gone, or was left behind, for this reason. No outcome of work
-    /// that was sent to it comes any more.
+    TimePassed,
+    /// The device thread ended or was abandoned, for this reason. The work that was sent to it
+    /// gets no outcome.
     DeviceLost(String),
     /// There is another device, which is empty.
     DeviceFound,
-    /// The cache has failed, and is empty. Whoever has made it fail each time fails, if that
-    /// is known.
+    /// The cache has failed, and is empty. If one sequence is known to make it fail each time,
+    /// that sequence fails with this error.
     CacheLost(Option<(SequenceId, GenerateError)>),
-    /// This scheduler takes the place of one that has failed: its first event.
-    TakeOver(Leftover),
-    /// A sequence that the one before it had goes on.
-    GoOn(History),
+    /// This scheduler replaces one that has failed. This must be its first event.
+    Rebuilt(Predecessor),
+    /// A sequence of the failed scheduler continues.
+    Restore(History),
     /// All sequences end now.
     Abort,
 }
@@ -121,118 +119,119 @@ pub enum Event {
 /// A new sequence, as the scheduler sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Submission {
-    /// Its name. Names are given in order of arrival.
+    /// Its id. Ids are given in order of arrival.
     pub sequence: SequenceId,
     /// The prompt; at least one token.
     pub prompt: Arc<[TokenId]>,
-    /// How many tokens it may generate; at least 1.
+    /// Tokens that it may generate; at least 1.
     pub output_tokens_max: usize,
-    /// How its tokens are drawn.
+    /// How its tokens are sampled.
     pub sampling: Sampling,
-    /// What its draws want beyond that, if anything.
-    pub draw_spec: Option<Arc<DrawSpec>>,
-    /// Tokens that end it and are not part of its output: the model's, unless they are
-    /// ignored, and its own.
+    /// Sampling settings beyond these, if any.
+    pub sampling_spec: Option<Arc<SamplingSpec>>,
+    /// Tokens that end it and are not part of its output: the model's, unless they are ignored,
+    /// and its own.
     pub end_tokens: Arc<[TokenId]>,
-    /// Whose it is.
+    /// The user that it belongs to.
     pub user: UserId,
-    /// What its user's share is worth, beside that of others; positive.
+    /// Weight of its user's share beside other users' shares; positive.
     pub weight: f64,
-    /// Its class.
+    /// Its priority class.
     pub class: Priority,
-    /// When it must have its first slot, as the engine's time.
+    /// Deadline for its first slot, as the engine's time.
     pub start_by: Option<Duration>,
-    /// When it must be over, as the engine's time.
+    /// Deadline for its end, as the engine's time.
     pub finish_by: Option<Duration>,
-    /// What happens when its context is full.
+    /// Behavior when its context is full.
     pub at_limit: ContextLimit,
-    /// With whom it shares cached state.
+    /// Its salt: it shares cached state with sequences of the same salt only.
     pub salt: Salt,
-    /// Offsets in its prompt at which it is to be restorable.
+    /// Offsets in its prompt at which it must be restorable.
     pub restore_points: Vec<usize>,
-    /// How dearly its cached state is kept.
+    /// Priority with which its cached state is kept.
     pub retention: u8,
-    /// Whether its caller wants to know how far its prompt is computed.
-    pub tells_prefill: bool,
+    /// Whether its caller receives [`Effect::Prefilled`].
+    pub report_prefill_progress: bool,
 }
 
-/// A new sequence that continues one that is not over.
+/// A new sequence that continues one that is not finished.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fork {
     /// The sequence to continue.
     pub source: SequenceId,
-    /// How many of its tokens, prompt and output; all that it has, if none.
+    /// Number of the source's tokens that it continues, prompt and output; `None` is all.
     pub at: Option<usize>,
-    /// Whether the source ends: then the new sequence has its slot, where it can go on in it.
+    /// Whether the source ends. The new sequence then takes over its slot, if it can continue
+    /// there.
     pub replaces: bool,
-    /// The new sequence. Its prompt follows the source's tokens, and may be empty; it
-    /// has the source's salt and does the same when its context is full.
+    /// The new sequence. Its prompt follows the source's tokens, and may be empty. It takes the
+    /// source's salt and its behavior when the context is full.
     pub submission: Submission,
 }
 
-/// What follows from an event.
+/// An action that an event requires.
 #[derive(Debug, PartialEq)]
 pub enum Effect {
-    /// To the cache.
+    /// A message to the cache.
     Cache(cache::Message),
-    /// To the device.
+    /// Work for the device.
     Work(Work),
-    /// The sequence has a new token, with what it was chosen among, if it asked.
+    /// The sequence has a new token, with the log probabilities of its candidates if requested.
     Token(SequenceId, TokenId, Option<Arc<TokenLogprobs>>),
     /// The sequence has its first slot.
     Started {
         /// The sequence.
         sequence: SequenceId,
-        /// Tokens of its prompt; a fork's includes what it continues.
+        /// Tokens of its prompt; a fork's includes the tokens that it continues.
         prompt_tokens: usize,
-        /// Of these, tokens that need not be computed.
+        /// Tokens of the prompt whose state was cached.
         cached_tokens: usize,
-        /// Why there are no more of them, where there might have been.
+        /// Why no more tokens were cached, if more might have been.
         miss: Option<Miss>,
     },
-    /// Of the sequence's prompt, so many tokens are computed: told where
-    /// [`Submission::tells_prefill`] is set.
+    /// Number of the sequence's prompt tokens that are computed. Sent if
+    /// [`Submission::report_prefill_progress`] is set.
     Prefilled(SequenceId, usize),
-    /// The sequence's context was full: so many of its tokens are forgotten by now, in all. One
-    /// that is computed anew forgets the same tokens again, and this is told again.
+    /// Number of the sequence's tokens that were dropped so far because its context was full. A
+    /// sequence that is computed again drops the same tokens again, and this effect repeats.
     Shifted(SequenceId, usize),
-    /// The sequence continues another from so many of its tokens on.
+    /// The sequence continues another.
     Forked {
         /// The new sequence.
         sequence: SequenceId,
-        /// The other.
+        /// The other sequence.
         source: SequenceId,
-        /// How many of the other's tokens it begins with.
+        /// Number of the other's tokens with which it starts.
         at: usize,
     },
-    /// The sequence has given way, and will go on later.
+    /// The sequence was preempted, and continues later.
     Preempted(SequenceId),
-    /// The sequence has a slot again, and its grammar is to be where its output is:
+    /// The sequence has a slot again, and its grammar must catch up with its output.
     /// [`Event::Mask`] opens its gate.
     AwaitMask(SequenceId),
-    /// The cache has answered an [`Event::Upkeep`].
-    Upkept(u64, Result<(), CacheError>),
-    /// The sequence is over.
+    /// The cache has answered an [`Event::CacheCommand`].
+    CommandDone(u64, Result<(), CacheError>),
+    /// The sequence is finished.
     Finished(SequenceId, FinishReason),
-    /// The sequence is over without its output.
+    /// The sequence has failed, and its output is incomplete.
     Failed(SequenceId, GenerateError),
 }
 
-/// Sums that anyone may look at.
+/// Gauges and counters of the scheduler.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct SchedulerStats {
     /// Sequences with a slot.
     pub running: usize,
-    /// Sequences without one.
+    /// Sequences without a slot.
     pub waiting: usize,
-    /// Of these, sequences that wait for another to compute what both begin with.
+    /// Waiting sequences for which another sequence computes their common prefix.
     pub awaiting_prefix: usize,
     /// Sequences whose callers do not read.
     pub paused: usize,
-    /// Times that a sequence has given way so far.
+    /// Preemptions so far.
     pub preempted: u64,
-    /// Time that the device had nothing to do although there was work, so far.
+    /// Time so far in which the device was idle although there was work.
     pub device_idle: Duration,
 }
 
@@ -242,106 +241,106 @@ pub struct SchedulerCore {
     config: SchedulerConfig,
     spec: ModelSpec,
     now: Duration,
-    entries: SlotMap<EntryKey, Entry>,
-    /// Where those are that are not over.
-    names: BTreeMap<SequenceId, EntryKey>,
+    sequences: SlotMap<SequenceKey, Sequence>,
+    /// Keys of the sequences that are not finished.
+    live_keys: BTreeMap<SequenceId, SequenceKey>,
     /// Sequences without a slot, in order of arrival.
-    queue: Vec<EntryKey>,
+    queue: Vec<SequenceKey>,
     /// Sequences with a slot.
-    running: Vec<EntryKey>,
+    running: Vec<SequenceKey>,
     /// Sequences for which the cache was asked for a slot.
-    starting: Vec<EntryKey>,
-    /// Sequences that are over and part of a step under way.
-    landing: Vec<EntryKey>,
+    starting: Vec<SequenceKey>,
+    /// Finished sequences that are part of a step in flight.
+    draining: Vec<SequenceKey>,
     paused: usize,
     awaiting_prefix: usize,
     service: Service,
     cost: CostModel,
-    head_room: HeadRoom,
+    headroom: Headroom,
     /// Deadlines.
     timers: BTreeSet<(Duration, SequenceId, Timer)>,
-    /// Slots that each user has, or is to have.
+    /// Slots that each user has or has asked for.
     slots_of: BTreeMap<UserId, usize>,
     turns: Turns,
-    /// Users whose sequences have given their turns up for want of memory since the cache
-    /// last had room for a turn of that class.
+    /// Users whose sequences gave their turns up for want of memory. An entry lasts until the
+    /// cache has memory for a turn of its class.
     turned_away: BTreeSet<(Priority, UserId)>,
-    /// Something has changed that may let somebody start.
+    /// Whether something has changed that may let a queued sequence start.
     may_start: bool,
-    /// Somebody may start when the cache has answered everything.
+    /// Whether a queued sequence may start when the cache has answered everything.
     starts_when_answered: bool,
-    /// When the queue was last looked through.
-    looked_at: Duration,
-    /// Time between two starts lately, and the last.
+    /// Time of the last scan of the queue.
+    queue_scanned_at: Duration,
+    /// Mean time between recent starts, and the time of the last one.
     start_interval: Option<Duration>,
     started_at: Option<Duration>,
-    /// Whom the cache had no room for until one ends, if somebody waits for that.
-    refused: Option<EntryKey>,
-    /// Somebody was refused: the queue is asked one by one, so that nobody small
-    /// overtakes who is large.
-    room_tight: bool,
-    /// Sequences that are to give way once they have landed.
-    giving_way: usize,
-    /// Sequences whose slots the cache had no room to let grow.
-    cramped: Vec<EntryKey>,
+    /// The sequence that waits for memory until another ends, if any.
+    memory_waiter: Option<SequenceKey>,
+    /// Whether a start was denied for want of memory. The queue then starts one sequence at a
+    /// time, so that no small one overtakes a large one.
+    is_memory_short: bool,
+    /// Number of sequences that will be preempted once they are in no step.
+    preempting: usize,
+    /// Sequences whose grants the cache could not extend.
+    starved: Vec<SequenceKey>,
     /// Edits for the next work, in the cache's order.
     edits: Vec<Edit>,
-    /// Of what the cache wants to hear when they are carried out.
-    clearings: Vec<u64>,
-    /// What the device must know to draw for sequences of the next work.
-    drawers: Vec<DrawerStart>,
-    /// The work under way, oldest first.
-    flights: VecDeque<Flight>,
-    /// A step has failed that one under way was launched on top of.
+    /// Fences behind these edits, which the cache expects to pass.
+    fences: Vec<u64>,
+    /// Samplers that the device must start for sequences of the next work.
+    sampler_starts: Vec<SamplerStart>,
+    /// The work in flight, oldest first.
+    steps_in_flight: VecDeque<InFlightStep>,
+    /// Whether a step has failed on top of which a step in flight was submitted.
     is_in_doubt: bool,
-    /// How often everything was lost: the device has said so, or the device or the cache
-    /// was lost itself.
+    /// Number of times that all state was lost: the device reported it, or the device, the
+    /// cache or the scheduler was lost.
     epoch: u64,
-    /// There was something to do when the last work landed.
+    /// Whether there was something to do when the last work finished.
     had_work: bool,
-    /// Messages sent to the cache, which answers each, in order.
+    /// Number of messages sent to the cache, which answers each in order.
     asked: u64,
-    /// Messages that it has not answered yet.
-    unanswered: usize,
-    /// The last message that may have made room.
-    room_made_at: u64,
-    /// The last that was about a reset of the device.
+    /// Number of messages that the cache has not answered.
+    pending_answers: usize,
+    /// Number of the last message that may have freed memory.
+    memory_freed_by: u64,
+    /// Number of the last message about a reset of the device.
     reset_asked: u64,
-    /// The message about who is resident, if one is out.
-    looking: Option<u64>,
-    /// Where in the queue the next such message begins.
-    look_from: usize,
+    /// Number of the unanswered message that probes prefixes, if any.
+    probe_message: Option<u64>,
+    /// Index in the queue at which the next such message begins.
+    probe_from: usize,
     /// Messages whose answers must come before their sequence's next step.
-    barriers: VecDeque<(u64, EntryKey, SlotId)>,
-    /// Callers' questions that the cache has not answered: its message, their ticket.
-    tickets: VecDeque<(u64, u64)>,
-    /// Flushes that wait for sequences that are over to land.
+    barriers: VecDeque<(u64, SequenceKey, SlotId)>,
+    /// Callers' commands that the cache has not answered: message number and command id.
+    pending_commands: VecDeque<(u64, u64)>,
+    /// Flushes that wait for finished sequences to drain.
     flushes: Vec<WaitingFlush>,
-    /// Forks whose source is in a step under way.
+    /// Forks whose source is in a step in flight.
     forks_due: Vec<DueFork>,
-    /// The next answers that speak of what a reset has wiped out.
+    /// Number of next answers that concern state from before a reset.
     stale_answers: usize,
-    /// There is no device now; there may be one later.
+    /// Whether there is no device now; there may be one later.
     device_away: bool,
-    /// The device has not heard of the epoch, and holds what nobody knows any more: work is
-    /// sent for that alone.
-    clears_device: bool,
+    /// Whether the device does not know the epoch yet and still holds lost state. Work is then
+    /// sent for the epoch alone.
+    device_needs_reset: bool,
     preempted: u64,
     device_idle: Duration,
-    /// Tokens after which a live sequence is to be copied; 0 is never.
+    /// Tokens after which a live sequence is copied; 0 copies none.
     backup_tokens: usize,
 }
 
-/// A caller's flush, which is to include what these sequences have computed.
+/// A caller's flush, which must include the state of these draining sequences.
 #[derive(Debug)]
 struct WaitingFlush {
-    ticket: u64,
+    command_id: u64,
     message: cache::Message,
-    landing: Vec<EntryKey>,
+    draining: Vec<SequenceKey>,
 }
 
 impl SchedulerCore {
-    /// A scheduler with nothing to do.
+    /// Creates a scheduler without sequences.
     #[must_use]
     pub fn new(spec: ModelSpec, config: SchedulerConfig) -> Self {
         let turns = Turns::new(config.sequences_max);
@@ -350,100 +349,105 @@ impl SchedulerCore {
             config,
             spec,
             now: Duration::ZERO,
-            entries: SlotMap::with_key(),
-            names: BTreeMap::new(),
+            sequences: SlotMap::with_key(),
+            live_keys: BTreeMap::new(),
             queue: Vec::new(),
             running: Vec::new(),
             starting: Vec::new(),
-            landing: Vec::new(),
+            draining: Vec::new(),
             paused: 0,
             awaiting_prefix: 0,
             cost: CostModel::default(),
-            head_room: HeadRoom::default(),
+            headroom: Headroom::default(),
             timers: BTreeSet::new(),
             slots_of: BTreeMap::new(),
             turns,
             turned_away: BTreeSet::new(),
             may_start: false,
             starts_when_answered: false,
-            looked_at: Duration::ZERO,
+            queue_scanned_at: Duration::ZERO,
             start_interval: None,
             started_at: None,
-            refused: None,
-            room_tight: false,
-            giving_way: 0,
-            cramped: Vec::new(),
+            memory_waiter: None,
+            is_memory_short: false,
+            preempting: 0,
+            starved: Vec::new(),
             edits: Vec::new(),
-            clearings: Vec::new(),
-            drawers: Vec::new(),
-            flights: VecDeque::new(),
+            fences: Vec::new(),
+            sampler_starts: Vec::new(),
+            steps_in_flight: VecDeque::new(),
             is_in_doubt: false,
             epoch: 0,
             had_work: false,
             asked: 0,
-            unanswered: 0,
-            room_made_at: 0,
+            pending_answers: 0,
+            memory_freed_by: 0,
             reset_asked: 0,
-            looking: None,
-            look_from: 0,
+            probe_message: None,
+            probe_from: 0,
             barriers: VecDeque::new(),
-            tickets: VecDeque::new(),
+            pending_commands: VecDeque::new(),
             flushes: Vec::new(),
             forks_due: Vec::new(),
             stale_answers: 0,
             device_away: false,
-            clears_device: false,
+            device_needs_reset: false,
             preempted: 0,
             device_idle: Duration::ZERO,
             backup_tokens: 0,
         }
     }
 
-    /// Takes in one event and says what follows, in order. `now` is the time since a
-    /// moment that never changes; it only goes on.
+    /// Handles one event and returns its effects in order. `now` is the time since a moment
+    /// that never changes, and never decreases.
     pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Effect> {
         self.now = self.now.max(now);
         let mut effects = Vec::new();
         match event {
             Event::Submit(submission) => self.submit(submission),
             Event::Fork(fork) => self.fork(fork, &mut effects),
-            Event::Upkeep { ticket, message } => {
-                assert!(message.is_upkeep(), "callers only keep and clear");
-                self.keep(ticket, message, &mut effects);
+            Event::CacheCommand {
+                command_id,
+                message,
+            } => {
+                assert!(message.is_command(), "a caller sends cache commands only");
+                self.send_command(command_id, message, &mut effects);
             }
             Event::Stop(sequence) => self.stop(sequence, &mut effects),
             Event::Pause(sequence) => self.pause(sequence),
             Event::Resume(sequence) => self.resume(sequence),
             Event::Mask(sequence, gate) => self.set_mask_gate(sequence, gate),
             Event::Cache(answers) => self.answered(answers, &mut effects),
-            Event::News(news) => self.heard(news, &mut effects),
+            Event::CacheEffects(cache_effects) => {
+                self.on_cache_effects(cache_effects, &mut effects)
+            }
             Event::Outcome(outcome) => self.outcome(outcome, &mut effects),
-            Event::Tick => {}
+            Event::TimePassed => {}
             Event::DeviceLost(reason) => self.lose_device(&reason, &mut effects),
             Event::DeviceFound => self.find_device(&mut effects),
             Event::CacheLost(culprit) => self.lose_cache(culprit, &mut effects),
-            Event::TakeOver(left) => self.take_over(left, &mut effects),
-            Event::GoOn(history) => self.go_on(history, &mut effects),
+            Event::Rebuilt(predecessor) => self.rebuild(predecessor, &mut effects),
+            Event::Restore(history) => self.restore(history, &mut effects),
             Event::Abort => self.fail_all(&GenerateError::Shutdown, &mut effects),
         }
-        self.flush_landed(&mut effects);
+        self.send_drained_flushes(&mut effects);
         self.expire(&mut effects);
-        self.relieve(&mut effects);
+        self.preempt_for_starved(&mut effects);
         self.start_queued(&mut effects);
         self.plan_steps(&mut effects);
-        // Prompts of which the last part has gone make room for the next.
+        // A prompt whose last chunk was submitted lets the next one start.
         self.start_queued(&mut effects);
         effects
     }
 
-    /// When [`handle`](Self::handle) wants to be called again if nothing else happens.
+    /// Returns when [`handle`](Self::handle) must be called again if nothing else happens.
     #[must_use]
     pub fn wakes_at(&self) -> Option<Duration> {
         let timer = self.timers.first().map(|(at, ..)| *at);
-        timer.into_iter().chain(self.next_launch_at()).min()
+        timer.into_iter().chain(self.next_submit_at()).min()
     }
 
-    /// Sums that anyone may look at.
+    /// Returns the gauges and counters.
     #[must_use]
     pub fn stats(&self) -> SchedulerStats {
         SchedulerStats {
@@ -456,75 +460,90 @@ impl SchedulerCore {
         }
     }
 
-    /// What each user has had.
+    /// Returns the service that each user has received.
     #[must_use]
     pub fn service(&self) -> &Service {
         &self.service
     }
 
-    /// Whether no sequence is left and no work is under way.
+    /// Whether no sequence is left and no work is in flight.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        let quiet = self.flights.is_empty() && self.forks_due.is_empty();
-        self.entries.is_empty() && quiet && self.edits.is_empty()
+        let quiet = self.steps_in_flight.is_empty() && self.forks_due.is_empty();
+        self.sequences.is_empty() && quiet && self.edits.is_empty()
     }
 
-    /// Panics unless queues, phases and the steps under way agree.
+    /// Checks that queues, phases and the steps in flight agree.
+    ///
+    /// # Panics
+    ///
+    /// Panics if they do not.
     pub fn check_integrity(&self) {
-        let count =
-            |wanted: fn(&Entry) -> bool| self.entries.values().filter(|e| wanted(e)).count();
+        let count = |predicate: fn(&Sequence) -> bool| {
+            self.sequences.values().filter(|e| predicate(e)).count()
+        };
         let queued = count(|e| matches!(e.phase, Phase::Queued));
-        assert_eq!(queued, self.queue.len(), "the queue holds the queued");
+        assert_eq!(queued, self.queue.len(), "the queue is complete");
         let starting = count(|e| matches!(e.phase, Phase::Starting { .. }));
-        assert_eq!(starting, self.starting.len(), "the starting are listed");
+        assert_eq!(starting, self.starting.len(), "`starting` is complete");
         let awaiting = count(|e| matches!(e.phase, Phase::Starting { waits: true, .. }));
-        assert_eq!(awaiting, self.awaiting_prefix, "those who wait are counted");
+        assert_eq!(awaiting, self.awaiting_prefix, "waits are counted");
         let running = count(|e| e.running().is_some());
-        assert_eq!(running, self.running.len(), "the running are listed");
+        assert_eq!(running, self.running.len(), "`running` is complete");
         let slots: usize = self.slots_of.values().sum();
         assert_eq!(slots, running + starting, "slots are counted by user");
         assert!(
-            slots <= self.config.sequences_max + self.giving_way,
-            "no more run than may"
+            slots <= self.config.sequences_max + self.preempting,
+            "at most `sequences_max` sequences run"
         );
         let paused = count(|e| e.paused_since.is_some());
-        assert_eq!(paused, self.paused, "the paused are counted");
-        let giving_way = count(|e| e.running().is_some_and(|running| running.giving_way));
+        assert_eq!(paused, self.paused, "paused sequences are counted");
+        let preempting = count(|e| e.running().is_some_and(|running| running.preempting));
         assert_eq!(
-            giving_way, self.giving_way,
-            "those who give way are counted"
+            preempting, self.preempting,
+            "sequences to preempt are counted"
         );
         let mut in_turn = [0; Priority::COUNT];
-        for entry in self.entries.values().filter(|e| e.is_in_turn()) {
-            assert!(entry.over.is_none() && entry.paused_since.is_none());
+        for entry in self.sequences.values().filter(|e| e.is_in_turn()) {
+            assert!(entry.finished.is_none() && entry.paused_since.is_none());
             in_turn[entry.class as usize] += 1;
         }
-        assert_eq!(in_turn, self.turns.held(), "those in turns are counted");
-        let over = count(|e| e.over.is_some());
-        assert_eq!(over, self.landing.len(), "those who land are listed");
+        assert_eq!(in_turn, self.turns.held(), "sequences in turns are counted");
+        let finished = count(|e| e.finished.is_some());
+        assert_eq!(finished, self.draining.len(), "`draining` is complete");
         assert_eq!(
-            self.names.len() + over,
-            self.entries.len(),
-            "who is not over has a name"
+            self.live_keys.len() + finished,
+            self.sequences.len(),
+            "an unfinished sequence is found by its id"
         );
-        for (place, key) in self.running.iter().enumerate() {
-            let entry = &self.entries[*key];
-            let running = entry.running().expect("the running run");
-            assert_eq!(running.place, place, "the running know their places");
-            let flights = self.flights.iter().flat_map(|flight| &flight.members);
-            let own: Vec<_> = flights
+        for (running_index, key) in self.running.iter().enumerate() {
+            let entry = &self.sequences[*key];
+            let running = entry.running().expect("a running sequence has a slot");
+            assert_eq!(
+                running.running_index, running_index,
+                "a running sequence knows its index"
+            );
+            let steps_in_flight = self.steps_in_flight.iter().flat_map(|step| &step.members);
+            let own: Vec<_> = steps_in_flight
                 .filter(|m| m.key == *key && m.slot == running.slot)
                 .collect();
-            assert_eq!(own.len(), running.flights, "steps under way are counted");
+            assert_eq!(
+                own.len(),
+                running.steps_in_flight,
+                "steps in flight are counted"
+            );
             let tokens: usize = own.iter().map(|member| member.tokens).sum();
-            assert_eq!(tokens, running.launched, "tokens under way are counted");
-            assert!(
-                running.computed + running.launched <= running.granted,
-                "grants are kept"
+            assert_eq!(
+                tokens, running.in_flight_tokens,
+                "tokens in flight are counted"
             );
             assert!(
-                entry.over.is_none() || running.flights > 0,
-                "who is over is landing"
+                running.computed + running.in_flight_tokens <= running.granted,
+                "no slot exceeds its grant"
+            );
+            assert!(
+                entry.finished.is_none() || running.steps_in_flight > 0,
+                "a finished sequence with a slot is draining"
             );
         }
     }
@@ -538,17 +557,17 @@ impl SchedulerCore {
             self.timers.extend(at.map(|at| (at, sequence, timer)));
         }
         self.service.enter(submission.user, submission.class);
-        let entry = Entry::new(submission, self.spec.context_tokens_max, self.now);
-        let key = self.entries.insert(entry);
-        self.names.insert(sequence, key);
+        let entry = Sequence::new(submission, self.spec.context_tokens_max, self.now);
+        let key = self.sequences.insert(entry);
+        self.live_keys.insert(sequence, key);
         self.enqueue(key);
     }
 
-    /// Ends a sequence at its caller's wish.
+    /// Ends a sequence at its caller's request.
     fn stop(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
-        match self.names.get(&sequence).copied() {
+        match self.live_keys.get(&sequence).copied() {
             Some(key) => self.finish(key, FinishReason::Cancelled, effects),
-            None if self.withdraw_fork(sequence, effects) => {
+            None if self.cancel_fork(sequence, effects) => {
                 effects.push(Effect::Finished(sequence, FinishReason::Cancelled));
             }
             None => {}
@@ -556,10 +575,10 @@ impl SchedulerCore {
     }
 
     fn pause(&mut self, sequence: SequenceId) {
-        let Some(key) = self.names.get(&sequence).copied() else {
+        let Some(key) = self.live_keys.get(&sequence).copied() else {
             return;
         };
-        let entry = &mut self.entries[key];
+        let entry = &mut self.sequences[key];
         if entry.paused_since.is_none() {
             entry.paused_since = Some(self.now);
             self.paused += 1;
@@ -568,32 +587,33 @@ impl SchedulerCore {
             if let Some(at) = self.unread_end(self.now) {
                 self.timers.insert((at, sequence, Timer::Unread));
             }
-            if self.refused == Some(key) {
-                self.refused = None;
+            if self.memory_waiter == Some(key) {
+                self.memory_waiter = None;
             }
-            // Whoever waits may take its slot.
+            // A waiting sequence may take its slot.
             self.may_start = true;
         }
     }
 
-    /// When a sequence is ended whose caller has not read since then.
+    /// Returns when a sequence fails whose caller has not read since then.
     fn unread_end(&self, since: Duration) -> Option<Duration> {
         since.checked_add(self.config.unread_timeout?)
     }
 
     fn resume(&mut self, sequence: SequenceId) {
-        if let Some(key) = self.names.get(&sequence).copied()
+        if let Some(key) = self.live_keys.get(&sequence).copied()
             && self.end_pause(key)
         {
-            let entry = &self.entries[key];
+            let entry = &self.sequences[key];
             self.service.enter(entry.user, entry.class);
             self.may_start = true;
         }
     }
 
-    /// Its caller has read, or has no more to read. False where it was not paused.
-    fn end_pause(&mut self, key: EntryKey) -> bool {
-        let entry = &mut self.entries[key];
+    /// Ends a sequence's pause: its caller has read, or has no more to read. Returns false if
+    /// it was not paused.
+    fn end_pause(&mut self, key: SequenceKey) -> bool {
+        let entry = &mut self.sequences[key];
         let sequence = entry.sequence;
         let Some(since) = entry.paused_since.take() else {
             return false;
@@ -605,38 +625,45 @@ impl SchedulerCore {
         true
     }
 
-    /// Ends a sequence and lets the cache publish what it computed.
-    fn finish(&mut self, key: EntryKey, reason: FinishReason, effects: &mut Vec<Effect>) {
-        let sequence = self.entries[key].sequence;
+    /// Ends a sequence and lets the cache publish its computed state.
+    fn finish(&mut self, key: SequenceKey, reason: FinishReason, effects: &mut Vec<Effect>) {
+        let sequence = self.sequences[key].sequence;
         effects.push(Effect::Finished(sequence, reason));
-        self.end(key, Over::Close, effects);
+        self.end(key, Finished::Close, effects);
     }
 
-    /// Ends a sequence without its output.
-    fn fail(&mut self, key: EntryKey, error: GenerateError, over: Over, effects: &mut Vec<Effect>) {
-        let sequence = self.entries[key].sequence;
+    /// Fails a sequence: it ends without its output.
+    fn fail(
+        &mut self,
+        key: SequenceKey,
+        error: GenerateError,
+        finished: Finished,
+        effects: &mut Vec<Effect>,
+    ) {
+        let sequence = self.sequences[key].sequence;
         effects.push(Effect::Failed(sequence, error));
-        self.end(key, over, effects);
+        self.end(key, finished, effects);
     }
 
-    /// Its caller knows: nobody may ask for it any more, and it gives up its slot as
-    /// soon as it is in no step.
-    fn end(&mut self, key: EntryKey, over: Over, effects: &mut Vec<Effect>) {
+    /// Ends a sequence whose caller has its result. Its slot is freed as soon as it is in no
+    /// step.
+    fn end(&mut self, key: SequenceKey, finished: Finished, effects: &mut Vec<Effect>) {
         self.leave_caller(key);
-        let entry = &mut self.entries[key];
-        entry.over = Some(over);
-        match entry.in_flight() {
-            true => self.landing.push(key),
-            false => self.vacate(key, over, effects),
+        let entry = &mut self.sequences[key];
+        entry.finished = Some(finished);
+        if entry.in_flight() {
+            self.draining.push(key);
+        } else {
+            self.free_slot(key, finished, effects);
         }
     }
 
-    /// Nobody may ask for it any more: its caller knows that it is over.
-    fn leave_caller(&mut self, key: EntryKey) {
+    /// Removes a finished sequence from everything that finds it by id, and ends its deadlines.
+    fn leave_caller(&mut self, key: SequenceKey) {
         self.end_turn(key);
         let was_paused = self.end_pause(key);
-        let entry = &mut self.entries[key];
-        self.names.remove(&entry.sequence);
+        let entry = &mut self.sequences[key];
+        self.live_keys.remove(&entry.sequence);
         if !was_paused {
             self.service.leave(entry.user, entry.class);
         }
@@ -650,36 +677,38 @@ impl SchedulerCore {
         }
     }
 
-    /// Gives up the slot of a sequence that is over, or its place in the queue.
-    fn vacate(&mut self, key: EntryKey, over: Over, effects: &mut Vec<Effect>) {
+    /// Frees the slot of a finished sequence, or its place in the queue.
+    fn free_slot(&mut self, key: SequenceKey, finished: Finished, effects: &mut Vec<Effect>) {
         self.leave_phase(key);
-        self.landing.retain(|landing| *landing != key);
-        let entry = self.entries.remove(key).expect("who is over was here");
+        self.draining.retain(|draining| *draining != key);
+        let entry = self.sequences.remove(key).expect("a sequence ends once");
         let sequence = entry.sequence;
-        match (&entry.phase, over) {
+        match (&entry.phase, finished) {
             (Phase::Queued, _) => {}
-            (Phase::Running(running), Over::Close) => {
+            (Phase::Running(running), Finished::Close) => {
                 let close = cache::Message::Close {
                     sequence,
                     computed: running.computed,
-                    generated: entry.news_for_cache(),
+                    generated: entry.generated_for_cache(),
                 };
                 self.ask(close, effects);
             }
-            (Phase::Starting { .. }, _) | (Phase::Running(_), Over::Discard) => {
+            (Phase::Starting { .. }, _) | (Phase::Running(_), Finished::Discard) => {
                 self.ask(cache::Message::Discard { sequence }, effects);
             }
         }
         self.start_forks_of(sequence, effects);
     }
 
-    /// Takes a sequence out of the list that it is in by its phase.
-    fn leave_phase(&mut self, key: EntryKey) {
-        let entry = &self.entries[key];
+    /// Removes a sequence from the list of its phase.
+    fn leave_phase(&mut self, key: SequenceKey) {
+        let entry = &self.sequences[key];
         match &entry.phase {
             Phase::Queued => {
                 self.queue.retain(|queued| *queued != key);
-                self.refused = self.refused.filter(|refused| *refused != key);
+                self.memory_waiter = self
+                    .memory_waiter
+                    .filter(|memory_waiter| *memory_waiter != key);
                 if self.queue.is_empty() {
                     self.started_at = None;
                 }
@@ -688,32 +717,32 @@ impl SchedulerCore {
                 self.starting.retain(|starting| *starting != key);
                 self.awaiting_prefix -= usize::from(*waits);
                 let user = entry.user;
-                self.free_slot(user);
+                self.uncount_slot(user);
             }
             Phase::Running(running) => {
                 let user = entry.user;
-                self.giving_way -= usize::from(running.giving_way);
-                self.cramped.retain(|cramped| *cramped != key);
-                let place = running.place;
-                self.running.swap_remove(place);
-                self.free_slot(user);
-                if let Some(moved) = self.running.get(place) {
-                    let moved = self.entries[*moved].running_mut();
-                    moved.expect("the running run").place = place;
+                self.preempting -= usize::from(running.preempting);
+                self.starved.retain(|starved| *starved != key);
+                let running_index = running.running_index;
+                self.running.swap_remove(running_index);
+                self.uncount_slot(user);
+                if let Some(moved) = self.running.get(running_index) {
+                    let moved = self.sequences[*moved].running_mut();
+                    moved.expect("a running sequence has a slot").running_index = running_index;
                 }
             }
         }
         self.may_start = true;
     }
 
-    /// Ends all sequences; what they have computed may serve the next start.
+    /// Fails all sequences. Their computed state may serve the next start.
     fn fail_all(&mut self, error: &GenerateError, effects: &mut Vec<Effect>) {
         for fork in std::mem::take(&mut self.forks_due) {
             effects.push(Effect::Failed(fork.submission.sequence, error.clone()));
         }
-        let all: Vec<EntryKey> = self.names.values().copied().collect();
+        let all: Vec<SequenceKey> = self.live_keys.values().copied().collect();
         for key in all {
-            self.fail(key, error.clone(), Over::Close, effects);
+            self.fail(key, error.clone(), Finished::Close, effects);
         }
     }
 }

@@ -1,34 +1,34 @@
-//! What a step has brought, or cost.
+//! The results of a step, or its failure.
 //!
-//! Histories live here, with the sequences, so work that the device lost is done
-//! again: each sequence of a failed step goes back to its place in the queue and
-//! must prove itself alone, so that whoever cannot be run fails by itself.
+//! The scheduler holds the histories, so work that the device lost is done again. Each sequence
+//! of a failed step returns to its place in the queue and must then run alone. A sequence that
+//! cannot be computed thus fails by itself.
 
 use std::sync::Arc;
 
-use super::entry::{EntryKey, Over};
-use super::steps::Member;
+use super::pipeline::Member;
+use super::sequence::{Finished, SequenceKey};
 use super::{Effect, SchedulerCore};
 use crate::protocol::{
-    Failure, FinishReason, GenerateError, GrammarError, Lost, Outcome, Readout, TokenLogprobs,
+    Failure, FinishReason, GenerateError, GrammarError, Lost, Outcome, SpanOutput, TokenLogprobs,
 };
 use crate::{SlotId, TokenId, cache};
-use motet_sync::planted::{self, Bug};
+use motet_sync::injected::{self, Bug};
 
 /// Sequences whose state is lost.
 pub(super) struct Loss<'a> {
-    pub(super) lost: &'a [EntryKey],
-    /// Of these, and others, who was part of what failed.
-    pub(super) blamed: &'a [EntryKey],
+    pub(super) lost: &'a [SequenceKey],
+    /// Sequences that were part of the failed work, whether their state is lost or not.
+    pub(super) blamed: &'a [SequenceKey],
     pub(super) reason: &'a str,
-    /// Who has failed so often in a row runs alone.
+    /// Number of failures in a row after which a sequence runs alone.
     pub(super) alone_after: u32,
     /// Whether the cache still holds their slots.
     pub(super) discards: bool,
 }
 
 impl<'a> Loss<'a> {
-    fn step(lost: &'a [EntryKey], blamed: &'a [EntryKey], reason: &'a str) -> Self {
+    fn step(lost: &'a [SequenceKey], blamed: &'a [SequenceKey], reason: &'a str) -> Self {
         Self {
             lost,
             blamed,
@@ -41,62 +41,63 @@ impl<'a> Loss<'a> {
 
 impl SchedulerCore {
     pub(super) fn outcome(&mut self, outcome: Outcome, effects: &mut Vec<Effect>) {
-        let flight = self.flights.pop_front();
-        let flight = flight.expect("an outcome answers work under way");
-        // Edits come before what may fail; a device that was lost has more than enough room.
-        for number in flight.clearings {
-            self.ask(cache::Message::Cleared { number }, effects);
+        let step = self.steps_in_flight.pop_front();
+        let step = step.expect("an outcome answers work in flight");
+        // Edits come before anything in the work that may fail. A lost device has enough memory
+        // anyway.
+        for number in step.fences {
+            self.ask(cache::Message::FencePassed { number }, effects);
         }
-        if let Some(next) = self.flights.front_mut() {
+        if let Some(next) = self.steps_in_flight.front_mut() {
             next.ends_at = self.now + next.takes;
         }
         if self.had_work {
             self.device_idle += outcome.gap;
         }
-        // What was launched on top of a failed step may be dropped with it, and then what
-        // would be launched on top of that: nothing is, until it has landed.
+        // A step that was submitted on top of a failed one may be dropped with it, and so would
+        // a step on top of that. None is submitted until the doubtful one has finished.
         self.is_in_doubt |= outcome.result.is_err();
-        self.is_in_doubt &= !self.flights.is_empty();
-        // Those whose slots are gone have no part in what follows.
+        self.is_in_doubt &= !self.steps_in_flight.is_empty();
+        // Sequences without their slots take no part in the rest.
         if !outcome.lost.is_empty() {
             self.lose_edited(outcome.lost, effects);
         }
         match outcome.result {
-            Ok(readouts) => {
-                self.cost.observe(flight.load, outcome.busy);
-                self.head_room.narrow();
-                for (member, readout) in flight.members.into_iter().zip(readouts) {
-                    self.landed(member, readout, effects);
+            Ok(span_outputs) => {
+                self.cost.observe(step.load, outcome.busy);
+                self.headroom.narrow();
+                for (member, span_output) in step.members.into_iter().zip(span_outputs) {
+                    self.finish_span(member, span_output, effects);
                 }
             }
             Err(Failure::Step(error)) => {
-                let lost = self.still_there(&flight.members);
+                let lost = self.still_in_slot(&step.members);
                 self.lose(&Loss::step(&lost, &lost, &error.to_string()), effects);
             }
             Err(Failure::Dropped) => {
-                let lost = self.still_there(&flight.members);
+                let lost = self.still_in_slot(&step.members);
                 self.lose(&Loss::step(&lost, &[], ""), effects);
             }
             Err(Failure::Reset(reason)) => {
-                let mut blamed = self.still_there(&flight.members);
-                // What is of an older epoch may fail for what is gone by now.
-                if blamed.is_empty() && flight.epoch == self.epoch {
-                    // Without a step, nobody in particular is to blame.
-                    blamed = self.entries.keys().collect();
+                let mut blamed = self.still_in_slot(&step.members);
+                // Work of an older epoch may fail because of state that is gone by now.
+                if blamed.is_empty() && step.epoch == self.epoch {
+                    // Without a step, no sequence in particular is to blame.
+                    blamed = self.sequences.keys().collect();
                 }
                 self.reset(&blamed, &reason, 1, effects);
             }
         }
-        self.had_work = self.entries.len() > self.paused;
-        self.look(effects);
+        self.had_work = self.sequences.len() > self.paused;
+        self.probe_prefixes(effects);
     }
 
-    /// Edits have failed: those whose slots they changed begin again, and those whose path
-    /// leads through what is gone, when the cache says who they are.
+    /// Handles failed edits. Sequences whose slots they changed restart. The cache names those
+    /// whose path contains a lost segment, and they restart then.
     fn lose_edited(&mut self, lost: Lost, effects: &mut Vec<Effect>) {
-        let slot = |key: &EntryKey| self.entries[*key].running().map(|running| running.slot);
-        let is_lost = |key: &&EntryKey| slot(key).is_some_and(|slot| lost.slots.contains(&slot));
-        let keys: Vec<EntryKey> = self.running.iter().filter(is_lost).copied().collect();
+        let slot = |key: &SequenceKey| self.sequences[*key].running().map(|running| running.slot);
+        let is_lost = |key: &&SequenceKey| slot(key).is_some_and(|slot| lost.slots.contains(&slot));
+        let keys: Vec<SequenceKey> = self.running.iter().filter(is_lost).copied().collect();
         self.lose(&Loss::step(&keys, &keys, &lost.reason), effects);
         if !lost.segments.is_empty() {
             let segments = lost.segments;
@@ -104,9 +105,9 @@ impl SchedulerCore {
         }
     }
 
-    /// The cache has closed a slot of which part was lost.
-    pub(super) fn lost_path(&mut self, key: EntryKey, slot: SlotId, effects: &mut Vec<Effect>) {
-        let running = self.entries[key].running();
+    /// Restarts a sequence whose slot the cache has closed, because part of its path was lost.
+    pub(super) fn lost_path(&mut self, key: SequenceKey, slot: SlotId, effects: &mut Vec<Effect>) {
+        let running = self.sequences[key].running();
         if running.is_some_and(|running| running.slot == slot) {
             let loss = Loss {
                 lost: &[key],
@@ -119,10 +120,10 @@ impl SchedulerCore {
         }
     }
 
-    /// Those members of a step that still have the slot that they had then.
-    pub(super) fn still_there(&self, members: &[Member]) -> Vec<EntryKey> {
+    /// Returns the members of a step that still have the slot that they had then.
+    pub(super) fn still_in_slot(&self, members: &[Member]) -> Vec<SequenceKey> {
         let slot = |key| {
-            self.entries
+            self.sequences
                 .get(key)
                 .and_then(|entry| entry.running())
                 .map(|r| r.slot)
@@ -133,10 +134,10 @@ impl SchedulerCore {
         there.map(|member| member.key).collect()
     }
 
-    /// A sequence's part of a step is done.
-    fn landed(&mut self, member: Member, readout: Readout, effects: &mut Vec<Effect>) {
+    /// Finishes a sequence's part of a step.
+    fn finish_span(&mut self, member: Member, span_output: SpanOutput, effects: &mut Vec<Effect>) {
         let key = member.key;
-        let Some(entry) = self.entries.get_mut(key) else {
+        let Some(entry) = self.sequences.get_mut(key) else {
             return;
         };
         let Some(running) = entry
@@ -146,84 +147,87 @@ impl SchedulerCore {
             // It lost its slot meanwhile.
             return;
         };
-        running.flights -= 1;
-        running.launched -= member.tokens;
+        running.steps_in_flight -= 1;
+        running.in_flight_tokens -= member.tokens;
         running.computed += member.tokens;
-        running.drawing -= usize::from(member.draws);
+        running.in_flight_samples -= usize::from(member.samples_token);
         let computed = running.computed;
-        if entry.tells_prefill && entry.generated.is_empty() && entry.over.is_none() {
+        if entry.report_prefill_progress && entry.generated.is_empty() && entry.finished.is_none() {
             let computed = computed.min(entry.prompt.len());
             effects.push(Effect::Prefilled(entry.sequence, computed));
         }
-        match readout {
-            Readout::Token(token) => self.drawn(key, token, None, effects),
-            Readout::Scored(token, logprobs) => self.drawn(key, token, Some(logprobs), effects),
-            Readout::Failed(_) if entry.over.is_some() => {}
-            Readout::Failed(GrammarError::Over) => {
+        match span_output {
+            SpanOutput::Token(token) => self.on_token_sampled(key, token, None, effects),
+            SpanOutput::Scored(token, logprobs) => {
+                self.on_token_sampled(key, token, Some(logprobs), effects)
+            }
+            SpanOutput::Failed(_) if entry.finished.is_some() => {}
+            SpanOutput::Failed(GrammarError::Finished) => {
                 self.finish(key, FinishReason::EndToken, effects);
             }
-            Readout::Failed(error) => {
-                // The step after it may have evaluated a token that is not its history's.
-                self.fail(key, told(&error), Over::Discard, effects);
+            SpanOutput::Failed(error) => {
+                // The next step may have evaluated a token that is not in its history.
+                self.fail(key, generate_error(&error), Finished::Discard, effects);
             }
-            Readout::Nothing | Readout::Logits(_) => {}
+            SpanOutput::Nothing | SpanOutput::Logits(_) => {}
         }
-        self.settle(key, effects);
+        self.after_step(key, effects);
         self.back_up_if_due(key, effects);
     }
 
     /// Does what had to wait until the sequence is in no step.
-    fn settle(&mut self, key: EntryKey, effects: &mut Vec<Effect>) {
-        let Some(entry) = self.entries.get(key).filter(|entry| !entry.in_flight()) else {
+    fn after_step(&mut self, key: SequenceKey, effects: &mut Vec<Effect>) {
+        let Some(entry) = self.sequences.get(key).filter(|entry| !entry.in_flight()) else {
             return;
         };
         let Some(running) = entry.running() else {
             return;
         };
         let sequence = entry.sequence;
-        if let Some(over) = entry.over {
-            self.vacate(key, over, effects);
+        if let Some(finished) = entry.finished {
+            self.free_slot(key, finished, effects);
             return;
         }
-        if running.giving_way {
-            self.give_way(key, effects);
+        if running.preempting {
+            self.preempt_now(key, effects);
             return;
         }
         if running.forks_due > 0 {
             self.start_forks_of(sequence, effects);
-            if !self.names.contains_key(&sequence) {
-                // One of them has taken its place.
+            if !self.live_keys.contains_key(&sequence) {
+                // A fork has taken over its slot.
                 return;
             }
         }
-        if !planted::errs(Bug::LostCheckpoint) {
+        if !injected::is_injected(Bug::LostCheckpoint) {
             self.report_checkpoints(key, effects);
         }
         self.shift_if_full(key, effects);
     }
 
-    /// The sequence has drawn a token.
-    fn drawn(
+    /// Adds a sampled token to a sequence.
+    fn on_token_sampled(
         &mut self,
-        key: EntryKey,
+        key: SequenceKey,
         token: TokenId,
         logprobs: Option<Arc<TokenLogprobs>>,
         effects: &mut Vec<Effect>,
     ) {
-        let entry = &mut self.entries[key];
+        let entry = &mut self.sequences[key];
         entry.suspect = false;
         entry.resumes = false;
         entry.failures = 0;
         entry.generated.push(token);
-        if entry.over.is_some() {
-            // Drawn before its end was known: part of its history, of no use to its caller.
+        if entry.finished.is_some() {
+            // Sampled before its end was known: part of its history, but not of its output.
             return;
         }
         let full = entry.generated.len() == entry.output_tokens_max;
         if entry.end_tokens.contains(&token) {
-            let reason = match self.spec.end_tokens.contains(&token) {
-                true => FinishReason::EndToken,
-                false => FinishReason::StopToken,
+            let reason = if self.spec.end_tokens.contains(&token) {
+                FinishReason::EndToken
+            } else {
+                FinishReason::StopToken
             };
             self.finish(key, reason, effects);
             return;
@@ -239,39 +243,39 @@ impl SchedulerCore {
         }
     }
 
-    /// Sends sequences whose state is lost back to their places in the queue; those to
-    /// blame only as often as the configuration allows.
+    /// Returns sequences whose state is lost to their places in the queue. Blamed ones return
+    /// only as often as the configuration allows, and then fail.
     pub(super) fn lose(&mut self, loss: &Loss<'_>, effects: &mut Vec<Effect>) {
         for key in loss.lost {
             self.leave_phase(*key);
-            let entry = &mut self.entries[*key];
+            let entry = &mut self.sequences[*key];
             let sequence = entry.sequence;
             if loss.discards {
                 self.ask(cache::Message::Discard { sequence }, effects);
             }
-            let entry = &mut self.entries[*key];
+            let entry = &mut self.sequences[*key];
             if loss.blamed.contains(key) {
                 entry.failures += 1;
                 entry.suspect |= entry.failures >= loss.alone_after;
             }
             entry.resumes = !entry.generated.is_empty();
             entry.restart();
-            if planted::errs(Bug::TokenAgain)
-                && entry.over.is_none()
+            if injected::is_injected(Bug::TokenAgain)
+                && entry.finished.is_none()
                 && let Some(token) = entry.generated.last()
             {
                 effects.push(Effect::Token(sequence, *token, None));
             }
-            let (over, failures) = (entry.over, entry.failures);
+            let (finished, failures) = (entry.finished, entry.failures);
             self.enqueue(*key);
-            if let Some(over) = over {
-                self.vacate(*key, over, effects);
+            if let Some(finished) = finished {
+                self.free_slot(*key, finished, effects);
             } else if failures > self.config.step_retries_max {
                 let error = GenerateError::Device {
                     attempts: failures,
                     reason: loss.reason.to_string(),
                 };
-                self.fail(*key, error, Over::Discard, effects);
+                self.fail(*key, error, Finished::Discard, effects);
             } else {
                 self.start_forks_of(sequence, effects);
             }
@@ -279,8 +283,8 @@ impl SchedulerCore {
     }
 }
 
-/// What a sequence is told whose grammar cannot go on, or has nobody who goes on with it.
-fn told(error: &GrammarError) -> GenerateError {
+/// Converts the error of a grammar that cannot continue, or has no thread to continue on.
+fn generate_error(error: &GrammarError) -> GenerateError {
     match error {
         GrammarError::Panicked | GrammarError::PoolEnded | GrammarError::NoThread { .. } => {
             GenerateError::Panicked {

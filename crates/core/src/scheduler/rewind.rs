@@ -1,38 +1,38 @@
-//! A sequence ends, and another goes on in its slot, from one of its tokens.
+//! Ends a sequence and continues another in its slot, from one of its tokens.
 //!
-//! What was computed after that token is taken out of the slot, which is all that has to be
-//! done: nothing is sealed, nothing is copied, and no second slot is needed. Where it cannot be
-//! done so, the new sequence begins as any fork does, and the other ends.
+//! The tokens computed after that one are removed from the slot. Nothing is sealed or copied,
+//! and no second slot is needed. Where that is not possible, the new sequence starts as any
+//! fork does, and the other ends.
 
-use super::context::DueFork;
-use super::entry::{Entry, EntryKey, Growth};
-use super::start::Timer;
+use super::admission::Timer;
+use super::forks::DueFork;
+use super::sequence::{GrantRequest, Sequence, SequenceKey};
 use super::{Effect, SchedulerCore};
 use crate::cache;
 use crate::protocol::{ContextLimit, FinishReason};
 
 impl SchedulerCore {
-    /// Lets a fork that replaces its source go on in its slot. Gives it back where that cannot
-    /// be done.
-    pub(super) fn go_on_in_slot(
+    /// Continues a fork that replaces its source in the source's slot. Returns the fork if that
+    /// is not possible.
+    pub(super) fn continue_in_slot(
         &mut self,
         fork: DueFork,
         effects: &mut Vec<Effect>,
     ) -> Option<DueFork> {
-        let Some((key, kept)) = self.slot_for(&fork) else {
+        let Some((key, retained_tokens)) = self.slot_for(&fork) else {
             return Some(fork);
         };
-        let entry = &self.entries[key];
+        let entry = &self.sequences[key];
         let (source, user) = (entry.sequence, entry.user);
-        let running = entry.running().expect("it has a slot");
-        let (slot, place, granted) = (running.slot, running.place, running.granted);
+        let running = entry.running().expect("the source has a slot");
+        let (slot, running_index, granted) = (running.slot, running.running_index, running.granted);
         let (computed, mut checkpoints) = (running.computed, running.checkpoints.clone());
-        checkpoints.retain(|at| *at <= kept);
-        let generated = entry.news_for_cache();
+        checkpoints.retain(|at| *at <= retained_tokens);
+        let generated = entry.generated_for_cache();
         effects.push(Effect::Finished(source, FinishReason::Cancelled));
         self.leave_caller(key);
-        self.cramped.retain(|cramped| *cramped != key);
-        self.free_slot(user);
+        self.starved.retain(|starved| *starved != key);
+        self.uncount_slot(user);
 
         let submission = fork.submission;
         let sequence = submission.sequence;
@@ -42,7 +42,7 @@ impl SchedulerCore {
             generated,
             to: sequence,
             slot,
-            kept,
+            retained_tokens,
             tokens: submission.prompt.clone(),
             priority: submission.retention,
         });
@@ -51,54 +51,55 @@ impl SchedulerCore {
         self.timers
             .extend(finish_by.map(|at| (at, sequence, Timer::Finish)));
         self.service.enter(submission.user, submission.class);
-        self.take_slot(submission.user);
-        let mut entry = Entry::new(submission, self.spec.context_tokens_max, self.now);
-        entry.begun(slot, kept, granted, place);
+        self.count_slot(submission.user);
+        let mut entry = Sequence::new(submission, self.spec.context_tokens_max, self.now);
+        entry.slot_opened(slot, retained_tokens, granted, running_index);
         entry.started = true;
-        // Its source has paid for it.
-        entry.charged_tokens = kept;
+        // Its source has paid for these tokens.
+        entry.charged_tokens = retained_tokens;
         if let Some(running) = entry.running_mut() {
             running.checkpoints = checkpoints;
         }
-        self.entries[key] = entry;
-        self.names.insert(sequence, key);
+        self.sequences[key] = entry;
+        self.live_keys.insert(sequence, key);
         self.ask(rewind, effects);
         effects.push(Effect::Started {
             sequence,
             prompt_tokens,
-            cached_tokens: kept,
+            cached_tokens: retained_tokens,
             miss: None,
         });
         self.report_checkpoints(key, effects);
         None
     }
 
-    /// The source of a fork that can go on in its slot, and how many of its tokens stay there.
-    fn slot_for(&self, fork: &DueFork) -> Option<(EntryKey, usize)> {
-        let key = *self.names.get(&fork.source)?;
-        let entry = &self.entries[key];
+    /// Returns the source of a fork that can continue in its slot, and the number of its tokens
+    /// that stay there.
+    fn slot_for(&self, fork: &DueFork) -> Option<(SequenceKey, usize)> {
+        let key = *self.live_keys.get(&fork.source)?;
+        let entry = &self.sequences[key];
         let running = entry.running()?;
         let submission = &fork.submission;
-        let kept = fork
+        let retained_tokens = fork
             .at
             .min(running.computed)
             .min(submission.prompt.len() - 1);
-        let stands = running.flights == 0
+        let is_idle = running.steps_in_flight == 0
             && running.barriers == 0
-            && running.growth == Growth::None
-            && !running.giving_way;
-        // The device draws for a slot as it was told last.
-        let draws = entry.draw_spec.is_none() || submission.draw_spec.is_some();
+            && running.grant_request == GrantRequest::None
+            && !running.preempting;
+        // A sampler stays with its slot until another one replaces it.
+        let sampler_matches = entry.sampling_spec.is_none() || submission.sampling_spec.is_some();
         let fits = submission.prompt.len() < running.granted
             && submission.at_limit == ContextLimit::Stop
             && submission.restore_points.is_empty();
         let can = fork.replaces
             && self.spec.resumes_anywhere()
             && entry.is_whole()
-            && stands
-            && draws
+            && is_idle
+            && sampler_matches
             && fits
-            && kept > 0;
-        can.then_some((key, kept))
+            && retained_tokens > 0;
+        can.then_some((key, retained_tokens))
     }
 }

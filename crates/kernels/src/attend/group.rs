@@ -71,7 +71,7 @@ pub(super) fn gather(spans: &[SpanRange]) -> Gathered {
         let first = gathered.groups.len();
         for range in &span.path {
             let sharing = &members[range.segment];
-            let part = Part::of_path(range);
+            let part = Part::from_path_range(range);
             if sharing.len() == 1 {
                 own.push(part);
             } else if sharing[0] == index {
@@ -79,7 +79,7 @@ pub(super) fn gather(spans: &[SpanRange]) -> Gathered {
                 gathered.add(first, sharing, &[part]);
             }
         }
-        own.push(Part::of_tail(index, span));
+        own.push(Part::from_tail(index, span));
         gathered.groups.push((vec![index], own));
     }
     gathered
@@ -119,8 +119,8 @@ pub(super) fn gather_chunks(spans: &[SpanRange]) -> Gathered {
 /// What a span sees, cut wherever a position is a multiple of [`CHUNK`].
 fn chunks((index, span): (usize, &SpanRange)) -> Vec<Vec<Part>> {
     let mut chunks: Vec<(usize, Vec<Part>)> = Vec::new();
-    let path = span.path.iter().map(Part::of_path);
-    for part in path.chain([Part::of_tail(index, span)]) {
+    let path = span.path.iter().map(Part::from_path_range);
+    for part in path.chain([Part::from_tail(index, span)]) {
         let end = part.start + part.tokens;
         for chunk in part.start / CHUNK..end.div_ceil(CHUNK) {
             let start = part.start.max(chunk * CHUNK);
@@ -140,7 +140,7 @@ fn chunks((index, span): (usize, &SpanRange)) -> Vec<Vec<Part>> {
 }
 
 impl Part {
-    fn of_path(range: &PartRange) -> Self {
+    fn from_path_range(range: &PartRange) -> Self {
         Part {
             source: Source::Segment(range.segment),
             first: 0,
@@ -150,7 +150,7 @@ impl Part {
     }
 
     /// A span's tail with the step's rows.
-    fn of_tail(span: usize, range: &SpanRange) -> Self {
+    fn from_tail(span: usize, range: &SpanRange) -> Self {
         Part {
             source: Source::Tail(span),
             first: 0,
@@ -212,7 +212,7 @@ impl Group {
 
     /// Finds the keys that any row sees: what has left every row's window is at
     /// the front.
-    pub(super) fn see(&mut self, window: Option<usize>) {
+    pub(super) fn find_visible_keys(&mut self, window: Option<usize>) {
         let earliest = self.rows.iter().map(|row| row.1).min();
         let earliest = earliest.expect("a span has rows");
         let from = window.map_or(0, |window| (earliest + 1).saturating_sub(window));
@@ -222,8 +222,8 @@ impl Group {
     }
 
     /// Cuts the keys into so many chunks of whole blocks, or fewer.
-    pub(super) fn cut(&mut self, pieces: usize) {
-        let length = self.keys.len().div_ceil(pieces).next_multiple_of(BLOCK);
+    pub(super) fn cut(&mut self, chunks_max: usize) {
+        let length = self.keys.len().div_ceil(chunks_max).next_multiple_of(BLOCK);
         let end = self.keys.end;
         let starts = self.keys.clone().step_by(length.max(1));
         self.chunks = starts.map(|from| from..end.min(from + length)).collect();

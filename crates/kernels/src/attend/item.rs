@@ -8,10 +8,10 @@ use super::super::split::Split;
 use super::group::{BLOCK, Group, Source};
 use super::plan::{AttendPlan, Item, Order};
 use super::scratch::{self, Scratch};
-use super::{Cache, few, many};
+use super::{Cache, few_queries, many_queries};
 
 /// Plans cheaper than this are not worth another thread.
-const ALONE_BELOW: usize = 8 << 10;
+const SINGLE_THREAD_BELOW: usize = 8 << 10;
 
 /// All keys and values of a step.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +46,7 @@ pub(super) fn run<N: Number>(
         };
         scratch::for_item(|memory| dispatch_on(plan.set, Compute { work, memory }));
     };
-    if plan.cost < ALONE_BELOW {
+    if plan.cost < SINGLE_THREAD_BELOW {
         (0..plan.items.len()).for_each(each);
     } else {
         pool.run(plan.items.len(), each);
@@ -64,10 +64,12 @@ impl<N: Number> Job for Compute<'_, N> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let plan = self.work.plan;
-        if plan.order == Order::OfSequence || self.work.item.queries.len() <= few::most::<S>() {
-            few::run(simd, &self.work, self.memory);
+        if plan.order == Order::PerSequence
+            || self.work.item.queries.len() <= few_queries::most::<S>()
+        {
+            few_queries::run(simd, &self.work, self.memory);
         } else {
-            many::run(simd, &self.work, self.memory);
+            many_queries::run(simd, &self.work, self.memory);
         }
     }
 }
@@ -86,7 +88,7 @@ pub(super) struct Work<'a, N> {
 
 /// Neighbouring keys with their values, `dim` numbers each: a block, or a part of one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece<'a, N> {
+pub(super) struct KvSlice<'a, N> {
     pub(super) keys: &'a [N],
     pub(super) values: &'a [N],
     /// Position of the first.
@@ -96,7 +98,7 @@ pub(super) struct Piece<'a, N> {
     pub(super) block: usize,
 }
 
-impl<N: Number> Piece<'_, N> {
+impl<N: Number> KvSlice<'_, N> {
     /// Where in its block it ends.
     #[inline(always)]
     pub(super) fn end(&self) -> usize {
@@ -115,7 +117,7 @@ impl<N: Number> Piece<'_, N> {
             .saturating_sub(self.position)
             .min(self.tokens)
             .max(from);
-        Piece {
+        KvSlice {
             keys: &self.keys[from * dim..to * dim],
             values: &self.values[from * dim..to * dim],
             position: self.position + from,
@@ -130,8 +132,8 @@ impl<N: Number> Piece<'_, N> {
         &'a self,
         simd: S,
         [keys, values]: [&'a mut [f32]; 2],
-    ) -> Piece<'a, f32> {
-        Piece {
+    ) -> KvSlice<'a, f32> {
+        KvSlice {
             keys: N::widened(simd, self.keys, keys),
             values: N::widened(simd, self.values, values),
             position: self.position,
@@ -143,18 +145,18 @@ impl<N: Number> Piece<'_, N> {
 
 /// The positions that some queries see.
 #[derive(Clone, Debug)]
-pub(super) struct Sight {
+pub(super) struct VisibleRange {
     /// What at least one of them sees.
     pub(super) any: Range<usize>,
     /// What all of them see.
     pub(super) all: Range<usize>,
 }
 
-impl Sight {
+impl VisibleRange {
     /// Whether some query does not see some of the piece.
     #[inline(always)]
-    pub(super) fn is_partial<N>(&self, piece: &Piece<'_, N>) -> bool {
-        piece.position < self.all.start || piece.position + piece.tokens > self.all.end
+    pub(super) fn is_partial<N>(&self, kv_slice: &KvSlice<'_, N>) -> bool {
+        kv_slice.position < self.all.start || kv_slice.position + kv_slice.tokens > self.all.end
     }
 }
 
@@ -166,7 +168,7 @@ impl<'a, N: Number> Work<'a, N> {
 
     /// A query's row of the step, its position and its head.
     #[inline(always)]
-    fn place(&self, query: usize) -> (usize, usize, usize) {
+    fn locate(&self, query: usize) -> (usize, usize, usize) {
         let per_kv = self.plan.attention.heads.per_kv();
         let (row, position) = self.group.rows[query / per_kv];
         (row, position, self.item.kv_head * per_kv + query % per_kv)
@@ -175,7 +177,7 @@ impl<'a, N: Number> Work<'a, N> {
     /// Where a query's numbers lie among all queries, and its result's in the output.
     #[inline(always)]
     fn range(&self, query: usize) -> Range<usize> {
-        let (row, _, head) = self.place(query);
+        let (row, _, head) = self.locate(query);
         let from = (row * self.plan.attention.heads.query + head) * self.dim();
         from..from + self.dim()
     }
@@ -188,32 +190,34 @@ impl<'a, N: Number> Work<'a, N> {
 
     /// The positions that a query sees.
     #[inline(always)]
-    pub(super) fn sees(&self, query: usize) -> Range<usize> {
-        let position = self.place(query).1;
+    pub(super) fn visible_positions(&self, query: usize) -> Range<usize> {
+        let position = self.locate(query).1;
         let window = self.plan.attention.window.unwrap_or(usize::MAX);
         (position + 1).saturating_sub(window)..position + 1
     }
 
     /// What some queries see.
     #[inline(always)]
-    pub(super) fn sight(&self, queries: Range<usize>) -> Sight {
-        let first = self.sees(queries.start);
-        let mut sight = Sight {
+    pub(super) fn visible_range(&self, queries: Range<usize>) -> VisibleRange {
+        let first = self.visible_positions(queries.start);
+        let mut visible_range = VisibleRange {
             any: first.clone(),
             all: first,
         };
         for query in queries {
-            let sees = self.sees(query);
-            sight.any = sight.any.start.min(sees.start)..sight.any.end.max(sees.end);
-            sight.all = sight.all.start.max(sees.start)..sight.all.end.min(sees.end);
+            let visible_positions = self.visible_positions(query);
+            visible_range.any = visible_range.any.start.min(visible_positions.start)
+                ..visible_range.any.end.max(visible_positions.end);
+            visible_range.all = visible_range.all.start.max(visible_positions.start)
+                ..visible_range.all.end.min(visible_positions.end);
         }
-        sight
+        visible_range
     }
 
     /// The item's keys and values, piece by piece. Blocks have at most [`BLOCK`] tokens.
     #[inline(always)]
-    pub(super) fn pieces(&self) -> Pieces<'a, N> {
-        Pieces {
+    pub(super) fn kv_slices(&self) -> KvSlices<'a, N> {
+        KvSlices {
             work: *self,
             left: self.group.chunks[self.item.chunk].clone(),
             part: 0,
@@ -252,9 +256,9 @@ impl<'a, N: Number> Work<'a, N> {
     }
 }
 
-/// See [`Work::pieces`].
+/// See [`Work::kv_slices`].
 #[derive(Clone)]
-pub(super) struct Pieces<'a, N> {
+pub(super) struct KvSlices<'a, N> {
     work: Work<'a, N>,
     /// Keys still to come, counted through all parts of the group.
     left: Range<usize>,
@@ -263,11 +267,11 @@ pub(super) struct Pieces<'a, N> {
     part_from: usize,
 }
 
-impl<'a, N: Number> Iterator for Pieces<'a, N> {
-    type Item = Piece<'a, N>;
+impl<'a, N: Number> Iterator for KvSlices<'a, N> {
+    type Item = KvSlice<'a, N>;
 
     #[inline(always)]
-    fn next(&mut self) -> Option<Piece<'a, N>> {
+    fn next(&mut self) -> Option<KvSlice<'a, N>> {
         if self.left.is_empty() {
             return None;
         }
@@ -280,8 +284,8 @@ impl<'a, N: Number> Iterator for Pieces<'a, N> {
         let index = self.left.start - self.part_from;
         let (token, position) = (part.first + index, part.start + index);
         let block = match self.work.plan.order {
-            Order::OfStep => position,
-            Order::OfSequence => position - position % BLOCK,
+            Order::PerStep => position,
+            Order::PerSequence => position - position % BLOCK,
         };
         let tokens = (block + BLOCK - position)
             .min(part.tokens - index)
@@ -293,7 +297,7 @@ impl<'a, N: Number> Iterator for Pieces<'a, N> {
         };
         let dim = self.work.dim();
         let from = (self.work.item.kv_head * cache.capacity + token) * dim;
-        Some(Piece {
+        Some(KvSlice {
             keys: &cache.keys[from..from + tokens * dim],
             values: &cache.values[from..from + tokens * dim],
             position,

@@ -6,7 +6,7 @@ use super::plan::{AttendPlan, Span};
 use super::softmax::LOWEST;
 
 /// Fewer numbers than this are not worth another thread.
-const ALONE_BELOW: usize = 64 << 10;
+const SINGLE_THREAD_BELOW: usize = 64 << 10;
 
 /// Merges the partial results of every row that has any into `output`.
 pub(super) fn merge(pool: &Pool, plan: &AttendPlan, partials: &[f32], output: &mut [f32]) {
@@ -39,7 +39,7 @@ pub(super) fn merge(pool: &Pool, plan: &AttendPlan, partials: &[f32], output: &m
             );
         }
     };
-    if partials.len() < ALONE_BELOW {
+    if partials.len() < SINGLE_THREAD_BELOW {
         each(0, [&mut rows]);
     } else {
         pool.for_each_chunk([&mut rows], [8], each);

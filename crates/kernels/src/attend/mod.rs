@@ -13,19 +13,19 @@
 //! 3. `merge`: where several items worked for a row, their results are merged by
 //!    log-sum-exp.
 //!
-//! Two inner kernels do the products. `few`: one to `LANES / 2` queries, keys
+//! Two inner kernels do the products. `few_queries`: one to `LANES / 2` queries, keys
 //! are read row by row as they lie; this is decoding, and limited by memory.
-//! `many`: queries side by side in the lanes of a vector, a key's numbers
+//! `many_queries`: queries side by side in the lanes of a vector, a key's numbers
 //! broadcast, so that nothing of the keys is ever transposed and the softmax needs
 //! no horizontal operation.
 //!
-//! In the [order of a sequence](Order::OfSequence) the first does all: each of its queries
+//! In the [order of a sequence](Order::PerSequence) the first does all: each of its queries
 //! gets the same to the last bit whatever the others are and wherever the keys lie.
 
-mod few;
+mod few_queries;
 mod group;
 mod item;
-mod many;
+mod many_queries;
 mod merge;
 mod plan;
 mod rotate;

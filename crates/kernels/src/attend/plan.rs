@@ -35,11 +35,11 @@ pub struct AttendPlan {
 pub enum Order {
     /// From all that is in the step, whatever is the fastest: last bits may differ from
     /// step to step.
-    OfStep,
+    PerStep,
     /// From the row's own position alone: the same to the last bit whatever else is in the
     /// step, however the rows before came to be, and wherever their keys and values lie.
     /// Keys that rows share are read once in whole chunks only.
-    OfSequence,
+    PerSequence,
 }
 
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub(super) struct Item {
 /// Tiles, of two vectors of queries each, that an item has at most.
 const TILES_MAX: usize = 4;
 
-/// Queries that an item has at most in the [order of a sequence](Order::OfSequence).
+/// Queries that an item has at most in the [order of a sequence](Order::PerSequence).
 const ORDERED_QUERIES_MAX: usize = 32;
 
 /// Items for each thread: enough to even out, few enough to merge cheaply.
@@ -221,8 +221,8 @@ impl AttendPlan {
 
     fn add_groups(&mut self, spans: &[SpanRange]) {
         let gathered = match self.order {
-            Order::OfStep => gather(spans),
-            Order::OfSequence => gather_chunks(spans),
+            Order::PerStep => gather(spans),
+            Order::PerSequence => gather_chunks(spans),
         };
         self.segments = gathered.segments;
         for (members, parts) in gathered.groups {
@@ -252,7 +252,7 @@ impl AttendPlan {
         let per_kv = self.attention.heads.per_kv();
         let kv_heads = self.attention.heads.kv;
         for group in &mut self.groups {
-            group.see(self.attention.window);
+            group.find_visible_keys(self.attention.window);
         }
         let costs = self
             .groups
@@ -264,8 +264,8 @@ impl AttendPlan {
         for (index, group) in self.groups.iter_mut().enumerate() {
             let queries = group.rows.len() * per_kv;
             let block = match self.order {
-                Order::OfStep => cut_evenly(group, queries, tile, target, threads),
-                Order::OfSequence => {
+                Order::PerStep => cut_evenly(group, queries, tile, target, threads),
+                Order::PerSequence => {
                     group.cut_by_position();
                     ORDERED_QUERIES_MAX
                 }
@@ -307,7 +307,7 @@ fn cut_evenly(
     // Smaller blocks of queries before more chunks of keys: those need no merge.
     let fits = |tiles: &usize| cost(keys, tiles * tile) <= target;
     let block = (1..=TILES_MAX).rev().find(fits).unwrap_or(1) * tile;
-    let pieces = if threads == 1 {
+    let chunks_max = if threads == 1 {
         1
     } else {
         let most = keys.div_ceil(2 * BLOCK).max(1);
@@ -315,7 +315,7 @@ fn cut_evenly(
             .div_ceil(target)
             .clamp(1, most)
     };
-    group.cut(pieces);
+    group.cut(chunks_max);
     block
 }
 

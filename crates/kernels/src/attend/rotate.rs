@@ -10,7 +10,7 @@ use super::shape::Heads;
 const ROWS: usize = 32;
 
 /// Fewer numbers than this are not worth another thread.
-const ALONE_BELOW: usize = 32 << 10;
+const SINGLE_THREAD_BELOW: usize = 32 << 10;
 
 /// Rotates and scales the queries of `packed` into `queries`
 /// (`[rows, query heads, dim]`), rotates its keys into the tails and copies its
@@ -28,7 +28,7 @@ pub(super) fn rotate<N: Number>(
             dispatch_on(plan.set, Rotate { plan, packed, rows });
         }
     };
-    if packed.len() < ALONE_BELOW {
+    if packed.len() < SINGLE_THREAD_BELOW {
         job(0, [&mut jobs]);
     } else {
         pool.for_each_chunk([&mut jobs], [1], job);
@@ -123,7 +123,7 @@ impl<N: Number> Job for Rotate<'_, '_, N> {
                     let row = *first_row + row;
                     let from = &row_of(row)[(query + *kv_head) * dim..];
                     rotate_head(simd, angles(row), 1.0, &from[..dim], key);
-                    keep(simd, &from[kv * dim..][..dim], value);
+                    copy_head(simd, &from[kv * dim..][..dim], value);
                 }
             }
         }
@@ -169,7 +169,7 @@ fn rotate_head<S: Simd, N: Number>(
 
 /// Keeps numbers as they are.
 #[inline(always)]
-fn keep<S: Simd, N: Number>(simd: S, from: &[f32], to: &mut [N]) {
+fn copy_head<S: Simd, N: Number>(simd: S, from: &[f32], to: &mut [N]) {
     for (x, to) in from.chunks(S::LANES).zip(to.chunks_mut(S::LANES)) {
         store_part(simd, to, simd.load_part(x));
     }

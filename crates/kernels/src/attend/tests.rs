@@ -11,10 +11,10 @@ use super::super::simd::{InstructionSet, Number};
 use super::*;
 use motet_model::FloatKind;
 
-const ORDERS: [Order; 2] = [Order::OfStep, Order::OfSequence];
+const ORDERS: [Order; 2] = [Order::PerStep, Order::PerSequence];
 
 /// A type in which keys and values are kept.
-trait Kept: Number + PartialEq {
+trait CachedNumber: Number + PartialEq {
     const KIND: FloatKind;
     /// What rounding may change of a number, as a part of it.
     const ROUNDING: f32;
@@ -22,7 +22,7 @@ trait Kept: Number + PartialEq {
     fn wide(self) -> f32;
 }
 
-impl Kept for f32 {
+impl CachedNumber for f32 {
     const KIND: FloatKind = FloatKind::F32;
     const ROUNDING: f32 = 0.0;
 
@@ -35,7 +35,7 @@ impl Kept for f32 {
     }
 }
 
-impl Kept for bf16 {
+impl CachedNumber for bf16 {
     const KIND: FloatKind = FloatKind::Bf16;
     const ROUNDING: f32 = 1.0 / 256.0;
 
@@ -48,7 +48,7 @@ impl Kept for bf16 {
     }
 }
 
-impl Kept for f16 {
+impl CachedNumber for f16 {
     const KIND: FloatKind = FloatKind::F16;
     const ROUNDING: f32 = 1.0 / 2_048.0;
 
@@ -69,13 +69,13 @@ struct Buffer<N> {
     capacity: usize,
 }
 
-impl<N: Kept> Buffer<N> {
+impl<N: CachedNumber> Buffer<N> {
     fn new(heads: Heads, capacity: usize, seed: u64) -> Buffer<N> {
         let count = heads.kv * capacity * heads.dim;
-        let kept = |seed| numbers(count, seed).into_iter().map(N::of).collect();
+        let cached_numbers = |seed| numbers(count, seed).into_iter().map(N::of).collect();
         Buffer {
-            keys: kept(seed),
-            values: kept(seed + 1),
+            keys: cached_numbers(seed),
+            values: cached_numbers(seed + 1),
             capacity,
         }
     }
@@ -97,11 +97,11 @@ impl<N: Kept> Buffer<N> {
     }
 
     /// The same numbers in another type.
-    fn kept_as<M: Kept>(&self) -> Buffer<M> {
-        let kept = |of: &[N]| of.iter().map(|x| M::of(x.wide())).collect();
+    fn converted<M: CachedNumber>(&self) -> Buffer<M> {
+        let cached_numbers = |of: &[N]| of.iter().map(|x| M::of(x.wide())).collect();
         Buffer {
-            keys: kept(&self.keys),
-            values: kept(&self.values),
+            keys: cached_numbers(&self.keys),
+            values: cached_numbers(&self.values),
             capacity: self.capacity,
         }
     }
@@ -136,7 +136,7 @@ struct Case<N> {
     tails: Vec<Buffer<N>>,
 }
 
-impl<N: Kept> Case<N> {
+impl<N: CachedNumber> Case<N> {
     /// Spans whose paths are made of segments of `lengths`.
     fn new(
         mut attention: Attention,
@@ -222,7 +222,7 @@ impl<N: Kept> Case<N> {
     /// The tails with the step's keys and values, from the definition and not rounded.
     fn appended(&self) -> Vec<Buffer<f32>> {
         let heads = self.attention.heads;
-        let mut tails: Vec<Buffer<f32>> = self.tails.iter().map(Buffer::kept_as).collect();
+        let mut tails: Vec<Buffer<f32>> = self.tails.iter().map(Buffer::converted).collect();
         let mut rows = self.packed.chunks_exact(heads.packed());
         for (span, tail) in self.spans.iter().zip(&mut tails) {
             for index in 0..span.rows {
@@ -248,7 +248,7 @@ impl<N: Kept> Case<N> {
         let heads = self.attention.heads;
         let [segments, tails] = [&self.segments[..], tails].map(|all| {
             all.iter()
-                .map(Buffer::kept_as)
+                .map(Buffer::converted)
                 .collect::<Vec<Buffer<f32>>>()
         });
         let mut output = Vec::new();
@@ -330,10 +330,10 @@ impl<N: Kept> Case<N> {
                     );
                 }
                 for (tail, expected) in tails.iter().zip(&appended) {
-                    let rounded = expected.kept_as::<N>();
+                    let rounded = expected.converted::<N>();
                     assert_eq!(
-                        tail.kept_as::<f32>().values,
-                        rounded.kept_as::<f32>().values
+                        tail.converted::<f32>().values,
+                        rounded.converted::<f32>().values
                     );
                     for (key, expected) in tail.keys.iter().zip(&expected.keys) {
                         let error = (key.wide() - expected).abs();
@@ -382,7 +382,7 @@ fn every_head_size_and_ratio() {
 }
 
 #[test]
-fn shared_prefixes_and_private_ends() {
+fn shared_prefixes_and_private_tails() {
     // A trie: 0 is everyone's, 1 and 2 some spans', 3 one span's.
     let spans: &[(&[usize], usize, usize)] = &[
         (&[0, 1], 3, 1),
@@ -397,7 +397,7 @@ fn shared_prefixes_and_private_ends() {
 }
 
 #[test]
-fn windows_hide_what_is_too_old() {
+fn windows_hide_older_tokens() {
     for window in [1, 2, 17, 64, 100, 1000] {
         let spans: &[(&[usize], usize, usize)] = &[
             (&[0, 1], 3, 1),
@@ -426,7 +426,7 @@ fn a_part_of_a_head_may_go_unrotated() {
 
 #[test]
 fn large_scores_do_not_overflow() {
-    fn check<N: Kept>() {
+    fn check<N: CachedNumber>() {
         let mut case = Case::<N>::new(
             attention(4, 1, 16, None),
             &[40],
@@ -446,7 +446,7 @@ fn large_scores_do_not_overflow() {
 
 /// Keys and values beyond the range of half precision are kept as its largest numbers.
 #[test]
-fn what_is_too_large_for_a_half_stays_finite() {
+fn values_too_large_for_f16_stay_finite() {
     for &set in InstructionSet::available() {
         for rows in [1, 40] {
             let mut case = Case::<f16>::new(attention(2, 1, 16, None), &[40], &[(&[0], 3, rows)]);
@@ -462,8 +462,8 @@ fn what_is_too_large_for_a_half_stays_finite() {
 }
 
 #[test]
-fn what_is_not_a_number_shows() {
-    fn check<N: Kept>() {
+fn nan_propagates() {
+    fn check<N: CachedNumber>() {
         for rows in [1, 40] {
             let mut case = Case::<N>::new(attention(2, 1, 16, None), &[40], &[(&[0], 3, rows)]);
             case.segments[0].keys[5] = N::of(f32::NAN);
@@ -485,7 +485,7 @@ fn what_is_not_a_number_shows() {
 fn lengths_are_checked() {
     let mut case = Case::<f32>::new(attention(2, 1, 16, None), &[40], &[(&[0], 3, 2)]);
     case.packed.pop();
-    case.run(Order::OfStep, InstructionSet::best(), 1);
+    case.run(Order::PerStep, InstructionSet::best(), 1);
 }
 
 proptest! {
@@ -506,7 +506,7 @@ proptest! {
     }
 }
 
-/// A sequence, evaluated all at once and in the [order of a sequence](Order::OfSequence).
+/// A sequence, evaluated all at once and in the [order of a sequence](Order::PerSequence).
 struct Whole<N> {
     case: Case<N>,
     set: InstructionSet,
@@ -515,10 +515,10 @@ struct Whole<N> {
     tail: Buffer<N>,
 }
 
-impl<N: Kept> Whole<N> {
+impl<N: CachedNumber> Whole<N> {
     fn new(attention: Attention, tokens: usize, set: InstructionSet) -> Whole<N> {
         let case = Case::new(attention, &[], &[(&[], 0, tokens)]);
-        let (output, mut tails) = case.run(Order::OfSequence, set, 1);
+        let (output, mut tails) = case.run(Order::PerSequence, set, 1);
         let tail = tails.remove(0);
         Whole {
             case,
@@ -533,9 +533,9 @@ impl<N: Kept> Whole<N> {
     }
 
     /// Some of its keys and values, in a buffer with room for more.
-    fn part(&self, tokens: Range<usize>, room: usize) -> Buffer<N> {
+    fn part(&self, tokens: Range<usize>, extra_tokens: usize) -> Buffer<N> {
         let Heads { kv, dim, .. } = self.heads();
-        let mut part = Buffer::new(self.heads(), tokens.len() + room, 1);
+        let mut part = Buffer::new(self.heads(), tokens.len() + extra_tokens, 1);
         for kv_head in 0..kv {
             let from = (kv_head * self.tail.capacity + tokens.start) * dim;
             let to = kv_head * part.capacity * dim;
@@ -549,7 +549,7 @@ impl<N: Kept> Whole<N> {
     /// A step of several ranges of its rows, each a span by itself, as of so many sequences
     /// that have begun alike and are not equally far. Segments end at `cuts`; a span lists
     /// those that it is past and that its first row still sees. Returns what each gets.
-    fn again(&self, cuts: &[usize], ranges: &[Range<usize>], threads: usize) -> Vec<Vec<f32>> {
+    fn rerun(&self, cuts: &[usize], ranges: &[Range<usize>], threads: usize) -> Vec<Vec<f32>> {
         let starts = [0].iter().chain(cuts);
         let path: Vec<Range<usize>> = starts.zip(cuts).map(|(from, to)| *from..*to).collect();
         let Heads { query, dim, .. } = self.heads();
@@ -584,7 +584,7 @@ impl<N: Kept> Whole<N> {
             let packed = &self.case.packed[rows.start * width..rows.end * width];
             case.packed.extend_from_slice(packed);
         }
-        let (output, _) = case.run(Order::OfSequence, self.set, threads);
+        let (output, _) = case.run(Order::PerSequence, self.set, threads);
         let mut rest = &output[..];
         let of_span = |rows: &Range<usize>| {
             let (own, others) = rest.split_at(rows.len() * query * dim);
@@ -597,7 +597,7 @@ impl<N: Kept> Whole<N> {
     /// Each range gets to the last bit what it got when all was evaluated at once.
     fn check(&self, cuts: &[usize], ranges: &[Range<usize>], threads: usize) {
         let row_len = self.heads().query * self.heads().dim;
-        for (rows, output) in ranges.iter().zip(self.again(cuts, ranges, threads)) {
+        for (rows, output) in ranges.iter().zip(self.rerun(cuts, ranges, threads)) {
             let expected = &self.output[rows.start * row_len..rows.end * row_len];
             let mut pairs = output.iter().zip(expected);
             let same = pairs.all(|(a, b)| a.to_bits() == b.to_bits());
@@ -610,7 +610,7 @@ impl<N: Kept> Whole<N> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn the_order_of_a_sequence_is_its_own(
+    fn sequence_order_is_independent_of_the_batch(
         (query, kv) in prop_oneof![Just((3, 1)), Just((4, 2)), Just((9, 3))],
         dim in prop_oneof![Just(16_usize), Just(64), Just(80)],
         window in proptest::option::of(1_usize..1_200),
@@ -619,11 +619,11 @@ proptest! {
         spans in proptest::collection::vec((0.0_f64..1.0, 1_usize..40), 1..5),
         threads in 1_usize..4,
     ) {
-        let place = |part: f64| (part * tokens as f64) as usize;
-        let range = |(first, rows): (f64, usize)| place(first)..tokens.min(place(first) + rows);
+        let offset_at = |part: f64| (part * tokens as f64) as usize;
+        let range = |(first, rows): (f64, usize)| offset_at(first)..tokens.min(offset_at(first) + rows);
         let ranges: Vec<Range<usize>> = spans.into_iter().map(range).collect();
         cuts.sort_by(f64::total_cmp);
-        let mut cuts: Vec<usize> = cuts.into_iter().map(place).filter(|cut| *cut > 0).collect();
+        let mut cuts: Vec<usize> = cuts.into_iter().map(offset_at).filter(|cut| *cut > 0).collect();
         cuts.dedup();
         for &set in InstructionSet::available() {
             let attention = attention(query, kv, dim, window);
@@ -636,18 +636,18 @@ proptest! {
 
 /// The one that is further on has lost sight of what the other begins with.
 #[test]
-fn spans_that_see_different_beginnings_keep_their_order() {
+fn spans_with_different_visible_starts_keep_their_order() {
     for (window, cuts) in [
         (1_000, [512, 1_024]),
         (1_000, [700, 1_100]),
         (1_100, [400, 1_030]),
     ] {
-        check_beginnings::<f32>(window, &cuts);
-        check_beginnings::<bf16>(window, &cuts);
+        check_visible_starts::<f32>(window, &cuts);
+        check_visible_starts::<bf16>(window, &cuts);
     }
 }
 
-fn check_beginnings<N: Kept>(window: usize, cuts: &[usize]) {
+fn check_visible_starts<N: CachedNumber>(window: usize, cuts: &[usize]) {
     let attention = attention(3, 1, 16, Some(window));
     let whole = Whole::<N>::new(attention, 1_700, InstructionSet::best());
     let ranges = [1_650..1_651, 1_300..1_303, 1_110..1_111, 1_120..1_140];
@@ -659,11 +659,11 @@ fn check_beginnings<N: Kept>(window: usize, cuts: &[usize]) {
 /// Two that have begun alike: what they share goes through the kernel once, but for the
 /// chunk in which they part.
 #[test]
-fn whole_chunks_that_rows_share_are_one_group() {
+fn whole_shared_chunks_form_one_group() {
     let spans: &[(&[usize], usize, usize)] = &[(&[0, 1], 5, 1), (&[0, 1], 9, 2)];
     let case = Case::<f32>::new(attention(3, 1, 16, None), &[700, 500], spans);
     let set = InstructionSet::best();
-    let plan = AttendPlan::for_machine(case.attention, &case.spans, Order::OfSequence, set, 2);
+    let plan = AttendPlan::for_machine(case.attention, &case.spans, Order::PerSequence, set, 2);
     let groups = plan.groups.iter();
     let groups: Vec<_> = groups
         .map(|group| (group.rows.len(), group.keys.len()))

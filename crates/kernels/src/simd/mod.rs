@@ -419,16 +419,16 @@ mod tests {
         #[inline(always)]
         fn run<S: Simd>(self, simd: S) -> Self::Output {
             let v = simd.load_part(self.0);
-            let mut kept = vec![0.0; S::LANES];
+            let mut selected = vec![0.0; S::LANES];
             let chosen = simd.select_ge(v, simd.splat(2.0), simd.iota(), simd.splat(-1.0));
-            simd.store_part(&mut kept, chosen);
+            simd.store_part(&mut selected, chosen);
             let mut vectors = [v; LANES_MAX];
             for (i, vector) in vectors.iter_mut().enumerate() {
                 *vector = simd.mul(v, simd.splat(i as f32));
             }
             let mut products = vec![0.0; S::LANES];
             simd.store_part(&mut products, simd.sum_each(&vectors[..S::LANES]));
-            (S::LANES, simd.sum(v), simd.largest(v), kept, products)
+            (S::LANES, simd.sum(v), simd.largest(v), selected, products)
         }
     }
 
@@ -436,7 +436,7 @@ mod tests {
     fn reductions_see_every_lane() {
         let numbers: [f32; LANES_MAX] = std::array::from_fn(|i| ((i * 7) % 16) as f32 - 3.0);
         for &set in InstructionSet::available() {
-            let (lanes, sum, largest, kept, products) = dispatch_on(set, Reduce(&numbers));
+            let (lanes, sum, largest, selected, products) = dispatch_on(set, Reduce(&numbers));
             assert_eq!(lanes, set.lanes());
             let seen = &numbers[..lanes];
             assert_eq!(sum, seen.iter().sum::<f32>(), "{set:?}");
@@ -447,7 +447,7 @@ mod tests {
             );
             for (i, &number) in seen.iter().enumerate() {
                 let expected = if number >= 2.0 { i as f32 } else { -1.0 };
-                assert_eq!(kept[i], expected, "{set:?}");
+                assert_eq!(selected[i], expected, "{set:?}");
                 assert_eq!(products[i], sum * i as f32, "{set:?}");
             }
         }

@@ -155,30 +155,30 @@ mod tests {
     use super::*;
 
     /// Keeps numbers and reads them again; they are padded to whole vectors.
-    struct ThereAndBack<'a, N>(&'a [f32], std::marker::PhantomData<N>);
+    struct RoundTrip<'a, N>(&'a [f32], std::marker::PhantomData<N>);
 
-    impl<N: Number> Job for ThereAndBack<'_, N> {
+    impl<N: Number> Job for RoundTrip<'_, N> {
         type Output = (Vec<N>, Vec<f32>);
 
         #[inline(always)]
         fn run<S: Simd>(self, simd: S) -> Self::Output {
-            let mut kept = vec![N::zeroed(); self.0.len()];
-            let mut back = vec![0.0; self.0.len()];
+            let mut stored = vec![N::zeroed(); self.0.len()];
+            let mut loaded = vec![0.0; self.0.len()];
             for at in (0..self.0.len()).step_by(S::LANES) {
                 // SAFETY: there are whole vectors of all.
                 unsafe {
-                    N::store(simd, kept.as_mut_ptr().add(at), simd.load(&self.0[at]));
+                    N::store(simd, stored.as_mut_ptr().add(at), simd.load(&self.0[at]));
                 }
             }
             let mut scratch = vec![f32::NAN; self.0.len()];
-            back.copy_from_slice(N::widened(simd, &kept, &mut scratch));
-            (kept, back)
+            loaded.copy_from_slice(N::widened(simd, &stored, &mut scratch));
+            (stored, loaded)
         }
     }
 
-    fn there_and_back<N: Number>(set: InstructionSet, numbers: &[f32]) -> (Vec<N>, Vec<f32>) {
+    fn round_trip<N: Number>(set: InstructionSet, numbers: &[f32]) -> (Vec<N>, Vec<f32>) {
         assert!(numbers.len().is_multiple_of(LANES_MAX));
-        dispatch_on(set, ThereAndBack(numbers, std::marker::PhantomData))
+        dispatch_on(set, RoundTrip(numbers, std::marker::PhantomData))
     }
 
     /// Numbers of all magnitudes, ties between two halves, and both signs.
@@ -206,23 +206,31 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_the_nearest_number() {
+    fn stored_numbers_are_rounded_to_nearest() {
         let numbers = numbers();
         for &set in InstructionSet::available() {
-            let (kept, back) = there_and_back::<bf16>(set, &numbers);
-            for ((x, kept), back) in numbers.iter().zip(kept).zip(back) {
+            let (stored, loaded) = round_trip::<bf16>(set, &numbers);
+            for ((x, stored), loaded) in numbers.iter().zip(stored).zip(loaded) {
                 let expected = bf16::from_f32(*x);
-                assert_eq!(kept.to_bits(), expected.to_bits(), "{set:?}: {x}");
-                assert_eq!(back.to_bits(), expected.to_f32().to_bits(), "{set:?}: {x}");
+                assert_eq!(stored.to_bits(), expected.to_bits(), "{set:?}: {x}");
+                assert_eq!(
+                    loaded.to_bits(),
+                    expected.to_f32().to_bits(),
+                    "{set:?}: {x}"
+                );
             }
-            let (kept, back) = there_and_back::<f16>(set, &numbers);
-            for ((x, kept), back) in numbers.iter().zip(kept).zip(back) {
+            let (stored, loaded) = round_trip::<f16>(set, &numbers);
+            for ((x, stored), loaded) in numbers.iter().zip(stored).zip(loaded) {
                 let expected = f16::from_f32(x.clamp(-F16_MAX, F16_MAX));
-                assert_eq!(kept.to_bits(), expected.to_bits(), "{set:?}: {x}");
-                assert_eq!(back.to_bits(), expected.to_f32().to_bits(), "{set:?}: {x}");
+                assert_eq!(stored.to_bits(), expected.to_bits(), "{set:?}: {x}");
+                assert_eq!(
+                    loaded.to_bits(),
+                    expected.to_f32().to_bits(),
+                    "{set:?}: {x}"
+                );
             }
-            let (_, back) = there_and_back::<f32>(set, &numbers);
-            assert_eq!(back, numbers);
+            let (_, loaded) = round_trip::<f32>(set, &numbers);
+            assert_eq!(loaded, numbers);
         }
     }
 
@@ -262,17 +270,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_number_stays_so() {
+    fn nan_stays_nan() {
         let numbers = [f32::NAN; LANES_MAX];
         for &set in InstructionSet::available() {
-            let (_, back) = there_and_back::<bf16>(set, &numbers);
-            assert!(back.iter().all(|x| x.is_nan()), "{set:?}");
-            let (_, back) = there_and_back::<f16>(set, &numbers);
-            assert!(back.iter().all(|x| x.is_nan()), "{set:?}");
+            let (_, loaded) = round_trip::<bf16>(set, &numbers);
+            assert!(loaded.iter().all(|x| x.is_nan()), "{set:?}");
+            let (_, loaded) = round_trip::<f16>(set, &numbers);
+            assert!(loaded.iter().all(|x| x.is_nan()), "{set:?}");
             // All of whose set bits would be cut off.
             let numbers = [f32::from_bits(0x7F80_0001); LANES_MAX];
-            let (_, back) = there_and_back::<bf16>(set, &numbers);
-            assert!(back.iter().all(|x| x.is_nan()), "{set:?}");
+            let (_, loaded) = round_trip::<bf16>(set, &numbers);
+            assert!(loaded.iter().all(|x| x.is_nan()), "{set:?}");
         }
     }
 }

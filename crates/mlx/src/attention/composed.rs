@@ -1,16 +1,15 @@
-//! Attention as products and a softmax: over any paths, on any device.
+//! Attention as products and a softmax: for any path, on any device.
 //!
-//! Queries are `[kv_heads, rows * queries per key, head_dim]`: those that share a
-//! key head lie together, so that keys and values are never repeated, and the
-//! queries of a run of rows are one slice.
+//! Queries are `[kv_heads, rows * queries per key, head_dim]`. Queries that share a key head
+//! lie together, so keys and values are never repeated, and the queries of a run of rows are
+//! one slice.
 //!
-//! A segment that several pieces see is multiplied once with all their queries
-//! stacked, so it is read from memory once however many sequences share it, as in
-//! ChunkAttention (Ye et al. 2024) and Hydragen (Juravsky et al. 2024). Those
-//! normalise each part for itself and then merge the parts by their log-sum-exp.
-//! Here each piece's scores over its parts are laid side by side and normalised
-//! together, which is the same sum without the second pass; then the shares of
-//! each part's values are added up.
+//! A segment that several row blocks see is multiplied once with all their queries stacked.
+//! Each step reads it from memory once, however many sequences share it, as in ChunkAttention
+//! (Ye et al. 2024) and Hydragen (Juravsky et al. 2024). Those normalise each part separately
+//! and merge the parts by their log-sum-exp. Here each row block's scores over its parts are
+//! laid side by side and normalised together, which is the same sum without the second pass.
+//! Then the weighted values of the parts are added up.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -18,7 +17,7 @@ use std::rc::Rc;
 use mlx_rs::Array;
 use mlx_rs::error::Exception;
 
-use super::pieces::{Pieces, Reader};
+use super::row_blocks::{Reader, RowBlocks};
 use super::{key_rows, query_rows};
 use crate::batch::Batch;
 use crate::ops::{self, concatenate, softmax};
@@ -31,105 +30,108 @@ use crate::state::State;
 pub(super) fn attend(
     shape: &Shape,
     batch: &Batch,
-    pieces: &Pieces,
+    row_blocks: &RowBlocks,
     layer: usize,
     queries: &Array,
     tails: &[State],
 ) -> Result<Array, Exception> {
     let queries = &queries.multiply(Array::from_f32(shape.scale()))?;
-    let queries_of = pieces
+    let queries_of = row_blocks
         .all
         .iter()
-        .map(|piece| query_rows(shape, queries, &piece.rows))
+        .map(|row_block| query_rows(shape, queries, &row_block.rows))
         .collect::<Result<Vec<_>, _>>()?;
-    let mut parts: Vec<Parts> = pieces.all.iter().map(|_| Parts::default()).collect();
-    for (segment, readers) in shared(batch, pieces) {
-        let stacked = stack(shape, queries, &queries_of, pieces, readers)?;
+    let mut parts: Vec<Parts> = row_blocks.all.iter().map(|_| Parts::default()).collect();
+    for (segment, readers) in shared(batch, row_blocks) {
+        let gathered = gather_queries(shape, queries, &queries_of, row_blocks, readers)?;
         let keys = &segment.layer(layer).keys;
         let keys = keys.as_dtype(queries.dtype())?.swap_axes(1, 2)?;
-        let scores = stacked.matmul(&keys)?;
-        for (reader, rows) in stacked_rows(pieces, readers) {
+        let scores = gathered.matmul(&keys)?;
+        for (reader, rows) in reader_rows(row_blocks, readers) {
             let scores = query_rows(shape, &scores, &rows)?;
-            parts[reader.piece].push(masked(scores, reader.mask.as_ref())?);
+            parts[reader.row_block].push(masked(scores, reader.mask.as_ref())?);
         }
     }
-    for ((piece, queries), parts) in pieces.all.iter().zip(&queries_of).zip(&mut parts) {
-        let keys = key_rows(&tails[piece.span].keys, &piece.keys)?;
+    for ((row_block, queries), parts) in row_blocks.all.iter().zip(&queries_of).zip(&mut parts) {
+        let keys = key_rows(&tails[row_block.span].keys, &row_block.keys)?;
         let keys = keys.as_dtype(queries.dtype())?.swap_axes(1, 2)?;
-        parts.push(masked(queries.matmul(&keys)?, piece.mask.as_ref())?);
+        parts.push(masked(queries.matmul(&keys)?, row_block.mask.as_ref())?);
     }
     let mut shares = parts
         .into_iter()
         .map(Parts::normalised)
         .collect::<Result<Vec<_>, _>>()?;
-    let mut sums: Vec<Option<Array>> = vec![None; pieces.all.len()];
-    for (segment, readers) in shared(batch, pieces) {
-        let stacked = readers
+    let mut sums: Vec<Option<Array>> = vec![None; row_blocks.all.len()];
+    for (segment, readers) in shared(batch, row_blocks) {
+        let gathered = readers
             .iter()
-            .map(|reader| shares[reader.piece].next())
+            .map(|reader| shares[reader.row_block].next())
             .collect::<Result<Vec<_>, _>>()?;
         let values = segment.layer(layer).values.as_dtype(queries.dtype())?;
-        let values = concatenate(stacked, 1)?.matmul(&values)?;
-        for (reader, rows) in stacked_rows(pieces, readers) {
-            add(&mut sums[reader.piece], query_rows(shape, &values, &rows)?)?;
+        let values = concatenate(gathered, 1)?.matmul(&values)?;
+        for (reader, rows) in reader_rows(row_blocks, readers) {
+            add(
+                &mut sums[reader.row_block],
+                query_rows(shape, &values, &rows)?,
+            )?;
         }
     }
-    for ((piece, shares), sum) in pieces.all.iter().zip(&mut shares).zip(&mut sums) {
-        let values = key_rows(&tails[piece.span].values, &piece.keys)?;
+    for ((row_block, shares), sum) in row_blocks.all.iter().zip(&mut shares).zip(&mut sums) {
+        let values = key_rows(&tails[row_block.span].values, &row_block.keys)?;
         let values = values.as_dtype(queries.dtype())?;
         add(sum, shares.next()?.matmul(&values)?)?;
     }
     concatenate(sums.into_iter().flatten().collect(), 1)
 }
 
-/// Segments that some piece sees, and those pieces.
+/// Segments that some row block sees, each with those row blocks.
 fn shared<'a>(
     batch: &'a Batch,
-    pieces: &'a Pieces,
+    row_blocks: &'a RowBlocks,
 ) -> impl Iterator<Item = (&'a Rc<MlxSegment>, &'a [Reader])> {
-    let all = batch.segments.iter().zip(&pieces.readers);
+    let all = batch.segments.iter().zip(&row_blocks.readers);
     all.filter(|(_, readers)| !readers.is_empty())
         .map(|(segment, readers)| (segment, readers.as_slice()))
 }
 
 /// The queries of all readers of a segment, one after another.
-fn stack(
+fn gather_queries(
     shape: &Shape,
     queries: &Array,
     queries_of: &[Array],
-    pieces: &Pieces,
+    row_blocks: &RowBlocks,
     readers: &[Reader],
 ) -> Result<Array, Exception> {
-    let rows = |reader: usize| &pieces.all[readers[reader].piece].rows;
+    let rows = |reader: usize| &row_blocks.all[readers[reader].row_block].rows;
     let together = (1..readers.len()).all(|next| rows(next - 1).end == rows(next).start);
     if together {
         let last = readers.len() - 1;
         return query_rows(shape, queries, &(rows(0).start..rows(last).end));
     }
-    let queries = readers.iter().map(|reader| &queries_of[reader.piece]);
+    let queries = readers.iter().map(|reader| &queries_of[reader.row_block]);
     concatenate(queries.cloned().collect(), 1)
 }
 
 /// Each reader of a segment with its rows in the stack.
-fn stacked_rows<'a>(
-    pieces: &'a Pieces,
+fn reader_rows<'a>(
+    row_blocks: &'a RowBlocks,
     readers: &'a [Reader],
 ) -> impl Iterator<Item = (&'a Reader, Range<usize>)> {
     readers.iter().scan(0, |end, reader| {
         let start = *end;
-        *end += pieces.all[reader.piece].rows.len();
+        *end += row_blocks.all[reader.row_block].rows.len();
         Some((reader, start..*end))
     })
 }
 
-/// One piece's scores, part after part, in the order of the batch's segments and
-/// then its tail.
+/// One row block's scores, part after part: the batch's segments in order, then the span's
+/// tail.
 #[derive(Default)]
 struct Parts {
     scores: Vec<Array>,
 }
 
-/// One piece's normalised scores, given out part by part.
+/// One row block's normalised scores, returned part by part.
 struct Shares {
     all: Array,
     keys: std::vec::IntoIter<i32>,

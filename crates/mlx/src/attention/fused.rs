@@ -1,5 +1,5 @@
-//! Attention by MLX's fused kernel, which GPUs have: for spans whose path is
-//! their tail alone, with nothing but causality to hide keys.
+//! Attention by MLX's fused kernel, which GPUs have. It serves spans whose path is only their
+//! tail and whose keys are hidden by nothing but causality.
 
 use mlx_rs::Array;
 use mlx_rs::error::Exception;
@@ -11,7 +11,7 @@ use crate::ops::concatenate;
 use crate::shape::Shape;
 use crate::state::State;
 
-/// Whether the kernel can do the whole batch.
+/// Whether the kernel can compute the whole batch.
 pub(super) fn fits(shape: &Shape, batch: &Batch) -> bool {
     shape.window.is_none() && batch.segments.is_empty()
 }

@@ -1,13 +1,13 @@
-//! Attention of a step's rows over their paths, three ways.
+//! Attention of a step's rows over their paths, in three ways.
 //!
-//! This crate's own CPU kernel does it all in one operation a layer. Where that is
-//! not to be had, what it does is composed of MLX's operations: turning queries
-//! and keys, writing to the tails, and products with a softmax between, for which
-//! GPUs have a fused kernel.
+//! On a CPU, this crate's own kernel computes each layer in one operation. Where that kernel is
+//! not available, the same work is composed of MLX's operations: rotating queries and keys,
+//! writing to the tails, and two products with a softmax between them. GPUs have a fused kernel
+//! for the products and the softmax.
 
 mod composed;
 mod fused;
-mod pieces;
+mod row_blocks;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,19 +15,19 @@ use std::sync::Arc;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Stream};
 
-use self::pieces::Pieces;
+use self::row_blocks::RowBlocks;
 use super::batch::{Batch, SpanRows};
 use super::ops::{self, slice};
 use super::profile::{self, Cost, Op};
 use super::rotary::{Rotary, Rotation};
 use super::shape::Shape;
 use super::state::State;
-use super::tail::Appends;
+use super::tail::TailWrites;
 use crate::kernel_ops;
 use motet_kernels::{self, AttendPlan, Order, PartRange, SpanRange, TailRange};
 
-/// Most rows of a piece where attention is composed of products: about half of
-/// what such a piece's own rows would score is computed only to be masked.
+/// Maximum rows of a row block where attention is composed of products. About half of the
+/// scores over a row block's own rows are computed only to be masked.
 const COMPOSED_ROWS_MAX: usize = 64;
 
 /// A model's attention on a device.
@@ -35,12 +35,12 @@ const COMPOSED_ROWS_MAX: usize = 64;
 pub(super) struct Attention {
     pub(super) shape: Shape,
     pub(super) rotary: Rotary,
-    pub(super) means: Means,
+    pub(super) backend: AttentionBackend,
 }
 
 /// How attention is computed.
 #[derive(Debug)]
-pub(super) enum Means {
+pub(super) enum AttentionBackend {
     /// By this crate's kernel, on a CPU stream.
     Kernel(Stream, Order),
     /// By MLX's fused kernel where it fits, and composed of products elsewhere.
@@ -49,53 +49,55 @@ pub(super) enum Means {
     Composed,
 }
 
-/// What one step asks of every layer, worked out once.
+/// The inputs of attention that all layers of a step share, computed once.
 #[derive(Debug)]
-pub(super) struct Plan<'a>(Way<'a>);
+pub(super) struct Plan<'a>(BackendPlan<'a>);
 
 #[derive(Debug)]
-enum Way<'a> {
+enum BackendPlan<'a> {
     Kernel(Arc<AttendPlan>, &'a Stream),
     Fused(Rotation<'a>),
-    Composed(Rotation<'a>, Pieces),
+    Composed(Rotation<'a>, RowBlocks),
 }
 
 impl Attention {
     pub(super) fn plan(&self, batch: &Batch) -> Plan<'_> {
-        Plan(match &self.means {
-            Means::Kernel(stream, order) => {
+        Plan(match &self.backend {
+            AttentionBackend::Kernel(stream, order) => {
                 let spans: Vec<SpanRange> = batch.spans.iter().map(span_range).collect();
                 let plan = AttendPlan::new(self.kernel_attention(), &spans, *order);
-                Way::Kernel(Arc::new(plan), stream)
+                BackendPlan::Kernel(Arc::new(plan), stream)
             }
-            Means::Fused if fused::fits(&self.shape, batch) => Way::Fused(self.rotation(batch)),
-            Means::Fused | Means::Composed => Way::Composed(
+            AttentionBackend::Fused if fused::fits(&self.shape, batch) => {
+                BackendPlan::Fused(self.rotation(batch))
+            }
+            AttentionBackend::Fused | AttentionBackend::Composed => BackendPlan::Composed(
                 self.rotation(batch),
-                Pieces::new(&self.shape, batch, COMPOSED_ROWS_MAX),
+                RowBlocks::new(&self.shape, batch, COMPOSED_ROWS_MAX),
             ),
         })
     }
 
-    /// Turns, caches and attends the rows of one layer. `packed` are queries, keys
-    /// and values, `[rows, fused heads * head_dim]`; the new state goes to the
-    /// tails. Returns `[rows, heads * head_dim]`. Layers come in their order.
+    /// Rotates, caches and attends the rows of one layer. `packed` holds queries, keys and
+    /// values, `[rows, fused heads * head_dim]`; the new state is written to the tails. Returns
+    /// `[rows, heads * head_dim]`. Must be called for the layers in order.
     pub(super) fn attend(
         &self,
         batch: &Batch,
         plan: &Plan<'_>,
         layer: usize,
         packed: &Array,
-        tails: &mut Appends,
+        tails: &mut TailWrites,
     ) -> Result<Array, Exception> {
         let state = || self.cached(batch);
         profile::op_beside(Op::Attention, &[packed], state, || {
-            self.attend_by_means(batch, plan, layer, packed, tails)
+            self.attend_with_backend(batch, plan, layer, packed, tails)
         })
     }
 
     /// The cached state that the rows of one layer see.
     fn cached(&self, batch: &Batch) -> Cost {
-        let segments = batch.segments.iter().map(|segment| segment.kept());
+        let segments = batch.segments.iter().map(|segment| segment.retained());
         let tails = batch.spans.iter().map(|span| span.held);
         let tokens: usize = segments.chain(tails).sum();
         Cost {
@@ -104,34 +106,34 @@ impl Attention {
         }
     }
 
-    fn attend_by_means(
+    fn attend_with_backend(
         &self,
         batch: &Batch,
         plan: &Plan<'_>,
         layer: usize,
         packed: &Array,
-        tails: &mut Appends,
+        tails: &mut TailWrites,
     ) -> Result<Array, Exception> {
         let shape = &self.shape;
-        let (rotation, pieces) = match &plan.0 {
-            Way::Kernel(plan, stream) => {
+        let (rotation, row_blocks) = match &plan.0 {
+            BackendPlan::Kernel(plan, stream) => {
                 return attend_by_kernel(batch, plan, layer, packed, tails, stream);
             }
-            Way::Fused(rotation) => (rotation, None),
-            Way::Composed(rotation, pieces) => (rotation, Some(pieces)),
+            BackendPlan::Fused(rotation) => (rotation, None),
+            BackendPlan::Composed(rotation, row_blocks) => (rotation, Some(row_blocks)),
         };
         let turned = rotation.apply(shape, packed)?;
-        let keys = self.by_head(&turned, shape.heads, shape.turned_heads())?;
-        let values = self.by_head(packed, shape.turned_heads(), shape.packed_heads())?;
+        let keys = self.by_head(&turned, shape.heads, shape.rotated_heads())?;
+        let values = self.by_head(packed, shape.rotated_heads(), shape.packed_heads())?;
         let new = State {
             keys: keys.swap_axes(0, 1)?,
             values: values.swap_axes(0, 1)?,
         };
         let tails = tails.write(batch, &new)?;
         let queries = self.queries(&turned)?;
-        let attended = match pieces {
+        let attended = match row_blocks {
             None => fused::attend(shape, batch, &queries, tails)?,
-            Some(pieces) => composed::attend(shape, batch, pieces, layer, &queries, tails)?,
+            Some(row_blocks) => composed::attend(shape, batch, row_blocks, layer, &queries, tails)?,
         };
         self.by_row(&attended)
     }
@@ -193,7 +195,7 @@ fn attend_by_kernel(
     plan: &Arc<AttendPlan>,
     layer: usize,
     packed: &Array,
-    tails: &mut Appends,
+    tails: &mut TailWrites,
     stream: &Stream,
 ) -> Result<Array, Exception> {
     let segments: Vec<(&Array, &Array)> = batch
@@ -221,8 +223,8 @@ fn span_range(span: &SpanRows) -> SpanRange {
     }
 }
 
-/// The given rows of an array whose second axis is rows times queries per key; the
-/// array itself when that is all of it.
+/// The given rows of an array whose second axis is rows times queries per key. Returns the
+/// array itself when the rows are all of it.
 fn query_rows(shape: &Shape, array: &Array, rows: &Range<usize>) -> Result<Array, Exception> {
     let shared = shape.queries_per_key() as usize;
     if rows.start == 0 && rows.end * shared == array.dim(1) as usize {
@@ -231,7 +233,7 @@ fn query_rows(shape: &Shape, array: &Array, rows: &Range<usize>) -> Result<Array
     ops::tokens(array, rows.start * shared, rows.end * shared)
 }
 
-/// The given keys, or their values, of a tail's buffer.
+/// The given tokens of a tail's buffer, which holds keys or values.
 fn key_rows(buffer: &Array, keys: &Range<usize>) -> Result<Array, Exception> {
     ops::tokens(buffer, keys.start, keys.end)
 }

@@ -1,31 +1,32 @@
-//! Whether the libraries that a program has loaded are those that this version needs.
+//! Compares the MLX libraries that a program has loaded with the versions that this crate
+//! needs.
 
 use std::ffi::{CStr, c_char, c_int};
 
 use super::find;
 
-/// The bridge that this crate goes with.
+/// The version of the bridge that this crate needs.
 pub(super) const VERSION: c_int = 3;
 
-/// The mlx-sys whose bindings this crate was built with, as `build/prepared.rs` says.
+/// The mlx-sys whose bindings this crate was built with, as in `build/prepared.rs`.
 const MLX_SYS: &str = "0.7.0";
 
-/// The versions that loaded libraries tell; `None` where they tell nothing.
+/// The versions that the loaded libraries report; `None` where they report nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Loaded {
     bridge: Option<c_int>,
     mlx_sys: Option<String>,
 }
 
-/// Why this process' MLX libraries are not for this version, in words that say what to do.
-/// Their bridge counts only where kernels are wanted.
+/// Returns why this process' MLX libraries do not fit this version, and how to fix it. The
+/// bridge's version counts only where kernels are needed.
 #[must_use]
-pub fn outdated(wants_kernels: bool) -> Option<String> {
+pub fn outdated(needs_kernels: bool) -> Option<String> {
     let loaded = Loaded {
         bridge: found(),
         mlx_sys: found_mlx_sys(),
     };
-    refusal(&loaded, wants_kernels)
+    mismatch(&loaded, needs_kernels)
 }
 
 /// The version of this process' bridge, if it has one.
@@ -39,8 +40,8 @@ pub(super) fn found() -> Option<c_int> {
     Some(version())
 }
 
-/// The mlx-sys that this process' libmlxc was built from. Libraries that a set-up has not
-/// built do not say.
+/// The mlx-sys that this process' libmlxc was built from. Only libraries that `cargo xtask
+/// setup` has built report it.
 fn found_mlx_sys() -> Option<String> {
     let version = find(c"motet_bridge_mlx_sys");
     if version.is_null() {
@@ -54,11 +55,11 @@ fn found_mlx_sys() -> Option<String> {
     Some(version).filter(|version| !version.is_empty())
 }
 
-fn refusal(loaded: &Loaded, wants_kernels: bool) -> Option<String> {
+fn mismatch(loaded: &Loaded, needs_kernels: bool) -> Option<String> {
     let mut reasons = Vec::new();
     if let Some(found) = loaded
         .bridge
-        .filter(|found| wants_kernels && *found != VERSION)
+        .filter(|found| needs_kernels && *found != VERSION)
     {
         reasons.push(format!(
             "their bridge is version {found}, expected {VERSION}"
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_of_another_version_are_refused_with_both() {
+    fn mismatched_libraries_are_rejected_with_both_versions() {
         let loaded = |bridge, mlx_sys: Option<&str>| Loaded {
             bridge,
             mlx_sys: mlx_sys.map(String::from),
@@ -108,11 +109,11 @@ mod tests {
                 vec![&their_bridge, &their_mlx_sys],
             ),
         ];
-        for (loaded, wants_kernels, reasons) in cases {
-            let refusal = refusal(&loaded, wants_kernels);
-            assert_eq!(refusal.is_some(), !reasons.is_empty(), "{loaded:?}");
+        for (loaded, needs_kernels, reasons) in cases {
+            let mismatch = mismatch(&loaded, needs_kernels);
+            assert_eq!(mismatch.is_some(), !reasons.is_empty(), "{loaded:?}");
             for reason in reasons {
-                let text = refusal.as_deref().unwrap_or_default();
+                let text = mismatch.as_deref().unwrap_or_default();
                 assert!(text.contains(reason), "no {reason:?} in {text:?}");
                 assert!(text.contains("cargo xtask setup"), "{text:?}");
             }

@@ -36,7 +36,7 @@ fn attention() -> Attention {
 }
 
 fn plan(spans: &[SpanRange]) -> Arc<AttendPlan> {
-    Arc::new(AttendPlan::new(attention(), spans, Order::OfStep))
+    Arc::new(AttendPlan::new(attention(), spans, Order::PerStep))
 }
 
 fn packed(rows: usize, seed: u64) -> Array {
@@ -44,16 +44,21 @@ fn packed(rows: usize, seed: u64) -> Array {
     numbers(&[rows as i32, width as i32], 2.0, seed)
 }
 
-fn room(tokens: usize) -> Array {
+fn zeroed_cache(tokens: usize) -> Array {
     let shape = [HEADS.kv as i32, tokens as i32, HEADS.dim as i32];
-    let room = ops::zeros::<f32>(&shape).unwrap().contiguous().unwrap();
-    room.eval().unwrap();
-    room
+    let zeroed_cache = ops::zeros::<f32>(&shape).unwrap().contiguous().unwrap();
+    zeroed_cache.eval().unwrap();
+    zeroed_cache
 }
 
 fn tail(tokens: usize) -> (Buffer, Buffer) {
     // SAFETY: each is fresh, and read when the kernel was waited for.
-    unsafe { (Buffer::new(room(tokens)), Buffer::new(room(tokens))) }
+    unsafe {
+        (
+            Buffer::new(zeroed_cache(tokens)),
+            Buffer::new(zeroed_cache(tokens)),
+        )
+    }
 }
 
 /// One sequence as MLX's own operations see it: its keys and values so far.
@@ -102,7 +107,7 @@ impl Composed {
 fn steps_equal_the_composition() {
     let Some(stream) = stream() else { return };
     // A prompt of 70 tokens is computed and sealed; two sequences continue it.
-    let alone = SpanRange {
+    let single = SpanRange {
         rows: 70,
         path: Vec::new(),
         tail: TailRange {
@@ -112,7 +117,7 @@ fn steps_equal_the_composition() {
     };
     let prompt = packed(70, 1);
     let first = [tail(70)];
-    let output = kernel_ops::attend(&plan(&[alone]), &prompt, &[], &first, &stream).unwrap();
+    let output = kernel_ops::attend(&plan(&[single]), &prompt, &[], &first, &stream).unwrap();
     let mut composed = [Composed::new(), Composed::new()];
     assert_near(&output, &composed[0].step(&prompt), 1e-5);
     composed[1].step(&prompt);
@@ -180,7 +185,7 @@ fn tails_grow_in_place() {
 }
 
 #[test]
-fn what_does_not_fit_the_plan_is_refused() {
+fn arrays_that_do_not_fit_the_plan_are_rejected() {
     let Some(stream) = stream() else { return };
     let span = SpanRange {
         rows: 2,
@@ -195,17 +200,17 @@ fn what_does_not_fit_the_plan_is_refused() {
         },
     };
     let plan = plan(&[span]);
-    let refused = |packed: &Array, segment: usize, tokens: usize, why: &str| {
-        let segment = (room(segment), room(segment));
+    let check_rejected = |packed: &Array, segment: usize, tokens: usize, why: &str| {
+        let segment = (zeroed_cache(segment), zeroed_cache(segment));
         let segments = [(&segment.0, &segment.1)];
         let tails = [tail(tokens)];
         let error = kernel_ops::attend(&plan, packed, &segments, &tails, &stream).unwrap_err();
         assert!(error.what().contains(why), "{error}");
     };
     let fits = packed(2, 1);
-    refused(&packed(3, 1), 9, 6, "expected [2, 320]");
-    refused(&fits, 8, 6, "[2, 8, 32], expected [2, 9, 32]");
-    refused(&fits, 9, 5, "[2, 5, 32], expected [2, 6, 32]");
+    check_rejected(&packed(3, 1), 9, 6, "expected [2, 320]");
+    check_rejected(&fits, 8, 6, "[2, 8, 32], expected [2, 9, 32]");
+    check_rejected(&fits, 9, 5, "[2, 5, 32], expected [2, 6, 32]");
     let nothing = kernel_ops::attend(&plan, &fits, &[], &[], &stream).unwrap_err();
     assert!(nothing.what().contains("expected [1, 1]"), "{nothing}");
 }

@@ -103,7 +103,7 @@ fn kernels_under_way_take_turns() {
 }
 
 #[test]
-fn what_is_not_row_contiguous_is_refused() {
+fn array_that_is_not_row_contiguous_is_rejected() {
     let Some(stream) = stream() else { return };
     let living = Arc::new(AtomicUsize::new(0));
     let original = Array::from_slice(&[1.0_f32, 2.0, 3.0, 4.0], &[2, 2]);
@@ -151,7 +151,7 @@ fn failures_under_way_are_counted_and_drained() {
         let buffer = buffer(numbers(&[4], 0.0, 1));
         let outputs = bridge::apply_in_place(kernel, &[], &[&buffer], &[&[1]], &stream).unwrap();
         // It may say already that one before it has failed.
-        let _told = mlx_rs::transforms::async_eval(&outputs);
+        let _result = mlx_rs::transforms::async_eval(&outputs);
         outputs
     };
     let before = bridge::failures(&stream).unwrap();
@@ -187,7 +187,7 @@ fn nothing_leaks_when_nothing_is_evaluated() {
 }
 
 #[test]
-fn memory_stays_flat_over_many_steps() {
+fn memory_stays_flat_across_many_steps() {
     let Some(stream) = stream() else { return };
     let living = Arc::new(AtomicUsize::new(0));
     let tail = buffer(numbers(&[3, 256, 64], 0.0, 1));

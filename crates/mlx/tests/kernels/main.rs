@@ -128,25 +128,25 @@ fn strided_and_unevaluated_inputs_are_understood() {
 }
 
 #[test]
-fn wrong_shapes_and_types_are_refused() {
+fn wrong_shapes_and_types_are_rejected() {
     let Some(stream) = stream() else { return };
     let odd = numbers(&[2, 3], 1.0, 1);
-    let refused = |outcome: Result<Array, mlx_rs::error::Exception>, why: &str| {
+    let check_rejected = |outcome: Result<Array, mlx_rs::error::Exception>, why: &str| {
         let message = outcome.unwrap_err().what().to_owned();
         assert!(message.contains(why), "{message}");
     };
-    refused(kernels::silu_mul(&odd, &stream), "cannot halve [2, 3]");
-    refused(
+    check_rejected(kernels::silu_mul(&odd, &stream), "cannot halve [2, 3]");
+    check_rejected(
         kernels::rms_norm(&odd, Some(&numbers(&[2], 1.0, 1)), 1e-5, &stream),
         "expected [3]",
     );
     let turned = numbers(&[3, 2], 1.0, 1);
     let sum = kernels::add_rms_norm(&odd, &turned, None, 1e-5, &stream).map(|(sum, _)| sum);
-    refused(sum, "[2, 3] and [3, 2] differ");
+    check_rejected(sum, "[2, 3] and [3, 2] differ");
     for weight in [&[4, 32][..], &[4, 3], &[3]] {
         let weight = numbers(weight, 1.0, 1);
-        refused(kernels::linear(&odd, &weight, None, &stream), "linear");
+        check_rejected(kernels::linear(&odd, &weight, None, &stream), "linear");
     }
     let whole = Array::from_slice(&[1_i32, 2], &[1, 2]);
-    refused(kernels::silu_mul(&whole, &stream), "not float32");
+    check_rejected(kernels::silu_mul(&whole, &stream), "not float32");
 }

@@ -13,7 +13,7 @@ const SHAPE: [i32; 2] = [3, 40];
 const NUMBERS: usize = 120;
 
 /// An array over a vector, and a way to see whether that still lives.
-fn adopted() -> (Array, Weak<Vec<f32>>) {
+fn wrapped() -> (Array, Weak<Vec<f32>>) {
     let header = HEADER_BYTES / size_of::<f32>();
     let before = std::iter::repeat_n(-1.0, header);
     let mut numbers: Vec<f32> = before.chain((0..NUMBERS).map(|i| i as f32)).collect();
@@ -23,29 +23,31 @@ fn adopted() -> (Array, Weak<Vec<f32>>) {
     let owner = Arc::new(numbers);
     let alive = Arc::downgrade(&owner);
     // SAFETY: the vector holds the header and the numbers, and only its owner has it.
-    let array = unsafe { memory::adopt(data, &SHAPE, owner) };
+    let array = unsafe { memory::wrap(data, &SHAPE, owner) };
     (array.unwrap(), alive)
 }
 
 /// The stream of what is computed here, where memory can be adopted. It may hold an
 /// array for a moment after what became of it is there.
-fn adopting() -> Option<Stream> {
-    stream().filter(|_| memory::can_adopt())
+fn wrapping_stream() -> Option<Stream> {
+    stream().filter(|_| memory::can_wrap())
 }
 
-fn truth() -> Vec<f32> {
+fn expected_numbers() -> Vec<f32> {
     (0..NUMBERS).map(|i| i as f32).collect()
 }
 
 #[test]
-fn memory_is_used_where_it_is_and_freed_once() {
-    let Some(stream) = adopting() else { return };
-    let (array, alive) = adopted();
+fn wrapped_memory_is_used_in_place_and_freed_once() {
+    let Some(stream) = wrapping_stream() else {
+        return;
+    };
+    let (array, alive) = wrapped();
     assert_eq!(array.shape(), SHAPE);
     assert_eq!(array.dtype(), Dtype::Float32);
     assert!(memory::is_row_contiguous(&array));
     let numbers = alive.upgrade().unwrap();
-    assert_eq!(array.as_slice::<f32>(), truth());
+    assert_eq!(array.as_slice::<f32>(), expected_numbers());
     assert_eq!(array.as_slice::<f32>().as_ptr(), &raw const numbers[2]);
     drop(numbers);
     let sum = with_stream(&stream, || array.add(Array::from_f32(1.0))).unwrap();
@@ -61,10 +63,12 @@ fn memory_is_used_where_it_is_and_freed_once() {
 
 /// MLX may write a result to the memory of an input that nobody else has.
 #[test]
-fn memory_that_a_result_takes_over_lives_with_it() {
-    let Some(stream) = adopting() else { return };
+fn donated_memory_lives_as_long_as_the_result() {
+    let Some(stream) = wrapping_stream() else {
+        return;
+    };
     for _ in 0..100 {
-        let (array, alive) = adopted();
+        let (array, alive) = wrapped();
         let start = alive.upgrade().unwrap()[2..].as_ptr();
         let result = with_stream(&stream, move || {
             let sum = array.add(Array::from_f32(1.0))?;
@@ -72,7 +76,7 @@ fn memory_that_a_result_takes_over_lives_with_it() {
         });
         let result = result.unwrap();
         result.eval().unwrap();
-        let expected: Vec<f32> = truth().iter().map(|x| (x + 1.0) * 2.0).collect();
+        let expected: Vec<f32> = expected_numbers().iter().map(|x| (x + 1.0) * 2.0).collect();
         assert_eq!(result.as_slice::<f32>(), expected);
         assert_eq!(result.as_slice::<f32>().as_ptr(), start, "in place");
         bridge::drain(&stream);

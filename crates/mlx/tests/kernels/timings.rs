@@ -7,11 +7,15 @@ use std::time::Instant;
 use mlx_rs::fast::{self, ScaledDotProductAttentionMask};
 use mlx_rs::transforms::eval;
 use mlx_rs::{Array, Dtype, Stream};
-use motet_kernels::{AttendPlan, Attention, Heads, Order, Rotary, SpanRange, TailRange, draw_rows};
+use motet_kernels::{
+    AttendPlan, Attention, Heads, Order, Rotary, SpanRange, TailRange, sample_rows,
+};
 use motet_mlx::bridge::Buffer;
 use motet_mlx::kernel_ops;
 use motet_model::FloatKind;
-use motet_model::sampling::{Draw, DrawSpec, Drawer, Drawing, Drawn, Sampling};
+use motet_model::sampling::{
+    SampleInputs, Sampled, Sampler, Sampling, SamplingSpec, TokenSampling,
+};
 
 use super::{numbers, stream};
 
@@ -26,7 +30,7 @@ impl Outcome for Vec<Array> {
     }
 }
 
-impl Outcome for Vec<Drawn> {
+impl Outcome for Vec<Sampled> {
     fn wait(self) {}
 }
 
@@ -124,7 +128,7 @@ fn projections() {
 
 #[test]
 #[ignore = "measures; nothing to fail"]
-fn draws() {
+fn sampled_rows() {
     const VOCAB: usize = 49_152;
     const ROWS: u32 = 16;
     let warm = Sampling {
@@ -177,25 +181,29 @@ fn draws() {
         };
         let logits: Vec<f32> = (0..VOCAB * ROWS as usize).map(logit).collect();
         for (name, sampling, logprobs) in cases {
-            let spec = DrawSpec {
+            let spec = SamplingSpec {
                 logprobs,
-                ..DrawSpec::default()
+                ..SamplingSpec::default()
             };
             let history: Vec<u32> = (0..64).map(|i| 700 * i).collect();
-            let mut drawer = Drawer::new(Arc::new(spec), sampling, &history, &[]);
-            let mut drawing = |index| drawer.drawing(Draw { sampling, index }).unwrap();
-            let draws: Vec<(u32, Drawing)> = (0..ROWS)
-                .map(|row| (row, drawing(u64::from(row))))
+            let mut sampler = Sampler::new(Arc::new(spec), sampling, &history, &[]);
+            let mut sample_inputs = |index| {
+                sampler
+                    .sample_inputs(TokenSampling { sampling, index })
+                    .unwrap()
+            };
+            let sampled_rows: Vec<(u32, SampleInputs)> = (0..ROWS)
+                .map(|row| (row, sample_inputs(u64::from(row))))
                 .collect();
             for rows in [1, 16] {
-                let draws = &draws[..rows];
+                let sampled_rows = &sampled_rows[..rows];
                 let [ours, plain] = fastest_of_both(
-                    || draw_rows(&logits, VOCAB, draws),
-                    || -> Vec<Drawn> {
+                    || sample_rows(&logits, VOCAB, sampled_rows),
+                    || -> Vec<Sampled> {
                         let row = |row: u32| &logits[row as usize * VOCAB..][..VOCAB];
-                        draws
+                        sampled_rows
                             .iter()
-                            .map(|(at, draw)| draw.from_logits(row(*at)))
+                            .map(|(at, sample_inputs)| sample_inputs.from_logits(row(*at)))
                             .collect()
                     },
                 );
@@ -219,8 +227,8 @@ fn attention() {
     ] {
         let tokens = (rows + before) as i32;
         let [ours, bf16, f16] = [FloatKind::F32, FloatKind::Bf16, FloatKind::F16]
-            .map(|cached| attend(rows, before, Order::OfStep, cached, &stream));
-        let ordered = attend(rows, before, Order::OfSequence, FloatKind::F32, &stream);
+            .map(|cached| attend(rows, before, Order::PerStep, cached, &stream));
+        let ordered = attend(rows, before, Order::PerSequence, FloatKind::F32, &stream);
         println!("cached in bf16 {bf16:.0} µs, in f16 {f16:.0} µs");
         let queries = numbers(&[1, 9, rows as i32, 64], 1.0, 1);
         let keys = numbers(&[1, 3, tokens, 64], 1.0, 2);
@@ -267,13 +275,13 @@ fn attend(rows: usize, before: usize, order: Order, cached: FloatKind, stream: &
         FloatKind::F16 => Dtype::Float16,
         FloatKind::Bf16 => Dtype::Bfloat16,
     };
-    let kept = |seed| {
-        let kept = numbers(&cache, 1.0, seed).as_dtype(dtype).unwrap();
-        kept.view::<f32>().unwrap().contiguous().unwrap()
+    let cached_array = |seed| {
+        let cached_array = numbers(&cache, 1.0, seed).as_dtype(dtype).unwrap();
+        cached_array.view::<f32>().unwrap().contiguous().unwrap()
     };
     // SAFETY: each is fresh, and nobody reads it.
     let tail = unsafe {
-        let buffer = |seed| Buffer::new(kept(seed));
+        let buffer = |seed| Buffer::new(cached_array(seed));
         [(buffer(4), buffer(5))]
     };
     fastest(|| {

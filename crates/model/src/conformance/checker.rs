@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
-use crate::{Feed, Model, Segment, Span, Tail};
+use crate::{Model, Segment, Span, Tail, TokenSource};
 use motet_core::TokenId;
-use motet_core::protocol::{Extent, ModelError, Readout, Want};
+use motet_core::protocol::{ModelError, OutputKind, SegmentSize, SpanOutput};
 
 /// A model under check, and the truth about its prompts.
 pub(super) struct Checker<'a, M: Model> {
@@ -15,7 +15,7 @@ pub(super) struct Checker<'a, M: Model> {
     pub(super) prompts: Rc<[Vec<TokenId>]>,
     pub(super) given: usize,
     /// Per prompt, the logits of every row.
-    pub(super) truths: Vec<Vec<f32>>,
+    pub(super) expected_logits: Vec<Vec<f32>>,
     name: &'static str,
 }
 
@@ -46,14 +46,14 @@ impl<'a, M: Model> Checker<'a, M> {
             same,
             prompts: prompts.iter().cloned().chain(family).collect(),
             given: prompts.len(),
-            truths: Vec::new(),
+            expected_logits: Vec::new(),
             name: "the truth",
         };
         for prompt in 0..checker.prompts.len() {
-            let mut slot = checker.cold(prompt);
+            let mut slot = checker.cold_slot(prompt);
             let prompts = Rc::clone(&checker.prompts);
             let logits = checker.step(&mut [(&mut slot, &prompts[prompt])]);
-            checker.truths.extend(logits);
+            checker.expected_logits.extend(logits);
         }
         checker
     }
@@ -63,21 +63,21 @@ impl<'a, M: Model> Checker<'a, M> {
         check(self);
     }
 
-    pub(super) fn cold(&mut self, prompt: usize) -> Slot<M> {
-        self.on(prompt, Vec::new())
+    pub(super) fn cold_slot(&mut self, prompt: usize) -> Slot<M> {
+        self.slot_on(prompt, Vec::new())
     }
 
-    pub(super) fn on(&mut self, prompt: usize, path: Vec<Rc<M::Segment>>) -> Slot<M> {
-        self.with_room(prompt, path, 0)
+    pub(super) fn slot_on(&mut self, prompt: usize, path: Vec<Rc<M::Segment>>) -> Slot<M> {
+        self.slot_for(prompt, path, 0)
     }
 
-    pub(super) fn with_room(
+    pub(super) fn slot_for(
         &mut self,
         prompt: usize,
         path: Vec<Rc<M::Segment>>,
-        room: usize,
+        expected_tokens: usize,
     ) -> Slot<M> {
-        let tail = self.model.tail(&path, room);
+        let tail = self.model.tail(&path, expected_tokens);
         let tail = self.done(tail);
         self.expect(tail.tokens() == 0, "a new tail is empty");
         Slot { prompt, path, tail }
@@ -85,16 +85,17 @@ impl<'a, M: Model> Checker<'a, M> {
 
     /// Finishes the prompt on `path`, where that is resumable.
     pub(super) fn resume(&mut self, prompt: usize, path: &[Rc<M::Segment>]) {
-        let extents: Vec<Extent> = path.iter().map(|segment| segment.extent()).collect();
-        if self.model.spec().can_resume(&extents) {
-            let mut slot = self.on(prompt, path.to_vec());
-            self.finish(&mut slot);
+        let segment_sizes: Vec<SegmentSize> =
+            path.iter().map(|segment| segment.segment_size()).collect();
+        if self.model.spec().can_resume(&segment_sizes) {
+            let mut slot = self.slot_on(prompt, path.to_vec());
+            self.finish_prompt(&mut slot);
         }
     }
 
     /// A segment of the prompt's first `tokens` tokens.
     pub(super) fn segment(&mut self, prompt: usize, tokens: usize) -> Rc<M::Segment> {
-        let mut slot = self.cold(prompt);
+        let mut slot = self.cold_slot(prompt);
         self.advance(&mut slot, tokens);
         self.seal(&mut slot, tokens);
         Rc::clone(&slot.path[0])
@@ -102,19 +103,19 @@ impl<'a, M: Model> Checker<'a, M> {
 
     /// Seals the first `tokens` tokens of the tail onto the slot's path.
     pub(super) fn seal(&mut self, slot: &mut Slot<M>, tokens: usize) {
-        let beyond = slot.tail.tokens() - tokens;
+        let state_lag = slot.tail.tokens() - tokens;
         let segment = self.model.seal(&mut slot.tail, tokens);
         let segment = self.done(segment);
-        self.expect_extent(&segment, Extent { tokens, beyond });
-        self.expect(slot.tail.tokens() == beyond, "the tail keeps the rest");
+        self.expect_segment_size(&segment, SegmentSize { tokens, state_lag });
+        self.expect(slot.tail.tokens() == state_lag, "the tail keeps the rest");
         slot.path.push(Rc::new(segment));
     }
 
-    pub(super) fn left(&self, slot: &Slot<M>) -> usize {
+    pub(super) fn remaining(&self, slot: &Slot<M>) -> usize {
         self.prompts[slot.prompt].len() - slot.tokens()
     }
 
-    pub(super) fn finish(&mut self, slot: &mut Slot<M>) {
+    pub(super) fn finish_prompt(&mut self, slot: &mut Slot<M>) {
         self.advance(slot, usize::MAX);
     }
 
@@ -126,11 +127,11 @@ impl<'a, M: Model> Checker<'a, M> {
     /// Evaluates all prompts to their ends, decode spans beside chunks.
     pub(super) fn advance_raggedly(&mut self, slots: &mut [Slot<M>]) {
         let mut round = 0;
-        while slots.iter().any(|slot| self.left(slot) > 0) {
+        while slots.iter().any(|slot| self.remaining(slot) > 0) {
             let counts = [1, 3, 1, 4];
             let mut batch: Vec<(&mut Slot<M>, usize)> = Vec::new();
             for (index, slot) in slots.iter_mut().enumerate() {
-                if self.left(slot) > 0 {
+                if self.remaining(slot) > 0 {
                     batch.push((slot, counts[(index + round) % counts.len()]));
                 }
             }
@@ -147,7 +148,7 @@ impl<'a, M: Model> Checker<'a, M> {
         let mut compared = Vec::new();
         for (slot, tokens) in batch {
             let from = slot.tokens();
-            let to = from + self.left(slot).min(*tokens);
+            let to = from + self.remaining(slot).min(*tokens);
             compared.push((slot.prompt, from));
             let tokens = &prompts[slot.prompt][from..to];
             spans.push((slot, tokens));
@@ -158,24 +159,24 @@ impl<'a, M: Model> Checker<'a, M> {
             self.expect(grown, "a step appends its tokens to the tail");
         }
         for ((prompt, from), found) in compared.into_iter().zip(logits) {
-            let truth = &self.truths[prompt][from * self.row_len()..];
+            let expected = &self.expected_logits[prompt][from * self.row_len()..];
             let rows = found
                 .chunks(self.row_len())
-                .zip(truth.chunks(self.row_len()));
-            for (row, (found, truth)) in (from..).zip(rows) {
+                .zip(expected.chunks(self.row_len()));
+            for (row, (found, expected)) in (from..).zip(rows) {
                 let what = format!("prompt {prompt}, row {row}: the logits differ");
-                self.expect((self.same)(found, truth), &what);
+                self.expect((self.same)(found, expected), &what);
             }
         }
     }
 
     /// One step that reads all logits.
     pub(super) fn step(&mut self, spans: &mut [(&mut Slot<M>, &[TokenId])]) -> Vec<Vec<f32>> {
-        let readouts = self.step_wanting(spans, &Want::Logits);
+        let span_outputs = self.step_for(spans, &OutputKind::Logits);
         let mut logits = Vec::new();
-        for (readout, (_, tokens)) in readouts.into_iter().zip(spans) {
-            let Readout::Logits(found) = readout else {
-                panic!("conformance, {}: no logits but {readout:?}", self.name);
+        for (span_output, (_, tokens)) in span_outputs.into_iter().zip(spans) {
+            let SpanOutput::Logits(found) = span_output else {
+                panic!("conformance, {}: no logits but {span_output:?}", self.name);
             };
             let whole = found.len() == tokens.len() * self.row_len();
             self.expect(whole, "logits are [span tokens, vocabulary]");
@@ -184,24 +185,24 @@ impl<'a, M: Model> Checker<'a, M> {
         logits
     }
 
-    pub(super) fn step_wanting(
+    pub(super) fn step_for(
         &mut self,
         spans: &mut [(&mut Slot<M>, &[TokenId])],
-        want: &Want,
-    ) -> Vec<Readout> {
-        let mut wanted: Vec<Span<'_, M>> = spans
+        output_kind: &OutputKind,
+    ) -> Vec<SpanOutput> {
+        let mut requested_spans: Vec<Span<'_, M>> = spans
             .iter_mut()
             .map(|(slot, tokens)| Span {
-                tokens: Feed::Known(tokens),
+                tokens: TokenSource::Known(tokens),
                 path: &slot.path,
                 tail: &mut slot.tail,
-                want: want.clone(),
+                output_kind: output_kind.clone(),
             })
             .collect();
-        let readouts = self.model.step(&mut wanted);
-        let readouts = self.done(readouts);
-        self.expect(readouts.len() == spans.len(), "one readout per span");
-        readouts
+        let span_outputs = self.model.step(&mut requested_spans);
+        let span_outputs = self.done(span_outputs);
+        self.expect(span_outputs.len() == spans.len(), "one readout per span");
+        span_outputs
     }
 
     pub(super) fn row_len(&self) -> usize {
@@ -216,11 +217,11 @@ impl<'a, M: Model> Checker<'a, M> {
         assert!(holds, "conformance, {}: {what}", self.name);
     }
 
-    pub(super) fn expect_extent(&self, segment: &M::Segment, extent: Extent) {
-        let found = segment.extent();
-        let what = format!("a segment of {found:?}; expected {extent:?}");
-        self.expect(found == extent, &what);
-        let weighs = segment.bytes() == self.model.spec().segment_bytes(extent);
+    pub(super) fn expect_segment_size(&self, segment: &M::Segment, segment_size: SegmentSize) {
+        let found = segment.segment_size();
+        let what = format!("a segment of {found:?}; expected {segment_size:?}");
+        self.expect(found == segment_size, &what);
+        let weighs = segment.bytes() == self.model.spec().segment_bytes(segment_size);
         self.expect(weighs, "a segment weighs what the spec says");
     }
 
@@ -232,8 +233,8 @@ impl<'a, M: Model> Checker<'a, M> {
     }
 
     pub(super) fn expect_cut<T>(&self, result: Result<T, ModelError>, method: &str, at: usize) {
-        let refused = matches!(result, Err(ModelError::Cut { at: found, .. }) if found == at);
+        let rejected = matches!(result, Err(ModelError::Cut { at: found, .. }) if found == at);
         let what = format!("{method} at {at} is refused as ModelError::Cut");
-        self.expect(refused, &what);
+        self.expect(rejected, &what);
     }
 }

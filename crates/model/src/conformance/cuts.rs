@@ -4,78 +4,78 @@ use std::rc::Rc;
 
 use super::checker::{Checker, Slot};
 use crate::{Model, Segment, Tail};
-use motet_core::protocol::{Extent, ModelError};
+use motet_core::protocol::{ModelError, SegmentSize};
 
 impl<M: Model> Checker<'_, M> {
     pub(super) fn sealed(&mut self) {
         for prompt in 0..self.given {
             let cached = self.prompts[prompt].len() - 1;
             for at in cuts(cached).into_iter().chain([cached]) {
-                let mut slot = self.cold(prompt);
+                let mut slot = self.cold_slot(prompt);
                 self.advance(&mut slot, cached);
                 self.seal(&mut slot, at);
                 self.resume(prompt, &slot.path);
-                self.finish(&mut slot);
+                self.finish_prompt(&mut slot);
             }
             self.sealed_while_growing(prompt);
-            self.sealed_bit_by_bit(prompt);
+            self.sealed_token_by_token(prompt);
         }
     }
 
     /// The tail goes on after each seal, which leaves it some tokens.
     fn sealed_while_growing(&mut self, prompt: usize) {
-        let mut slot = self.cold(prompt);
-        while self.left(&slot) > 3 {
+        let mut slot = self.cold_slot(prompt);
+        while self.remaining(&slot) > 3 {
             self.advance(&mut slot, 3);
             self.seal(&mut slot, 2);
             self.resume(prompt, &slot.path);
         }
-        self.finish(&mut slot);
+        self.finish_prompt(&mut slot);
     }
 
-    fn sealed_bit_by_bit(&mut self, prompt: usize) {
-        let mut slot = self.cold(prompt);
+    fn sealed_token_by_token(&mut self, prompt: usize) {
+        let mut slot = self.cold_slot(prompt);
         self.advance(&mut slot, self.prompts[prompt].len() - 1);
         while slot.tail.tokens() > 0 {
             self.seal(&mut slot, 1);
             self.resume(prompt, &slot.path);
         }
-        self.finish(&mut slot);
+        self.finish_prompt(&mut slot);
     }
 
     /// A slot that ends leaves the same segments as one that goes on, whatever of its tail
     /// was sealed before.
-    pub(super) fn retired(&mut self) {
+    pub(super) fn sealed_in_place(&mut self) {
         for prompt in 0..self.given {
             let cached = self.prompts[prompt].len() - 1;
             for to in cuts(cached).into_iter().chain([cached]) {
                 for from in [0, 1, to / 2, to - 1].into_iter().filter(|from| *from < to) {
-                    self.retired_between(prompt, from, to);
+                    self.sealed_in_place_between(prompt, from, to);
                 }
             }
         }
     }
 
-    fn retired_between(&mut self, prompt: usize, from: usize, to: usize) {
+    fn sealed_in_place_between(&mut self, prompt: usize, from: usize, to: usize) {
         let cached = self.prompts[prompt].len() - 1;
-        let mut before = self.cold(prompt);
+        let mut before = self.cold_slot(prompt);
         self.advance(&mut before, cached);
         if from > 0 {
             self.seal(&mut before, from);
         }
-        for room in [0, cached, 3 * cached] {
-            let mut slot = self.with_room(prompt, Vec::new(), room);
+        for expected_tokens in [0, cached, 3 * cached] {
+            let mut slot = self.slot_for(prompt, Vec::new(), expected_tokens);
             self.advance(&mut slot, to);
             if to < cached {
                 self.advance(&mut slot, cached - to);
             }
-            let last = self.model.retire(slot.tail, from..to);
+            let last = self.model.seal_in_place(slot.tail, from..to);
             let last = self.done(last);
-            let extent = Extent {
+            let segment_size = SegmentSize {
                 tokens: to - from,
-                beyond: cached - to,
+                state_lag: cached - to,
             };
-            self.expect_extent(&last, extent);
+            self.expect_segment_size(&last, segment_size);
             let path = [&before.path[..], &[Rc::new(last)]].concat();
             self.resume(prompt, &path);
         }
@@ -131,27 +131,31 @@ impl<M: Model> Checker<'_, M> {
     /// The upper part of a cut, and `more` tokens that were computed after it by
     /// another slot: they may hold too little of a window together.
     fn merged_with_another(&mut self, prompt: usize, upper: &M::Segment, more: usize) {
-        let mut slot = self.cold(prompt);
+        let mut slot = self.cold_slot(prompt);
         for tokens in [upper.tokens(), more] {
             self.advance(&mut slot, tokens);
             self.seal(&mut slot, tokens);
         }
         let lower = &slot.path[1];
-        let extents = (upper.extent(), lower.extent());
-        if self.model.spec().can_merge(extents.0, extents.1) {
+        let segment_sizes = (upper.segment_size(), lower.segment_size());
+        if self
+            .model
+            .spec()
+            .can_merge(segment_sizes.0, segment_sizes.1)
+        {
             let whole = self.whole(upper, lower);
             self.resume(prompt, &[whole]);
         } else {
-            let refused = self.model.merge(upper, lower);
-            let refused = matches!(refused, Err(ModelError::Merge { .. }));
-            self.expect(refused, "too little of a window is refused");
+            let rejected = self.model.merge(upper, lower);
+            let rejected = matches!(rejected, Err(ModelError::Merge { .. }));
+            self.expect(rejected, "too little of a window is refused");
         }
     }
 
-    pub(super) fn illegal_cuts(&mut self) {
+    pub(super) fn invalid_cuts(&mut self) {
         let cached = self.prompts[0].len() - 1;
         let segment = self.segment(0, cached);
-        let mut slot = self.cold(0);
+        let mut slot = self.cold_slot(0);
         self.advance(&mut slot, cached);
         for at in [0, cached + 1] {
             let sealed = self.model.seal(&mut slot.tail, at);
@@ -159,35 +163,35 @@ impl<M: Model> Checker<'_, M> {
         }
         let backwards = std::ops::Range { start: 2, end: 1 };
         for part in [0..0, 1..1, backwards, 0..4] {
-            let mut short = self.cold(0);
+            let mut short = self.cold_slot(0);
             self.advance(&mut short, 3);
-            let retired = self.model.retire(short.tail, part);
-            let refused = matches!(retired, Err(ModelError::Cut { .. }));
-            self.expect(refused, "what a tail does not hold is refused");
+            let sealed_in_place = self.model.seal_in_place(short.tail, part);
+            let rejected = matches!(sealed_in_place, Err(ModelError::Cut { .. }));
+            self.expect(rejected, "what a tail does not hold is refused");
         }
         for at in [0, cached, cached + 1] {
             let parts = self.model.split(&segment, at);
             self.expect_cut(parts, "split", at);
         }
         self.expect(slot.tail.tokens() == cached, "the tail is as it was");
-        let mut warm: Slot<M> = self.on(0, vec![segment]);
-        self.finish(&mut slot);
-        self.finish(&mut warm);
+        let mut warm: Slot<M> = self.slot_on(0, vec![segment]);
+        self.finish_prompt(&mut slot);
+        self.finish_prompt(&mut warm);
     }
 
     fn halves(&mut self, segment: &M::Segment, at: usize) -> [Rc<M::Segment>; 2] {
         let parts = self.model.split(segment, at);
         let (upper, lower) = self.done(parts);
-        let extents: (Extent, Extent) = segment.extent().cut(at);
-        self.expect_extent(&upper, extents.0);
-        self.expect_extent(&lower, extents.1);
+        let segment_sizes: (SegmentSize, SegmentSize) = segment.segment_size().cut(at);
+        self.expect_segment_size(&upper, segment_sizes.0);
+        self.expect_segment_size(&lower, segment_sizes.1);
         [Rc::new(upper), Rc::new(lower)]
     }
 
     fn whole(&mut self, upper: &M::Segment, lower: &M::Segment) -> Rc<M::Segment> {
         let merged = self.model.merge(upper, lower);
         let merged = self.done(merged);
-        self.expect_extent(&merged, upper.extent().merged(lower.extent()));
+        self.expect_segment_size(&merged, upper.segment_size().merged(lower.segment_size()));
         Rc::new(merged)
     }
 }

@@ -19,11 +19,11 @@ impl<M: Model> Checker<'_, M> {
             let cached = self.prompts[prompt].len() - 1;
             for from in cuts(cached).into_iter().chain([0, cached]) {
                 for layout in layouts(cached) {
-                    for kept in kept_by(&layout, from) {
-                        let mut slot = self.laid_out(prompt, cached, &layout);
+                    for retained in retained_counts(&layout, from) {
+                        let mut slot = self.slot_with_layout(prompt, cached, &layout);
                         let before = slot.path.clone();
-                        self.remove(&mut slot, kept, from..cached);
-                        self.finish(&mut slot);
+                        self.remove(&mut slot, retained, from..cached);
+                        self.finish_prompt(&mut slot);
                         self.resume(prompt, &before);
                     }
                 }
@@ -41,15 +41,15 @@ impl<M: Model> Checker<'_, M> {
         for prompt in 0..self.given {
             let cached = self.prompts[prompt].len() - 1;
             for removed in [0..1, 1..3, cached / 3..cached / 2 + 1, 0..cached - 1] {
-                let mut slot = self.laid_out(prompt, cached, &[]);
+                let mut slot = self.slot_with_layout(prompt, cached, &[]);
                 self.remove(&mut slot, 0, removed.clone());
-                let expected = self.going_on(&mut slot);
+                let expected = self.continued_logits(&mut slot);
                 self.same_in_two_steps(prompt, cached, &removed, &expected);
                 for layout in layouts(cached) {
-                    for kept in kept_by(&layout, removed.start) {
-                        let mut slot = self.laid_out(prompt, cached, &layout);
+                    for retained in retained_counts(&layout, removed.start) {
+                        let mut slot = self.slot_with_layout(prompt, cached, &layout);
                         let before = slot.path.clone();
-                        self.remove(&mut slot, kept, removed.clone());
+                        self.remove(&mut slot, retained, removed.clone());
                         self.same_when_sealed(&mut slot, &expected);
                         self.resume(prompt, &before);
                     }
@@ -65,12 +65,12 @@ impl<M: Model> Checker<'_, M> {
         removed: &Range<usize>,
         expected: &[f32],
     ) {
-        let mut slot = self.laid_out(prompt, cached, &[cached / 2]);
+        let mut slot = self.slot_with_layout(prompt, cached, &[cached / 2]);
         let first = removed.len() / 2;
         for tokens in [first, removed.len() - first] {
             self.remove(&mut slot, 0, removed.start..removed.start + tokens);
         }
-        let found = self.going_on(&mut slot);
+        let found = self.continued_logits(&mut slot);
         self.expect_same(&found, expected, "two removals are one");
     }
 
@@ -79,16 +79,16 @@ impl<M: Model> Checker<'_, M> {
         if tokens > 1 {
             self.seal(slot, tokens / 2);
         }
-        let found = self.going_on(slot);
+        let found = self.continued_logits(slot);
         let what = format!("prompt {}: a shift depends on the layout", slot.prompt);
         self.expect_same(&found, expected, &what);
     }
 
-    pub(super) fn illegal_removals(&mut self) {
+    pub(super) fn invalid_removals(&mut self) {
         let cached = self.prompts[0].len() - 1;
         let middle = cached / 2;
-        let mut slot = self.laid_out(0, cached, &[middle]);
-        let mut illegal = vec![
+        let mut slot = self.slot_with_layout(0, cached, &[middle]);
+        let mut invalid = vec![
             (0, 0..cached + 1),
             (2, cached..cached),
             (1, middle - 1..cached),
@@ -102,25 +102,25 @@ impl<M: Model> Checker<'_, M> {
         ];
         let spec = self.model.spec();
         if !spec.resumes_anywhere() {
-            illegal.push((1, cached - 1..cached));
+            invalid.push((1, cached - 1..cached));
         }
         if !spec.can_shift {
-            illegal.push((0, 0..1));
+            invalid.push((0, 0..1));
         }
-        for (kept, removed) in illegal {
+        for (retained, removed) in invalid {
             let what = format!("{removed:?} is refused as ModelError::Remove");
-            let result = (self.model).remove(&slot.path, kept, &mut slot.tail, removed);
-            let refused = matches!(result, Err(ModelError::Remove { .. }));
-            self.expect(refused, &what);
+            let result = (self.model).remove(&slot.path, retained, &mut slot.tail, removed);
+            let rejected = matches!(result, Err(ModelError::Remove { .. }));
+            self.expect(rejected, &what);
         }
-        let as_it_was = slot.tail.tokens() == cached - middle;
-        self.expect(as_it_was, "the tail is as it was");
-        self.finish(&mut slot);
+        let is_unchanged = slot.tail.tokens() == cached - middle;
+        self.expect(is_unchanged, "the tail is as it was");
+        self.finish_prompt(&mut slot);
     }
 
     /// A slot of the prompt's first `tokens` tokens, sealed at the offsets `layout`.
-    fn laid_out(&mut self, prompt: usize, tokens: usize, layout: &[usize]) -> Slot<M> {
-        let mut slot = self.cold(prompt);
+    fn slot_with_layout(&mut self, prompt: usize, tokens: usize, layout: &[usize]) -> Slot<M> {
+        let mut slot = self.cold_slot(prompt);
         self.advance(&mut slot, tokens);
         let mut sealed = 0;
         for end in layout {
@@ -130,21 +130,21 @@ impl<M: Model> Checker<'_, M> {
         slot
     }
 
-    fn remove(&mut self, slot: &mut Slot<M>, kept: usize, removed: Range<usize>) {
+    fn remove(&mut self, slot: &mut Slot<M>, retained: usize, removed: Range<usize>) {
         let held = |slot: &Slot<M>| -> usize {
             let sealed: usize = slot.path.iter().map(|segment| segment.tokens()).sum();
             sealed + slot.tail.tokens()
         };
         let before = held(slot);
-        let result = (self.model).remove(&slot.path, kept, &mut slot.tail, removed.clone());
+        let result = (self.model).remove(&slot.path, retained, &mut slot.tail, removed.clone());
         self.done(result);
-        slot.path.truncate(kept);
-        let left = held(slot) == before - removed.len();
-        self.expect(left, "the tail holds what was left");
+        slot.path.truncate(retained);
+        let is_shorter = held(slot) == before - removed.len();
+        self.expect(is_shorter, "the tail holds what was left");
     }
 
     /// Logits of tokens that come next, in two steps.
-    fn going_on(&mut self, slot: &mut Slot<M>) -> Vec<f32> {
+    fn continued_logits(&mut self, slot: &mut Slot<M>) -> Vec<f32> {
         let prompts = Rc::clone(&self.prompts);
         let next: &[TokenId] = &prompts[(slot.prompt + 1) % self.given][..4];
         let (first, rest) = next.split_at(1);
@@ -166,9 +166,9 @@ fn layouts(tokens: usize) -> [Vec<usize>; 3] {
 
 /// How many segments may stay when tokens from offset `from` on are removed: none,
 /// and all that can.
-fn kept_by(layout: &[usize], from: usize) -> Vec<usize> {
+fn retained_counts(layout: &[usize], from: usize) -> Vec<usize> {
     let most = layout.iter().filter(|end| **end <= from).count();
-    let mut kept = vec![0, most];
-    kept.dedup();
-    kept
+    let mut retained = vec![0, most];
+    retained.dedup();
+    retained
 }

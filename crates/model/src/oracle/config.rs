@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn senseless_fields_are_named() {
+    fn invalid_fields_are_named() {
         let check = |field: Option<&str>, change: fn(&mut OracleConfig)| {
             let mut config = OracleConfig::default();
             change(&mut config);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_is_one_group() {
+    fn layers_of_one_kind_form_one_group() {
         let window = LayerKind::Window { tokens: 3 };
         let config = OracleConfig::with_layers(&[LayerKind::Full, window, LayerKind::Full]);
         let groups = config.spec().layer_groups;

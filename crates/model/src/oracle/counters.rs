@@ -43,7 +43,7 @@ struct Counts {
 
 /// What a piece of state is charged as.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Holder {
+pub(super) enum StateKind {
     Segment,
     Tail,
 }
@@ -52,7 +52,7 @@ pub(super) enum Holder {
 #[derive(Debug)]
 pub(super) struct Charge {
     counters: Mutex<OracleCounters>,
-    holder: Holder,
+    state_kind: StateKind,
     bytes: usize,
 }
 
@@ -82,23 +82,23 @@ impl OracleCounters {
         self.0.tokens_evaluated.fetch_add(tokens as u64, Relaxed);
     }
 
-    pub(super) fn charge(&self, holder: Holder, bytes: usize) -> Charge {
-        self.add(holder, bytes);
+    pub(super) fn charge(&self, state_kind: StateKind, bytes: usize) -> Charge {
+        self.add(state_kind, bytes);
         Charge {
             counters: Mutex::new(self.clone()),
-            holder,
+            state_kind,
             bytes,
         }
     }
 
-    fn add(&self, holder: Holder, bytes: usize) {
-        self.0.alive(holder).fetch_add(1, Relaxed);
+    fn add(&self, state_kind: StateKind, bytes: usize) {
+        self.0.alive(state_kind).fetch_add(1, Relaxed);
         self.0.grow(bytes);
     }
 
-    fn remove(&self, holder: Holder, bytes: usize) {
+    fn remove(&self, state_kind: StateKind, bytes: usize) {
         self.0.bytes_alive.fetch_sub(bytes, Relaxed);
-        self.0.alive(holder).fetch_sub(1, Relaxed);
+        self.0.alive(state_kind).fetch_sub(1, Relaxed);
     }
 
     pub(super) fn memory(&self) -> DeviceMemory {
@@ -111,10 +111,10 @@ impl OracleCounters {
 }
 
 impl Counts {
-    fn alive(&self, holder: Holder) -> &AtomicUsize {
-        match holder {
-            Holder::Segment => &self.segments_alive,
-            Holder::Tail => &self.tails_alive,
+    fn alive(&self, state_kind: StateKind) -> &AtomicUsize {
+        match state_kind {
+            StateKind::Segment => &self.segments_alive,
+            StateKind::Tail => &self.tails_alive,
         }
     }
 
@@ -147,8 +147,8 @@ impl Charge {
     pub(super) fn move_to(&self, counters: &OracleCounters) {
         let mut counted = self.counters();
         if !Arc::ptr_eq(&counted.0, &counters.0) {
-            counted.remove(self.holder, self.bytes);
-            counters.add(self.holder, self.bytes);
+            counted.remove(self.state_kind, self.bytes);
+            counters.add(self.state_kind, self.bytes);
             *counted = counters.clone();
         }
     }
@@ -161,7 +161,7 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.counters().remove(self.holder, self.bytes);
+        self.counters().remove(self.state_kind, self.bytes);
     }
 }
 
@@ -170,13 +170,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_moves_to_another_device_is_counted_there_only() {
+    fn moved_state_is_counted_on_its_new_device_only() {
         let (one, other) = (OracleCounters::default(), OracleCounters::default());
         let counts = |counters: &OracleCounters| {
             let now = counters.now();
             (now.segments_alive, now.bytes_alive, now.bytes_peak)
         };
-        let mut charge = one.charge(Holder::Segment, 5);
+        let mut charge = one.charge(StateKind::Segment, 5);
         charge.resize(8);
         charge.resize(7);
         assert_eq!(counts(&one), (1, 7, 8));

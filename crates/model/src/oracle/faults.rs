@@ -21,20 +21,20 @@ pub struct Faults(Arc<Mutex<Plan>>);
 pub struct FaultCounts {
     /// [`StepFault::Fail`], or poison.
     pub failed: u64,
-    /// [`StepFault::FailLanding`].
-    pub failed_landing: u64,
+    /// [`StepFault::FailFinish`].
+    pub failed_finish: u64,
     /// [`StepFault::Panic`].
     pub panicked: u64,
-    /// [`StepFault::Hang`], or a token that makes steps hang.
-    pub hung: u64,
+    /// [`StepFault::Stall`], or a token that makes steps hang.
+    pub stalled: u64,
     /// Steps that failed because they evaluated poison.
     pub poisoned: u64,
     /// Memory that was refused.
-    pub memory_refused: u64,
+    pub allocations_failed: u64,
     /// Segments that were not handed over.
-    pub hand_overs_refused: u64,
+    pub exports_failed: u64,
     /// Segments that were handed over and not computed.
-    pub exports_hung: u64,
+    pub exports_stalled: u64,
     /// Of these, those that somebody waited for instead of asking whether they are computed.
     pub exports_waited_for: u64,
 }
@@ -45,17 +45,17 @@ pub enum StepFault {
     /// Its launch returns [`ModelError::Device`](motet_core::protocol::ModelError::Device).
     Fail,
     /// It is launched and drawn, and fails as above when it is to land.
-    FailLanding,
+    FailFinish,
     /// Its launch panics.
     Panic,
     /// Its launch takes so much longer, then succeeds.
-    Hang(Duration),
+    Stall(Duration),
 }
 
 /// What segments share that were handed over and are not computed.
 #[derive(Debug, Default)]
-pub(super) struct Hang {
-    is_over: AtomicBool,
+pub(super) struct Stall {
+    is_finished: AtomicBool,
     waited_for: Arc<AtomicU64>,
 }
 
@@ -64,12 +64,12 @@ struct Plan {
     at_steps: Vec<(u64, StepFault)>,
     next_steps: Vec<(u64, StepFault)>,
     poison: Vec<TokenId>,
-    hangs: Vec<(TokenId, Duration)>,
-    memory_refusals: u64,
-    hand_over_refusals: u64,
-    export_hangs: u64,
+    stalls: Vec<(TokenId, Duration)>,
+    allocation_failures: u64,
+    export_failures: u64,
+    export_stalls: u64,
     /// What the segments that hang now share.
-    hang: Arc<Hang>,
+    stall: Arc<Stall>,
     exports_waited_for: Arc<AtomicU64>,
     counts: FaultCounts,
 }
@@ -91,31 +91,31 @@ impl Faults {
     }
 
     /// Makes every step in which some span evaluates `token` take so much longer.
-    pub fn hang_on(&self, token: TokenId, longer: Duration) {
-        self.plan().hangs.push((token, longer));
+    pub fn stall_on(&self, token: TokenId, longer: Duration) {
+        self.plan().stalls.push((token, longer));
     }
 
     /// Refuses the memory for the next `times` new segments and tails, and segments
     /// taken in; a split, which makes two segments, counts as one, and so does a removal.
-    pub fn refuse_memory(&self, times: u64) {
-        self.plan().memory_refusals = times;
+    pub fn fail_allocations(&self, times: u64) {
+        self.plan().allocation_failures = times;
     }
 
     /// Fails the next `times` attempts to hand a segment over.
-    pub fn refuse_hand_overs(&self, times: u64) {
-        self.plan().hand_over_refusals = times;
+    pub fn fail_exports(&self, times: u64) {
+        self.plan().export_failures = times;
     }
 
     /// Leaves the next `times` segments that are handed over uncomputed, until they are
     /// [computed after all](Faults::compute_exports), as a device does that hangs.
-    pub fn hang_exports(&self, times: u64) {
-        self.plan().export_hangs = times;
+    pub fn stall_exports(&self, times: u64) {
+        self.plan().export_stalls = times;
     }
 
     /// Computes all segments that were handed over and hang.
     pub fn compute_exports(&self) {
-        let hang = std::mem::take(&mut self.plan().hang);
-        hang.is_over.store(true, Ordering::Release);
+        let stall = std::mem::take(&mut self.plan().stall);
+        stall.is_finished.store(true, Ordering::Release);
     }
 
     /// Forgets every fault that has not struck yet, poison too. What hangs goes on hanging.
@@ -123,7 +123,7 @@ impl Faults {
         let mut plan = self.plan();
         *plan = Plan {
             counts: plan.counts,
-            hang: Arc::clone(&plan.hang),
+            stall: Arc::clone(&plan.stall),
             exports_waited_for: Arc::clone(&plan.exports_waited_for),
             ..Plan::default()
         };
@@ -161,60 +161,60 @@ impl Faults {
             }
         }
         plan.next_steps.retain(|(steps, _)| *steps > 0);
-        if !plan.poison.is_empty() || !plan.hangs.is_empty() {
+        if !plan.poison.is_empty() || !plan.stalls.is_empty() {
             let tokens: Vec<TokenId> = tokens.collect();
             if plan.poison.iter().any(|poison| tokens.contains(poison)) {
                 plan.counts.poisoned += u64::from(!struck.iter().any(ends));
                 struck.push(StepFault::Fail);
             }
-            let hangs = plan
-                .hangs
+            let stalls = plan
+                .stalls
                 .iter()
                 .filter(|(token, _)| tokens.contains(token));
-            struck.extend(hangs.map(|(_, longer)| StepFault::Hang(*longer)));
+            struck.extend(stalls.map(|(_, longer)| StepFault::Stall(*longer)));
         }
         // A step may hang and then fail; it cannot fail and then hang.
-        struck.sort_by_key(|fault| !matches!(fault, StepFault::Hang(_)));
+        struck.sort_by_key(|fault| !matches!(fault, StepFault::Stall(_)));
         if let Some(end) = struck.iter().position(ends) {
             // It never gets any further.
             struck.truncate(end + 1);
-            struck.retain(|fault| *fault != StepFault::FailLanding);
+            struck.retain(|fault| *fault != StepFault::FailFinish);
         }
         plan.counts.add(&struck);
         struck
     }
 
     /// Whether the device refuses the memory that is asked for now.
-    pub(super) fn refuses_memory(&self) -> bool {
+    pub(super) fn fails_allocation(&self) -> bool {
         let mut plan = self.plan();
-        let refuses = take_one(&mut plan.memory_refusals);
-        plan.counts.memory_refused += u64::from(refuses);
-        refuses
+        let fails = take_one(&mut plan.allocation_failures);
+        plan.counts.allocations_failed += u64::from(fails);
+        fails
     }
 
     /// Whether a segment is not handed over now.
-    pub(super) fn refuses_hand_over(&self) -> bool {
+    pub(super) fn fails_export(&self) -> bool {
         let mut plan = self.plan();
-        let refuses = take_one(&mut plan.hand_over_refusals);
-        plan.counts.hand_overs_refused += u64::from(refuses);
-        refuses
+        let fails = take_one(&mut plan.export_failures);
+        plan.counts.exports_failed += u64::from(fails);
+        fails
     }
 
     /// What says when a segment that is handed over now is computed; none where it is at once.
-    pub(super) fn hangs_export(&self) -> Option<Arc<Hang>> {
+    pub(super) fn export_stall(&self) -> Option<Arc<Stall>> {
         let mut plan = self.plan();
-        let hangs = take_one(&mut plan.export_hangs);
-        plan.counts.exports_hung += u64::from(hangs);
-        if !hangs {
+        let stalls = take_one(&mut plan.export_stalls);
+        plan.counts.exports_stalled += u64::from(stalls);
+        if !stalls {
             return None;
         }
-        if !Arc::ptr_eq(&plan.hang.waited_for, &plan.exports_waited_for) {
-            plan.hang = Arc::new(Hang {
+        if !Arc::ptr_eq(&plan.stall.waited_for, &plan.exports_waited_for) {
+            plan.stall = Arc::new(Stall {
                 waited_for: Arc::clone(&plan.exports_waited_for),
-                ..Hang::default()
+                ..Stall::default()
             });
         }
-        Some(Arc::clone(&plan.hang))
+        Some(Arc::clone(&plan.stall))
     }
 
     fn plan(&self) -> MutexGuard<'_, Plan> {
@@ -224,13 +224,13 @@ impl Faults {
     }
 }
 
-impl Hang {
-    pub(super) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Acquire)
+impl Stall {
+    pub(super) fn is_finished(&self) -> bool {
+        self.is_finished.load(Ordering::Acquire)
     }
 
     /// Somebody waits until it is over.
-    pub(super) fn is_waited_for(&self) {
+    pub(super) fn count_waiter(&self) {
         self.waited_for.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -240,9 +240,9 @@ impl FaultCounts {
         for fault in struck {
             *match fault {
                 StepFault::Fail => &mut self.failed,
-                StepFault::FailLanding => &mut self.failed_landing,
+                StepFault::FailFinish => &mut self.failed_finish,
                 StepFault::Panic => &mut self.panicked,
-                StepFault::Hang(_) => &mut self.hung,
+                StepFault::Stall(_) => &mut self.stalled,
             } += 1;
         }
     }
@@ -250,7 +250,7 @@ impl FaultCounts {
 
 /// Whether there was one left.
 fn take_one(left: &mut u64) -> bool {
-    let some = *left > 0;
-    *left -= u64::from(some);
-    some
+    let is_left = *left > 0;
+    *left -= u64::from(is_left);
+    is_left
 }

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folds_join_at_any_place_and_lose_their_oldest() {
+    fn folds_join_at_any_offset_and_drop_their_oldest() {
         let entries: Vec<u64> = (0..40).map(|i| mix(&[i])).collect();
         let whole = Fold::of(&entries);
         for at in 0..=entries.len() {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn folds_tell_order_apart() {
+    fn folds_depend_on_the_order() {
         let entries: Vec<u64> = (0..8).map(|i| mix(&[i])).collect();
         let whole = Fold::of(&entries);
         for i in 0..entries.len() {

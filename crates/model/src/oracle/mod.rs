@@ -14,12 +14,12 @@
 //! `hash(layer, x, past)`, where `past` is a fold of the entries that its kind
 //! lets it see; the entry is cached and is what the next layer is given. The
 //! last layer's entry decides the token. What a sequence must produce is
-//! reckoned by [`OracleConfig::solo`], without any cache.
+//! reckoned by [`OracleConfig::reference_tokens`], without any cache.
 //!
 //! ```
 //! use motet_model::oracle::{Oracle, OracleConfig};
-//! use motet_model::sampling::{Draw, Sampling};
-//! use motet_model::{Model, Readout, Span, Want};
+//! use motet_model::sampling::{TokenSampling, Sampling};
+//! use motet_model::{Model, SpanOutput, Span, OutputKind};
 //!
 //! let config = OracleConfig::default();
 //! let mut oracle = Oracle::new(config.clone())?;
@@ -28,19 +28,19 @@
 //!     tokens: (&[3, 1, 4]).into(),
 //!     path: &[],
 //!     tail: &mut tail,
-//!     want: Want::Token(Draw { sampling: Sampling::GREEDY, index: 0 }),
+//!     output_kind: OutputKind::Token(TokenSampling { sampling: Sampling::GREEDY, index: 0 }),
 //! }];
-//! let truth = config.solo(&[3, 1, 4], 1, Sampling::GREEDY);
-//! assert_eq!(oracle.step(&mut spans)?, [Readout::Token(truth[0])]);
+//! let expected = config.reference_tokens(&[3, 1, 4], 1, Sampling::GREEDY);
+//! assert_eq!(oracle.step(&mut spans)?, [SpanOutput::Token(expected[0])]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod config;
 mod counters;
 mod faults;
-mod flight;
 mod hash;
-mod solo;
+mod in_flight;
+mod reference;
 mod state;
 mod transfer;
 mod vocabulary;
@@ -53,16 +53,18 @@ use std::thread;
 pub use config::{OracleConfig, OracleConfigError, StepCost};
 pub use counters::{OracleCounters, OracleCounts};
 pub use faults::{FaultCounts, Faults, StepFault};
-pub use flight::OracleFlight;
-pub use solo::{ShiftRule, Soloist};
+pub use in_flight::OracleInFlightStep;
+pub use reference::{ReferenceRun, ShiftRule};
 pub use state::{OracleSegment, OracleTail};
-pub use transfer::{OraclePacker, OracleParcel};
+pub use transfer::{OracleDetachedState, OraclePacker};
 
-use super::sampling::Drawing;
-use super::{Feed, MemoryLeft, Model, Segment, Span, Tail, legal};
-use flight::{Answer, Ready};
+use super::sampling::SampleInputs;
+use super::{MemoryLeft, Model, Segment, Span, Tail, TokenSource, preconditions};
+use in_flight::{Ready, SpanResult};
 use motet_core::TokenId;
-use motet_core::protocol::{DeviceMemory, Extent, ModelError, ModelSpec, Readout, Want};
+use motet_core::protocol::{
+    DeviceMemory, ModelError, ModelSpec, OutputKind, SegmentSize, SpanOutput,
+};
 use state::{RangeState, Sealed, cached_tokens, entries_read};
 use vocabulary::Vocabulary;
 
@@ -78,7 +80,7 @@ pub struct Oracle {
 
 /// What a step has to do.
 #[derive(Clone, Copy, Debug, Default)]
-struct Load {
+struct StepLoad {
     tokens: usize,
     cached_tokens: usize,
 }
@@ -100,8 +102,8 @@ impl Oracle {
     }
 
     /// Reckons the step's load and refuses spans that break the trait's contract.
-    fn survey(&self, spans: &[Span<'_, Oracle>]) -> Result<Load, ModelError> {
-        let mut load = Load::default();
+    fn check_spans(&self, spans: &[Span<'_, Oracle>]) -> Result<StepLoad, ModelError> {
+        let mut load = StepLoad::default();
         for (index, span) in spans.iter().enumerate() {
             let cached = cached_tokens(span.path, span.tail);
             let total = cached + span.tokens.count();
@@ -125,39 +127,39 @@ impl Oracle {
     }
 
     /// Runs one span and appends its entries to its tail.
-    fn evaluate(&self, span: &mut Span<'_, Oracle>) -> Answer {
+    fn evaluate(&self, span: &mut Span<'_, Oracle>) -> SpanResult {
         let kinds = &self.config.layers;
         if self.config.verify {
             state::verify(span.path, span.tail, kinds);
         }
-        let misfit = state::misfit(span.path, span.tail);
+        let mismatch = state::mismatch(span.path, span.tail);
         let start = cached_tokens(span.path, span.tail) as u64;
         let mut logits = Vec::new();
         let mut row = 0;
-        for (position, token) in (start..).zip(fed(&span.tokens)) {
+        for (position, token) in (start..).zip(span_tokens(&span.tokens)) {
             row = hash::embed(self.config.seed, token, position);
-            let grown = Extent::whole(span.tail.tokens() + 1);
+            let grown = SegmentSize::whole(span.tail.tokens() + 1);
             for (layer, &kind) in kinds.iter().enumerate() {
                 let past = state::read(span.path, span.tail, layer, entries_read(kind));
-                row = hash::entry(layer, row, past ^ misfit);
-                let kept = state::entries_kept(kind, grown);
-                span.tail.range.layers[layer].write(row, kept);
+                row = hash::entry(layer, row, past ^ mismatch);
+                let retained = state::retained_entries(kind, grown);
+                span.tail.range.layers[layer].write(row, retained);
             }
             span.tail.range.push(token);
-            if span.want == Want::Logits {
+            if span.output_kind == OutputKind::Logits {
                 self.vocabulary.push_logits(row, &mut logits);
             }
         }
         span.tail.resize(&self.spec);
-        match &span.want {
-            Want::Nothing => Answer::Known(Readout::Nothing),
-            Want::Token(_) => Answer::ToDraw(row),
-            Want::Logits => Answer::Known(Readout::Logits(logits)),
+        match &span.output_kind {
+            OutputKind::Nothing => SpanResult::Known(SpanOutput::Nothing),
+            OutputKind::Token(_) => SpanResult::ToSample(row),
+            OutputKind::Logits => SpanResult::Known(SpanOutput::Logits(logits)),
         }
     }
 
     fn allocate(&self) -> Result<(), ModelError> {
-        if self.config.faults.refuses_memory() {
+        if self.config.faults.fails_allocation() {
             return Err(ModelError::Device("out of memory (injected)".to_owned()));
         }
         Ok(())
@@ -175,14 +177,18 @@ impl Oracle {
 impl Model for Oracle {
     type Segment = OracleSegment;
     type Tail = OracleTail;
-    type Flight = OracleFlight;
+    type InFlightStep = OracleInFlightStep;
     type Packer = OraclePacker;
 
     fn spec(&self) -> &ModelSpec {
         &self.spec
     }
 
-    fn tail(&mut self, path: &[Rc<OracleSegment>], _room: usize) -> Result<OracleTail, ModelError> {
+    fn tail(
+        &mut self,
+        path: &[Rc<OracleSegment>],
+        _expected_tokens: usize,
+    ) -> Result<OracleTail, ModelError> {
         self.allocate()?;
         Ok(self.new_tail(RangeState::following(path, self.config.layers.len())))
     }
@@ -193,72 +199,72 @@ impl Model for Oracle {
     /// # Panics
     ///
     /// When [`Faults`] ask for it.
-    fn launch(&mut self, spans: &mut [Span<'_, Oracle>]) -> Result<OracleFlight, ModelError> {
+    fn submit(&mut self, spans: &mut [Span<'_, Oracle>]) -> Result<OracleInFlightStep, ModelError> {
         let number = self.config.counters.begin_step();
-        let load = self.survey(spans).inspect_err(|_| tear(spans))?;
-        let tokens = spans.iter().flat_map(|span| fed(&span.tokens));
+        let load = self.check_spans(spans).inspect_err(|_| invalidate(spans))?;
+        let tokens = spans.iter().flat_map(|span| span_tokens(&span.tokens));
         let failed = || ModelError::Device(format!("step {number} (injected)"));
         let mut fault = None;
         for struck in self.config.faults.strike(number, tokens) {
             match struck {
-                StepFault::Hang(longer) => thread::sleep(longer),
-                StepFault::FailLanding => fault = Some(failed()),
+                StepFault::Stall(longer) => thread::sleep(longer),
+                StepFault::FailFinish => fault = Some(failed()),
                 StepFault::Fail => {
-                    tear(spans);
+                    invalidate(spans);
                     return Err(failed());
                 }
                 StepFault::Panic => {
-                    tear(spans);
+                    invalidate(spans);
                     panic!("step {number} (injected)");
                 }
             }
         }
         let cost = self.config.cost.of(load.tokens, load.cached_tokens);
         self.busy_until = self.busy_until.and(cost);
-        let answers = spans.iter_mut().map(|span| self.evaluate(span)).collect();
+        let span_results = spans.iter_mut().map(|span| self.evaluate(span)).collect();
         self.config.counters.end_step(spans.len(), load.tokens);
-        Ok(OracleFlight {
-            answers,
+        Ok(OracleInFlightStep {
+            span_results,
             ready: self.busy_until,
             fault,
         })
     }
 
-    fn draw(
+    fn sample(
         &mut self,
-        flight: &mut OracleFlight,
-        drawings: Vec<Drawing>,
+        in_flight: &mut OracleInFlightStep,
+        inputs: Vec<SampleInputs>,
     ) -> Result<(), ModelError> {
-        flight.draw(&self.vocabulary, drawings);
+        in_flight.sample(&self.vocabulary, inputs);
         Ok(())
     }
 
-    fn is_ready(&self, flight: &OracleFlight) -> bool {
-        flight.ready.is_now()
+    fn is_ready(&self, in_flight: &OracleInFlightStep) -> bool {
+        in_flight.ready.is_now()
     }
 
-    fn land(&mut self, flight: OracleFlight) -> Result<Vec<Readout>, ModelError> {
-        flight.ready.wait();
-        match flight.fault {
+    fn finish(&mut self, in_flight: OracleInFlightStep) -> Result<Vec<SpanOutput>, ModelError> {
+        in_flight.ready.wait();
+        match in_flight.fault {
             Some(error) => Err(error),
-            None => Ok(flight.readouts()),
+            None => Ok(in_flight.span_outputs()),
         }
     }
 
     fn seal(&mut self, tail: &mut OracleTail, tokens: usize) -> Result<OracleSegment, ModelError> {
-        legal::seal(tail.tokens(), tokens)?;
+        preconditions::seal(tail.tokens(), tokens)?;
         self.allocate()?;
         let front = tail.range.take_front(tokens, &self.config.layers);
         tail.resize(&self.spec);
         Ok(self.new_segment(front))
     }
 
-    fn retire(
+    fn seal_in_place(
         &mut self,
         mut tail: OracleTail,
         tokens: Range<usize>,
     ) -> Result<OracleSegment, ModelError> {
-        legal::retire(tail.tokens(), &tokens)?;
+        preconditions::seal_in_place(tail.tokens(), &tokens)?;
         self.allocate()?;
         let kinds = &self.config.layers;
         if tokens.start > 0 {
@@ -275,7 +281,7 @@ impl Model for Oracle {
         segment: &OracleSegment,
         at: usize,
     ) -> Result<(OracleSegment, OracleSegment), ModelError> {
-        legal::split(segment.tokens(), at)?;
+        preconditions::split(segment.tokens(), at)?;
         self.allocate()?;
         let mut rest = segment.range().clone();
         let front = rest.take_front(at, &self.config.layers);
@@ -287,7 +293,7 @@ impl Model for Oracle {
         upper: &OracleSegment,
         lower: &OracleSegment,
     ) -> Result<OracleSegment, ModelError> {
-        legal::merge(&self.spec, upper.extent(), lower.extent())?;
+        preconditions::merge(&self.spec, upper.segment_size(), lower.segment_size())?;
         self.allocate()?;
         let merged = upper.range().merged(lower.range(), &self.config.layers);
         Ok(self.new_segment(merged))
@@ -296,21 +302,21 @@ impl Model for Oracle {
     fn remove(
         &mut self,
         path: &[Rc<OracleSegment>],
-        kept: usize,
+        retained: usize,
         tail: &mut OracleTail,
         removed: Range<usize>,
     ) -> Result<(), ModelError> {
         let tokens: Vec<usize> = path.iter().map(|segment| segment.tokens()).collect();
-        legal::remove(&self.spec, &tokens, kept, tail.tokens(), &removed)?;
-        self.allocate().inspect_err(|_| tail.tear())?;
+        preconditions::remove(&self.spec, &tokens, retained, tail.tokens(), &removed)?;
+        self.allocate().inspect_err(|_| tail.invalidate())?;
         let kinds = &self.config.layers;
-        let start = RangeState::following(&path[..kept], kinds.len());
-        let unsealed = path[kept..].iter().map(|segment| segment.range());
+        let start = RangeState::following(&path[..retained], kinds.len());
+        let unsealed = path[retained..].iter().map(|segment| segment.range());
         let held = unsealed
             .chain([&tail.range])
             .fold(start, |held, part| held.merged(part, kinds));
-        let kept_tokens: usize = tokens[..kept].iter().sum();
-        tail.range = held.without(removed.start - kept_tokens..removed.end - kept_tokens);
+        let retained_tokens: usize = tokens[..retained].iter().sum();
+        tail.range = held.without(removed.start - retained_tokens..removed.end - retained_tokens);
         tail.resize(&self.spec);
         Ok(())
     }
@@ -319,13 +325,13 @@ impl Model for Oracle {
         OraclePacker::new(&self.config.layers, &self.spec, &self.config.counters)
     }
 
-    fn hand_over(&mut self, segment: &OracleSegment) -> Result<OracleParcel, ModelError> {
-        if self.config.faults.refuses_hand_over() {
+    fn export(&mut self, segment: &OracleSegment) -> Result<OracleDetachedState, ModelError> {
+        if self.config.faults.fails_export() {
             return Err(ModelError::Device("not handed over (injected)".to_owned()));
         }
-        Ok(OracleParcel {
+        Ok(OracleDetachedState {
             sealed: Arc::clone(segment.sealed()),
-            hang: self.config.faults.hangs_export(),
+            stall: self.config.faults.export_stall(),
         })
     }
 
@@ -333,12 +339,12 @@ impl Model for Oracle {
         &mut self,
         tail: &mut OracleTail,
         tokens: Range<usize>,
-    ) -> Result<Option<OracleParcel>, ModelError> {
-        legal::retire(tail.tokens(), &tokens)?;
+    ) -> Result<Option<OracleDetachedState>, ModelError> {
+        preconditions::seal_in_place(tail.tokens(), &tokens)?;
         if !self.spec.resumes_anywhere() {
             return Ok(None);
         }
-        if self.config.faults.refuses_hand_over() {
+        if self.config.faults.fails_export() {
             return Err(ModelError::Device("not handed over (injected)".to_owned()));
         }
         let kinds = &self.config.layers;
@@ -347,19 +353,19 @@ impl Model for Oracle {
             rest.take_front(tokens.start, kinds);
         }
         let mut copied = rest.take_front(tokens.len(), kinds);
-        copied.beyond = 0;
+        copied.state_lag = 0;
         let sealed = Sealed::new(copied, &self.spec, &self.config.counters);
-        Ok(Some(OracleParcel {
+        Ok(Some(OracleDetachedState {
             sealed: Arc::new(sealed),
-            hang: self.config.faults.hangs_export(),
+            stall: self.config.faults.export_stall(),
         }))
     }
 
-    fn take_in(&mut self, parcel: OracleParcel) -> Result<OracleSegment, ModelError> {
+    fn import(&mut self, detached_state: OracleDetachedState) -> Result<OracleSegment, ModelError> {
         self.allocate()?;
         // It was another device's, if that one was lost meanwhile.
-        parcel.sealed.counts_in(&self.config.counters);
-        Ok(OracleSegment::of(parcel.sealed))
+        detached_state.sealed.count_in(&self.config.counters);
+        Ok(OracleSegment::of(detached_state.sealed))
     }
 
     fn memory_left(&self) -> Option<MemoryLeft> {
@@ -380,18 +386,18 @@ impl Model for Oracle {
 }
 
 /// The tokens of a span, which the simulated device and the host both know.
-fn fed<'a>(tokens: &Feed<'a, Oracle>) -> impl Iterator<Item = TokenId> + use<'a> {
-    let (known, drawn) = match *tokens {
-        Feed::Known(tokens) => (tokens, None),
-        Feed::Drawn(flight, span) => (&[][..], Some(flight.token(span))),
+fn span_tokens<'a>(tokens: &TokenSource<'a, Oracle>) -> impl Iterator<Item = TokenId> + use<'a> {
+    let (known, sampled) = match *tokens {
+        TokenSource::Known(tokens) => (tokens, None),
+        TokenSource::Sampled(in_flight, span) => (&[][..], Some(in_flight.token(span))),
     };
-    known.iter().copied().chain(drawn)
+    known.iter().copied().chain(sampled)
 }
 
 /// Leaves the spans' tails as a failed step may: useless.
-fn tear(spans: &mut [Span<'_, Oracle>]) {
+fn invalidate(spans: &mut [Span<'_, Oracle>]) {
     for span in spans {
-        span.tail.tear();
+        span.tail.invalidate();
     }
 }
 
@@ -412,7 +418,7 @@ mod tests {
                 tokens: tokens.into(),
                 path: &[],
                 tail: &mut tail,
-                want: Want::Nothing,
+                output_kind: OutputKind::Nothing,
             }];
             oracle.step(&mut spans).expect("a step");
             tail.range.layers[0].entries[1] ^= 1;
@@ -426,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn without_it_folds_are_trusted() {
+    fn folds_are_trusted_without_verification() {
         step_on_damage(false);
     }
 }

@@ -26,16 +26,16 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::counters::{Charge, Holder, OracleCounters};
+use super::counters::{Charge, OracleCounters, StateKind};
 use super::hash::{self, Fold};
 use crate::{Segment, Tail};
 use motet_core::TokenId;
-use motet_core::protocol::{Extent, LayerKind, ModelSpec};
+use motet_core::protocol::{LayerKind, ModelSpec, SegmentSize};
 
 /// The link before a sequence's first token.
 const START: u64 = 0x7374_6172_7400;
 /// The link before nothing: parts of a torn tail fit nowhere.
-const TORN: u64 = 0x746f_726e;
+const INVALIDATED: u64 = 0x746f_726e;
 /// What a missing entry does to the past.
 const MISSING: u64 = 0x6d69_7373_696e_6700;
 
@@ -60,8 +60,8 @@ pub struct OracleTail {
 /// The cached state of one contiguous token range, all layers.
 #[derive(Clone, Debug)]
 pub(super) struct RangeState {
-    /// As in [`Extent`]; 0 for a tail.
-    pub(super) beyond: usize,
+    /// As in [`SegmentSize`]; 0 for a tail.
+    pub(super) state_lag: usize,
     /// The link of the token before the range.
     pub(super) before: u64,
     /// The link of each token.
@@ -79,7 +79,7 @@ pub(super) struct LayerState {
 }
 
 /// How many entries of a range a layer keeps.
-pub(super) fn entries_kept(kind: LayerKind, range: Extent) -> usize {
+pub(super) fn retained_entries(kind: LayerKind, range: SegmentSize) -> usize {
     match kind {
         LayerKind::Full => range.tokens,
         LayerKind::Window { tokens } => range.window_tokens(tokens),
@@ -103,11 +103,11 @@ pub(super) fn cached_tokens(path: &[Rc<OracleSegment>], tail: &OracleTail) -> us
 
 /// 0 where each part of the path and the tail follows what it was computed after;
 /// else what garbles the past of every layer.
-pub(super) fn misfit(path: &[Rc<OracleSegment>], tail: &OracleTail) -> u64 {
+pub(super) fn mismatch(path: &[Rc<OracleSegment>], tail: &OracleTail) -> u64 {
     let mut end = START;
-    parts(path, tail).fold(0, |misfit, part| {
+    parts(path, tail).fold(0, |mismatch, part| {
         let before = std::mem::replace(&mut end, part.after());
-        misfit | (before ^ part.before)
+        mismatch | (before ^ part.before)
     })
 }
 
@@ -144,7 +144,7 @@ pub(super) fn read(
 pub(super) fn verify(path: &[Rc<OracleSegment>], tail: &OracleTail, kinds: &[LayerKind]) {
     for range in parts(path, tail) {
         for (state, kind) in range.layers.iter().zip(kinds) {
-            let held = state.entries.len() == entries_kept(*kind, range.extent());
+            let held = state.entries.len() == retained_entries(*kind, range.segment_size());
             assert!(held, "a layer keeps what its kind and the range ask for");
             let holds = Fold::of(&state.entries) == state.fold;
             assert!(holds, "the fold is that of the entries");
@@ -185,15 +185,15 @@ impl OracleSegment {
 
 impl Sealed {
     pub(super) fn new(range: RangeState, spec: &ModelSpec, counters: &OracleCounters) -> Sealed {
-        let bytes = spec.segment_bytes(range.extent());
+        let bytes = spec.segment_bytes(range.segment_size());
         Sealed {
             range,
-            charge: counters.charge(Holder::Segment, bytes),
+            charge: counters.charge(StateKind::Segment, bytes),
         }
     }
 
     /// From now on it is counted there.
-    pub(super) fn counts_in(&self, counters: &OracleCounters) {
+    pub(super) fn count_in(&self, counters: &OracleCounters) {
         self.charge.move_to(counters);
     }
 }
@@ -207,7 +207,7 @@ impl OracleTail {
         let bytes = spec.tail_bytes(range.tokens());
         OracleTail {
             range,
-            charge: counters.charge(Holder::Tail, bytes),
+            charge: counters.charge(StateKind::Tail, bytes),
         }
     }
 
@@ -217,8 +217,8 @@ impl OracleTail {
     }
 
     /// Makes sure that nobody gets right tokens from what a failed step left.
-    pub(super) fn tear(&mut self) {
-        self.range.before = TORN;
+    pub(super) fn invalidate(&mut self) {
+        self.range.before = INVALIDATED;
     }
 }
 
@@ -227,7 +227,7 @@ impl RangeState {
     pub(super) fn following(path: &[Rc<OracleSegment>], layers: usize) -> RangeState {
         let before = path.last().map_or(START, |segment| segment.range().after());
         RangeState {
-            beyond: 0,
+            state_lag: 0,
             before,
             links: Vec::new(),
             layers: iter::repeat_with(LayerState::default)
@@ -240,10 +240,10 @@ impl RangeState {
         self.links.len()
     }
 
-    pub(super) fn extent(&self) -> Extent {
-        Extent {
+    pub(super) fn segment_size(&self) -> SegmentSize {
+        SegmentSize {
             tokens: self.tokens(),
-            beyond: self.beyond,
+            state_lag: self.state_lag,
         }
     }
 
@@ -260,18 +260,18 @@ impl RangeState {
 
     /// Parts the range after `at` tokens: keeps the lower part, returns the upper.
     pub(super) fn take_front(&mut self, at: usize, kinds: &[LayerKind]) -> RangeState {
-        let rest = Extent {
+        let rest = SegmentSize {
             tokens: self.tokens() - at,
-            beyond: self.beyond,
+            state_lag: self.state_lag,
         };
         let mut front = RangeState {
-            beyond: rest.tokens + rest.beyond,
+            state_lag: rest.tokens + rest.state_lag,
             before: self.before,
             links: self.links.drain(..at).collect(),
             layers: SmallVec::new(),
         };
         for (state, kind) in self.layers.iter_mut().zip(kinds) {
-            let taken = state.entries.len() - entries_kept(*kind, rest);
+            let taken = state.entries.len() - retained_entries(*kind, rest);
             front.layers.push(state.take_front(taken));
         }
         self.before = front.after();
@@ -282,17 +282,17 @@ impl RangeState {
 
     /// This range and `lower`, which follows it, as one.
     pub(super) fn merged(&self, lower: &RangeState, kinds: &[LayerKind]) -> RangeState {
-        let extent = self.extent().merged(lower.extent());
+        let segment_size = self.segment_size().merged(lower.segment_size());
         let layer = |(index, kind): (usize, &LayerKind)| {
             let (upper, lower) = (&self.layers[index].entries, &lower.layers[index].entries);
-            let surplus = upper.len() + lower.len() - entries_kept(*kind, extent);
+            let surplus = upper.len() + lower.len() - retained_entries(*kind, segment_size);
             LayerState::new(upper.iter().chain(lower).skip(surplus).copied().collect())
         };
         RangeState {
-            beyond: extent.beyond,
+            state_lag: segment_size.state_lag,
             before: match self.after() == lower.before {
                 true => self.before,
-                false => TORN,
+                false => INVALIDATED,
             },
             links: [&self.links[..], &lower.links].concat(),
             layers: kinds.iter().enumerate().map(layer).collect(),
@@ -333,10 +333,10 @@ impl LayerState {
 
     /// Appends the entry of the next token and lets go of what is out of reach.
     #[inline]
-    pub(super) fn write(&mut self, entry: u64, entries_kept: usize) {
+    pub(super) fn write(&mut self, entry: u64, retained_entries: usize) {
         self.entries.push_back(entry);
         self.fold = self.fold.push(entry);
-        if self.entries.len() > entries_kept
+        if self.entries.len() > retained_entries
             && let Some(oldest) = self.entries.pop_front()
         {
             self.fold = self.fold.without_oldest(oldest);
@@ -366,8 +366,8 @@ impl Default for LayerState {
 }
 
 impl Segment for OracleSegment {
-    fn extent(&self) -> Extent {
-        self.range().extent()
+    fn segment_size(&self) -> SegmentSize {
+        self.range().segment_size()
     }
 
     fn bytes(&self) -> usize {

@@ -9,16 +9,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::counters::OracleCounters;
-use super::faults::Hang;
-use super::state::{LayerState, RangeState, Sealed, entries_kept};
-use crate::{Floats, Packer, legal};
-use motet_core::protocol::{Extent, LayerKind, ModelError, ModelSpec};
+use super::faults::Stall;
+use super::state::{LayerState, RangeState, Sealed, retained_entries};
+use crate::{Floats, Packer, preconditions};
+use motet_core::protocol::{LayerKind, ModelError, ModelSpec, SegmentSize};
 
 const WORD: usize = size_of::<u64>();
 /// How often it is looked whether a parcel is computed.
-const WATCH: Duration = Duration::from_micros(50);
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 /// A device would be waited for without an end; a test that does is to fail.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Packs the oracle's parcels.
 #[derive(Clone, Debug)]
@@ -31,10 +31,10 @@ pub struct OraclePacker {
 /// State of the oracle that was handed over, or is to be taken in. It counts as a
 /// living segment wherever it is.
 #[derive(Debug)]
-pub struct OracleParcel {
+pub struct OracleDetachedState {
     pub(super) sealed: Arc<Sealed>,
     /// Over when it is computed; none where it is from the beginning.
-    pub(super) hang: Option<Arc<Hang>>,
+    pub(super) stall: Option<Arc<Stall>>,
 }
 
 impl OraclePacker {
@@ -52,65 +52,81 @@ impl OraclePacker {
 }
 
 impl Packer for OraclePacker {
-    type Parcel = OracleParcel;
+    type DetachedState = OracleDetachedState;
 
-    fn packed_bytes(&self, extent: Extent) -> usize {
-        let links = extent.tokens.saturating_add(1);
-        let kept = self.layers.iter().map(|kind| entries_kept(*kind, extent));
-        kept.fold(links, usize::saturating_add).saturating_mul(WORD)
+    fn packed_bytes(&self, segment_size: SegmentSize) -> usize {
+        let links = segment_size.tokens.saturating_add(1);
+        let retained = self
+            .layers
+            .iter()
+            .map(|kind| retained_entries(*kind, segment_size));
+        retained
+            .fold(links, usize::saturating_add)
+            .saturating_mul(WORD)
     }
 
-    fn is_computed(&self, parcel: &OracleParcel) -> bool {
-        parcel.hang.as_ref().is_none_or(|hang| hang.is_over())
+    fn is_computed(&self, detached_state: &OracleDetachedState) -> bool {
+        detached_state
+            .stall
+            .as_ref()
+            .is_none_or(|stall| stall.is_finished())
     }
 
-    fn pack(&self, parcel: &OracleParcel, into: &mut [u8]) -> Result<(), ModelError> {
-        let begun = Instant::now();
-        if let (Some(hang), false) = (&parcel.hang, self.is_computed(parcel)) {
-            hang.is_waited_for();
+    fn pack(
+        &self,
+        detached_state: &OracleDetachedState,
+        into: &mut [u8],
+    ) -> Result<(), ModelError> {
+        let started_at = Instant::now();
+        if let (Some(stall), false) = (&detached_state.stall, self.is_computed(detached_state)) {
+            stall.count_waiter();
         }
-        while !self.is_computed(parcel) {
-            if begun.elapsed() > PATIENCE {
+        while !self.is_computed(detached_state) {
+            if started_at.elapsed() > TIMEOUT {
                 return Err(ModelError::Device("never computed (injected)".into()));
             }
-            thread::sleep(WATCH);
+            thread::sleep(POLL_INTERVAL);
         }
-        let range = &parcel.sealed.range;
-        let expected = self.packed_bytes(range.extent());
+        let range = &detached_state.sealed.range;
+        let expected = self.packed_bytes(range.segment_size());
         assert_eq!(into.len(), expected, "room for the parcel's bytes");
         let links = iter::once(&range.before).chain(&range.links);
         let entries = range.layers.iter().flat_map(|layer| &layer.entries);
-        let (places, _) = into.as_chunks_mut::<WORD>();
-        for (place, word) in places.iter_mut().zip(links.chain(entries)) {
-            *place = word.to_le_bytes();
+        let (chunks, _) = into.as_chunks_mut::<WORD>();
+        for (chunk, word) in chunks.iter_mut().zip(links.chain(entries)) {
+            *chunk = word.to_le_bytes();
         }
         Ok(())
     }
 
-    fn unpack(&self, extent: Extent, bytes: &[u8]) -> Result<OracleParcel, ModelError> {
-        legal::unpack(extent, self.packed_bytes(extent), bytes.len())?;
+    fn unpack(
+        &self,
+        segment_size: SegmentSize,
+        bytes: &[u8],
+    ) -> Result<OracleDetachedState, ModelError> {
+        preconditions::unpack(segment_size, self.packed_bytes(segment_size), bytes.len())?;
         let (words, _) = bytes.as_chunks::<WORD>();
         let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
         let before = words.next().expect("there are as many as were counted");
-        let links = words.by_ref().take(extent.tokens).collect();
+        let links = words.by_ref().take(segment_size.tokens).collect();
         let layer = |kind: &LayerKind| {
-            let kept = entries_kept(*kind, extent);
-            LayerState::new(words.by_ref().take(kept).collect())
+            let retained = retained_entries(*kind, segment_size);
+            LayerState::new(words.by_ref().take(retained).collect())
         };
         let range = RangeState {
-            beyond: extent.beyond,
+            state_lag: segment_size.state_lag,
             before,
             links,
             layers: self.layers.iter().map(layer).collect(),
         };
         let sealed = Sealed::new(range, &self.spec, &self.counters);
-        Ok(OracleParcel {
+        Ok(OracleDetachedState {
             sealed: Arc::new(sealed),
-            hang: None,
+            stall: None,
         })
     }
 
-    fn floats(&self, _extent: Extent) -> Option<Floats> {
+    fn floats(&self, _segment_size: SegmentSize) -> Option<Floats> {
         None
     }
 }
@@ -127,48 +143,53 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_back_as_they_went() {
+    fn packed_bytes_round_trip() {
         let packer = packer();
         for tokens in 1..6 {
-            for beyond in 0..4 {
-                let extent = Extent { tokens, beyond };
-                let bytes: Vec<u8> = (0..packer.packed_bytes(extent) as u32)
+            for state_lag in 0..4 {
+                let segment_size = SegmentSize { tokens, state_lag };
+                let bytes: Vec<u8> = (0..packer.packed_bytes(segment_size) as u32)
                     .map(|at| (at * 37 + at / 251) as u8)
                     .collect();
-                let parcel = packer.unpack(extent, &bytes).expect("as many as asked for");
-                assert_eq!(parcel.sealed.range.extent(), extent);
+                let detached_state = packer
+                    .unpack(segment_size, &bytes)
+                    .expect("as many as asked for");
+                assert_eq!(detached_state.sealed.range.segment_size(), segment_size);
                 let mut packed = vec![0; bytes.len()];
-                packer.pack(&parcel, &mut packed).expect("room");
+                packer.pack(&detached_state, &mut packed).expect("room");
                 assert_eq!(packed, bytes);
             }
         }
     }
 
     #[test]
-    fn kinds_of_layers_keep_what_is_theirs() {
-        let check = |tokens, beyond, words| {
-            let bytes = packer().packed_bytes(Extent { tokens, beyond });
-            assert_eq!(bytes, words * WORD, "{tokens}, {beyond}");
+    fn layer_kinds_pack_their_own_entries() {
+        let check = |tokens, state_lag, words| {
+            let bytes = packer().packed_bytes(SegmentSize { tokens, state_lag });
+            assert_eq!(bytes, words * WORD, "{tokens}, {state_lag}");
         };
         check(1, 0, 1 + 1 + 1 + 1 + 1);
         check(5, 0, 1 + 5 + 5 + 2 + 1);
         check(5, 1, 1 + 5 + 5 + 1);
         check(5, 2, 1 + 5 + 5);
-        assert_eq!(packer().packed_bytes(Extent::whole(usize::MAX)), usize::MAX);
+        assert_eq!(
+            packer().packed_bytes(SegmentSize::whole(usize::MAX)),
+            usize::MAX
+        );
     }
 
     #[test]
-    fn other_lengths_and_extents_are_refused() {
-        let (packer, extent) = (packer(), Extent::whole(5));
-        let bytes = vec![7; packer.packed_bytes(extent) + WORD];
+    fn mismatched_lengths_and_segment_sizes_are_rejected() {
+        let (packer, segment_size) = (packer(), SegmentSize::whole(5));
+        let bytes = vec![7; packer.packed_bytes(segment_size) + WORD];
         let whole = bytes.len() - WORD;
         for found in [0, 1, WORD, whole - WORD, whole - 1, whole + 1, whole + WORD] {
-            let refused = packer.unpack(extent, &bytes[..found]);
-            assert!(matches!(refused, Err(ModelError::Import(_))), "{found}");
+            let rejected = packer.unpack(segment_size, &bytes[..found]);
+            assert!(matches!(rejected, Err(ModelError::Import(_))), "{found}");
         }
-        for (tokens, beyond) in [(0, 0), (4, 0), (5, 1), (usize::MAX, 0), (5, usize::MAX)] {
-            let refused = packer.unpack(Extent { tokens, beyond }, &bytes[..whole]);
-            assert!(matches!(refused, Err(ModelError::Import(_))), "{tokens}");
+        for (tokens, state_lag) in [(0, 0), (4, 0), (5, 1), (usize::MAX, 0), (5, usize::MAX)] {
+            let rejected = packer.unpack(SegmentSize { tokens, state_lag }, &bytes[..whole]);
+            assert!(matches!(rejected, Err(ModelError::Import(_))), "{tokens}");
         }
     }
 }

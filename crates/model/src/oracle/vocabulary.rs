@@ -1,9 +1,9 @@
 //! From a row's hash to its token and its logits.
 
 use super::hash::mix;
-use crate::sampling::Drawing;
+use crate::sampling::SampleInputs;
 use motet_core::TokenId;
-use motet_core::protocol::Readout;
+use motet_core::protocol::SpanOutput;
 
 /// The logit of the most likely token; the others lie in `[0, LOGIT_TOP)`.
 const LOGIT_TOP: f32 = 4.0;
@@ -45,14 +45,14 @@ impl Vocabulary {
         token
     }
 
-    /// What `drawing` makes of this row's logits.
-    pub(super) fn draw(&self, row: u64, drawing: &Drawing) -> Readout {
-        if drawing.is_plain() && drawing.draw().sampling.is_greedy() {
-            return Readout::Token(self.greedy(row));
+    /// What `sample_inputs` makes of this row's logits.
+    pub(super) fn sample(&self, row: u64, sample_inputs: &SampleInputs) -> SpanOutput {
+        if sample_inputs.is_plain() && sample_inputs.token_sampling().sampling.is_greedy() {
+            return SpanOutput::Token(self.greedy(row));
         }
         let mut logits = Vec::with_capacity(self.size);
         self.push_logits(row, &mut logits);
-        Readout::from(drawing.from_logits(&logits))
+        SpanOutput::from(sample_inputs.from_logits(&logits))
     }
 
     /// Appends the row's logits, one for each token of the vocabulary.
@@ -93,7 +93,7 @@ impl Vocabulary {
 mod tests {
     use super::*;
     use crate::sampling::sample_row;
-    use motet_core::protocol::{Draw, Sampling};
+    use motet_core::protocol::{Sampling, TokenSampling};
 
     const ROWS: u64 = 4_000;
 
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn greedy_is_the_argmax_and_draws_follow_the_logits() {
+    fn greedy_is_the_argmax_and_samples_follow_the_logits() {
         for (size, ends, one_in) in [(2, vec![], 0), (2, vec![1], 3), (9, vec![8, 0, 4], 5)] {
             let vocabulary = Vocabulary::new(size, &ends, one_in);
             for (index, row) in rows().take(200).enumerate() {
@@ -115,12 +115,15 @@ mod tests {
                         seed: row,
                         ..Sampling::GREEDY
                     };
-                    let draw = Draw {
+                    let token_sampling = TokenSampling {
                         sampling,
                         index: index as u64,
                     };
-                    let drawn = vocabulary.draw(row, &Drawing::plain(draw));
-                    assert_eq!(drawn, Readout::Token(sample_row(&draw, &logits)));
+                    let sampled = vocabulary.sample(row, &SampleInputs::plain(token_sampling));
+                    assert_eq!(
+                        sampled,
+                        SpanOutput::Token(sample_row(&token_sampling, &logits))
+                    );
                 }
             }
         }
@@ -137,8 +140,12 @@ mod tests {
                 };
                 let ends = rows()
                     .zip(0..)
-                    .map(|(row, index)| (row, Drawing::plain(Draw { sampling, index })))
-                    .filter_map(|(row, drawing)| vocabulary.draw(row, &drawing).token())
+                    .map(|(row, index)| {
+                        (row, SampleInputs::plain(TokenSampling { sampling, index }))
+                    })
+                    .filter_map(|(row, sample_inputs)| {
+                        vocabulary.sample(row, &sample_inputs).token()
+                    })
                     .filter(|token| [2, 4].contains(token))
                     .count() as u64;
                 assert!(ends_expected.contains(&ends), "1 in {one_in}: {ends}");

@@ -1,6 +1,6 @@
 //! What a drawing does to its row, as vectors, for devices.
 
-/// What a [`Drawing`](super::Drawing) does to its row of logits before it draws, for
+/// What a [`SampleInputs`](super::SampleInputs) does to its row of logits before it draws, for
 /// backends that compose it of operations on whole rows:
 ///
 /// ```text
@@ -9,7 +9,7 @@
 /// ```
 ///
 /// In single precision that gives the very numbers that
-/// [`Drawing::from_logits`](super::Drawing::from_logits) draws from, so that
+/// [`SampleInputs::from_logits`](super::SampleInputs::from_logits) draws from, so that
 /// [`sample_row`](super::sample_row) of them is the same token, for rows
 /// that have a finite logit left. All three are as long as the row.
 #[derive(Clone, Debug, PartialEq)]

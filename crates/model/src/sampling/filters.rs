@@ -108,7 +108,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sampling::rows::{Passes, Plain};
+    use crate::sampling::rows::{RowOperations, ScalarOperations};
 
     fn sorted(weights: &[f32]) -> Vec<f32> {
         let mut sorted = weights.to_vec();
@@ -118,7 +118,7 @@ mod tests {
 
     fn maxima(weights: &[f32]) -> Vec<f32> {
         let mut maxima = vec![0.0; weights.len().div_ceil(BLOCK)];
-        Plain.maxima(weights, &mut maxima);
+        ScalarOperations.maxima(weights, &mut maxima);
         maxima
     }
 
@@ -149,7 +149,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn ends_are_those_of_a_full_sort(
+        fn thresholds_match_a_full_sort(
             weights in weights(),
             count in 1_usize..300,
             top_p in 0.001_f32..1.0,

@@ -36,11 +36,9 @@ impl History {
         } else {
             &[]
         };
-        let forgotten = (prompt.len() + output.len()).saturating_sub(window);
+        let dropped = (prompt.len() + output.len()).saturating_sub(window);
         let tokens = prompt.iter().chain(output);
-        tokens
-            .skip(forgotten)
-            .for_each(|token| history.push(*token));
+        tokens.skip(dropped).for_each(|token| history.push(*token));
         Some(history)
     }
 

@@ -1,7 +1,7 @@
 //! How likely the model itself held what was drawn.
 
 use super::filters::largest;
-use super::rows::{BLOCK, Passes, Plain, Reader};
+use super::rows::{BLOCK, RowOperations, RowReader, ScalarOperations};
 use motet_core::TokenId;
 use motet_core::protocol::TokenLogprobs;
 
@@ -9,12 +9,12 @@ use motet_core::protocol::TokenLogprobs;
 /// vocabulary has fewer. None where the row has no such token.
 #[must_use]
 pub fn logprobs_of(logits: &[f32], token: TokenId, top: usize) -> Option<TokenLogprobs> {
-    read_logprobs(&mut Reader::new(Plain), logits, token, top)
+    logprobs_with(&mut RowReader::new(ScalarOperations), logits, token, top)
 }
 
 /// [`logprobs_of`], whoever does the passes.
-pub(super) fn read_logprobs<P: Passes>(
-    reader: &mut Reader<P>,
+pub(super) fn logprobs_with<P: RowOperations>(
+    reader: &mut RowReader<P>,
     logits: &[f32],
     token: TokenId,
     top: usize,

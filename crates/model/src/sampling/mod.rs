@@ -8,8 +8,8 @@
 //!
 //! ```text
 //!  Sampling ─ settings that are numbers ─┐
-//!  DrawSpec ─ biases, end, grammar ──────┤
-//!  prompt, output ──────────────────▶ Drawer ── drawing(draw) ─▶ Drawing ── row ─▶ Drawn
+//!  SamplingSpec ─ biases, end, grammar ──────┤
+//!  prompt, output ──────────────────▶ Sampler ── sample_inputs(row_sampling) ─▶ SampleInputs ── row ─▶ Sampled
 //!                                        ▲─────── accept(token) ◀───────────────────┘
 //! ```
 //!
@@ -17,24 +17,26 @@
 //! 2. Repetition, then presence and frequency penalties, as in llama.cpp and vLLM.
 //! 3. What cannot be drawn is set to minus infinity: end tokens before the output is
 //!    long enough, and what the grammar does not allow.
-//! 4. Top-k, temperature, top-p and min-p, and the draw: see [`Draw`].
+//! 4. Top-k, temperature, top-p and min-p, and the draw: see [`TokenSampling`].
 //!
 //! Log probabilities are of the raw logits, before all this.
 
 mod adjustments;
-mod draw;
-mod drawer;
-mod drawing;
 mod filters;
 mod history;
 mod logprobs;
+mod row_sampling;
 pub mod rows;
+mod sample_inputs;
+mod sampler;
 #[cfg(test)]
 mod tests;
 
 pub use adjustments::Adjustments;
-pub use draw::{probabilities, sample_row, weights};
-pub use drawer::Drawer;
-pub use drawing::{Drawing, Drawn};
 pub use logprobs::logprobs_of;
-pub use motet_core::protocol::{Draw, DrawSpec, Sampling, SamplingError, TokenLogprobs};
+pub use motet_core::protocol::{
+    Sampling, SamplingError, SamplingSpec, TokenLogprobs, TokenSampling,
+};
+pub use row_sampling::{probabilities, sample_row, weights};
+pub use sample_inputs::{SampleInputs, Sampled};
+pub use sampler::Sampler;

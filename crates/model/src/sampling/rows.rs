@@ -1,6 +1,6 @@
 //! What draws need of whole rows: maxima, exponentials and sums.
 //!
-//! Three [`Passes`] are all that touches every number of a row, and so all that a
+//! Three [`RowOperations`] are all that touches every number of a row, and so all that a
 //! device's vectors need to speed up. What they yield is fixed to the last bit, the
 //! order of every sum included: whoever does them, the same token is drawn.
 
@@ -14,7 +14,7 @@ pub const RUN: usize = 1024;
 pub const LANES: usize = 16;
 
 /// The passes over whole rows.
-pub trait Passes {
+pub trait RowOperations {
     /// The largest number of each [`BLOCK`]; what is not a number does not count, and
     /// of nothing it is minus infinity.
     fn maxima(&self, numbers: &[f32], maxima: &mut [f32]);
@@ -27,11 +27,11 @@ pub trait Passes {
     fn sums(&self, weights: &[f32], threshold: f32, sums: &mut [f32]);
 }
 
-/// [`Passes`] in plain Rust.
+/// [`RowOperations`] in plain Rust.
 #[derive(Clone, Copy, Debug)]
-pub struct Plain;
+pub struct ScalarOperations;
 
-impl Passes for Plain {
+impl RowOperations for ScalarOperations {
     fn maxima(&self, numbers: &[f32], maxima: &mut [f32]) {
         for (block, largest) in numbers.chunks(BLOCK).zip(maxima) {
             *largest = maximum(block);
@@ -70,19 +70,19 @@ fn counted(weight: f32, threshold: f32) -> f32 {
 
 /// Goes through rows, one after another, and keeps its memory between them.
 #[derive(Debug)]
-pub struct Reader<P> {
-    passes: P,
+pub struct RowReader<P> {
+    row_operations: P,
     adjusted: Vec<f32>,
     weights: Vec<f32>,
     maxima: Vec<f32>,
     sums: Vec<f32>,
 }
 
-impl<P: Passes> Reader<P> {
+impl<P: RowOperations> RowReader<P> {
     /// A reader whose passes are these.
-    pub fn new(passes: P) -> Self {
+    pub fn new(row_operations: P) -> Self {
         Self {
-            passes,
+            row_operations,
             adjusted: Vec::new(),
             weights: Vec::new(),
             maxima: Vec::new(),
@@ -109,14 +109,14 @@ impl<P: Passes> Reader<P> {
     /// The largest number of each [`BLOCK`], and of all.
     pub(super) fn maxima(&mut self, numbers: &[f32]) -> (&[f32], f32) {
         let maxima = sized(&mut self.maxima, numbers.len().div_ceil(BLOCK));
-        self.passes.maxima(numbers, maxima);
+        self.row_operations.maxima(numbers, maxima);
         (maxima, maximum(maxima))
     }
 
     /// What each token's probability is proportional to; the likeliest has 1.
     pub(super) fn weigh(&mut self, logits: &[f32], top: f32, temperature: f32) {
         let weights = sized(&mut self.weights, logits.len());
-        self.passes.weigh(logits, top, temperature, weights);
+        self.row_operations.weigh(logits, top, temperature, weights);
     }
 
     /// What [`weigh`](Self::weigh) has left.
@@ -127,14 +127,14 @@ impl<P: Passes> Reader<P> {
     /// The [`weights`](Self::weights), and the largest of each [`BLOCK`].
     pub(super) fn weights_and_maxima(&mut self) -> (&[f32], &[f32]) {
         let maxima = sized(&mut self.maxima, self.weights.len().div_ceil(BLOCK));
-        self.passes.maxima(&self.weights, maxima);
+        self.row_operations.maxima(&self.weights, maxima);
         (&self.weights, maxima)
     }
 
     /// The sum of the weights of each [`RUN`] that reach `threshold`.
     pub(super) fn sums(&mut self, threshold: f32) -> &[f32] {
         let sums = sized(&mut self.sums, self.weights.len().div_ceil(RUN));
-        self.passes.sums(&self.weights, threshold, sums);
+        self.row_operations.sums(&self.weights, threshold, sums);
         sums
     }
 }

@@ -37,13 +37,13 @@ fn sampling() -> impl Strategy<Value = Sampling> {
     )
 }
 
-fn spec() -> impl Strategy<Value = DrawSpec> {
+fn spec() -> impl Strategy<Value = SamplingSpec> {
     let bias = prop_oneof![Just(f32::NEG_INFINITY), -100.0f32..100.0];
     let bias = prop::collection::btree_map(0..VOCAB as TokenId - 4, bias, 0..5);
     let end_tokens = prop::collection::vec(0..VOCAB as TokenId - 4, 0..3);
     let logprobs = prop_oneof![Just(None), (0usize..21).prop_map(Some)];
     (bias, end_tokens, 0usize..6, logprobs).prop_map(
-        |(bias, end_tokens, output_tokens_min, logprobs)| DrawSpec {
+        |(bias, end_tokens, output_tokens_min, logprobs)| SamplingSpec {
             bias: bias.into_iter().collect(),
             output_tokens_min,
             end_tokens,
@@ -63,7 +63,7 @@ fn row() -> impl Strategy<Value = Vec<f32>> {
 
 /// The row that is drawn from, by counting the history anew.
 fn naive(
-    spec: &DrawSpec,
+    spec: &SamplingSpec,
     sampling: &Sampling,
     prompt: &[TokenId],
     output: &[TokenId],
@@ -102,26 +102,26 @@ fn naive(
 
 proptest! {
     #[test]
-    fn draws_are_those_of_a_naive_recount(
+    fn sampled_tokens_match_a_naive_recount(
         (spec, sampling) in (spec(), sampling()),
         (prompt, rows) in (tokens(), prop::collection::vec(row(), 1..16)),
     ) {
         prop_assert_eq!(spec.validate(VOCAB), Ok(()));
         prop_assert_eq!(sampling.validate(), Ok(()));
         let spec = Arc::new(spec);
-        let mut drawer = Drawer::new(spec.clone(), sampling, &prompt, &[]);
+        let mut sampler = Sampler::new(spec.clone(), sampling, &prompt, &[]);
         let mut output = Vec::new();
         for (index, row) in (0..).zip(&rows) {
-            let draw = Draw { sampling, index };
-            let drawing = drawer.drawing(draw).expect("no grammar");
+            let token_sampling = TokenSampling { sampling, index };
+            let sample_inputs = sampler.sample_inputs(token_sampling).expect("no grammar");
             // One that is made anew is in the same state.
-            let mut anew = Drawer::new(spec.clone(), sampling, &prompt, &output);
-            prop_assert_eq!(&anew.drawing(draw).expect("no grammar"), &drawing);
+            let mut rebuilt = Sampler::new(spec.clone(), sampling, &prompt, &output);
+            prop_assert_eq!(&rebuilt.sample_inputs(token_sampling).expect("no grammar"), &sample_inputs);
             let expected = naive(&spec, &sampling, &prompt, &output, row);
-            let drawn = drawing.from_logits(row);
-            prop_assert_eq!(drawn.token, sample_row(&draw, &expected));
+            let sampled = sample_inputs.from_logits(row);
+            prop_assert_eq!(sampled.token, sample_row(&token_sampling, &expected));
             // Devices apply vectors, and come to the same numbers.
-            match drawing.adjustments(VOCAB) {
+            match sample_inputs.adjustments(VOCAB) {
                 Some(adjustments) => {
                     let mut adjusted = row.clone();
                     adjustments.apply(&mut adjusted);
@@ -129,32 +129,32 @@ proptest! {
                 }
                 None => prop_assert_eq!(row, &expected),
             }
-            prop_assert_eq!(drawn.logprobs.is_some(), spec.logprobs.is_some());
-            prop_assert!(!is_ruled_out(&spec, output.len(), drawn.token));
-            output.push(drawn.token);
-            drawer.accept(drawn.token);
+            prop_assert_eq!(sampled.logprobs.is_some(), spec.logprobs.is_some());
+            prop_assert!(!is_excluded(&spec, output.len(), sampled.token));
+            output.push(sampled.token);
+            sampler.accept(sampled.token);
         }
     }
 
     /// Even where the model holds every other token for impossible.
     #[test]
-    fn what_is_ruled_out_is_never_drawn(spec in spec(), sampling in sampling(), index in 0u64..99) {
-        let possible = |token: &TokenId| is_ruled_out(&spec, 0, *token);
+    fn excluded_token_is_never_sampled(spec in spec(), sampling in sampling(), index in 0u64..99) {
+        let possible = |token: &TokenId| is_excluded(&spec, 0, *token);
         let row = (0..VOCAB as TokenId).map(|token| match possible(&token) {
             true => 30.0,
             false => f32::NEG_INFINITY,
         });
         let row: Vec<f32> = row.collect();
-        let mut drawer = Drawer::new(Arc::new(spec.clone()), sampling, &[], &[]);
-        let drawing = drawer.drawing(Draw { sampling, index }).expect("no grammar");
-        if drawing.changes_logits() {
-            let token = drawing.from_logits(&row).token;
-            prop_assert!(!is_ruled_out(&spec, 0, token), "{token}");
+        let mut sampler = Sampler::new(Arc::new(spec.clone()), sampling, &[], &[]);
+        let sample_inputs = sampler.sample_inputs(TokenSampling { sampling, index }).expect("no grammar");
+        if sample_inputs.changes_logits() {
+            let token = sample_inputs.from_logits(&row).token;
+            prop_assert!(!is_excluded(&spec, 0, token), "{token}");
         }
     }
 
     #[test]
-    fn log_probabilities_are_those_of_double_precision(
+    fn logprobs_match_double_precision(
         row in prop::collection::vec(-60.0f32..60.0, 1..3000),
         top in 0usize..21,
     ) {
@@ -191,27 +191,27 @@ proptest! {
     ) {
         static SHARED: LazyLock<(Grammar, [&str; 9])> = LazyLock::new(|| grammar("a(b|cd)*e?f"));
         let (grammar, spelling) = SHARED.clone();
-        let spec = Arc::new(DrawSpec { grammar: Some(Arc::new(grammar)), ..DrawSpec::default() });
-        let mut drawer = Drawer::new(spec.clone(), sampling, &[], &[]);
+        let spec = Arc::new(SamplingSpec { grammar: Some(Arc::new(grammar)), ..SamplingSpec::default() });
+        let mut sampler = Sampler::new(spec.clone(), sampling, &[], &[]);
         let mut output = Vec::new();
         for (index, row) in (0..).zip(&rows) {
-            let draw = Draw { sampling, index };
-            let drawing = drawer.drawing(draw).expect("goes on");
-            let mut anew = Drawer::new(spec.clone(), sampling, &[], &output);
-            prop_assert_eq!(&anew.drawing(draw).expect("goes on"), &drawing);
-            let token = drawing.from_logits(row).token;
+            let token_sampling = TokenSampling { sampling, index };
+            let sample_inputs = sampler.sample_inputs(token_sampling).expect("goes on");
+            let mut rebuilt = Sampler::new(spec.clone(), sampling, &[], &output);
+            prop_assert_eq!(&rebuilt.sample_inputs(token_sampling).expect("goes on"), &sample_inputs);
+            let token = sample_inputs.from_logits(row).token;
             if token == END {
                 let text: String = output.iter().map(|token| spelling[*token as usize]).collect();
                 prop_assert!(matches(&text), "{}", text);
                 break;
             }
             output.push(token);
-            drawer.accept(token);
+            sampler.accept(token);
         }
     }
 }
 
-fn is_ruled_out(spec: &DrawSpec, output_tokens: usize, token: TokenId) -> bool {
+fn is_excluded(spec: &SamplingSpec, output_tokens: usize, token: TokenId) -> bool {
     spec.bias.contains(&(token, f32::NEG_INFINITY))
         || output_tokens < spec.output_tokens_min && spec.end_tokens.contains(&token)
 }
@@ -240,58 +240,65 @@ fn matches(text: &str) -> bool {
     })
 }
 
-fn drawer_of(spec: DrawSpec, output: &[TokenId]) -> Drawer {
-    Drawer::new(Arc::new(spec), Sampling::GREEDY, &[], output)
+fn sampler_after(spec: SamplingSpec, output: &[TokenId]) -> Sampler {
+    Sampler::new(Arc::new(spec), Sampling::GREEDY, &[], output)
 }
 
-fn draw() -> Draw {
-    Draw {
+fn token_sampling() -> TokenSampling {
+    TokenSampling {
         sampling: Sampling::GREEDY,
         index: 0,
     }
 }
 
 #[test]
-fn a_request_without_wishes_is_plain() {
-    let drawing = drawer_of(DrawSpec::default(), &[]).drawing(draw());
-    assert_eq!(drawing, Ok(Drawing::plain(draw())));
-    assert!(Drawing::plain(draw()).adjustments(4).is_none());
+fn request_without_options_is_plain() {
+    let sample_inputs = sampler_after(SamplingSpec::default(), &[]).sample_inputs(token_sampling());
+    assert_eq!(sample_inputs, Ok(SampleInputs::plain(token_sampling())));
+    assert!(
+        SampleInputs::plain(token_sampling())
+            .adjustments(4)
+            .is_none()
+    );
 }
 
 #[test]
-fn the_end_comes_where_a_grammar_allows_nothing_else() {
+fn end_token_is_sampled_where_the_grammar_allows_nothing_else() {
     let (grammar, _) = grammar("a");
-    let spec = DrawSpec {
+    let spec = SamplingSpec {
         output_tokens_min: 5,
         end_tokens: vec![END],
         grammar: Some(Arc::new(grammar)),
-        ..DrawSpec::default()
+        ..SamplingSpec::default()
     };
-    let drawing = drawer_of(spec.clone(), &[1])
-        .drawing(draw())
+    let sample_inputs = sampler_after(spec.clone(), &[1])
+        .sample_inputs(token_sampling())
         .expect("the end");
-    assert_eq!(drawing.from_logits(&[0.0; 9]).token, END);
-    let mut drawer = drawer_of(spec, &[1]);
-    assert!(!drawer.is_over());
-    drawer.accept(END);
-    assert!(drawer.is_over());
-    assert_eq!(drawer.drawing(draw()), Err(GrammarError::Over));
+    assert_eq!(sample_inputs.from_logits(&[0.0; 9]).token, END);
+    let mut sampler = sampler_after(spec, &[1]);
+    assert!(!sampler.is_finished());
+    sampler.accept(END);
+    assert!(sampler.is_finished());
+    assert_eq!(
+        sampler.sample_inputs(token_sampling()),
+        Err(GrammarError::Finished)
+    );
 }
 
 #[test]
-fn a_bias_against_all_that_a_grammar_allows_is_an_error() {
+fn bias_against_all_allowed_tokens_is_an_error() {
     let (grammar, _) = grammar("a|b");
-    let spec = DrawSpec {
+    let spec = SamplingSpec {
         bias: vec![(1, f32::NEG_INFINITY), (2, f32::NEG_INFINITY)],
         grammar: Some(Arc::new(grammar)),
-        ..DrawSpec::default()
+        ..SamplingSpec::default()
     };
-    let drawing = drawer_of(spec, &[]).drawing(draw());
-    assert_eq!(drawing, Err(GrammarError::NothingLeft));
+    let sample_inputs = sampler_after(spec, &[]).sample_inputs(token_sampling());
+    assert_eq!(sample_inputs, Err(GrammarError::NothingLeft));
 }
 
 #[test]
-fn bad_fields_are_named() {
+fn invalid_fields_are_named() {
     let check = |sampling: Sampling, field: &str| {
         let error = sampling.validate().expect_err("bad");
         assert_eq!(error.field, format!("sampling.{field}"));
@@ -342,14 +349,14 @@ fn bad_fields_are_named() {
         "min_p",
     );
 
-    let check = |spec: DrawSpec, field: &str, words: &str| {
+    let check = |spec: SamplingSpec, field: &str, words: &str| {
         let error = spec.validate(4).expect_err("bad");
         assert_eq!(error.field, field);
         assert!(error.to_string().contains(words), "{error}");
     };
-    let bias = |bias: &[(TokenId, f32)]| DrawSpec {
+    let bias = |bias: &[(TokenId, f32)]| SamplingSpec {
         bias: bias.to_vec(),
-        ..DrawSpec::default()
+        ..SamplingSpec::default()
     };
     let never = f32::NEG_INFINITY;
     check(bias(&[(4, 1.0)]), "bias", "ids below 4");
@@ -363,18 +370,18 @@ fn bad_fields_are_named() {
     );
     let logprobs = Some(21);
     check(
-        DrawSpec {
+        SamplingSpec {
             logprobs,
-            ..DrawSpec::default()
+            ..SamplingSpec::default()
         },
         "logprobs",
         "at most 20",
     );
     let end_tokens = vec![7];
     check(
-        DrawSpec {
+        SamplingSpec {
             end_tokens,
-            ..DrawSpec::default()
+            ..SamplingSpec::default()
         },
         "end_tokens",
         "7",

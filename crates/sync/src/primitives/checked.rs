@@ -1,7 +1,7 @@
 //! The mutex of model checks: loom's, around a value that loom watches as well.
 //!
 //! Nobody weakens the ordering of a lock, but a model that would not notice that proves
-//! little about what the lock guards. With [`Plant::LockOrdersNothing`] planted, whoever has
+//! little about what the lock guards. With [`InjectedBug::LockOrdersNothing`] planted, whoever has
 //! the lock is alone, and sees what those before it did only by chance.
 
 use std::fmt;
@@ -12,7 +12,7 @@ use loom::cell::{MutPtr, UnsafeCell};
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread::yield_now;
 
-use super::plant::{Plant, planted};
+use super::inject::{InjectedBug, injected};
 
 /// A mutex, as std's is used.
 pub struct Mutex<T> {
@@ -52,7 +52,7 @@ impl<T> Mutex<T> {
     }
 
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
-        let held = if planted(Plant::LockOrdersNothing) {
+        let held = if injected(InjectedBug::LockOrdersNothing) {
             while self.taken.swap(true, Ordering::Relaxed) {
                 yield_now();
             }

@@ -57,7 +57,7 @@ impl Matcher {
         Self {
             parser: self.parser.deep_clone(),
             failed: self.failed.clone(),
-            charge: self.charge.beside(),
+            charge: self.charge.new_sibling(),
             counted: self.counted.clone(),
             accepted: self.accepted.clone(),
             end_tokens: Arc::clone(&self.end_tokens),
@@ -92,7 +92,7 @@ impl Matcher {
     /// the grammar asks for.
     pub fn next_tokens(&mut self) -> Result<Next, GrammarError> {
         if self.ended {
-            return Ok(Next::Over);
+            return Ok(Next::Finished);
         }
         let complete = self.is_complete();
         if self.is_at_an_end() {
@@ -109,7 +109,7 @@ impl Matcher {
             // Where there are end tokens, a mask of a complete grammar has them.
             Err(_) if complete && has_nothing => {
                 self.ended = true;
-                Ok(Next::Over)
+                Ok(Next::Finished)
             }
             Err(_) if has_nothing => Err(self.fail(failed(
                 "no token of the vocabulary spells what must come next",
@@ -147,16 +147,16 @@ impl Matcher {
     /// has failed.
     fn attempt<T, E: fmt::Display>(
         &mut self,
-        part: impl FnOnce(&mut TokenParser) -> Result<T, E>,
+        operation: impl FnOnce(&mut TokenParser) -> Result<T, E>,
     ) -> Result<T, GrammarError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        let mut part = Some(part);
+        let mut operation = Some(operation);
         let parser = &mut self.parser;
         let done = catch_unwind(AssertUnwindSafe(|| {
-            let part = part.take().expect("it is called once");
-            part(parser).map_err(|error| failed(&error.to_string()))
+            let operation = operation.take().expect("it is called once");
+            operation(parser).map_err(|error| failed(&error.to_string()))
         }));
         done.unwrap_or_else(|_| Err(GrammarError::Panicked))
     }
@@ -184,7 +184,7 @@ impl Matcher {
 
     fn only_ends(&self) -> Next {
         match &self.end_tokens[..] {
-            [] => Next::Over,
+            [] => Next::Finished,
             ends => Next::Mask(Arc::new(TokenMask::of(ends, self.vocab_size))),
         }
     }

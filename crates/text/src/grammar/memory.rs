@@ -50,7 +50,7 @@ impl Memory {
 
 impl Charge {
     /// Another one of the same budget, with nothing so far.
-    pub(super) fn beside(&self) -> Self {
+    pub(super) fn new_sibling(&self) -> Self {
         self.budget.charge()
     }
 
@@ -66,7 +66,7 @@ impl Charge {
         budget.used.fetch_add(bytes, Ordering::Relaxed);
         let used = budget.used.fetch_sub(self.bytes, Ordering::Relaxed) - self.bytes;
         self.bytes = bytes;
-        let refuse = |setting, limit| {
+        let reject = |setting, limit| {
             Err(GrammarError::Memory {
                 setting,
                 limit,
@@ -74,11 +74,11 @@ impl Charge {
             })
         };
         if bytes > budget.sequence_bytes_max {
-            return refuse("`grammar.sequence_bytes_max`", budget.sequence_bytes_max);
+            return reject("`grammar.sequence_bytes_max`", budget.sequence_bytes_max);
         }
-        let part = budget.bytes_max / budget.charges.load(Ordering::Relaxed).max(1);
-        if used > budget.bytes_max && bytes > part {
-            return refuse("an equal part of `grammar.bytes_max`", part);
+        let equal_share = budget.bytes_max / budget.charges.load(Ordering::Relaxed).max(1);
+        if used > budget.bytes_max && bytes > equal_share {
+            return reject("an equal part of `grammar.bytes_max`", equal_share);
         }
         Ok(())
     }
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_output_ends_for_what_it_has_itself() {
+    fn output_fails_only_for_its_own_bytes() {
         let memory = Memory::new(&GrammarLimits {
             sequence_bytes_max: 60,
             bytes_max: 100,

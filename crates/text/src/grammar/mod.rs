@@ -7,7 +7,7 @@
 //! ```text
 //!  at submit      Grammar::compile(source, vocabulary, pool) ── typed error
 //!  a sequence     GrammarWalk ── accept(token) ─▶ pool ─▶ Matcher, next TokenMask
-//!  the next draw  GrammarWalk::next_tokens ◀────────────────────┘
+//!  the next sample  GrammarWalk::next_tokens ◀────────────────────┘
 //! ```
 //!
 //! A [`GrammarVocabulary`] is made once a tokenizer, since its trie is dear, and a

@@ -17,7 +17,7 @@ pub(super) struct Pace {
 
 impl Pace {
     /// A mask took so much work.
-    pub(super) fn spent(&mut self, work: u64) {
+    pub(super) fn record_work(&mut self, work: u64) {
         self.debt = (self.debt + work).saturating_sub(ALLOWANCE).min(DEBT_MAX);
         let debt_max = if self.is_slow { 0 } else { BURST };
         self.is_slow = self.debt > debt_max;
@@ -34,10 +34,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_dear_again_and_again_is_slow_until_it_has_paid() {
+    fn costly_grammar_is_slow_until_its_debt_is_paid() {
         let mut pace = Pace::default();
         let mut masks = |work, count| {
-            (0..count).for_each(|_| pace.spent(work));
+            (0..count).for_each(|_| pace.record_work(work));
             pace.is_slow()
         };
         assert!(!masks(ALLOWANCE, 10_000), "it may go on like that for ever");

@@ -16,13 +16,13 @@ use super::walk::Job;
 #[derive(Debug)]
 pub struct MaskPool {
     /// There until the pool is dropped.
-    lanes: Option<Lanes<Sender<Job>>>,
+    job_queues: Option<JobQueues<Sender<Job>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 /// A channel for each kind of job. They have no bound of their own: a sequence has one job at a time.
 #[derive(Clone, Debug)]
-struct Lanes<C> {
+struct JobQueues<C> {
     prompt: C,
     slow: C,
 }
@@ -36,7 +36,7 @@ impl MaskPool {
     pub fn start(threads: usize) -> io::Result<Arc<Self>> {
         let (prompt, prompt_jobs) = unbounded();
         let (slow, slow_jobs) = unbounded();
-        let jobs = Lanes {
+        let jobs = JobQueues {
             prompt: prompt_jobs,
             slow: slow_jobs,
         };
@@ -54,8 +54,11 @@ impl MaskPool {
                 .spawn(serve)
         };
         let threads = (0..threads.max(1)).map(spawn).collect::<io::Result<_>>()?;
-        let lanes = Some(Lanes { prompt, slow });
-        Ok(Arc::new(Self { lanes, threads }))
+        let job_queues = Some(JobQueues { prompt, slow });
+        Ok(Arc::new(Self {
+            job_queues,
+            threads,
+        }))
     }
 
     /// A pool whose jobs wait for ever in what comes with it.
@@ -64,24 +67,28 @@ impl MaskPool {
         let (prompt, prompt_jobs) = unbounded();
         let (slow, slow_jobs) = unbounded();
         let pool = Self {
-            lanes: Some(Lanes { prompt, slow }),
+            job_queues: Some(JobQueues { prompt, slow }),
             threads: Vec::new(),
         };
         (Arc::new(pool), (prompt_jobs, slow_jobs))
     }
 
     pub(super) fn send(&self, job: Job, is_slow: bool) {
-        let lanes = self
-            .lanes
+        let job_queues = self
+            .job_queues
             .as_ref()
             .expect("there until the pool is dropped");
-        let lane = if is_slow { &lanes.slow } else { &lanes.prompt };
+        let job_queue = if is_slow {
+            &job_queues.slow
+        } else {
+            &job_queues.prompt
+        };
         // A job that is not run says so to its sequence when it is dropped.
-        lane.send(job).ok();
+        job_queue.send(job).ok();
     }
 }
 
-impl Lanes<Receiver<Job>> {
+impl JobQueues<Receiver<Job>> {
     fn serve_both(&self) {
         loop {
             let job = match self.prompt.try_recv() {
@@ -107,7 +114,7 @@ fn run(job: Job) {
 
 impl Drop for MaskPool {
     fn drop(&mut self) {
-        self.lanes = None;
+        self.job_queues = None;
         for thread in self.threads.drain(..) {
             thread.join().expect("jobs catch their panics");
         }

@@ -157,7 +157,7 @@ impl Grammar {
         Self::compile_while(source, vocabulary, pool, || true)
     }
 
-    /// The same, which ends between its stages once `wanted` says no.
+    /// The same, which ends between its stages once `still_needed` says no.
     ///
     /// # Errors
     ///
@@ -166,28 +166,28 @@ impl Grammar {
         source: &GrammarSource,
         vocabulary: &GrammarVocabulary,
         pool: &Arc<MaskPool>,
-        wanted: impl Fn() -> bool,
+        still_needed: impl Fn() -> bool,
     ) -> Result<Self, GrammarError> {
         let kind = source.kind();
-        let refuse = |what: String| {
+        let reject = |what: String| {
             if is_about_bounds(&what) {
                 GrammarError::TooLarge { kind, what }
             } else {
                 GrammarError::Compile { kind, what }
             }
         };
-        let still_wanted = || wanted().then_some(()).ok_or(GrammarError::Unwanted);
-        still_wanted()?;
+        let check_still_needed = || still_needed().then_some(()).ok_or(GrammarError::Unwanted);
+        check_still_needed()?;
         let parsed = source.parsed(vocabulary.limits())?;
-        still_wanted()?;
-        let refuse_any = |error: &dyn std::fmt::Display| refuse(first_lines(&error.to_string()));
+        check_still_needed()?;
+        let reject_any = |error: &dyn std::fmt::Display| reject(first_lines(&error.to_string()));
         let limits = vocabulary.parser_limits();
         let environment = vocabulary.factory().tok_env().clone();
         let init = GrammarInit::Serialized(parsed);
         let rules = || init.to_internal(Some(environment), limits.clone());
         let rules = panic_utils::catch_unwind(AssertUnwindSafe(rules));
-        let (rules, lexer) = rules.map_err(|error| refuse_any(&format_args!("{error:#}")))?;
-        still_wanted()?;
+        let (rules, lexer) = rules.map_err(|error| reject_any(&format_args!("{error:#}")))?;
+        check_still_needed()?;
         let init = GrammarInit::Internal(rules, lexer);
         let factory = vocabulary.factory();
         let parser = || {
@@ -200,11 +200,11 @@ impl Grammar {
             )
         };
         let parser = panic_utils::catch_unwind(AssertUnwindSafe(parser));
-        let parser = parser.map_err(|error| refuse_any(&format_args!("{error:#}")))?;
-        still_wanted()?;
+        let parser = parser.map_err(|error| reject_any(&format_args!("{error:#}")))?;
+        check_still_needed()?;
         let mut start = Matcher::new(parser, vocabulary);
         let first = start.next_tokens().map_err(|error| match error {
-            GrammarError::Failed { what } => refuse(what),
+            GrammarError::Failed { what } => reject(what),
             other => other,
         })?;
         let start = Mutex::new(start);

@@ -71,7 +71,7 @@ impl Walking {
 fn allowed(next: &Next) -> Vec<TokenId> {
     match next {
         Next::Mask(mask) => mask.tokens().collect(),
-        Next::Over => Vec::new(),
+        Next::Finished => Vec::new(),
     }
 }
 
@@ -95,11 +95,11 @@ fn the_end_is_allowed_where_the_grammar_is_complete() {
     matcher.accept(byte(b'b')).expect("allowed");
     check(&mut matcher, true, &[END]);
     matcher.accept(END).expect("allowed");
-    assert_eq!(matcher.next_tokens(), Ok(Next::Over));
+    assert_eq!(matcher.next_tokens(), Ok(Next::Finished));
 }
 
 #[test]
-fn without_an_end_token_a_complete_grammar_is_over() {
+fn complete_grammar_without_an_end_token_is_finished() {
     let vocabulary = GrammarVocabulary::from_bytes(tokens(), &[]).expect("a vocabulary");
     for (source, output) in [("ab?", "ab"), ("(ab?)?", "ab"), ("", "")] {
         let grammar = Grammar::compile(&regex(source), &vocabulary, &pool()).expect("compiles");
@@ -108,7 +108,7 @@ fn without_an_end_token_a_complete_grammar_is_over() {
             assert!(matches!(matcher.next_tokens(), Ok(Next::Mask(_))));
             matcher.accept(byte(letter)).expect("allowed");
         }
-        assert_eq!(matcher.next_tokens(), Ok(Next::Over), "{source}");
+        assert_eq!(matcher.next_tokens(), Ok(Next::Finished), "{source}");
         assert!(matcher.is_complete());
     }
 }
@@ -120,7 +120,7 @@ fn an_empty_expression_allows_the_end_only() {
 }
 
 #[test]
-fn what_is_no_grammar_is_refused() {
+fn invalid_grammars_are_rejected() {
     let check = |source: GrammarSource, words: &[&str]| {
         let error = Grammar::compile(&source, &vocabulary(), &pool());
         let error = error.expect_err("refused").to_string();
@@ -169,17 +169,17 @@ fn what_is_no_grammar_is_refused() {
 
 #[test]
 fn vocabularies_are_checked() {
-    let refused = |tokens: Vec<Vec<u8>>, ends: &[TokenId]| {
+    let rejected = |tokens: Vec<Vec<u8>>, ends: &[TokenId]| {
         let error = GrammarVocabulary::from_bytes(tokens, ends).expect_err("refused");
         error.to_string()
     };
-    assert!(refused(Vec::new(), &[]).contains("0 tokens"));
-    assert!(refused(vec![b"a".to_vec()], &[1]).contains("end token 1"));
+    assert!(rejected(Vec::new(), &[]).contains("0 tokens"));
+    assert!(rejected(vec![b"a".to_vec()], &[1]).contains("end token 1"));
 }
 
 /// A vocabulary that cannot spell what must come next fails its sequence only.
 #[test]
-fn an_output_that_cannot_go_on_is_an_error() {
+fn output_that_cannot_continue_is_an_error() {
     let tokens = vec![Vec::new(), b"a".to_vec(), b"b".to_vec()];
     let vocabulary = GrammarVocabulary::from_bytes(tokens, &[END]).expect("a vocabulary");
     let grammar = Grammar::compile(&regex("a(b|cd)"), &vocabulary, &pool()).expect("compiles");
@@ -208,7 +208,7 @@ fn an_output_that_cannot_go_on_is_an_error() {
 }
 
 #[test]
-fn walks_of_one_grammar_go_their_own_ways() {
+fn walks_of_one_grammar_are_independent() {
     let grammar = compiled(&regex("(ab)*"));
     let walks: Vec<Walking> = (0..20).map(|_| Walking::new(&grammar, &[])).collect();
     for letter in [b'a', b'b', b'a'] {
@@ -221,7 +221,7 @@ fn walks_of_one_grammar_go_their_own_ways() {
 }
 
 #[test]
-fn a_walk_goes_on_where_it_is() {
+fn attached_walk_resumes_where_it_is() {
     let grammar = compiled(&regex("a*b"));
     let walk = GrammarWalk::new(&grammar, &[]);
     let first = walk.attach(&[]);
@@ -252,7 +252,7 @@ fn a_walk_goes_on_where_it_is() {
 
 /// Each mask has fuel of its own, and an output that is read again has no masks: what they had together is not less.
 #[test]
-fn a_dear_output_that_is_read_again_goes_on() {
+fn replayed_costly_output_continues() {
     let grammar = compiled(&regex(&"[a-z]?".repeat(300)));
     let walk = Walking::new(&grammar, &[]);
     let mut output = Vec::new();
@@ -268,21 +268,21 @@ fn a_dear_output_that_is_read_again_goes_on() {
 
 /// The drawer's mask is not wanted any more, and no job says so when it arrives.
 #[test]
-fn a_drawer_that_sleeps_hears_that_another_is_attached() {
+fn blocked_sampler_is_woken_when_another_attaches() {
     let (pool, _jobs) = MaskPool::without_threads();
     let grammar = Grammar::compile(&regex("a*b"), &vocabulary(), &pool).expect("compiles");
     let walk = GrammarWalk::new(&grammar, &[]);
     let first = walk.attach(&[byte(b'a')]);
-    let (told, hears) = mpsc::channel();
-    let drawer = walk.clone();
-    std::thread::spawn(move || told.send(drawer.next_tokens(first)));
-    while walk.sleepers() == 0 {
+    let (sender, receiver) = mpsc::channel();
+    let sampler = walk.clone();
+    std::thread::spawn(move || sender.send(sampler.next_tokens(first)));
+    while walk.blocked_samplers() == 0 {
         std::thread::yield_now();
     }
     walk.attach(&[]);
     // It takes so long only where the drawer sleeps for ever.
-    let heard = hears.recv_timeout(Duration::from_secs(60));
-    assert_eq!(heard, Ok(Err(GrammarError::Unwanted)));
+    let received = receiver.recv_timeout(Duration::from_secs(60));
+    assert_eq!(received, Ok(Err(GrammarError::Unwanted)));
 }
 
 #[test]
@@ -309,8 +309,8 @@ fn output(grammar: &Grammar, choices: &[u64]) -> Option<Vec<TokenId>> {
         tokens.push(token);
         walk.accept(token);
         if choice % 7 == 0 {
-            let anew = Walking::new(grammar, &tokens);
-            assert_eq!(anew.next_tokens(), walk.next_tokens(), "{tokens:?}");
+            let rebuilt = Walking::new(grammar, &tokens);
+            assert_eq!(rebuilt.next_tokens(), walk.next_tokens(), "{tokens:?}");
         }
     }
     None
@@ -347,9 +347,9 @@ const DATE: &str = r"(19|20)[0-9]{2}-[01][0-9](-[0-3][0-9])?|é+/never";
 
 /// Notes that it was woken.
 #[derive(Default)]
-struct Bell(AtomicBool);
+struct WakeFlag(AtomicBool);
 
-impl Wake for Bell {
+impl Wake for WakeFlag {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -357,16 +357,16 @@ impl Wake for Bell {
 
 /// A bell rings for masks that no step waits for, and for no others.
 #[test]
-fn a_mask_that_is_awaited_rings() {
+fn awaited_mask_wakes_its_waiter() {
     let grammar = compiled(&regex("a*b")).for_one_sequence();
     let walk = grammar.sequence_walk().expect("it is for one");
-    let bell = Arc::new(Bell::default());
-    walk.wake(Waker::from(Arc::clone(&bell)));
-    let rang = || bell.0.swap(false, Ordering::Relaxed);
+    let wake_flag = Arc::new(WakeFlag::default());
+    walk.wake(Waker::from(Arc::clone(&wake_flag)));
+    let was_woken = || wake_flag.0.swap(false, Ordering::Relaxed);
     let attached = walk.attach(&[]);
     walk.accept(attached, byte(b'a'));
     assert!(walk.next_tokens(attached).is_ok());
-    assert!(!rang(), "a step waits for it");
+    assert!(!was_woken(), "a step waits for it");
     for output in [
         vec![byte(b'a'); 2],
         vec![byte(b'a'); 50],
@@ -376,10 +376,13 @@ fn a_mask_that_is_awaited_rings() {
         while !walk.state().is_ready {
             std::thread::yield_now();
         }
-        assert!(rang(), "nobody else says that it is there");
+        assert!(was_woken(), "nobody else says that it is there");
         assert_eq!(walk.state().tokens, output.len());
         walk.await_mask(&output);
-        assert!(walk.state().is_ready && !rang(), "it was there already");
+        assert!(
+            walk.state().is_ready && !was_woken(),
+            "it was there already"
+        );
     }
 }
 
@@ -387,7 +390,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn whatever_is_chosen_follows_the_grammar(choices in prop::collection::vec(any::<u64>(), 80)) {
+    fn any_allowed_choice_follows_the_grammar(choices in prop::collection::vec(any::<u64>(), 80)) {
         static JSON: LazyLock<Grammar> = LazyLock::new(|| compiled(&schema(SCHEMA)));
         static ANY: LazyLock<Grammar> = LazyLock::new(|| compiled(&GrammarSource::Json));
         static DATES: LazyLock<Grammar> = LazyLock::new(|| compiled(&regex(DATE)));

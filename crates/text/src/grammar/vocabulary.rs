@@ -65,15 +65,15 @@ impl GrammarVocabulary {
         end_tokens: &[TokenId],
     ) -> Result<Self, GrammarError> {
         let size = tokens.len();
-        let refuse = |what: String, expected: String| GrammarError::Vocabulary { what, expected };
+        let reject = |what: String, expected: String| GrammarError::Vocabulary { what, expected };
         if size == 0 || size > TOKENS_MAX {
             let expected = format!("1 to {TOKENS_MAX}");
-            return Err(refuse(format!("{size} tokens"), expected));
+            return Err(reject(format!("{size} tokens"), expected));
         }
         for &end in end_tokens {
             let Some(bytes) = tokens.get_mut(end as usize) else {
                 let expected = format!("an id below {size}");
-                return Err(refuse(format!("end token {end}"), expected));
+                return Err(reject(format!("end token {end}"), expected));
             };
             bytes.clear();
         }
@@ -94,7 +94,7 @@ impl GrammarVocabulary {
         let factory = ParserFactory::new_simple(&environment);
         let mut factory = factory.map_err(|error| {
             let expected = "token texts that make a trie".to_owned();
-            refuse(error.to_string(), expected)
+            reject(error.to_string(), expected)
         })?;
         factory.quiet();
         set_bounds(&mut factory);

@@ -25,18 +25,18 @@ pub struct GrammarWalk {
 struct Walk {
     compiled: Arc<Compiled>,
     state: Mutex<State>,
-    arrived: Condvar,
+    mask_ready: Condvar,
 }
 
 struct State {
     /// The number of the drawer that is attached.
     attached: u64,
     /// Counts beginnings: a job of an older one is not wanted.
-    begun: u64,
+    generation: u64,
     output: Vec<TokenId>,
     /// The last of the output, which no job has.
     unread: Vec<TokenId>,
-    place: Place,
+    mask_state: MaskState,
     pace: Pace,
     /// Work that its masks have taken.
     work: u64,
@@ -46,22 +46,22 @@ struct State {
     waker: Option<Waker>,
     /// How often a drawer went to sleep for a mask.
     #[cfg(test)]
-    sleepers: u64,
+    blocked_samplers: u64,
 }
 
-enum Place {
+enum MaskState {
     /// At the beginning, whose mask the grammar has.
     Start,
     /// A job is on its way.
     Waiting,
-    There(Box<Matcher>, Next),
+    Ready(Box<Matcher>, Next),
     Failed(GrammarError),
 }
 
 /// A step of one walk.
 pub(super) struct Job {
     walk: Arc<Walk>,
-    begun: u64,
+    generation: u64,
     /// None at the grammar's beginning.
     matcher: Option<Box<Matcher>>,
     tokens: Vec<TokenId>,
@@ -78,18 +78,18 @@ impl GrammarWalk {
                 compiled: Arc::clone(&grammar.compiled),
                 state: Mutex::new(State {
                     attached: 0,
-                    begun: 0,
+                    generation: 0,
                     output: Vec::new(),
                     unread: Vec::new(),
-                    place: Place::Start,
+                    mask_state: MaskState::Start,
                     pace: Pace::default(),
                     work: 0,
                     is_awaited: false,
                     waker: None,
                     #[cfg(test)]
-                    sleepers: 0,
+                    blocked_samplers: 0,
                 }),
-                arrived: Condvar::new(),
+                mask_ready: Condvar::new(),
             }),
             pool: Arc::clone(&grammar.pool),
         };
@@ -100,17 +100,17 @@ impl GrammarWalk {
     fn attach_to(&self, state: &mut State, output: &[TokenId]) -> Attached {
         state.attached += 1;
         // One that was attached before may wait for a mask that nobody computes any more.
-        self.walk.arrived.notify_all();
+        self.walk.mask_ready.notify_all();
         match output.strip_prefix(&state.output[..]) {
             Some(rest) => state.unread.extend_from_slice(rest),
             None => {
-                state.begun += 1;
-                state.place = Place::Start;
+                state.generation += 1;
+                state.mask_state = MaskState::Start;
                 state.unread = output.to_vec();
             }
         }
         state.output = output.to_vec();
-        self.go_on(state);
+        self.send_job(state);
         Attached(state.attached)
     }
 
@@ -122,30 +122,30 @@ impl GrammarWalk {
 
     /// How often a drawer went to sleep for a mask.
     #[cfg(test)]
-    pub(super) fn sleepers(&self) -> u64 {
-        self.walk.lock().sleepers
+    pub(super) fn blocked_samplers(&self) -> u64 {
+        self.walk.lock().blocked_samplers
     }
 
     /// Sends a job for what is unread, unless one is on its way.
-    fn go_on(&self, state: &mut State) {
+    fn send_job(&self, state: &mut State) {
         if state.unread.is_empty() {
             return;
         }
-        let matcher = match std::mem::replace(&mut state.place, Place::Waiting) {
-            Place::Start => None,
-            Place::There(matcher, _) => Some(matcher),
-            Place::Waiting => return,
-            failed @ Place::Failed(_) => {
-                state.place = failed;
+        let matcher = match std::mem::replace(&mut state.mask_state, MaskState::Waiting) {
+            MaskState::Start => None,
+            MaskState::Ready(matcher, _) => Some(matcher),
+            MaskState::Waiting => return,
+            failed @ MaskState::Failed(_) => {
+                state.mask_state = failed;
                 return;
             }
         };
         let tokens = std::mem::take(&mut state.unread);
         // More than a step's tokens are an output that is read again: nobody waits for that.
-        let is_slow = state.pace.is_slow() || tokens.len() > READ_AGAIN_MIN;
+        let is_slow = state.pace.is_slow() || tokens.len() > REPLAY_TOKENS_MIN;
         let job = Job {
             walk: Arc::clone(&self.walk),
-            begun: state.begun,
+            generation: state.generation,
             matcher,
             tokens,
             is_done: false,
@@ -164,37 +164,38 @@ impl ConstraintWalk for GrammarWalk {
         if state.attached == attached.0 {
             state.output.push(token);
             state.unread.push(token);
-            self.go_on(&mut state);
+            self.send_job(&mut state);
         }
     }
 
     fn next_tokens(&self, attached: Attached) -> Result<Next, GrammarError> {
         let state = self.walk.lock();
-        let waits = |state: &mut State| {
-            let waits = matches!(state.place, Place::Waiting) && state.attached == attached.0;
+        let is_waiting = |state: &mut State| {
+            let is_waiting =
+                matches!(state.mask_state, MaskState::Waiting) && state.attached == attached.0;
             #[cfg(test)]
             {
-                state.sleepers += u64::from(waits);
+                state.blocked_samplers += u64::from(is_waiting);
             }
-            waits
+            is_waiting
         };
-        let state = self.walk.arrived.wait_while(state, waits);
+        let state = self.walk.mask_ready.wait_while(state, is_waiting);
         let state = state.unwrap_or_else(PoisonError::into_inner);
         if state.attached != attached.0 {
             return Err(GrammarError::Unwanted);
         }
-        match &state.place {
-            Place::Start => Ok(self.walk.compiled.first.clone()),
-            Place::There(_, next) => Ok(next.clone()),
-            Place::Failed(error) => Err(error.clone()),
-            Place::Waiting => unreachable!("it has arrived"),
+        match &state.mask_state {
+            MaskState::Start => Ok(self.walk.compiled.first.clone()),
+            MaskState::Ready(_, next) => Ok(next.clone()),
+            MaskState::Failed(error) => Err(error.clone()),
+            MaskState::Waiting => unreachable!("it has arrived"),
         }
     }
 
     fn await_mask(&self, output: &[TokenId]) {
         let mut state = self.walk.lock();
         self.attach_to(&mut state, output);
-        state.is_awaited = matches!(state.place, Place::Waiting);
+        state.is_awaited = matches!(state.mask_state, MaskState::Waiting);
     }
 
     fn wake(&self, waker: Waker) {
@@ -205,14 +206,14 @@ impl ConstraintWalk for GrammarWalk {
         let state = self.walk.lock();
         WalkState {
             is_slow: state.pace.is_slow(),
-            is_ready: !matches!(state.place, Place::Waiting),
+            is_ready: !matches!(state.mask_state, MaskState::Waiting),
             tokens: state.output.len(),
         }
     }
 }
 
 /// Tokens beyond which a job reads an output again.
-const READ_AGAIN_MIN: usize = 2;
+const REPLAY_TOKENS_MIN: usize = 2;
 
 impl PartialEq for GrammarWalk {
     fn eq(&self, other: &Self) -> bool {
@@ -226,18 +227,24 @@ impl Walk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn arrive(&self, mut state: MutexGuard<'_, State>, begun: u64, place: Place, work: u64) {
-        if state.begun == begun {
+    fn complete_job(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        generation: u64,
+        mask_state: MaskState,
+        work: u64,
+    ) {
+        if state.generation == generation {
             // A listener that was told that it is slow is told that it is not any more, too.
-            let rings = state.pace.is_slow() || std::mem::take(&mut state.is_awaited);
-            state.pace.spent(work);
+            let wakes = state.pace.is_slow() || std::mem::take(&mut state.is_awaited);
+            state.pace.record_work(work);
             state.work += work;
-            state.place = place;
-            let rings = rings || state.pace.is_slow();
-            if let Some(waker) = state.waker.as_ref().filter(|_| rings) {
+            state.mask_state = mask_state;
+            let wakes = wakes || state.pace.is_slow();
+            if let Some(waker) = state.waker.as_ref().filter(|_| wakes) {
                 waker.wake_by_ref();
             }
-            self.arrived.notify_all();
+            self.mask_ready.notify_all();
         }
     }
 }
@@ -258,35 +265,35 @@ impl Job {
             work += matcher.take_work();
             if next.is_err()
                 && tokens.len() > 1
-                && let Some(output) = self.whole_output()
+                && let Some(output) = self.take_whole_output()
             {
                 *matcher = self.walk.compiled.matcher();
-                next = self.read_again(&mut matcher, &output);
+                next = self.replay(&mut matcher, &output);
                 work += matcher.take_work();
             }
             let walk = Arc::clone(&self.walk);
             let mut state = walk.lock();
-            if state.begun == self.begun && !state.unread.is_empty() && next.is_ok() {
+            if state.generation == self.generation && !state.unread.is_empty() && next.is_ok() {
                 // They were accepted meanwhile.
                 self.tokens = std::mem::take(&mut state.unread);
                 continue;
             }
-            let place = match next {
-                Ok(next) => Place::There(matcher, next),
-                Err(error) => Place::Failed(error),
+            let mask_state = match next {
+                Ok(next) => MaskState::Ready(matcher, next),
+                Err(error) => MaskState::Failed(error),
             };
             self.is_done = true;
-            walk.arrive(state, self.begun, place, work);
+            walk.complete_job(state, self.generation, mask_state, work);
             return;
         }
     }
 
     /// Reads an output as it came, with each of its masks. Each mask brings fuel: many tokens in a row may need more
     /// than one mask's, and then fail where they did not fail one by one.
-    fn read_again(&self, matcher: &mut Matcher, output: &[TokenId]) -> Result<Next, GrammarError> {
+    fn replay(&self, matcher: &mut Matcher, output: &[TokenId]) -> Result<Next, GrammarError> {
         let mut next = Err(GrammarError::Unwanted);
         for token in output {
-            if !self.is_wanted() {
+            if !self.is_current() {
                 return Err(GrammarError::Unwanted);
             }
             matcher.accept(*token)?;
@@ -296,16 +303,16 @@ impl Job {
     }
 
     /// All tokens of the output, none of which is unread from now on.
-    fn whole_output(&self) -> Option<Vec<TokenId>> {
+    fn take_whole_output(&self) -> Option<Vec<TokenId>> {
         let mut state = self.walk.lock();
-        (state.begun == self.begun).then(|| {
+        (state.generation == self.generation).then(|| {
             state.unread.clear();
             state.output.clone()
         })
     }
 
-    fn is_wanted(&self) -> bool {
-        Arc::strong_count(&self.walk) > 1 && self.walk.lock().begun == self.begun
+    fn is_current(&self) -> bool {
+        Arc::strong_count(&self.walk) > 1 && self.walk.lock().generation == self.generation
     }
 }
 
@@ -313,8 +320,9 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         if !self.is_done {
-            let ended = Place::Failed(GrammarError::PoolEnded);
-            self.walk.arrive(self.walk.lock(), self.begun, ended, 0);
+            let ended = MaskState::Failed(GrammarError::PoolEnded);
+            self.walk
+                .complete_job(self.walk.lock(), self.generation, ended, 0);
         }
     }
 }
@@ -322,15 +330,15 @@ impl Drop for Job {
 impl std::fmt::Debug for Walk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = self.lock();
-        let place = match &state.place {
-            Place::Start => "at the beginning",
-            Place::Waiting => "waiting",
-            Place::There(..) => "there",
-            Place::Failed(_) => "failed",
+        let mask_state = match &state.mask_state {
+            MaskState::Start => "at the beginning",
+            MaskState::Waiting => "waiting",
+            MaskState::Ready(..) => "there",
+            MaskState::Failed(_) => "failed",
         };
         write!(
             f,
-            "Walk({} tokens, {place}, {:?})",
+            "Walk({} tokens, {mask_state}, {:?})",
             state.output.len(),
             state.pace
         )

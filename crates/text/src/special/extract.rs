@@ -4,7 +4,7 @@ use tokenizers::normalizer::Range;
 use tokenizers::tokenizer::{Error, Model, PreTokenizer, Token};
 use tokenizers::{NormalizedString, Normalizer, OffsetType, PreTokenizedString, Tokenizer};
 
-use super::table::{Found, Table};
+use super::table::{SpellingMatch, SpellingTable};
 use super::{Added, Markup};
 use motet_core::TokenId;
 
@@ -40,16 +40,21 @@ type Piece = (NormalizedString, Option<Vec<Token>>);
 
 impl Markup {
     /// Cuts a piece of the text at the added tokens of `table`.
-    fn extract(&self, table: &Table, piece: NormalizedString, marks: &[usize]) -> Vec<Piece> {
+    fn extract(
+        &self,
+        table: &SpellingTable,
+        piece: NormalizedString,
+        marks: &[usize],
+    ) -> Vec<Piece> {
         let text = piece.get();
         let mut pieces = Vec::new();
         let mut done = 0;
         let mut next = 0;
-        for at in table.places(text) {
+        for at in table.offsets(text) {
             if at < next {
                 continue;
             }
-            let Found::Whole(number, bytes) = table.at(text, at) else {
+            let SpellingMatch::Complete(number, bytes) = table.at(text, at) else {
                 continue;
             };
             next = at + bytes;
@@ -57,7 +62,7 @@ impl Markup {
             if !is_token(added, &piece, at..next, marks) {
                 continue;
             }
-            let (from, to) = added.reach(text, at..next, done);
+            let (from, to) = added.range_with_spaces(text, at..next, done);
             if done < from {
                 pieces.push((slice(&piece, done..from), None));
             }
@@ -102,7 +107,12 @@ fn is_token(
 
 impl Added {
     /// The token's range with the white space that it takes with it.
-    fn reach(&self, text: &str, range: std::ops::Range<usize>, done: usize) -> (usize, usize) {
+    fn range_with_spaces(
+        &self,
+        text: &str,
+        range: std::ops::Range<usize>,
+        done: usize,
+    ) -> (usize, usize) {
         let (mut from, mut to) = (range.start, range.end);
         if self.token.lstrip {
             from = text[..from].trim_end().len().max(done);

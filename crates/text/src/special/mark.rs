@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::Markup;
-use super::table::Found;
+use super::table::SpellingMatch;
 use crate::{Chat, Message, TextError};
 
 /// Marks are taken from the private-use planes 15 and 16.
@@ -32,13 +32,13 @@ impl Markup {
     ) -> Result<Option<(Chat, Marks)>, TextError> {
         let mut is_marked = false;
         each_text(chat, &mut |text| {
-            is_marked |= self.places(text).next().is_some()
+            is_marked |= self.offsets(text).next().is_some()
         });
         if !is_marked {
             return Ok(None);
         }
         let marks = Marks::choose(&self.special.first_characters(), chat, template)?;
-        let change = |text: &str| marks.put(text, self.places(text));
+        let change = |text: &str| marks.insert_marks(text, self.offsets(text));
         // A template finds variables by their names, and writes none of these.
         let same = |name: &str| name.to_owned();
         let messages = chat.messages.iter().map(|message| Message {
@@ -56,13 +56,13 @@ impl Markup {
 
     /// Where a special token begins in a string of the caller's, or may begin that another
     /// string ends. White space at the end of a string may not be there any more then.
-    fn places<'a>(&'a self, text: &'a str) -> impl Iterator<Item = usize> + 'a {
+    fn offsets<'a>(&'a self, text: &'a str) -> impl Iterator<Item = usize> + 'a {
         let trimmed = text.trim_end();
-        self.special.places(text).filter(move |at| {
+        self.special.offsets(text).filter(move |at| {
             let ends_soon = trimmed.len() < at + self.special.longest;
-            self.special.at(text, *at) != Found::Nothing
+            self.special.at(text, *at) != SpellingMatch::Nothing
                 || (ends_soon && *at < trimmed.len())
-                    && self.special.at(trimmed, *at) == Found::Begun
+                    && self.special.at(trimmed, *at) == SpellingMatch::Prefix
         })
     }
 }
@@ -70,9 +70,9 @@ impl Markup {
 impl Marks {
     fn choose(first: &[char], chat: &Chat, template: &str) -> Result<Self, TextError> {
         let mut taken = BTreeSet::new();
-        let mut look = |text: &str| taken.extend(text.chars().filter(|c| is_mark(*c)));
-        look(template);
-        each_text(chat, &mut look);
+        let mut collect_marks = |text: &str| taken.extend(text.chars().filter(|c| is_mark(*c)));
+        collect_marks(template);
+        each_text(chat, &mut collect_marks);
         let all = MARKS.into_iter().flatten().filter_map(char::from_u32);
         let free = all.filter(|mark| !taken.contains(mark));
         let pairs: Vec<(char, char)> = first.iter().copied().zip(free).collect();
@@ -89,10 +89,10 @@ impl Marks {
     }
 
     /// The text with marks at these places, which are in order.
-    fn put(&self, text: &str, places: impl Iterator<Item = usize>) -> String {
+    fn insert_marks(&self, text: &str, offsets: impl Iterator<Item = usize>) -> String {
         let mut marked = String::with_capacity(text.len());
         let mut done = 0;
-        for at in places {
+        for at in offsets {
             let first = text[at..]
                 .chars()
                 .next()
@@ -110,20 +110,20 @@ impl Marks {
     /// What was rendered, without marks, and where they were, in bytes.
     pub(crate) fn restore(&self, rendered: &str) -> (String, Vec<usize>) {
         let mut text = String::with_capacity(rendered.len());
-        let mut places = Vec::new();
+        let mut offsets = Vec::new();
         for character in rendered.chars() {
             let pair = is_mark(character)
                 .then(|| self.pairs.iter().find(|(_, mark)| *mark == character))
                 .flatten();
             match pair {
                 Some((first, _)) => {
-                    places.push(text.len());
+                    offsets.push(text.len());
                     text.push(*first);
                 }
                 None => text.push(character),
             }
         }
-        (text, places)
+        (text, offsets)
     }
 }
 
@@ -134,27 +134,29 @@ fn is_mark(character: char) -> bool {
 }
 
 /// Shows every string of the caller's that a template may write.
-fn each_text(chat: &Chat, see: &mut impl FnMut(&str)) {
-    fn within(value: &Value, see: &mut impl FnMut(&str)) {
+fn each_text(chat: &Chat, visit: &mut impl FnMut(&str)) {
+    fn within(value: &Value, visit: &mut impl FnMut(&str)) {
         match value {
-            Value::String(text) => see(text),
-            Value::Array(values) => values.iter().for_each(|value| within(value, see)),
+            Value::String(text) => visit(text),
+            Value::Array(values) => values.iter().for_each(|value| within(value, visit)),
             Value::Object(members) => members.iter().for_each(|(name, value)| {
-                see(name);
-                within(value, see);
+                visit(name);
+                within(value, visit);
             }),
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
     for message in &chat.messages {
-        see(&message.role);
-        see(&message.content);
+        visit(&message.role);
+        visit(&message.content);
         for (name, value) in &message.more {
-            see(name);
-            within(value, see);
+            visit(name);
+            within(value, visit);
         }
     }
-    chat.variables.values().for_each(|value| within(value, see));
+    chat.variables
+        .values()
+        .for_each(|value| within(value, visit));
 }
 
 /// The values with every string changed, and their own names by `rename`.

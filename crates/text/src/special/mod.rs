@@ -21,7 +21,7 @@ mod table;
 
 pub(super) use extract::encode;
 pub(super) use mark::Marks;
-use table::Table;
+use table::SpellingTable;
 
 use tokenizers::{AddedToken, NormalizedString, Normalizer, Tokenizer};
 
@@ -30,12 +30,12 @@ use motet_core::TokenId;
 /// The added tokens of a tokenizer, and which of them structure a conversation.
 pub(super) struct Markup {
     /// Found in a text as it is.
-    raw: Table,
+    raw: SpellingTable,
     /// Found in a normalised text.
-    normalized: Table,
+    normalized: SpellingTable,
     tokens: Vec<Added>,
     /// Spellings that only a template may write.
-    special: Table,
+    special: SpellingTable,
 }
 
 /// A token beside the model's own vocabulary.
@@ -57,9 +57,12 @@ impl Markup {
             })
             .collect();
         tokens.sort_by_key(|added| added.id);
-        let spelled = |wanted: &dyn Fn(&Added) -> bool, spell: &dyn Fn(&Added) -> String| {
-            let chosen = tokens.iter().enumerate().filter(|(_, added)| wanted(added));
-            Table::new(chosen.map(|(index, added)| (spell(added), index)))
+        let spelled = |selected: &dyn Fn(&Added) -> bool, spell: &dyn Fn(&Added) -> String| {
+            let chosen = tokens
+                .iter()
+                .enumerate()
+                .filter(|(_, added)| selected(added));
+            SpellingTable::new(chosen.map(|(index, added)| (spell(added), index)))
         };
         let content = |added: &Added| added.token.content.clone();
         let normal = |added: &Added| normalized(encoder, &added.token.content);
@@ -108,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_of_structure_are_known_by_their_bars() {
+    fn structural_tokens_are_recognised_by_their_bars() {
         for (token, expected) in [
             ("<|im_end|>", true),
             ("<｜User｜>", true),

@@ -1,7 +1,7 @@
 //! Spellings, to be found in texts.
 
 /// Sorted spellings, each with a number.
-pub(super) struct Table {
+pub(super) struct SpellingTable {
     sorted: Vec<(String, usize)>,
     /// Whether a spelling begins with this byte.
     begins: [bool; 256],
@@ -11,15 +11,15 @@ pub(super) struct Table {
 
 /// What stands at a place of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum SpellingMatch {
     Nothing,
     /// The longest spelling that is there, by its number, and its bytes.
-    Whole(usize, usize),
+    Complete(usize, usize),
     /// The text ends within a spelling, and none is there whole.
-    Begun,
+    Prefix,
 }
 
-impl Table {
+impl SpellingTable {
     pub(super) fn new(spellings: impl Iterator<Item = (String, usize)>) -> Self {
         let mut sorted: Vec<_> = spellings.filter(|(text, _)| !text.is_empty()).collect();
         sorted.sort_unstable();
@@ -46,16 +46,16 @@ impl Table {
     }
 
     /// What begins at byte `at`. Takes as many comparisons as the spelling has bytes.
-    pub(super) fn at(&self, text: &str, at: usize) -> Found {
+    pub(super) fn at(&self, text: &str, at: usize) -> SpellingMatch {
         let rest = &text.as_bytes()[at..];
         if !rest
             .first()
             .is_some_and(|byte| self.begins[usize::from(*byte)])
         {
-            return Found::Nothing;
+            return SpellingMatch::Nothing;
         }
         let mut candidates = &self.sorted[..];
-        let mut longest = Found::Nothing;
+        let mut longest = SpellingMatch::Nothing;
         for (depth, byte) in rest.iter().enumerate() {
             let of = |spelling: &(String, usize)| spelling.0.as_bytes().get(depth).copied();
             let from = candidates.partition_point(|spelling| of(spelling) < Some(*byte));
@@ -64,22 +64,22 @@ impl Table {
             match candidates.first() {
                 None => return longest,
                 Some((spelling, number)) if spelling.len() == depth + 1 => {
-                    longest = Found::Whole(*number, spelling.len());
+                    longest = SpellingMatch::Complete(*number, spelling.len());
                 }
                 Some(_) => {}
             }
         }
         // The text is at its end. Longer candidates are left if not all of them are whole.
-        let begun = candidates.iter().any(|(text, _)| text.len() > rest.len());
-        if longest == Found::Nothing && begun {
-            Found::Begun
+        let is_prefix = candidates.iter().any(|(text, _)| text.len() > rest.len());
+        if longest == SpellingMatch::Nothing && is_prefix {
+            SpellingMatch::Prefix
         } else {
             longest
         }
     }
 
     /// The places of a text where a spelling may begin.
-    pub(super) fn places<'a>(&'a self, text: &'a str) -> impl Iterator<Item = usize> + 'a {
+    pub(super) fn offsets<'a>(&'a self, text: &'a str) -> impl Iterator<Item = usize> + 'a {
         let bytes = text.bytes().enumerate();
         bytes.filter_map(|(at, byte)| {
             (self.begins[usize::from(byte)] && text.is_char_boundary(at)).then_some(at)
@@ -94,18 +94,18 @@ mod tests {
     #[test]
     fn the_longest_spelling_is_found() {
         let spellings = ["<a>", "<a>b", "<｜c｜>", "[x]"];
-        let table = Table::new(spellings.iter().map(|text| (*text).to_owned()).zip(0..));
+        let table = SpellingTable::new(spellings.iter().map(|text| (*text).to_owned()).zip(0..));
         let check = |text: &str, expected| assert_eq!(table.at(text, 0), expected, "{text}");
-        check("<a>", Found::Whole(0, 3));
-        check("<a>bc", Found::Whole(1, 4));
-        check("<a>c", Found::Whole(0, 3));
-        check("<｜c｜> ", Found::Whole(2, 9));
-        check("<｜", Found::Begun);
-        check("<", Found::Begun);
-        check("<b", Found::Nothing);
-        check("a", Found::Nothing);
-        check("", Found::Nothing);
-        assert_eq!(table.places("a<｜[").collect::<Vec<_>>(), [1, 5]);
+        check("<a>", SpellingMatch::Complete(0, 3));
+        check("<a>bc", SpellingMatch::Complete(1, 4));
+        check("<a>c", SpellingMatch::Complete(0, 3));
+        check("<｜c｜> ", SpellingMatch::Complete(2, 9));
+        check("<｜", SpellingMatch::Prefix);
+        check("<", SpellingMatch::Prefix);
+        check("<b", SpellingMatch::Nothing);
+        check("a", SpellingMatch::Nothing);
+        check("", SpellingMatch::Nothing);
+        assert_eq!(table.offsets("a<｜[").collect::<Vec<_>>(), [1, 5]);
         assert_eq!(table.first_characters(), ['<', '[']);
     }
 }

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_those_of_strftime() {
+    fn dates_match_strftime() {
         let check = |seconds, format, expected| {
             assert_eq!(strftime(format, seconds).expect("supported"), expected);
         };
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_pythons() {
+    fn json_matches_python() {
         let check = |value: Value, expected: &str| {
             let json = to_json(&value, None, no_options()).expect("can be JSON");
             assert_eq!(json.as_str(), Some(expected));

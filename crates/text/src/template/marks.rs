@@ -5,11 +5,11 @@
 /// The block marks what the assistant said, for training; it changes no text. A
 /// condition that always holds keeps the tags' effect on whitespace.
 pub(super) fn without_generation_marks(source: &str) -> String {
-    let mut kept = String::with_capacity(source.len());
+    let mut output = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
         let (before, tag) = rest.split_at(start + 2);
-        kept.push_str(before);
+        output.push_str(before);
         let end = tag.find("%}").unwrap_or(tag.len());
         let (tag, after) = tag.split_at(end);
         let name = tag.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
@@ -18,11 +18,11 @@ pub(super) fn without_generation_marks(source: &str) -> String {
             "endgeneration" => "endif",
             _ => name,
         };
-        kept.push_str(&tag.replacen(name, replacement, 1));
+        output.push_str(&tag.replacen(name, replacement, 1));
         rest = after;
     }
-    kept.push_str(rest);
-    kept
+    output.push_str(rest);
+    output
 }
 
 #[cfg(test)]
@@ -34,7 +34,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_marks_change() {
+    fn only_generation_marks_change() {
         check(
             "a{%- generation -%} {{ x }}{% endgeneration %}b",
             "a{%- if true -%} {{ x }}{% endif %}b",

@@ -148,10 +148,10 @@ impl Message {
 
     /// As the template reads it.
     fn value(&self) -> Value {
-        let said = context! { role => self.role.as_str(), content => self.content.as_str() };
+        let fields = context! { role => self.role.as_str(), content => self.content.as_str() };
         match self.more.is_empty() {
-            true => said,
-            false => context! { ..said, ..Serde(&self.more) },
+            true => fields,
+            false => context! { ..fields, ..Serde(&self.more) },
         }
     }
 }
@@ -265,7 +265,7 @@ impl ChatTemplate {
             ..self.0.special_tokens.clone(),
         };
         let bytes_max = bytes_max.min(OUTPUT_BYTES_MAX);
-        let mut output = Bounded {
+        let mut output = BoundedWriter {
             bytes: Vec::new(),
             bytes_max,
             is_full: false,
@@ -335,7 +335,7 @@ fn environment() -> Environment<'static> {
 
 /// The template in `chat_template` of `tokenizer_config.json`.
 fn config_template<'a>(file: &str, value: &'a Json) -> Result<Option<&'a str>, TextError> {
-    let refuse =
+    let reject =
         |what: String, expected: &str| Err(field_error(file, "chat_template", what, expected));
     match value {
         Json::Null => Ok(None),
@@ -344,10 +344,10 @@ fn config_template<'a>(file: &str, value: &'a Json) -> Result<Option<&'a str>, T
             let default = named.iter().find(|entry| entry["name"] == "default");
             match default.and_then(|entry| entry["template"].as_str()) {
                 Some(source) => Ok(Some(source)),
-                None => refuse(format!("{} templates", named.len()), "one named `default`"),
+                None => reject(format!("{} templates", named.len()), "one named `default`"),
             }
         }
-        other => refuse(other.to_string(), "a template or a list of named templates"),
+        other => reject(other.to_string(), "a template or a list of named templates"),
     }
 }
 
@@ -367,14 +367,14 @@ fn reason(error: &minijinja::Error) -> String {
 }
 
 /// Text of at most so many bytes.
-struct Bounded {
+struct BoundedWriter {
     bytes: Vec<u8>,
     bytes_max: usize,
     /// Whether there was more.
     is_full: bool,
 }
 
-impl io::Write for Bounded {
+impl io::Write for BoundedWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() > self.bytes_max - self.bytes.len() {
             self.is_full = true;

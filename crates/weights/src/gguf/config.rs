@@ -32,7 +32,7 @@ pub(super) fn read(
             known: "llama",
         });
     }
-    refuse_experts(metadata)?;
+    reject_experts(metadata)?;
     let hidden_size = metadata.count_required("llama.embedding_length", DIMENSION_MAX)?;
     let heads = metadata.count_required("llama.attention.head_count", HEADS_MAX)?;
     let head_dim = head_dim(metadata, hidden_size, heads)?;
@@ -66,7 +66,7 @@ pub(super) fn read(
 }
 
 /// Mixtral, too, is called `llama`, and is none.
-fn refuse_experts(metadata: &GgufMetadata) -> Result<(), ModelError> {
+fn reject_experts(metadata: &GgufMetadata) -> Result<(), ModelError> {
     let name = "llama.expert_count";
     match metadata.integer(name)? {
         None | Some(0) => Ok(()),

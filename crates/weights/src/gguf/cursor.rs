@@ -58,7 +58,7 @@ impl<'a> Cursor<'a> {
 
     /// Fails when `count` things of at least `bytes_min` bytes each cannot follow,
     /// so that room for that many may be made.
-    pub(super) fn expect_room(
+    pub(super) fn expect_remaining(
         &self,
         count: u64,
         bytes_min: u64,

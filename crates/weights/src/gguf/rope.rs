@@ -62,8 +62,8 @@ fn llama3(
     let divisor = |index: usize| {
         let frequency = rope_theta.powf(-2.0 * index as f32 / head_dim as f32);
         let turns = ORIGINAL_CONTEXT_TOKENS as f32 * frequency / (2.0 * PI);
-        let kept = ((turns - LOW) / (HIGH - LOW)).clamp(0.0, 1.0);
-        1.0 / ((1.0 - kept) / factor + kept)
+        let retained = ((turns - LOW) / (HIGH - LOW)).clamp(0.0, 1.0);
+        1.0 / ((1.0 - retained) / factor + retained)
     };
     let is_llama3 = divisors.iter().enumerate().all(|(index, found)| {
         let expected = divisor(index);

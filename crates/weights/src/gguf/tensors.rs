@@ -31,7 +31,7 @@ pub(super) fn parse(
     tensors: u64,
     alignment: u64,
 ) -> Result<Directory, ModelError> {
-    cursor.expect_room(tensors, ENTRY_BYTES_MIN, "tensors")?;
+    cursor.expect_remaining(tensors, ENTRY_BYTES_MIN, "tensors")?;
     let entries = (0..tensors)
         .map(|_| Entry::parse(file, cursor))
         .collect::<Result<Vec<_>, _>>()?;

@@ -70,7 +70,7 @@ impl Value {
                 cursor.string(key)?;
                 (Kind::Text, start)
             }
-            TYPE_ARRAY => pass_array(file, cursor, key, 1)?,
+            TYPE_ARRAY => skip_array(file, cursor, key, 1)?,
             _ => {
                 let scalar = Scalar::of(file, key, kind)?;
                 cursor.bytes(scalar.bytes() as u64, key)?;
@@ -97,7 +97,7 @@ impl Value {
 }
 
 /// Passes an array, and says what it holds and where its elements begin.
-fn pass_array(
+fn skip_array(
     file: &MappedFile,
     cursor: &mut Cursor<'_>,
     key: &str,
@@ -109,7 +109,7 @@ fn pass_array(
     let kind = match kind {
         TYPE_TEXT => {
             // Eight bytes of length each.
-            cursor.expect_room(count, 8, key)?;
+            cursor.expect_remaining(count, 8, key)?;
             for _ in 0..count {
                 cursor.string(key)?;
             }
@@ -119,7 +119,7 @@ fn pass_array(
         }
         TYPE_ARRAY if depth < NESTING_MAX => {
             for _ in 0..count {
-                pass_array(file, cursor, key, depth + 1)?;
+                skip_array(file, cursor, key, depth + 1)?;
             }
             Kind::Nested
         }
@@ -132,7 +132,7 @@ fn pass_array(
         _ => {
             let scalar = Scalar::of(file, key, kind)?;
             let bytes = scalar.bytes() as u64;
-            cursor.expect_room(count, bytes, key)?;
+            cursor.expect_remaining(count, bytes, key)?;
             cursor.bytes(count * bytes, key)?;
             Kind::Numbers(scalar)
         }

@@ -33,7 +33,7 @@ pub(super) fn read(folder: &Path) -> Result<LlamaConfig, ModelError> {
     let path = folder.join("config.json");
     let json = JsonObject::read(&path, "a model's config.json", CONFIG_BYTES_MAX)?;
     let family = family(&json)?;
-    refuse_variants(&json)?;
+    reject_variants(&json)?;
     let heads = json.count_required("num_attention_heads", HEADS_MAX)?;
     let hidden_size = json.count_required("hidden_size", DIMENSION_MAX)?;
     let (rope_theta, rope_scaling) = rope(&json)?;
@@ -104,7 +104,7 @@ fn family(json: &JsonObject) -> Result<Family, ModelError> {
 }
 
 /// Variants of the architecture that would load and then compute nonsense.
-fn refuse_variants(json: &JsonObject) -> Result<(), ModelError> {
+fn reject_variants(json: &JsonObject) -> Result<(), ModelError> {
     if json.flag("mlp_bias")? == Some(true) {
         return Err(json.wrong("mlp_bias", "found true", "false"));
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use motet::model::Extent;
+use motet::model::SegmentSize;
 use motet::pager::PagerStats;
 use motet::request::Prompt;
 use motet::text::TextCodec;
@@ -15,10 +15,10 @@ use super::{
     Steps, Tokens,
 };
 use crate::arguments::Arguments;
-use crate::crowd::{Crowd, Watched};
 use crate::distinct;
+use crate::load_run::{EngineReport, LoadRun};
+use crate::load_target::LoadTarget;
 use crate::mix::Kind;
-use crate::partner::Partner;
 use crate::user::{Completeness, Ending, Turn, Visit};
 
 impl Report {
@@ -29,19 +29,19 @@ impl Report {
     /// When a prompt that the engine could tokenise cannot be tokenised here.
     pub(crate) fn new(
         arguments: &Arguments,
-        partner: &Partner,
+        load_target: &LoadTarget,
         load_seconds: f64,
-        crowd: &Crowd,
+        load_run: &LoadRun,
     ) -> Result<Self> {
-        let turns: Vec<&Turn> = crowd.visits.iter().flat_map(|v| &v.turns).collect();
-        let mut tokens = tokens(&turns, crowd.wall);
+        let turns: Vec<&Turn> = load_run.visits.iter().flat_map(|v| &v.turns).collect();
+        let mut tokens = tokens(&turns, load_run.wall);
         let mut memory = None;
-        if let (Some(engine), Some(watched)) = (partner.engine(), &crowd.engine) {
-            let stats = &watched.stats;
+        if let (Some(engine), Some(engine_report)) = (load_target.engine(), &load_run.engine) {
+            let stats = &engine_report.stats;
             let computed = computed(&turns, engine.text(), stats)?;
-            let token_bytes = engine.model().segment_bytes(Extent::whole(1));
+            let token_bytes = engine.model().segment_bytes(SegmentSize::whole(1));
             let needed_bytes = computed.distinct * token_bytes;
-            memory = Some(self::memory(watched, arguments.oracle, needed_bytes));
+            memory = Some(self::memory(engine_report, arguments.oracle, needed_bytes));
             tokens.prompt = stats.prompt_tokens;
             tokens.prompt_from_cache = stats.cached_tokens;
             tokens.computed = Some(computed);
@@ -49,22 +49,25 @@ impl Report {
         tokens.prompt_from_cache_share = share(tokens.prompt_from_cache, tokens.prompt);
         Ok(Self {
             load: arguments.load.clone(),
-            engine: partner.engine().map(|_| arguments.engine.clone()),
+            engine: load_target.engine().map(|_| arguments.engine.clone()),
             url: arguments.server.url.clone(),
             model: ModelFigures {
-                name: partner.model().to_owned(),
+                name: load_target.model().to_owned(),
                 simulated: arguments.oracle,
                 load_seconds,
             },
-            wall_seconds: crowd.wall.as_secs_f64(),
-            interrupted: crowd.interrupted,
-            requests: requests(crowd.planned, &turns),
+            wall_seconds: load_run.wall.as_secs_f64(),
+            interrupted: load_run.interrupted,
+            requests: requests(load_run.planned, &turns),
             latency: latency(&turns),
-            kinds: kinds(&crowd.visits),
+            kinds: kinds(&load_run.visits),
             tokens,
-            steps: crowd.engine.as_ref().map(|watched| steps(&watched.stats)),
+            steps: load_run
+                .engine
+                .as_ref()
+                .map(|engine_report| steps(&engine_report.stats)),
             memory,
-            client_late_p90_ms: Percentiles::of(crowd.late.iter().copied())
+            client_late_p90_ms: Percentiles::of(load_run.late.iter().copied())
                 .map_or(0.0, |late| late.p90_ms),
         })
     }
@@ -73,7 +76,7 @@ impl Report {
 fn requests(planned: usize, turns: &[&Turn]) -> Requests {
     let mut requests = Requests {
         planned,
-        refusals: turns.iter().map(|turn| turn.refused_at.len() as u64).sum(),
+        rejections: turns.iter().map(|turn| turn.rejected_at.len() as u64).sum(),
         ..Requests::default()
     };
     for turn in turns {
@@ -177,19 +180,19 @@ fn steps(stats: &EngineStats) -> Steps {
 }
 
 /// `counts_state`: whether the device counts cached state and nothing else.
-fn memory(watched: &Watched, counts_state: bool, needed_bytes: usize) -> Memory {
-    let stats = &watched.stats;
+fn memory(engine_report: &EngineReport, counts_state: bool, needed_bytes: usize) -> Memory {
+    let stats = &engine_report.stats;
     let (held, held_max) = match counts_state {
         true => (
             stats.device_memory.active_bytes,
             stats.device_memory.peak_bytes,
         ),
-        false => (stats.cache.sealed_bytes, watched.cached_bytes_max),
+        false => (stats.cache.sealed_bytes, engine_report.cached_bytes_max),
     };
     Memory {
         device_peak_bytes: stats.device_memory.peak_bytes,
         cached_bytes: stats.cache.sealed_bytes,
-        cached_bytes_max: watched.cached_bytes_max,
+        cached_bytes_max: engine_report.cached_bytes_max,
         needed_bytes,
         held_by_needed: share(held as u64, needed_bytes as u64),
         held_max_by_needed: share(held_max as u64, needed_bytes as u64),

@@ -74,7 +74,7 @@ pub(crate) struct Requests {
     /// Cut short by the end of the run.
     pub(crate) interrupted: usize,
     /// Times that a request found the queue full and had to be tried again.
-    pub(crate) refusals: u64,
+    pub(crate) rejections: u64,
     /// The errors, and how often each came.
     pub(crate) errors: std::collections::BTreeMap<String, usize>,
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::plot::{Axis, Chart, Line, escaped, figure};
 use super::{Report, table};
-use crate::crowd::Crowd;
+use crate::load_run::LoadRun;
 use crate::mix::Kind;
 use crate::user::{Ending, Turn};
 
@@ -42,8 +42,8 @@ struct Course<'a> {
 }
 
 /// The whole page. `command` is what the run was started with.
-pub(crate) fn page(report: &Report, crowd: &Crowd, command: &str) -> String {
-    let course = Course::new(crowd);
+pub(crate) fn page(report: &Report, load_run: &LoadRun, command: &str) -> String {
+    let course = Course::new(load_run);
     let plots = [
         course.first_tokens(),
         course.gaps(),
@@ -73,14 +73,14 @@ pub(crate) fn page(report: &Report, crowd: &Crowd, command: &str) -> String {
 }
 
 impl<'a> Course<'a> {
-    fn new(crowd: &'a Crowd) -> Self {
+    fn new(load_run: &'a LoadRun) -> Self {
         let mut kinds: BTreeMap<Kind, Vec<&Turn>> = BTreeMap::new();
-        for visit in &crowd.visits {
+        for visit in &load_run.visits {
             kinds.entry(visit.kind).or_default().extend(&visit.turns);
         }
         Self {
             kinds,
-            wall: crowd.wall,
+            wall: load_run.wall,
         }
     }
 
@@ -101,7 +101,7 @@ impl<'a> Course<'a> {
                 tokens[self.part(at)] += 1;
             }
             let seconds = self.wall.as_secs_f64() / PARTS as f64;
-            self.over_time(tokens.map(|tokens| Some(f64::from(tokens) / seconds)))
+            self.timeline_points(tokens.map(|tokens| Some(f64::from(tokens) / seconds)))
         });
         figure(&self.timeline("Throughput", "tokens a second", None, lines))
     }
@@ -109,7 +109,7 @@ impl<'a> Course<'a> {
     fn queue(&self) -> String {
         let turns: Vec<&Turn> = self.kinds.values().flatten().copied().collect();
         let (mut waiting, mut answered) = ([0_u32; PARTS], [0_u32; PARTS]);
-        let mut refused = [0_u32; PARTS];
+        let mut rejected = [0_u32; PARTS];
         for turn in turns {
             let ends = match turn.ending {
                 Ending::Interrupted => self.wall,
@@ -122,18 +122,18 @@ impl<'a> Course<'a> {
                     false => answered[part] += 1,
                 }
             }
-            for at in &turn.refused_at {
-                refused[self.part(*at)] += 1;
+            for at in &turn.rejected_at {
+                rejected[self.part(*at)] += 1;
             }
         }
         let line = |name: &str, counts: [u32; PARTS]| Line {
             name: name.to_owned(),
-            points: self.over_time(counts.map(|count| Some(f64::from(count)))),
+            points: self.timeline_points(counts.map(|count| Some(f64::from(count)))),
         };
         let lines = vec![
             line("being answered", answered),
             line("waiting for the first token", waiting),
-            line("refused: the queue was full", refused),
+            line("refused: the queue was full", rejected),
         ];
         figure(&self.timeline("Requests", "requests", None, lines))
     }
@@ -147,7 +147,7 @@ impl<'a> Course<'a> {
                     *part = (part.0 + tokens, part.1 + cached);
                 }
             }
-            self.over_time(prompts.map(|(tokens, cached)| {
+            self.timeline_points(prompts.map(|(tokens, cached)| {
                 (tokens > 0).then(|| 100.0 * cached as f64 / tokens as f64)
             }))
         });
@@ -170,7 +170,7 @@ impl<'a> Course<'a> {
     }
 
     /// Points in the middle of their parts of time.
-    fn over_time(&self, values: [Option<f64>; PARTS]) -> Vec<(f64, f64)> {
+    fn timeline_points(&self, values: [Option<f64>; PARTS]) -> Vec<(f64, f64)> {
         let seconds = self.wall.as_secs_f64() / PARTS as f64;
         let points = values.into_iter().enumerate().filter_map(|(part, value)| {
             let middle = (part as f64 + 0.5) * seconds;

@@ -67,15 +67,15 @@ impl Axis<'_> {
 }
 
 impl Scale {
-    fn place(&self, value: f64) -> f64 {
-        let place = match self.is_logarithmic {
+    fn position(&self, value: f64) -> f64 {
+        let position = match self.is_logarithmic {
             true => (value.max(self.begin) / self.begin).log10() / (self.end / self.begin).log10(),
             false => (value - self.begin) / (self.end - self.begin),
         };
-        place.clamp(0.0, 1.0)
+        position.clamp(0.0, 1.0)
     }
 
-    fn ticks(&self) -> Vec<f64> {
+    fn grid_values(&self) -> Vec<f64> {
         match self.is_logarithmic {
             true => std::iter::successors(Some(self.begin), |value| Some(value * 10.0))
                 .take_while(|value| *value <= self.end * 1.001)
@@ -108,14 +108,14 @@ fn svg(chart: &Chart<'_>) -> String {
         chart.x.scale(points.clone().map(|point| point.0)),
         chart.y.scale(points.map(|point| point.1)),
     );
-    let at_x = |value: f64| left + width * x.place(value);
-    let at_y = |value: f64| top + height * (1.0 - y.place(value));
+    let at_x = |value: f64| left + width * x.position(value);
+    let at_y = |value: f64| top + height * (1.0 - y.position(value));
     let mut svg = format!(
         "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n",
         escaped(chart.title)
     );
     let (end, base) = (left + width, top + height);
-    for value in y.ticks() {
+    for value in y.grid_values() {
         let (at, label) = (at_y(value), number(value));
         svg += &format!(
             "<line class=\"grid\" x1=\"{left}\" x2=\"{end}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
@@ -124,7 +124,7 @@ fn svg(chart: &Chart<'_>) -> String {
             at + 4.0
         );
     }
-    for value in x.ticks() {
+    for value in x.grid_values() {
         let (at, label) = (at_x(value), number(value));
         svg += &format!(
             "<line class=\"grid\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{top}\" y2=\"{base}\"/>\
@@ -206,10 +206,10 @@ mod tests {
     fn lines_stay_in_the_chart_and_names_are_escaped() {
         for is_logarithmic in [false, true] {
             let points = vec![(0.0, 0.0), (1.0, 5.0), (2_000.0, 7.0)];
-            let drawn = figure(&chart(is_logarithmic, points));
-            assert!(drawn.contains("&lt;one&gt;") && drawn.contains("a &amp; b"));
-            assert!(!drawn.contains("NaN") && !drawn.contains("inf"));
-            let path = drawn.split("polyline").nth(1).expect("a line");
+            let svg = figure(&chart(is_logarithmic, points));
+            assert!(svg.contains("&lt;one&gt;") && svg.contains("a &amp; b"));
+            assert!(!svg.contains("NaN") && !svg.contains("inf"));
+            let path = svg.split("polyline").nth(1).expect("a line");
             let path = path.split('"').nth(3).expect("its points");
             for point in path.split_whitespace() {
                 let (x, y) = point.split_once(',').expect("two numbers");

@@ -23,7 +23,7 @@ pub(crate) fn table(report: &Report) -> String {
         .as_ref()
         .map(|figures| memory(report, figures));
     let parts = [
-        Some(what_ran(report)),
+        Some(workload_rows(report)),
         Some(requests(report)),
         Some(latencies(report)),
         (report.kinds.len() > 1).then(|| kinds(&report.kinds)),
@@ -36,7 +36,7 @@ pub(crate) fn table(report: &Report) -> String {
     parts.join("\n")
 }
 
-fn what_ran(report: &Report) -> String {
+fn workload_rows(report: &Report) -> String {
     let load = &report.load;
     let model = match (&report.url, report.model.simulated) {
         (Some(url), _) => format!("{} at {url}", report.model.name),
@@ -46,10 +46,10 @@ fn what_ran(report: &Report) -> String {
             report.model.name, report.model.load_seconds
         ),
     };
-    row("Load", &who(load)) + &row("", &how(load)) + &row("Model", &model)
+    row("Load", &describe_users(load)) + &row("", &describe_load(load)) + &row("Model", &model)
 }
 
-fn who(load: &Load) -> String {
+fn describe_users(load: &Load) -> String {
     if let Some(path) = &load.trace.trace {
         return format!("the requests of {}", path.display());
     }
@@ -71,7 +71,7 @@ fn who(load: &Load) -> String {
     }
 }
 
-fn how(load: &Load) -> String {
+fn describe_load(load: &Load) -> String {
     match load.trace.trace {
         Some(_) => format!(
             "{} times as fast, lengths times {}, seed {}",
@@ -103,8 +103,8 @@ fn requests(report: &Report) -> String {
         let text = format!("the run was interrupted while {under_way} were under way");
         rows += &row("", &text);
     }
-    if requests.refusals > 0 {
-        let times = counted(requests.refusals, "time");
+    if requests.rejections > 0 {
+        let times = counted(requests.rejections, "time");
         rows += &row("", &format!("the queue was full {times}"));
     }
     for (error, count) in &requests.errors {
@@ -230,7 +230,7 @@ fn memory(report: &Report, memory: &Memory) -> String {
         rows += &row("", &format!("{evicted} evicted"));
     }
     if let Some(pager) = &memory.pager {
-        rows += &beside(pager);
+        rows += &pager_rows(pager);
     }
     let busy_seconds = report
         .steps
@@ -275,8 +275,8 @@ fn histogram(steps: &Steps) -> String {
     text
 }
 
-fn beside(pager: &Paged) -> String {
-    let kept = |copies, bytes| {
+fn pager_rows(pager: &Paged) -> String {
+    let describe_copies = |copies, bytes| {
         format!(
             "{} in {}",
             ByteSize(bytes),
@@ -287,11 +287,14 @@ fn beside(pager: &Paged) -> String {
         "Beside device",
         &format!(
             "{} of host memory",
-            kept(pager.host_copies, pager.host_bytes)
+            describe_copies(pager.host_copies, pager.host_bytes)
         ),
     );
     if pager.disk_copies > 0 {
-        let disk = format!("{} on disk", kept(pager.disk_copies, pager.disk_bytes));
+        let disk = format!(
+            "{} on disk",
+            describe_copies(pager.disk_copies, pager.disk_bytes)
+        );
         rows += &row("", &disk);
     }
     let moved = format!(

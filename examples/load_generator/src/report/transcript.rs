@@ -33,13 +33,16 @@ fn transcript(number: usize, visit: &Visit) -> String {
             "assistant" => endings.next(),
             _ => None,
         };
-        text += &paragraph(&format!("{:<11}", message.role), &said(message, ending));
+        text += &paragraph(
+            &format!("{:<11}", message.role),
+            &message_text(message, ending),
+        );
     }
     text + "\n"
 }
 
 /// What was said, and how it ended if not by itself.
-fn said(message: &Message, ending: Option<&Ending>) -> String {
+fn message_text(message: &Message, ending: Option<&Ending>) -> String {
     let text = message.content.trim();
     match ending {
         Some(Ending::Finished(Completeness::Full)) => format!("{text} …"),

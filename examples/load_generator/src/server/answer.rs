@@ -27,7 +27,7 @@ pub(crate) struct Answer {
 
 /// What came of a reply.
 #[derive(Debug, Default)]
-pub(crate) struct Heard {
+pub(crate) struct ReplyChunk {
     /// May be empty.
     pub(crate) text: String,
     /// Comes last, if at all.
@@ -45,7 +45,7 @@ impl Answer {
     }
 
     /// What comes next; none when the reply is whole.
-    pub(crate) async fn next(&mut self) -> Result<Option<Heard>, ServerError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<ReplyChunk>, ServerError> {
         loop {
             match self.events.next() {
                 Some(event) if event == DONE => return Ok(None),
@@ -80,14 +80,14 @@ impl Answer {
         }
     }
 
-    fn read(&mut self, event: &str) -> Result<Heard, ServerError> {
+    fn read(&mut self, event: &str) -> Result<ReplyChunk, ServerError> {
         let part: Part = serde_json::from_str(event)
             .map_err(|_| ServerError::NotAnEvent(event.chars().take(SHOWN_CHARACTERS).collect()))?;
         if let Some(error) = part.error() {
             return Err(ServerError::GaveUp(error));
         }
         self.is_whole |= part.is_last();
-        Ok(Heard {
+        Ok(ReplyChunk {
             text: part.text(),
             cost: part.cost(),
         })

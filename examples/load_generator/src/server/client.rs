@@ -51,7 +51,7 @@ pub(crate) struct Client {
 
 /// Why a request was not taken in.
 #[derive(Debug)]
-pub(crate) enum Refused {
+pub(crate) enum AskError {
     /// It may be tried again after so long.
     Busy(Duration),
     Failed(ServerError),
@@ -90,17 +90,19 @@ impl Client {
     }
 
     /// Asks, and returns when the server begins to answer.
-    pub(crate) async fn ask(&self, question: &Question<'_>) -> Result<Answer, Refused> {
+    pub(crate) async fn ask(&self, question: &Question<'_>) -> Result<Answer, AskError> {
         let body = question.body(&self.model).into();
         let sent = self.send(Method::POST, &self.addresses.chat, body).await;
-        let response = sent.map_err(Refused::Failed)?;
+        let response = sent.map_err(AskError::Failed)?;
         let status = response.status();
         if status.is_success() {
             return Ok(Answer::new(response.into_body(), self.silence_max));
         }
         match retry_after(status, response.headers()) {
-            Some(wait) => Err(Refused::Busy(wait)),
-            None => Err(Refused::Failed(refusal(status, response.into_body()).await)),
+            Some(wait) => Err(AskError::Busy(wait)),
+            None => Err(AskError::Failed(
+                server_error(status, response.into_body()).await,
+            )),
         }
     }
 
@@ -109,7 +111,7 @@ impl Client {
         let response = sent.await?;
         let status = response.status();
         if !status.is_success() {
-            return Err(refusal(status, response.into_body()).await);
+            return Err(server_error(status, response.into_body()).await);
         }
         let body = whole(response.into_body()).await;
         wire::first_model(&body).ok_or(ServerError::NoModel)
@@ -157,18 +159,18 @@ fn connector() -> Connector {
 
 /// How long to wait before it makes sense to ask again, if it ever does.
 fn retry_after(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
-    let said = headers.get(header::RETRY_AFTER);
-    let said = said.and_then(|value| value.to_str().ok()?.trim().parse().ok());
-    let said = said.map(Duration::from_secs);
+    let header_value = headers.get(header::RETRY_AFTER);
+    let header_value = header_value.and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    let header_value = header_value.map(Duration::from_secs);
     match status {
-        StatusCode::TOO_MANY_REQUESTS => Some(said.unwrap_or(RETRY_AFTER_DEFAULT)),
-        StatusCode::SERVICE_UNAVAILABLE => said,
+        StatusCode::TOO_MANY_REQUESTS => Some(header_value.unwrap_or(RETRY_AFTER_DEFAULT)),
+        StatusCode::SERVICE_UNAVAILABLE => header_value,
         _ => None,
     }
     .map(|wait| wait.min(RETRY_AFTER_MAX))
 }
 
-async fn refusal(status: StatusCode, body: Incoming) -> ServerError {
+async fn server_error(status: StatusCode, body: Incoming) -> ServerError {
     let body = whole(body).await;
     let message = match serde_json::from_slice::<Value>(&body) {
         Ok(error) => wire::message(&error),
@@ -188,10 +190,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_busy_is_asked_again_in_time() {
-        let check = |status: StatusCode, said: Option<&'static str>, seconds: Option<u64>| {
-            let said = said.map(|said| (header::RETRY_AFTER, HeaderValue::from_static(said)));
-            let headers = HeaderMap::from_iter(said);
+    fn retry_after_is_respected_when_busy() {
+        let check = |status: StatusCode,
+                     header_value: Option<&'static str>,
+                     seconds: Option<u64>| {
+            let header_value = header_value
+                .map(|header_value| (header::RETRY_AFTER, HeaderValue::from_static(header_value)));
+            let headers = HeaderMap::from_iter(header_value);
             let expected = seconds.map(Duration::from_secs);
             assert_eq!(retry_after(status, &headers), expected);
         };

@@ -10,6 +10,6 @@ mod url;
 mod wire;
 
 pub(crate) use answer::Answer;
-pub(crate) use client::{Client, Refused, Settings};
+pub(crate) use client::{AskError, Client, Settings};
 pub(crate) use error::ServerError;
 pub(crate) use wire::Question;

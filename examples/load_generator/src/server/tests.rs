@@ -13,11 +13,11 @@ use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 
 use crate::arguments::Arguments;
-use crate::partner::Partner;
+use crate::load_target::LoadTarget;
 use crate::progress::Progress;
 use crate::report::{self, Report};
 use crate::user::Stop;
-use crate::{crowd, script};
+use crate::{load_run, script};
 
 /// Runs this load on a server.
 async fn load(address: SocketAddr, words: &str) -> Report {
@@ -27,17 +27,17 @@ async fn load(address: SocketAddr, words: &str) -> Report {
         .chain(words.split_whitespace());
     let arguments = Arguments::parse_from(words);
     let progress = Progress::new(true);
-    let (partner, _) = Partner::find(&arguments, &progress)
+    let (load_target, _) = LoadTarget::find(&arguments, &progress)
         .await
         .expect("a server");
     let (_sender, pressed) = watch::channel(false);
     let scripts = script::write(&arguments.load);
-    let crowd = crowd::run(&partner, scripts, &progress, Stop(pressed)).await;
-    let report = Report::new(&arguments, &partner, 0.0, &crowd).expect("a report");
+    let load_run = load_run::run(&load_target, scripts, &progress, Stop(pressed)).await;
+    let report = Report::new(&arguments, &load_target, 0.0, &load_run).expect("a report");
     for line in report::table(&report).lines() {
         assert!(line.chars().count() <= 80, "{line}");
     }
-    let page = report::page(&report, &crowd, "load_generator");
+    let page = report::page(&report, &load_run, "load_generator");
     assert!(page.contains("Prompt tokens from cache"));
     report
 }
@@ -97,7 +97,7 @@ fn answer(status: &str, headers: &str, body: &str) -> String {
 const ONE: &str = "--model-name x --users 1 --turns 1 --system-words 0";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_load_is_served_over_http() {
+async fn load_is_served_by_an_http_server() {
     let (address, _end) = motet("").await;
     let report = load(
         address,
@@ -112,7 +112,7 @@ async fn the_load_is_served_over_http() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_busy_server_is_asked_again() {
+async fn busy_server_is_retried() {
     let (address, _end) = motet("--sequences-max 1 --queue-max 1").await;
     let report = load(
         address,
@@ -122,22 +122,22 @@ async fn a_busy_server_is_asked_again() {
     assert_eq!(report.requests.finished, 3, "{:?}", report.requests);
 
     let busy = answer("429 Too Many Requests", "retry-after: 0\r\n", "");
-    let said = "data: {\"choices\": [{\"delta\": {\"content\": \"Hi\"}}]}\n\ndata: [DONE]\n\n";
-    let address = scripted(vec![busy.clone(), busy, answer("200 OK", "", said)]).await;
+    let events = "data: {\"choices\": [{\"delta\": {\"content\": \"Hi\"}}]}\n\ndata: [DONE]\n\n";
+    let address = scripted(vec![busy.clone(), busy, answer("200 OK", "", events)]).await;
     let report = load(address, ONE).await;
     assert_eq!(report.requests.finished, 1, "{:?}", report.requests);
-    assert_eq!((report.requests.refusals, report.tokens.output), (2, 1));
+    assert_eq!((report.requests.rejections, report.tokens.output), (2, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_goes_wrong_is_counted_by_name() {
+async fn errors_are_counted_by_name() {
     let check = async |answer: String, expected: &str| {
         let report = load(scripted(vec![answer]).await, ONE).await;
         let errors: Vec<_> = report.requests.errors.keys().collect();
         assert_eq!((report.requests.failed, errors.len()), (1, 1));
         assert!(errors[0].contains(expected), "{errors:?}");
     };
-    let said = "data: {\"choices\": [{\"delta\": {\"content\": \"Hi\"}}]}\n\n";
+    let events = "data: {\"choices\": [{\"delta\": {\"content\": \"Hi\"}}]}\n\n";
     let message = "{\"error\": {\"message\": \"no such model\"}}";
     check(
         answer("404 Not Found", "", message),
@@ -145,9 +145,9 @@ async fn what_goes_wrong_is_counted_by_name() {
     )
     .await;
     check(answer("500 Internal Server Error", "", "<p>"), "500").await;
-    check(answer("200 OK", "", said), "closed the connection").await;
+    check(answer("200 OK", "", events), "closed the connection").await;
     check(
-        answer("200 OK", "content-length: 900\r\n", said),
+        answer("200 OK", "content-length: 900\r\n", events),
         "closed the connection",
     )
     .await;
@@ -156,7 +156,7 @@ async fn what_goes_wrong_is_counted_by_name() {
         "no event of the API: what?",
     )
     .await;
-    let failed = format!("{said}data: {{\"error\": {{\"message\": \"out of memory\"}}}}\n\n");
+    let failed = format!("{events}data: {{\"error\": {{\"message\": \"out of memory\"}}}}\n\n");
     check(
         answer("200 OK", "", &failed),
         "gave the reply up: out of memory",

@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_by_name() {
+    fn invalid_addresses_are_rejected_by_name() {
         for url in ["", "127.0.0.1:8080", "ftp://host", "http://", "http://a b"] {
             let error = Addresses::of(url).expect_err("no address").to_string();
             assert!(error.contains("expected http://HOST:PORT"), "{error}");

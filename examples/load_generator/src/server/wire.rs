@@ -160,12 +160,12 @@ mod tests {
 
     #[test]
     fn parts_of_different_servers_are_read() {
-        let said = part(
+        let parsed = part(
             r#"{"id": "x", "choices": [{"index": 0, "delta": {"role": "assistant", "content": "Hi"},
                 "finish_reason": null, "logprobs": null}], "usage": null}"#,
         );
-        assert_eq!((said.text(), said.is_last()), ("Hi".to_owned(), false));
-        assert_eq!(said.cost(), None);
+        assert_eq!((parsed.text(), parsed.is_last()), ("Hi".to_owned(), false));
+        assert_eq!(parsed.cost(), None);
         let last = part(r#"{"choices": [{"delta": {}, "finish_reason": "length"}]}"#);
         assert!(last.is_last() && last.text().is_empty());
         let usage = part(
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_wanted_is_asked_for() {
+    fn only_requested_fields_are_sent() {
         let question = Question {
             messages: &[Message::user("Hello?")],
             reply_tokens_max: 5,

@@ -13,7 +13,7 @@ pub(crate) trait Fields: Default {
 
     /// Tells the names of its fields.
     #[cfg(test)]
-    fn names(tell: &mut impl FnMut(&'static str));
+    fn names(visit: &mut impl FnMut(&'static str));
 }
 
 /// Declares a struct of which each field may be missing in an object.
@@ -44,8 +44,8 @@ macro_rules! fields {
             }
 
             #[cfg(test)]
-            fn names(tell: &mut impl FnMut(&'static str)) {
-                $(tell(stringify!($field));)*
+            fn names(visit: &mut impl FnMut(&'static str)) {
+                $(visit(stringify!($field));)*
             }
         }
     };
@@ -59,9 +59,9 @@ impl<A: Fields, B: Fields> Fields for (A, B) {
     }
 
     #[cfg(test)]
-    fn names(tell: &mut impl FnMut(&'static str)) {
-        A::names(tell);
-        B::names(tell);
+    fn names(visit: &mut impl FnMut(&'static str)) {
+        A::names(visit);
+        B::names(visit);
     }
 }
 
@@ -71,10 +71,10 @@ impl<A: Fields, B: Fields, C: Fields> Fields for (A, B, C) {
     }
 
     #[cfg(test)]
-    fn names(tell: &mut impl FnMut(&'static str)) {
-        A::names(tell);
-        B::names(tell);
-        C::names(tell);
+    fn names(visit: &mut impl FnMut(&'static str)) {
+        A::names(visit);
+        B::names(visit);
+        C::names(visit);
     }
 }
 

@@ -12,43 +12,43 @@ pub(crate) const VALUES_MAX: usize = 1 << 17;
 
 thread_local! {
     /// How many more values the body may have that this thread reads.
-    static LEFT: Cell<usize> = const { Cell::new(VALUES_MAX) };
+    static VALUES_LEFT: Cell<usize> = const { Cell::new(VALUES_MAX) };
 }
 
 /// Counts the values of one body, which this thread reads.
 #[derive(Debug)]
-pub(super) struct Values(());
+pub(super) struct ValueCounter(());
 
-impl Values {
-    pub(super) fn begin() -> Self {
-        LEFT.set(VALUES_MAX);
+impl ValueCounter {
+    pub(super) fn start() -> Self {
+        VALUES_LEFT.set(VALUES_MAX);
         Self(())
     }
 }
 
-impl Drop for Values {
+impl Drop for ValueCounter {
     fn drop(&mut self) {
-        LEFT.set(VALUES_MAX);
+        VALUES_LEFT.set(VALUES_MAX);
     }
 }
 
 /// Counts so many values.
 pub(crate) fn count<E: Error>(values: usize) -> Result<(), E> {
-    let left = LEFT.get().checked_sub(values);
-    LEFT.set(left.ok_or_else(too_many)?);
+    let left = VALUES_LEFT.get().checked_sub(values);
+    VALUES_LEFT.set(left.ok_or_else(too_many)?);
     Ok(())
 }
 
 /// The JSON that a string of the body has in it, whose values count as the body's; none if it
 /// is not JSON.
-pub(crate) fn within<E: Error>(text: &str) -> Result<Option<Value>, E> {
-    let left = LEFT.get();
+pub(crate) fn parse_embedded<E: Error>(text: &str) -> Result<Option<Value>, E> {
+    let left = VALUES_LEFT.get();
     match serde_json::from_str::<Json>(text) {
         Ok(Json(value)) => Ok(Some(value)),
         // Any JSON will do: the only error of its data is that there are too many values.
         Err(error) if error.is_data() => Err(too_many()),
         Err(_) => {
-            LEFT.set(left);
+            VALUES_LEFT.set(left);
             Ok(None)
         }
     }
@@ -66,13 +66,13 @@ pub(crate) struct Json(pub(crate) Value);
 
 impl<'de> Deserialize<'de> for Json {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Any).map(Self)
+        deserializer.deserialize_any(JsonVisitor).map(Self)
     }
 }
 
-struct Any;
+struct JsonVisitor;
 
-impl<'de> Visitor<'de> for Any {
+impl<'de> Visitor<'de> for JsonVisitor {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

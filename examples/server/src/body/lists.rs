@@ -26,25 +26,25 @@ pub(crate) fn too_many<E: Error>(max: usize) -> E {
 
 impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for List<T, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(Lists(PhantomData))
+        deserializer.deserialize_seq(ListVisitor(PhantomData))
     }
 }
 
 impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Table<T, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Tables(PhantomData))
+        deserializer.deserialize_map(TableVisitor(PhantomData))
     }
 }
 
 impl<'de, const MAX: usize> Deserialize<'de> for OneOrMany<MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Texts)
+        deserializer.deserialize_any(TextsVisitor)
     }
 }
 
-struct Lists<T, const MAX: usize>(PhantomData<T>);
+struct ListVisitor<T, const MAX: usize>(PhantomData<T>);
 
-impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Lists<T, MAX> {
+impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for ListVisitor<T, MAX> {
     type Value = List<T, MAX>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -63,9 +63,9 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Lists<T, MAX> 
     }
 }
 
-struct Tables<T, const MAX: usize>(PhantomData<T>);
+struct TableVisitor<T, const MAX: usize>(PhantomData<T>);
 
-impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Tables<T, MAX> {
+impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for TableVisitor<T, MAX> {
     type Value = Table<T, MAX>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -84,9 +84,9 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Tables<T, MAX>
     }
 }
 
-struct Texts<const MAX: usize>;
+struct TextsVisitor<const MAX: usize>;
 
-impl<'de, const MAX: usize> Visitor<'de> for Texts<MAX> {
+impl<'de, const MAX: usize> Visitor<'de> for TextsVisitor<MAX> {
     type Value = OneOrMany<MAX>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -98,7 +98,7 @@ impl<'de, const MAX: usize> Visitor<'de> for Texts<MAX> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, texts: A) -> Result<Self::Value, A::Error> {
-        let List(texts) = Lists::<String, MAX>(PhantomData).visit_seq(texts)?;
+        let List(texts) = ListVisitor::<String, MAX>(PhantomData).visit_seq(texts)?;
         Ok(OneOrMany(texts))
     }
 }

@@ -3,17 +3,17 @@
 //! | step | bound | beyond it |
 //! |---|---|---|
 //! | one body is received | `--body-bytes-max` | 413 |
-//! | all bodies are received | `--receiving-bytes-max`; see [`receive`] | it waits, then 503 |
+//! | all bodies are received | `--body_receiver-bytes-max`; see [`receive`] | it waits, then 503 |
 //! | it is read | 128 levels; [`VALUES_MAX`](json::VALUES_MAX) values of free form; counts of lists | 400, with the field |
 //!
 //! Fields that no endpoint knows are skipped, and cost no memory. The bytes are gone when
 //! the body has been read.
 
+mod budget;
 pub(crate) mod fields;
 pub(crate) mod json;
 pub(crate) mod lists;
 mod receive;
-mod room;
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use fields::{Fields, Whole};
 
-pub(crate) use receive::Receiving;
+pub(crate) use receive::BodyReceiver;
 
 /// Levels of arrays and objects within each other that a body may have.
 const LEVELS_MAX: usize = 128;
@@ -48,8 +48,8 @@ impl<T: Fields + Send + 'static> FromRequest<Arc<App>> for Body<T> {
                 message,
             ));
         }
-        let received = app.receiving.receive(request, &app.conduct).await?;
-        app.receiving.read(received, read).await.map(Self)
+        let received = app.body_receiver.receive(request, &app.conduct).await?;
+        app.body_receiver.read(received, read).await.map(Self)
     }
 }
 
@@ -81,7 +81,7 @@ fn read<T: Fields>(bytes: &[u8]) -> Result<T, ApiError> {
         return Err(ApiError::request(StatusCode::BAD_REQUEST, message));
     }
     let mut json = serde_json::Deserializer::from_str(text);
-    let _values = json::Values::begin();
+    let _values = json::ValueCounter::start();
     let read = serde_path_to_error::deserialize::<_, Whole<T>>(&mut json);
     let read = read.map_err(|error| match error.inner().classify() {
         Category::Data => {
@@ -134,7 +134,7 @@ fn after_string(mut bytes: &[u8]) -> &[u8] {
 mod tests {
     use super::*;
     use crate::openai::parameters::Parameters;
-    use crate::openai::text::Wanted;
+    use crate::openai::text::CompletionFields;
 
     #[test]
     fn levels_are_those_outside_of_strings() {
@@ -151,9 +151,9 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_read_or_refused_by_field() {
+    fn invalid_bodies_are_rejected_by_field() {
         let check = |body: &str, expected: &str| {
-            let error = read::<(Parameters, Wanted)>(body.as_bytes()).expect_err(body);
+            let error = read::<(Parameters, CompletionFields)>(body.as_bytes()).expect_err(body);
             let message = error.body()["error"]["message"].to_string();
             assert!(message.contains(expected), "{body}: {message}");
         };
@@ -186,6 +186,6 @@ mod tests {
             "[".repeat(126),
             "]".repeat(126)
         );
-        read::<(Parameters, Wanted)>(fine.as_bytes()).expect("as deep as it may be");
+        read::<(Parameters, CompletionFields)>(fine.as_bytes()).expect("as deep as it may be");
     }
 }

@@ -3,7 +3,7 @@
 //! A body of up to [`SMALL_BYTES`] is received at once: there are no more of these than
 //! connections. A longer one needs room for all of it before it goes on: as much as its
 //! length says, or as much as a body may have where none is said. A body that waits for
-//! room holds none, so that no two bodies wait for each other. `room.rs` says which of those
+//! room holds none, so that no two bodies wait for each other. `budget.rs` says which of those
 //! that wait is next: a caller whose bodies never arrive leaves room for others.
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use futures_util::StreamExt;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
-use super::room::{Held, Owner, Room};
+use super::budget::{ByteBudget, Owner, Reservation};
 use crate::arguments::Conduct;
 use crate::error::ApiError;
 
@@ -32,23 +32,23 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The room for bodies that are being received and read.
 #[derive(Debug)]
-pub(crate) struct Receiving {
-    room: Room,
+pub(crate) struct BodyReceiver {
+    budget: ByteBudget,
     readers: Arc<Semaphore>,
 }
 
 /// A whole body, and its room.
 #[derive(Debug)]
-pub(super) struct Received {
+pub(super) struct ReceivedBody {
     bytes: Vec<u8>,
-    room: Option<Held>,
+    budget: Option<Reservation>,
 }
 
-impl Receiving {
+impl BodyReceiver {
     pub(crate) fn new(conduct: &Conduct) -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         Self {
-            room: Room::new(conduct.receiving_bytes_max),
+            budget: ByteBudget::new(conduct.receiving_bytes_max),
             readers: Arc::new(Semaphore::new((cores / 2).clamp(1, READERS_MAX))),
         }
     }
@@ -58,7 +58,7 @@ impl Receiving {
         &self,
         request: Request,
         conduct: &Conduct,
-    ) -> Result<Received, ApiError> {
+    ) -> Result<ReceivedBody, ApiError> {
         let body_bytes_max = conduct.body_bytes_max;
         let length = request.headers().get(header::CONTENT_LENGTH);
         let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
@@ -66,13 +66,13 @@ impl Receiving {
             return Err(too_long(body_bytes_max));
         }
         let owner = Owner::of(&request);
-        let mut received = Received {
+        let mut received = ReceivedBody {
             bytes: Vec::new(),
-            room: None,
+            budget: None,
         };
         if length.is_some_and(|length| length > SMALL_BYTES) {
             let length = length.unwrap_or_default();
-            received.room = Some(self.room(owner.clone(), length, conduct).await?);
+            received.budget = Some(self.budget(owner.clone(), length, conduct).await?);
         }
         received.bytes.reserve_exact(length.unwrap_or_default());
         let arriving = async {
@@ -86,9 +86,9 @@ impl Receiving {
                 if bytes > body_bytes_max {
                     return Err(too_long(body_bytes_max));
                 }
-                if bytes > SMALL_BYTES && received.room.is_none() {
-                    let room = self.room(owner.clone(), body_bytes_max, conduct);
-                    received.room = Some(room.await?);
+                if bytes > SMALL_BYTES && received.budget.is_none() {
+                    let budget = self.budget(owner.clone(), body_bytes_max, conduct);
+                    received.budget = Some(budget.await?);
                 }
                 received.reserve(bytes, body_bytes_max);
                 received.bytes.extend_from_slice(&part);
@@ -107,11 +107,11 @@ impl Receiving {
     /// Reads a body: a long one on another thread, which keeps its room until it is done.
     pub(super) async fn read<T: Send + 'static>(
         &self,
-        received: Received,
+        received: ReceivedBody,
         read: fn(&[u8]) -> Result<T, ApiError>,
     ) -> Result<T, ApiError> {
-        let Received { bytes, room } = received;
-        let Some(room) = room else {
+        let ReceivedBody { bytes, budget } = received;
+        let Some(budget) = budget else {
             return read(&bytes);
         };
         let reader = Arc::clone(&self.readers).acquire_owned().await;
@@ -119,16 +119,16 @@ impl Receiving {
         let (sender, reading) = oneshot::channel();
         let thread = thread::Builder::new().name("motet-body".into());
         let started = thread.spawn(move || {
-            step_aside();
+            lower_thread_priority();
             let read = read(&bytes);
-            drop((bytes, room, reader));
+            drop((bytes, budget, reader));
             // A client that has left does not hear what was read.
             sender.send(read).ok();
         });
         if let Err(error) = started {
             tracing::warn!(%error, "there is no thread to read a body");
             let message = "there is no thread to read the body".to_owned();
-            return Err(ApiError::no_room(message, RETRY_AFTER));
+            return Err(ApiError::receiving_full(message, RETRY_AFTER));
         }
         reading.await.unwrap_or_else(|_| {
             let message = "the body could not be read";
@@ -139,12 +139,17 @@ impl Receiving {
         })
     }
 
-    async fn room(&self, owner: Owner, bytes: usize, conduct: &Conduct) -> Result<Held, ApiError> {
-        let room = self.room.take(owner, bytes);
+    async fn budget(
+        &self,
+        owner: Owner,
+        bytes: usize,
+        conduct: &Conduct,
+    ) -> Result<Reservation, ApiError> {
+        let budget = self.budget.acquire(owner, bytes);
         let Some(time) = conduct.arrival_time() else {
-            return Ok(room.await);
+            return Ok(budget.await);
         };
-        timeout(time, room).await.map_err(|_| {
+        timeout(time, budget).await.map_err(|_| {
             let message = format!(
                 "there was no room for a body of {bytes} bytes within {} seconds; bodies that are \
                  received at once have {} bytes together, and those of one caller as much as is \
@@ -152,23 +157,23 @@ impl Receiving {
                 time.as_secs(),
                 conduct.receiving_bytes_max
             );
-            ApiError::no_room(message, RETRY_AFTER)
+            ApiError::receiving_full(message, RETRY_AFTER)
         })
     }
 }
 
 /// Lowers this thread's priority below that of the threads that compute steps.
-fn step_aside() {
+fn lower_thread_priority() {
     // Without permission it keeps its priority.
     #[cfg(target_os = "linux")]
     rustix::process::nice(READER_NICE).ok();
 }
 
-impl Received {
+impl ReceivedBody {
     /// Has a place for so many bytes, and never for more than its room.
     fn reserve(&mut self, bytes: usize, body_bytes_max: usize) {
         if bytes > self.bytes.capacity() {
-            let bytes_max = if self.room.is_some() {
+            let bytes_max = if self.budget.is_some() {
                 body_bytes_max
             } else {
                 SMALL_BYTES
@@ -221,11 +226,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn long_bodies_wait_for_room_and_short_ones_do_not() {
+    async fn long_bodies_wait_for_budget_and_short_ones_do_not() {
         let conduct = conduct();
-        let receiving = Receiving::new(&conduct);
-        let receive = |length, body| receiving.receive(request(length, body), &conduct);
-        let status = |received: Result<Received, ApiError>| received.err().map(|e| e.status);
+        let body_receiver = BodyReceiver::new(&conduct);
+        let receive = |length, body| body_receiver.receive(request(length, body), &conduct);
+        let status = |received: Result<ReceivedBody, ApiError>| received.err().map(|e| e.status);
 
         let (first, second, third, short) = tokio::join!(
             // It holds all the room for a second, and sends nothing.
@@ -251,65 +256,65 @@ mod tests {
         let third = third.map(|third| third.bytes.len());
         assert_eq!(third.ok(), Some(LARGE), "it had its turn after the others");
 
-        let held = receive(Some(LARGE), Body::from(vec![b' '; LARGE])).await;
-        let held = held.expect("there is room");
-        let refused = receive(Some(LARGE), Body::from(vec![b' '; LARGE])).await;
-        let refused = refused.expect_err("there is none");
-        assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
-        let message = refused.body()["error"]["message"].to_string();
+        let received = receive(Some(LARGE), Body::from(vec![b' '; LARGE])).await;
+        let received = received.expect("there is room");
+        let rejected = receive(Some(LARGE), Body::from(vec![b' '; LARGE])).await;
+        let rejected = rejected.expect_err("there is none");
+        assert_eq!(rejected.status, StatusCode::SERVICE_UNAVAILABLE);
+        let message = rejected.body()["error"]["message"].to_string();
         assert!(message.contains("1048576 bytes"), "{message}");
-        drop(held);
+        drop(received);
         receive(None, Body::from(vec![b' '; LARGE]))
             .await
             .expect("room again");
     }
 
     #[tokio::test]
-    async fn a_body_that_is_longer_than_it_may_be_is_refused() {
+    async fn too_long_body_is_rejected() {
         let conduct = conduct();
-        let receiving = Receiving::new(&conduct);
+        let body_receiver = BodyReceiver::new(&conduct);
         let long = LARGE + 1;
         for length in [Some(long), None] {
             let body = Body::from(vec![b' '; long]);
-            let refused = receiving.receive(request(length, body), &conduct).await;
-            let refused = refused.expect_err("too long");
-            assert_eq!(refused.status, StatusCode::PAYLOAD_TOO_LARGE);
+            let rejected = body_receiver.receive(request(length, body), &conduct).await;
+            let rejected = rejected.expect_err("too long");
+            assert_eq!(rejected.status, StatusCode::PAYLOAD_TOO_LARGE);
         }
     }
 
     #[tokio::test]
-    async fn room_is_kept_until_a_body_is_read_although_its_client_has_left() {
+    async fn budget_is_held_until_the_body_is_read_after_a_disconnect() {
         let conduct = conduct();
-        let receiving = Receiving::new(&conduct);
+        let body_receiver = BodyReceiver::new(&conduct);
         let body = Body::from(vec![b' '; LARGE]);
-        let received = receiving
+        let received = body_receiver
             .receive(request(Some(LARGE), body), &conduct)
             .await;
         let received = received.expect("room");
         // The reader is told which gate to wait at.
         let (open, gate) = std::sync::mpsc::channel::<()>();
         *GATE.lock().expect("one test uses it") = Some(gate);
-        let reading = receiving.read(received, |_| {
+        let reading = body_receiver.read(received, |_| {
             let gate = GATE.lock().expect("one test uses it").take();
             gate.expect("it was put there").recv().ok();
             Ok(())
         });
         assert!(timeout(Duration::from_millis(1), reading).await.is_err());
-        assert_eq!(receiving.room.free(), 0);
+        assert_eq!(body_receiver.budget.free_bytes(), 0);
         drop(open);
         // The reader gives it back.
-        drop(receiving.room.take(Owner::Unknown, LARGE).await);
+        drop(body_receiver.budget.acquire(Owner::Unknown, LARGE).await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn bodies_that_never_arrive_leave_room_for_other_callers() {
+    async fn stuck_bodies_leave_budget_for_other_callers() {
         let mut conduct = conduct();
         conduct.receiving_bytes_max = 4 * LARGE;
-        let receiving = Receiving::new(&conduct);
+        let body_receiver = BodyReceiver::new(&conduct);
         let from = |address: [u8; 4], body| {
             let mut request = request(Some(LARGE), body);
             request.extensions_mut().insert(Peer::of(address.into()));
-            receiving.receive(request, &conduct)
+            body_receiver.receive(request, &conduct)
         };
         let stuck = (0..16).map(|_| from([10, 0, 0, 1], stuck(0)));
         let stuck = futures_util::future::join_all(stuck);
@@ -323,14 +328,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_of_unknown_length_takes_no_more_than_its_room() {
+    async fn body_of_unknown_length_stays_within_its_reservation() {
         let conduct = conduct();
-        let receiving = Receiving::new(&conduct);
+        let body_receiver = BodyReceiver::new(&conduct);
         for (piece, count, bytes_max) in [(24 << 10, 2, SMALL_BYTES), (192 << 10, 5, LARGE)] {
             let pieces = vec![Bytes::from(vec![b' '; piece]); count];
             let pieces = stream::iter(pieces.into_iter().map(Ok::<_, Infallible>));
             let body = Body::from_stream(pieces);
-            let received = receiving.receive(request(None, body), &conduct).await;
+            let received = body_receiver.receive(request(None, body), &conduct).await;
             let received = received.expect("there is room");
             assert_eq!(received.bytes.len(), piece * count);
             let capacity = received.bytes.capacity();

@@ -37,7 +37,7 @@ const BATCH_OVERHEAD_BYTES: usize = 2 * size_of::<(u64, Bytes)>() + 64;
 /// Questions that are answered at once; the next wait in the socket.
 const REPLAYS_MAX: usize = 16;
 /// A reader that has not taken what it asked for by then does not get the rest.
-const REPLAY_PATIENCE: Duration = Duration::from_secs(5);
+const REPLAY_TIMEOUT: Duration = Duration::from_secs(5);
 /// A reader that had no room is tried again after so long.
 const ANSWER_RETRY: Duration = Duration::from_millis(10);
 /// After the last batch that was asked for.
@@ -51,7 +51,7 @@ pub struct KvEvents {
     block_tokens: usize,
     /// The number of the next batch.
     next: u64,
-    sent: Option<Arc<Mutex<Sent>>>,
+    sent: Option<Arc<Mutex<SentBatches>>>,
     /// Where it publishes.
     pub address: String,
     /// Where batches can be had again.
@@ -60,7 +60,7 @@ pub struct KvEvents {
 
 /// Batches that can be had again.
 #[derive(Debug, Default)]
-struct Sent {
+struct SentBatches {
     batches: VecDeque<(u64, Bytes)>,
     bytes: usize,
 }
@@ -72,12 +72,12 @@ impl KvEvents {
     ///
     /// Names the address that it cannot listen at.
     pub async fn bind(settings: &FleetSettings) -> Result<Option<Self>> {
-        let Some(wanted) = &settings.kv_events else {
+        let Some(requested) = &settings.kv_events else {
             return Ok(None);
         };
         let mut publisher = PubSocket::new();
-        let address = publisher.bind(wanted).await;
-        let address = address.with_context(|| format!("--kv-events {wanted}"))?;
+        let address = publisher.bind(requested).await;
+        let address = address.with_context(|| format!("--kv-events {requested}"))?;
         let mut events = Self {
             publisher,
             topic: settings.kv_events_topic.clone().into(),
@@ -87,13 +87,13 @@ impl KvEvents {
             address: address.to_string(),
             replay_address: None,
         };
-        if let Some(wanted) = &settings.kv_events_replay {
-            let mut asked = RouterSocket::new();
-            let address = asked.bind(wanted).await;
-            let address = address.with_context(|| format!("--kv-events-replay {wanted}"))?;
+        if let Some(requested) = &settings.kv_events_replay {
+            let mut questions = RouterSocket::new();
+            let address = questions.bind(requested).await;
+            let address = address.with_context(|| format!("--kv-events-replay {requested}"))?;
             let sent = Arc::default();
-            let (answers, asked) = asked.split();
-            tokio::spawn(replay(asked, answers, Arc::clone(&sent)));
+            let (answers, questions) = questions.split();
+            tokio::spawn(replay(questions, answers, Arc::clone(&sent)));
             events.sent = Some(sent);
             events.replay_address = Some(address.to_string());
         }
@@ -101,7 +101,7 @@ impl KvEvents {
     }
 
     /// Publishes what is cached until there is no engine any more.
-    pub async fn tell(mut self, app: Weak<App>) {
+    pub async fn run(mut self, app: Weak<App>) {
         while let Some(app) = app.upgrade() {
             let followed = app.engine.follow_blocks().await;
             drop(app);
@@ -144,20 +144,20 @@ impl KvEvents {
             tracing::warn!(%error, "KV events were not sent");
         }
         if let Some(sent) = &self.sent {
-            locked(sent).keep(self.next, payload);
+            locked(sent).push(self.next, payload);
         }
         self.next += 1;
     }
 }
 
-impl Sent {
-    fn keep(&mut self, number: u64, payload: Bytes) {
-        self.bytes += kept_bytes(&payload);
+impl SentBatches {
+    fn push(&mut self, number: u64, payload: Bytes) {
+        self.bytes += batch_bytes(&payload);
         self.batches.push_back((number, payload));
         while self.bytes > REPLAY_BYTES_MAX
             && let Some((_, oldest)) = self.batches.pop_front()
         {
-            self.bytes -= kept_bytes(&oldest);
+            self.bytes -= batch_bytes(&oldest);
         }
         // Many small batches need a longer queue than the few large ones that follow them.
         if self.batches.capacity() > 4 * self.batches.len() {
@@ -179,31 +179,31 @@ impl Sent {
     }
 }
 
-fn kept_bytes(payload: &Bytes) -> usize {
+fn batch_bytes(payload: &Bytes) -> usize {
     payload.len() + BATCH_OVERHEAD_BYTES
 }
 
 /// Answers those who have missed batches, several at once: one that does not read is waited
 /// for beside the others.
 async fn replay(
-    mut asked: impl SocketRecv,
+    mut questions: impl SocketRecv,
     answers: impl SocketSend + Clone + Send + 'static,
-    sent: Arc<Mutex<Sent>>,
+    sent: Arc<Mutex<SentBatches>>,
 ) {
     let mut answering = JoinSet::new();
-    let mut askers = HashSet::new();
+    let mut readers = HashSet::new();
     loop {
         tokio::select! {
             Some(answered) = answering.join_next() => {
-                askers.remove(&answered.expect("an answer does not panic"));
+                readers.remove(&answered.expect("an answer does not panic"));
             }
-            question = asked.recv(), if answering.len() < REPLAYS_MAX => match question {
+            question = questions.recv(), if answering.len() < REPLAYS_MAX => match question {
                 Ok(question) => {
-                    let Some((identity, first)) = wanted(question) else {
+                    let Some((identity, first)) = requested(question) else {
                         tracing::debug!("expected two frames, the second a number of eight bytes");
                         continue;
                     };
-                    if !askers.insert(identity.clone()) {
+                    if !readers.insert(identity.clone()) {
                         tracing::debug!("a reader asks again before it has its answer");
                         continue;
                     }
@@ -220,7 +220,7 @@ async fn replay(
 }
 
 /// Whose a question is, and the first number that it wants.
-fn wanted(question: ZmqMessage) -> Option<(Bytes, u64)> {
+fn requested(question: ZmqMessage) -> Option<(Bytes, u64)> {
     let frames = question.into_vec();
     let [identity, _, first] = &frames[..] else {
         return None;
@@ -234,10 +234,10 @@ async fn answer(
     mut answers: impl SocketSend,
     identity: Bytes,
     first: u64,
-    sent: Arc<Mutex<Sent>>,
+    sent: Arc<Mutex<SentBatches>>,
 ) -> Bytes {
     let all = send_since(&mut answers, &identity, first, &sent);
-    match timeout(REPLAY_PATIENCE, all).await {
+    match timeout(REPLAY_TIMEOUT, all).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "KV events were not sent again"),
         Err(_) => tracing::debug!("a reader asked for KV events and does not read them"),
@@ -251,7 +251,7 @@ async fn send_since(
     answers: &mut impl SocketSend,
     identity: &Bytes,
     first: u64,
-    sent: &Mutex<Sent>,
+    sent: &Mutex<SentBatches>,
 ) -> Result<(), ZmqError> {
     let mut numbers = first..locked(sent).end();
     loop {
@@ -282,7 +282,7 @@ async fn send_since(
     }
 }
 
-fn locked(sent: &Mutex<Sent>) -> MutexGuard<'_, Sent> {
+fn locked(sent: &Mutex<SentBatches>) -> MutexGuard<'_, SentBatches> {
     sent.lock().expect("nobody panics while it holds this")
 }
 
@@ -328,8 +328,8 @@ mod tests {
                 if frames[0].starts_with(b"stuck") {
                     return pending().await;
                 }
-                let heard = self.0.send((frames[0].clone(), frames[2].clone()));
-                heard.map_err(|_| ZmqError::NoMessage)
+                let received = self.0.send((frames[0].clone(), frames[2].clone()));
+                received.map_err(|_| ZmqError::NoMessage)
             })
         }
     }
@@ -339,20 +339,20 @@ mod tests {
         message([Bytes::from(identity.to_owned()), Bytes::new(), first])
     }
 
-    fn numbered(numbers: Range<u64>) -> Arc<Mutex<Sent>> {
-        let sent: Arc<Mutex<Sent>> = Arc::default();
+    fn numbered(numbers: Range<u64>) -> Arc<Mutex<SentBatches>> {
+        let sent: Arc<Mutex<SentBatches>> = Arc::default();
         for number in numbers {
-            locked(&sent).keep(number, Bytes::from_static(b"payload"));
+            locked(&sent).push(number, Bytes::from_static(b"payload"));
         }
         sent
     }
 
     /// All that is kept is counted: the queue's places and each payload's own allocation.
     #[test]
-    fn small_batches_count_for_what_they_take() {
-        let mut sent = Sent::default();
+    fn small_batches_are_charged_their_overhead() {
+        let mut sent = SentBatches::default();
         let boxed = |bytes| Bytes::from(vec![0; bytes].into_boxed_slice());
-        let taken = |sent: &Sent| {
+        let taken = |sent: &SentBatches| {
             let slots = sent.batches.capacity() * size_of::<(u64, Bytes)>();
             let payloads: usize = sent.batches.iter().map(|(_, held)| held.len()).sum();
             // An allocation is at least 32 bytes, and a payload that is shared has two.
@@ -360,13 +360,13 @@ mod tests {
         };
         let small = 2 * REPLAY_BYTES_MAX / BATCH_OVERHEAD_BYTES;
         for number in 0..small as u64 {
-            sent.keep(number, boxed(8));
+            sent.push(number, boxed(8));
         }
         assert!(sent.batches.len() > small / 4, "many are kept");
         assert!(sent.batches.len() < small / 2, "and not all");
         assert!(taken(&sent) <= REPLAY_BYTES_MAX, "{}", taken(&sent));
         for number in 0..64 {
-            sent.keep(small as u64 + number, boxed(2 << 20));
+            sent.push(small as u64 + number, boxed(2 << 20));
         }
         assert!(taken(&sent) <= REPLAY_BYTES_MAX, "{}", taken(&sent));
         assert!(
@@ -377,12 +377,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_is_stuck_is_waited_for_beside_the_others() {
+    async fn stuck_reader_does_not_delay_other_readers() {
         let (ask, questions) = mpsc::unbounded_channel();
-        let (answers, mut heard) = mpsc::unbounded_channel();
+        let (answers, mut received) = mpsc::unbounded_channel();
         let sent = numbered(5..8);
-        let told = tokio::spawn(replay(Questions(questions), Answers(answers), sent));
-        let begun = tokio::time::Instant::now();
+        let replaying = tokio::spawn(replay(Questions(questions), Answers(answers), sent));
+        let started_at = tokio::time::Instant::now();
         let ask = |identity: &str, first| ask.send(question(identity, first)).expect("it listens");
         for number in 0..REPLAYS_MAX - 1 {
             ask(&format!("stuck {number}"), 0);
@@ -391,19 +391,23 @@ mod tests {
         }
         ask("reads", 6);
         for expected in [6u64.to_be_bytes(), 7u64.to_be_bytes(), REPLAY_END] {
-            let (identity, number) = heard.recv().await.expect("it is told");
+            let (identity, number) = received.recv().await.expect("it is told");
             assert_eq!((&identity[..], &number[..]), (&b"reads"[..], &expected[..]));
         }
-        assert_eq!(begun.elapsed(), Duration::ZERO, "nobody was waited for");
+        assert_eq!(
+            started_at.elapsed(),
+            Duration::ZERO,
+            "nobody was waited for"
+        );
         // When all turns are taken, the next comes when the first has had its time.
         ask("stuck last", 0);
         ask("later", 8);
-        let (identity, number) = heard.recv().await.expect("it is told");
+        let (identity, number) = received.recv().await.expect("it is told");
         assert_eq!(
             (&identity[..], &number[..]),
             (&b"later"[..], &REPLAY_END[..])
         );
-        assert_eq!(begun.elapsed(), REPLAY_PATIENCE);
-        told.abort();
+        assert_eq!(started_at.elapsed(), REPLAY_TIMEOUT);
+        replaying.abort();
     }
 }

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use motet::Engine;
-use motet::model::Extent;
+use motet::model::SegmentSize;
 
 /// A metric, what kind it is and how it is read off the engine.
 struct Metric {
@@ -18,7 +18,7 @@ struct Metric {
 struct Reading {
     running: usize,
     waiting: usize,
-    used_part: f64,
+    used_fraction: f64,
     prompt_tokens: u64,
     output_tokens: u64,
     asked_tokens: u64,
@@ -29,8 +29,8 @@ struct Reading {
 const METRICS: [Metric; 8] = [
     Metric { name: "vllm:num_requests_running", kind: "gauge", value: |now| now.running as f64 },
     Metric { name: "vllm:num_requests_waiting", kind: "gauge", value: |now| now.waiting as f64 },
-    Metric { name: "vllm:kv_cache_usage_perc", kind: "gauge", value: |now| now.used_part },
-    Metric { name: "vllm:gpu_cache_usage_perc", kind: "gauge", value: |now| now.used_part },
+    Metric { name: "vllm:kv_cache_usage_perc", kind: "gauge", value: |now| now.used_fraction },
+    Metric { name: "vllm:gpu_cache_usage_perc", kind: "gauge", value: |now| now.used_fraction },
     Metric { name: "vllm:prompt_tokens_total", kind: "counter", value: |now| now.prompt_tokens as f64 },
     Metric { name: "vllm:generation_tokens_total", kind: "counter", value: |now| now.output_tokens as f64 },
     Metric { name: "vllm:prefix_cache_queries_total", kind: "counter", value: |now| now.asked_tokens as f64 },
@@ -51,7 +51,9 @@ pub(crate) fn render(engine: &Engine, model: &str) -> String {
         .expect("memory takes all");
     }
     let block_tokens = engine.config().cache.block_tokens;
-    let block_bytes = engine.model().segment_bytes(Extent::whole(block_tokens));
+    let block_bytes = engine
+        .model()
+        .segment_bytes(SegmentSize::whole(block_tokens));
     let blocks = engine.config().cache.device_bytes_max / block_bytes.max(1);
     let labels =
         format!("model_name=\"{model}\",block_size=\"{block_tokens}\",num_gpu_blocks=\"{blocks}\"");
@@ -70,7 +72,7 @@ impl Reading {
         Self {
             running: stats.running,
             waiting: stats.waiting,
-            used_part: in_use as f64 / engine.config().cache.device_bytes_max as f64,
+            used_fraction: in_use as f64 / engine.config().cache.device_bytes_max as f64,
             prompt_tokens: stats.prompt_tokens,
             output_tokens: stats.output_tokens,
             asked_tokens: stats.cache.asked_tokens,

@@ -35,7 +35,7 @@ enum Event<'a> {
     /// Name, hashes, medium.
     Removed(&'static str, Vec<u64>, &'static str),
     /// Name.
-    Cleared((&'static str,)),
+    AllRemoved((&'static str,)),
 }
 
 /// A batch as MessagePack, if anything in it may be told. What has a salt is left out:
@@ -45,15 +45,17 @@ pub(super) fn encode(
     block_tokens: usize,
     since_1970: Duration,
 ) -> Option<Vec<u8>> {
-    let told = events.iter().filter_map(|event| told(event, block_tokens));
-    let told: Vec<Event<'_>> = told.collect();
-    (!told.is_empty()).then(|| {
-        let batch = Batch(since_1970.as_secs_f64(), told, DATA_PARALLEL_RANK);
+    let wire_event = events
+        .iter()
+        .filter_map(|event| wire_event(event, block_tokens));
+    let wire_event: Vec<Event<'_>> = wire_event.collect();
+    (!wire_event.is_empty()).then(|| {
+        let batch = Batch(since_1970.as_secs_f64(), wire_event, DATA_PARALLEL_RANK);
         rmp_serde::to_vec(&batch).expect("memory takes all")
     })
 }
 
-fn told(event: &BlockEvent, block_tokens: usize) -> Option<Event<'_>> {
+fn wire_event(event: &BlockEvent, block_tokens: usize) -> Option<Event<'_>> {
     let is_shared = |salt: &Salt| *salt == Salt::default();
     match event {
         BlockEvent::Stored {
@@ -73,7 +75,7 @@ fn told(event: &BlockEvent, block_tokens: usize) -> Option<Event<'_>> {
         BlockEvent::Removed { salt, hashes } if is_shared(salt) => {
             Some(Event::Removed("BlockRemoved", numbers(hashes), MEDIUM))
         }
-        BlockEvent::Cleared => Some(Event::Cleared(("AllBlocksCleared",))),
+        BlockEvent::AllRemoved => Some(Event::AllRemoved(("AllBlocksCleared",))),
         _ => None,
     }
 }
@@ -123,12 +125,12 @@ mod tests {
             ],
             0
         ]);
-        let events = [BlockEvent::Cleared, stored, removed];
+        let events = [BlockEvent::AllRemoved, stored, removed];
         assert_eq!(decoded(&events), Some(expected));
     }
 
     #[test]
-    fn what_has_a_salt_is_left_out() {
+    fn salted_blocks_are_not_published() {
         let salt = Salt::new("a tenant");
         let stored = BlockEvent::Stored {
             salt: salt.clone(),

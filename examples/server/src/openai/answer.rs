@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use super::parameters::Delivery;
 use crate::app::{App, now};
 use crate::error::ApiError;
-use crate::generate::{Event, Voices, finish_reason};
+use crate::generate::{Event, OutputStreams, finish_reason};
 use crate::keys::Caller;
 use crate::log::RequestLog;
 
@@ -41,7 +41,7 @@ pub(crate) trait Shape: Send + 'static {
     /// All of this output.
     fn whole(&self, number: usize, text: &str, logprobs: Option<Value>) -> Map<String, Value>;
     /// Log probabilities of tokens that come after so many characters of output.
-    fn logprobs(&self, text: &TextCodec, told: &[(TokenId, TokenLogprobs)], after: usize) -> Value;
+    fn logprobs(&self, text: &TextCodec, sent: &[(TokenId, TokenLogprobs)], after: usize) -> Value;
 }
 
 /// One output, as far as it has come.
@@ -50,29 +50,30 @@ struct Output {
     text: String,
     logprobs: Vec<(TokenId, TokenLogprobs)>,
     /// Characters whose tokens' log probabilities were told.
-    told: usize,
+    sent: usize,
     ended: Option<FinishReason>,
 }
 
 /// Of the outputs of each prompt, those that are kept.
 #[derive(Clone, Copy, Debug)]
-struct Chosen {
+struct BestOf {
     n: usize,
-    of: usize,
+    candidates_per_prompt: usize,
 }
 
-impl Chosen {
+impl BestOf {
     /// Those whose tokens have the highest mean log probability, the best first.
     fn best(self, outputs: Vec<Output>) -> Vec<Output> {
         let mut outputs = outputs.into_iter();
-        let mut kept = Vec::new();
+        let mut chosen = Vec::new();
         while outputs.len() > 0 {
-            let mut rivals: Vec<Output> = outputs.by_ref().take(self.of).collect();
-            rivals.sort_by(|a, b| b.mean_logprob().total_cmp(&a.mean_logprob()));
-            rivals.truncate(self.n);
-            kept.extend(rivals);
+            let mut candidates: Vec<Output> =
+                outputs.by_ref().take(self.candidates_per_prompt).collect();
+            candidates.sort_by(|a, b| b.mean_logprob().total_cmp(&a.mean_logprob()));
+            candidates.truncate(self.n);
+            chosen.extend(candidates);
         }
-        kept
+        chosen
     }
 }
 
@@ -96,16 +97,16 @@ struct Head {
     app: Arc<App>,
     id: String,
     created: u64,
-    wants_logprobs: bool,
+    has_logprobs: bool,
 }
 
 impl Head {
-    fn new<S: Shape>(app: Arc<App>, wants_logprobs: bool) -> Self {
+    fn new<S: Shape>(app: Arc<App>, has_logprobs: bool) -> Self {
         Self {
             id: app.name(S::PREFIX),
             created: now(),
             app,
-            wants_logprobs,
+            has_logprobs,
         }
     }
 
@@ -126,11 +127,11 @@ impl Head {
     fn logprobs<S: Shape>(
         &self,
         shape: &S,
-        told: &[(TokenId, TokenLogprobs)],
+        sent: &[(TokenId, TokenLogprobs)],
         after: usize,
     ) -> Option<Value> {
-        let text = self.app.engine.text().filter(|_| self.wants_logprobs)?;
-        Some(shape.logprobs(text, told, after))
+        let text = self.app.engine.text().filter(|_| self.has_logprobs)?;
+        Some(shape.logprobs(text, sent, after))
     }
 }
 
@@ -143,17 +144,25 @@ pub(crate) async fn answer<S: Shape>(
     caller: Caller,
     log: RequestLog,
 ) -> Result<Response, ApiError> {
-    let wants_logprobs = requests.iter().any(|request| request.logprobs.is_some());
+    let has_logprobs = requests.iter().any(|request| request.logprobs.is_some());
     let chosen = requests.first().and_then(|request| {
-        let of = request.best_of?;
-        Some(Chosen { n: request.n, of })
+        let candidates_per_prompt = request.best_of?;
+        Some(BestOf {
+            n: request.n,
+            candidates_per_prompt,
+        })
     });
-    let voices = Voices::submit(&app.engine, requests, caller, log).await?;
-    let head = Head::new::<S>(app, wants_logprobs);
+    let output_streams = OutputStreams::submit(&app.engine, requests, caller, log).await?;
+    let head = Head::new::<S>(app, has_logprobs);
     if delivery.is_streamed {
-        Ok(streamed(head, shape, voices, delivery.tells_usage))
+        Ok(streamed(
+            head,
+            shape,
+            output_streams,
+            delivery.include_usage,
+        ))
     } else {
-        whole(head, shape, voices, chosen).await
+        whole(head, shape, output_streams, chosen).await
     }
 }
 
@@ -161,15 +170,15 @@ pub(crate) async fn answer<S: Shape>(
 async fn whole<S: Shape>(
     head: Head,
     shape: S,
-    mut voices: Voices,
-    chosen: Option<Chosen>,
+    mut output_streams: OutputStreams,
+    chosen: Option<BestOf>,
 ) -> Result<Response, ApiError> {
     let mut outputs: Vec<Output> = Vec::new();
-    outputs.resize_with(voices.count(), Output::default);
-    while let Some((number, event)) = voices.next().await {
+    outputs.resize_with(output_streams.count(), Output::default);
+    while let Some((number, event)) = output_streams.next().await {
         let output = &mut outputs[number];
         match event {
-            Event::Said { text, logprobs } => {
+            Event::Generated { text, logprobs } => {
                 output.text.push_str(&text);
                 output.logprobs.extend(logprobs);
             }
@@ -187,23 +196,28 @@ async fn whole<S: Shape>(
         let content = shape.whole(number, &output.text, logprobs);
         choice(number, content, output.ended)
     });
-    let body = head.body(S::WHOLE, choices.collect(), Some(voices.usage()));
+    let body = head.body(S::WHOLE, choices.collect(), Some(output_streams.usage()));
     Ok(Json(body).into_response())
 }
 
 /// Answers with each piece as it comes. A client who leaves drops this, and with it the
 /// outputs; one who reads slowly pauses them.
-fn streamed<S: Shape>(head: Head, shape: S, voices: Voices, wants_usage: bool) -> Response {
+fn streamed<S: Shape>(
+    head: Head,
+    shape: S,
+    output_streams: OutputStreams,
+    include_usage: bool,
+) -> Response {
     let mut outputs: Vec<Output> = Vec::new();
-    outputs.resize_with(voices.count(), Output::default);
+    outputs.resize_with(output_streams.count(), Output::default);
     let streaming = Streaming {
         head,
         shape,
-        voices,
-        wants_usage,
-        begun: 0,
+        output_streams,
+        include_usage,
+        outputs_started: 0,
         outputs,
-        stage: Stage::Begins,
+        stage: Stage::OpeningOutputs,
     };
     let events = stream::unfold(streaming, |mut streaming| async {
         let event = streaming.next().await?;
@@ -216,67 +230,67 @@ fn streamed<S: Shape>(head: Head, shape: S, voices: Voices, wants_usage: bool) -
 struct Streaming<S> {
     head: Head,
     shape: S,
-    voices: Voices,
-    wants_usage: bool,
+    output_streams: OutputStreams,
+    include_usage: bool,
     outputs: Vec<Output>,
     /// Outputs whose first part was sent, if they have one.
-    begun: usize,
+    outputs_started: usize,
     stage: Stage,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    Begins,
-    Speaks,
-    TellsUsage,
-    Ends,
-    Over,
+    OpeningOutputs,
+    StreamingOutputs,
+    SendingUsage,
+    SendingDone,
+    Finished,
 }
 
 impl<S: Shape> Streaming<S> {
     async fn next(&mut self) -> Option<sse::Event> {
         loop {
             match self.stage {
-                Stage::Begins if self.begun < self.outputs.len() => {
-                    let number = self.begun;
-                    self.begun += 1;
+                Stage::OpeningOutputs if self.outputs_started < self.outputs.len() => {
+                    let number = self.outputs_started;
+                    self.outputs_started += 1;
                     if let Some(first) = self.shape.first(number) {
                         return Some(self.part(number, first, None));
                     }
                 }
-                Stage::Begins => self.stage = Stage::Speaks,
-                Stage::Speaks => match self.voices.next().await {
+                Stage::OpeningOutputs => self.stage = Stage::StreamingOutputs,
+                Stage::StreamingOutputs => match self.output_streams.next().await {
                     Some((number, event)) => {
                         if let Some(event) = self.spell(number, event) {
                             return Some(event);
                         }
                     }
-                    None if self.wants_usage => self.stage = Stage::TellsUsage,
-                    None => self.stage = Stage::Ends,
+                    None if self.include_usage => self.stage = Stage::SendingUsage,
+                    None => self.stage = Stage::SendingDone,
                 },
-                Stage::TellsUsage => {
-                    self.stage = Stage::Ends;
-                    let usage = Some(self.voices.usage());
+                Stage::SendingUsage => {
+                    self.stage = Stage::SendingDone;
+                    let usage = Some(self.output_streams.usage());
                     return Some(event(&self.head.body(S::PART, Vec::new(), usage)));
                 }
-                Stage::Ends => {
-                    self.stage = Stage::Over;
+                Stage::SendingDone => {
+                    self.stage = Stage::Finished;
                     return Some(sse::Event::default().data("[DONE]"));
                 }
-                Stage::Over => return None,
+                Stage::Finished => return None,
             }
         }
     }
 
     /// None where there is nothing to say: a token may end within a character.
-    fn spell(&mut self, number: usize, happened: Event) -> Option<sse::Event> {
-        match happened {
-            Event::Said { text, logprobs } => {
+    fn spell(&mut self, number: usize, output_event: Event) -> Option<sse::Event> {
+        match output_event {
+            Event::Generated { text, logprobs } => {
                 if text.is_empty() && logprobs.is_empty() {
                     return None;
                 }
-                let after = self.outputs[number].told;
-                self.outputs[number].told += text.chars().count();
+                let after = self.outputs[number].sent;
+                self.outputs[number].sent += text.chars().count();
                 let logprobs = self.head.logprobs(&self.shape, &logprobs, after);
                 Some(self.part(number, self.shape.part(&text, logprobs), None))
             }
@@ -293,7 +307,7 @@ impl<S: Shape> Streaming<S> {
             Event::Ended(reason) => Some(self.part(number, self.shape.last(), Some(reason))),
             // The status is long gone: the error is the last event.
             Event::Failed(error) => {
-                self.stage = Stage::Over;
+                self.stage = Stage::Finished;
                 Some(event(&ApiError::from(error).body()))
             }
         }

@@ -28,7 +28,7 @@ use crate::log::RequestLog;
 fields! {
     /// What was said, and what the chat template is told besides.
     pub(crate) struct Conversation {
-        messages: Option<Vec<Said>>,
+        messages: Option<Vec<ChatMessage>>,
         tools: Option<Vec<Json>>,
         tool_choice: Option<Json>,
         chat_template_kwargs: Option<BTreeMap<String, Json>>,
@@ -36,7 +36,7 @@ fields! {
 }
 
 #[derive(Debug, Default)]
-struct Said {
+struct ChatMessage {
     role: String,
     content: Option<Content>,
     tool_calls: Option<Vec<ToolCall>>,
@@ -109,7 +109,7 @@ impl Conversation {
             return Err(ApiError::field("messages", message));
         }
         let messages = (0..).zip(messages);
-        let messages = messages.map(|(number, said)| said.message(number));
+        let messages = messages.map(|(number, chat_message)| chat_message.message(number));
         let mut chat = Chat::from(messages.collect::<Result<Vec<_>, _>>()?);
         chat.with_special_tokens = app.conduct.special_tokens_in_messages;
         let variables = self.chat_template_kwargs.into_iter().flatten();
@@ -126,49 +126,49 @@ impl Conversation {
             Some(_) => {
                 let message = "`tool_choice` can be \"auto\" or \"none\" here: tools are told to \
                                the model, and what it says is not held to them";
-                return Err(ApiError::cannot("tool_choice", message));
+                return Err(ApiError::unprocessable("tool_choice", message));
             }
         }
         Ok(chat)
     }
 }
 
-impl<'de> Deserialize<'de> for Said {
+impl<'de> Deserialize<'de> for ChatMessage {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(SaidFields)
+        deserializer.deserialize_map(ChatMessageVisitor)
     }
 }
 
 /// Values that a message counts for: about as large as so many.
 const MESSAGE_VALUES: usize = 4;
 
-struct SaidFields;
+struct ChatMessageVisitor;
 
-impl<'de> Visitor<'de> for SaidFields {
-    type Value = Said;
+impl<'de> Visitor<'de> for ChatMessageVisitor {
+    type Value = ChatMessage;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a message")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Said, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ChatMessage, A::Error> {
         json::count(MESSAGE_VALUES)?;
-        let mut said = Said::default();
+        let mut chat_message = ChatMessage::default();
         let mut role = None;
         while let Some(name) = map.next_key::<String>()? {
             match &*name {
                 "role" => role = Some(map.next_value()?),
-                "content" => said.content = map.next_value()?,
-                "tool_calls" => said.tool_calls = map.next_value()?,
+                "content" => chat_message.content = map.next_value()?,
+                "tool_calls" => chat_message.tool_calls = map.next_value()?,
                 _ => {
                     json::count(1)?;
                     let Json(value) = map.next_value()?;
-                    said.more.insert(name, value);
+                    chat_message.more.insert(name, value);
                 }
             }
         }
-        said.role = role.ok_or_else(|| Error::missing_field("role"))?;
-        Ok(said)
+        chat_message.role = role.ok_or_else(|| Error::missing_field("role"))?;
+        Ok(chat_message)
     }
 }
 
@@ -177,7 +177,7 @@ impl<'de> Deserialize<'de> for ToolCall {
         let Json(mut call) = Json::deserialize(deserializer)?;
         if let Some(arguments) = call.pointer_mut("/function/arguments")
             && let Some(text) = arguments.as_str()
-            && let Some(parsed) = json::within(text)?
+            && let Some(parsed) = json::parse_embedded(text)?
         {
             *arguments = parsed;
         }
@@ -187,13 +187,13 @@ impl<'de> Deserialize<'de> for ToolCall {
 
 impl<'de> Deserialize<'de> for Content {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ContentKinds)
+        deserializer.deserialize_any(ContentVisitor)
     }
 }
 
-struct ContentKinds;
+struct ContentVisitor;
 
-impl<'de> Visitor<'de> for ContentKinds {
+impl<'de> Visitor<'de> for ContentVisitor {
     type Value = Content;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -218,7 +218,7 @@ impl<'de> Visitor<'de> for ContentKinds {
     }
 }
 
-impl Said {
+impl ChatMessage {
     fn message(self, number: usize) -> Result<Message, ApiError> {
         let content = match self.content {
             None => String::new(),
@@ -276,12 +276,12 @@ impl Shape for ChatShape {
         ])
     }
 
-    fn logprobs(&self, text: &TextCodec, told: &[(TokenId, TokenLogprobs)], _: usize) -> Value {
+    fn logprobs(&self, text: &TextCodec, sent: &[(TokenId, TokenLogprobs)], _: usize) -> Value {
         let spell = |token: TokenId, logprob: f32| {
             let (text, bytes) = spelled(text.tokenizer(), token);
             json!({"token": text, "logprob": logprob, "bytes": bytes})
         };
-        let content = told.iter().map(|(token, logprobs)| {
+        let content = sent.iter().map(|(token, logprobs)| {
             let top = logprobs.top.iter();
             let top: Vec<Value> = top
                 .map(|(token, logprob)| spell(*token, *logprob))

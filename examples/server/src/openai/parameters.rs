@@ -63,7 +63,7 @@ pub(crate) struct Delivery {
     /// As it is made.
     pub(crate) is_streamed: bool,
     /// With what it cost as the last event of a stream.
-    pub(crate) tells_usage: bool,
+    pub(crate) include_usage: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -107,7 +107,7 @@ impl Parameters {
         let options = self.stream_options.as_ref();
         Delivery {
             is_streamed: self.stream == Some(true),
-            tells_usage: options.and_then(|options| options.include_usage) == Some(true),
+            include_usage: options.and_then(|options| options.include_usage) == Some(true),
         }
     }
 
@@ -124,8 +124,9 @@ impl Parameters {
         if let Some(named) = self.model.as_ref().filter(|named| **named != app.model) {
             return Err(ApiError::model_not_found(named));
         }
-        let said = self.max_completion_tokens.or(self.max_tokens);
-        let mut request = Request::new(prompt).output_tokens_max(said.unwrap_or(output_tokens_max));
+        let requested = self.max_completion_tokens.or(self.max_tokens);
+        let mut request =
+            Request::new(prompt).output_tokens_max(requested.unwrap_or(output_tokens_max));
         request.output_tokens_min = self.min_tokens.unwrap_or(0);
         request.sampling = self.sampling()?;
         request.logit_bias = self.logit_bias()?;
@@ -145,7 +146,8 @@ impl Parameters {
             Some(true) | None => CacheUse::Shared,
         };
         request.cache_salt = self.salt(app, caller);
-        request.tells_prefill = self.return_progress == Some(true) && self.stream == Some(true);
+        request.report_prefill_progress =
+            self.return_progress == Some(true) && self.stream == Some(true);
         request.priority = self.class(app, caller)?.priority();
         request.at_context_limit = self.at_context_limit();
         Ok(request)
@@ -178,7 +180,7 @@ impl Parameters {
                 schema.len(),
                 GrammarSource::SCHEMA_BYTES_MAX
             );
-            return Err(ApiError::cannot("response_format", message));
+            return Err(ApiError::unprocessable("response_format", message));
         }
         Ok(())
     }

@@ -32,7 +32,7 @@ pub(crate) const PROMPTS_MAX: usize = 128;
 
 fields! {
     /// What is to be continued.
-    pub(crate) struct Wanted {
+    pub(crate) struct CompletionFields {
         prompt: Option<Prompts>,
         logprobs: Option<usize>,
         echo: Option<bool>,
@@ -53,13 +53,13 @@ pub(crate) async fn complete(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Extension(log): Extension<RequestLog>,
-    Body((parameters, wanted)): Body<(Parameters, Wanted)>,
+    Body((parameters, fields)): Body<(Parameters, CompletionFields)>,
 ) -> Result<Response, ApiError> {
-    wanted.check(&parameters)?;
-    let (logprobs, best_of) = (wanted.logprobs, wanted.best_of);
-    let prompts = wanted.prompt;
+    fields.check(&parameters)?;
+    let (logprobs, best_of) = (fields.logprobs, fields.best_of);
+    let prompts = fields.prompt;
     let prompts = prompts.ok_or_else(|| ApiError::field("prompt", "`prompt` is missing"))?;
-    let echoed = match wanted.echo {
+    let echoed = match fields.echo {
         Some(true) => prompts.texts(&app, &caller).await?,
         _ => Vec::new(),
     };
@@ -81,25 +81,25 @@ pub(crate) async fn complete(
     answer::answer(app, shape, requests, delivery, caller, log).await
 }
 
-impl Wanted {
+impl CompletionFields {
     /// What this server does not do is refused, rather than left out.
     fn check(&self, parameters: &Parameters) -> Result<(), ApiError> {
-        let cannot = |field: &str, what: &str| {
+        let unprocessable = |field: &str, what: &str| {
             let message = format!("`{field}` {what}");
-            Err(ApiError::cannot(field, message))
+            Err(ApiError::unprocessable(field, message))
         };
         if self.echo == Some(true) && self.logprobs.is_some() {
-            return cannot(
+            return unprocessable(
                 "echo",
                 "is not supported with `logprobs`: the prompt's are not computed",
             );
         }
         let suffix = self.suffix.as_ref();
         if suffix.is_some_and(|suffix| !suffix.is_empty()) {
-            return cannot("suffix", "is not supported");
+            return unprocessable("suffix", "is not supported");
         }
         if self.best_of.is_some_and(|best_of| best_of > 1) && parameters.delivery().is_streamed {
-            return cannot(
+            return unprocessable(
                 "best_of",
                 "cannot be streamed: which is the best is known at the end",
             );
@@ -110,13 +110,13 @@ impl Wanted {
 
 impl<'de> Deserialize<'de> for Prompts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(PromptKinds)
+        deserializer.deserialize_any(PromptsVisitor)
     }
 }
 
-struct PromptKinds;
+struct PromptsVisitor;
 
-impl<'de> Visitor<'de> for PromptKinds {
+impl<'de> Visitor<'de> for PromptsVisitor {
     type Value = Prompts;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -134,21 +134,21 @@ impl<'de> Visitor<'de> for PromptKinds {
     fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<Prompts, A::Error> {
         let mut prompts = match all.next_element()? {
             None => return Ok(Prompts::Texts(Vec::new())),
-            Some(One::Text(text)) => Prompts::Texts(vec![text]),
-            Some(One::Token(token)) => Prompts::Tokens(vec![token]),
-            Some(One::Tokens(tokens)) => Prompts::ManyTokens(vec![tokens]),
+            Some(PromptItem::Text(text)) => Prompts::Texts(vec![text]),
+            Some(PromptItem::Token(token)) => Prompts::Tokens(vec![token]),
+            Some(PromptItem::Tokens(tokens)) => Prompts::ManyTokens(vec![tokens]),
         };
         while let Some(one) = all.next_element()? {
             match (&mut prompts, one) {
-                (Prompts::Tokens(tokens), One::Token(token)) => tokens.push(token),
-                (Prompts::Texts(texts), One::Text(_)) if texts.len() == PROMPTS_MAX => {
+                (Prompts::Tokens(tokens), PromptItem::Token(token)) => tokens.push(token),
+                (Prompts::Texts(texts), PromptItem::Text(_)) if texts.len() == PROMPTS_MAX => {
                     return Err(too_many(PROMPTS_MAX));
                 }
-                (Prompts::ManyTokens(many), One::Tokens(_)) if many.len() == PROMPTS_MAX => {
+                (Prompts::ManyTokens(many), PromptItem::Tokens(_)) if many.len() == PROMPTS_MAX => {
                     return Err(too_many(PROMPTS_MAX));
                 }
-                (Prompts::Texts(texts), One::Text(text)) => texts.push(text),
-                (Prompts::ManyTokens(many), One::Tokens(tokens)) => many.push(tokens),
+                (Prompts::Texts(texts), PromptItem::Text(text)) => texts.push(text),
+                (Prompts::ManyTokens(many), PromptItem::Tokens(tokens)) => many.push(tokens),
                 _ => return Err(Error::custom("its elements are of several kinds")),
             }
         }
@@ -157,51 +157,51 @@ impl<'de> Visitor<'de> for PromptKinds {
 }
 
 /// What a list of prompts, or of tokens, is made of.
-enum One {
+enum PromptItem {
     Text(String),
     Token(TokenId),
     Tokens(Vec<TokenId>),
 }
 
-impl<'de> Deserialize<'de> for One {
+impl<'de> Deserialize<'de> for PromptItem {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(OneKind)
+        deserializer.deserialize_any(PromptItemVisitor)
     }
 }
 
-struct OneKind;
+struct PromptItemVisitor;
 
-impl<'de> Visitor<'de> for OneKind {
-    type Value = One;
+impl<'de> Visitor<'de> for PromptItemVisitor {
+    type Value = PromptItem;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a string, a token id, or a list of token ids")
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<One, E> {
-        Ok(One::Text(text.to_owned()))
+    fn visit_str<E: Error>(self, text: &str) -> Result<PromptItem, E> {
+        Ok(PromptItem::Text(text.to_owned()))
     }
 
-    fn visit_string<E: Error>(self, text: String) -> Result<One, E> {
-        Ok(One::Text(text))
+    fn visit_string<E: Error>(self, text: String) -> Result<PromptItem, E> {
+        Ok(PromptItem::Text(text))
     }
 
-    fn visit_u64<E: Error>(self, token: u64) -> Result<One, E> {
+    fn visit_u64<E: Error>(self, token: u64) -> Result<PromptItem, E> {
         let known = TokenId::try_from(token);
         let unknown = |_| E::invalid_value(Unexpected::Unsigned(token), &"a token id");
-        known.map(One::Token).map_err(unknown)
+        known.map(PromptItem::Token).map_err(unknown)
     }
 
-    fn visit_i64<E: Error>(self, token: i64) -> Result<One, E> {
+    fn visit_i64<E: Error>(self, token: i64) -> Result<PromptItem, E> {
         Err(E::invalid_value(Unexpected::Signed(token), &"a token id"))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut tokens: A) -> Result<One, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut tokens: A) -> Result<PromptItem, A::Error> {
         let mut all = Vec::new();
         while let Some(token) = tokens.next_element()? {
             all.push(token);
         }
-        Ok(One::Tokens(all))
+        Ok(PromptItem::Tokens(all))
     }
 }
 
@@ -222,7 +222,7 @@ impl Prompts {
         };
         if app.engine.text().is_none() {
             let message = "this model has no tokenizer to spell the prompt with";
-            return Err(ApiError::cannot("echo", message));
+            return Err(ApiError::unprocessable("echo", message));
         }
         let mut texts = Vec::new();
         for tokens in all {
@@ -286,22 +286,22 @@ impl Shape for TextShape {
         self.part(&format!("{echo}{text}"), logprobs)
     }
 
-    fn logprobs(&self, text: &TextCodec, told: &[(TokenId, TokenLogprobs)], after: usize) -> Value {
+    fn logprobs(&self, text: &TextCodec, sent: &[(TokenId, TokenLogprobs)], after: usize) -> Value {
         let spell = |token| spelled(text.tokenizer(), token).0;
-        let tokens: Vec<String> = told.iter().map(|(token, _)| spell(*token)).collect();
+        let tokens: Vec<String> = sent.iter().map(|(token, _)| spell(*token)).collect();
         let offsets = tokens.iter().scan(after, |at, token| {
             let begins = *at;
             *at += token.chars().count();
             Some(begins)
         });
-        let top = told.iter().map(|(_, logprobs)| {
+        let top = sent.iter().map(|(_, logprobs)| {
             let top = logprobs.top.iter();
             let top = top.map(|(token, logprob)| (spell(*token), json!(logprob)));
             Value::from(top.collect::<Map<_, _>>())
         });
         json!({
             "text_offset": offsets.collect::<Vec<_>>(),
-            "token_logprobs": told.iter().map(|(_, logprobs)| logprobs.logprob).collect::<Vec<_>>(),
+            "token_logprobs": sent.iter().map(|(_, logprobs)| logprobs.logprob).collect::<Vec<_>>(),
             "top_logprobs": top.collect::<Vec<_>>(),
             "tokens": tokens,
         })

@@ -60,7 +60,7 @@ pub(super) fn errors() -> Map<String, Value> {
 }
 
 /// References to the errors of these statuses.
-pub(super) fn refused(statuses: &[&[u16]]) -> Map<String, Value> {
+pub(super) fn rejected(statuses: &[&[u16]]) -> Map<String, Value> {
     let statuses = statuses.iter().copied().flatten();
     let references = statuses.map(|status| {
         let path = format!("#/components/responses/{status}");
@@ -84,13 +84,13 @@ pub(super) fn json(description: &str, schema: &str) -> Value {
 
 /// An answer in parts.
 pub(super) fn events(part: &str) -> Value {
-    let told = json!({
+    let chunk = json!({
         "type": "string",
         "contentMediaType": "application/json",
         "contentSchema": {"anyOf": [reference(part), reference("Error")]},
     });
     let event = object(
-        json!({"data": {"anyOf": [{"const": "[DONE]"}, told]}}),
+        json!({"data": {"anyOf": [{"const": "[DONE]"}, chunk]}}),
         &["data"],
     );
     let when = "With `stream`. The last is `[DONE]`, or the error that ended it";

@@ -92,7 +92,7 @@ fn paths(app: &App) -> Value {
             responses.map(|responses| responses.remove(&OPERATOR.to_string()));
         }
     }
-    if app.keys.are_asked_for() {
+    if app.keys.are_required() {
         guard(&mut paths);
     }
     paths
@@ -111,13 +111,13 @@ fn guard(paths: &mut Value) {
 
 fn get(summary: &str, is_guarded: bool, schema: &str, errors: &[u16]) -> Value {
     let guarded: &[u16] = if is_guarded { &GUARDED } else { &[] };
-    let mut responses = answers::refused(&[&ALWAYS, guarded, errors]);
+    let mut responses = answers::rejected(&[&ALWAYS, guarded, errors]);
     responses.insert("200".into(), answers::json("As asked", schema));
     json!({"get": {"summary": summary, "responses": responses}})
 }
 
 fn post(summary: &str, body: &str, schema: &str) -> Value {
-    let mut responses = answers::refused(&[&ALWAYS, &GUARDED, &BODY]);
+    let mut responses = answers::rejected(&[&ALWAYS, &GUARDED, &BODY]);
     responses.insert("200".into(), answers::json("As asked", schema));
     let content = json!({"application/json": {"schema": reference(body)}});
     let body = json!({"required": true, "content": content});
@@ -128,8 +128,8 @@ fn generate(summary: &str, body: &str, shape: &str) -> Value {
     let mut path = post(summary, body, &format!("{shape}Completion"));
     let responses = &mut path["post"]["responses"];
     responses["200"]["content"]["text/event-stream"] = answers::events(&format!("{shape}Part"));
-    for (status, refused) in answers::refused(&[&GENERATED]) {
-        responses[status] = refused;
+    for (status, rejected) in answers::rejected(&[&GENERATED]) {
+        responses[status] = rejected;
     }
     path
 }

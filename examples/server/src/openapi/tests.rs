@@ -48,7 +48,10 @@ async fn every_field_that_is_read_is_described_and_no_other() {
         "ChatRequest",
         read::<(Parameters, chat::Logprobs, chat::Conversation)>(),
     );
-    check("TextRequest", read::<(Parameters, text::Wanted)>());
+    check(
+        "TextRequest",
+        read::<(Parameters, text::CompletionFields)>(),
+    );
     check("Detokenize", read::<tokens::Detokenize>());
     let [text, chat] = [0, 1].map(|number| {
         let properties = format!("/components/schemas/Tokenize/anyOf/{number}/properties");
@@ -80,7 +83,7 @@ async fn every_route_is_described_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_key_is_wanted_where_one_may_be_missing() {
+async fn key_is_documented_where_it_can_be_required() {
     let open = described(Keys::default()).await;
     let guarded = described(Keys::parse("ann secret").expect("a key")).await;
     let chat = "/paths/~1v1~1chat~1completions/post/security";
@@ -95,7 +98,7 @@ async fn a_key_is_wanted_where_one_may_be_missing() {
 }
 
 #[tokio::test]
-async fn references_lead_somewhere() {
+async fn references_resolve() {
     let document = described(Keys::default()).await;
     let text = document.to_string();
     let references: BTreeSet<&str> = text

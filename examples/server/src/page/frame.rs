@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use motet::UserId;
-use motet::watch::{
+use motet::monitor::{
     EngineEvent, SequenceView, Snapshot, Stage, StepView, Tier, TrieNode, UserView,
 };
 use serde::Serialize;
@@ -45,25 +45,25 @@ struct Step {
 }
 
 impl Frame {
-    pub(super) fn new(app: &App, seen: &Snapshot, missed: u64) -> Self {
+    pub(super) fn new(app: &App, snapshot: &Snapshot, missed: u64) -> Self {
         let name = |user: UserId| match app.names.get(&user) {
             Some(name) => name.to_string(),
             None if user == UserId::default() => "no name".to_owned(),
-            None => app.room.alias(user),
+            None => app.watchers.alias(user),
         };
-        let house = &seen.house;
-        let sequences = house.sequences.iter();
-        let users = house.users.iter();
-        let trie = &seen.trie;
+        let scheduler = &snapshot.scheduler;
+        let sequences = scheduler.sequences.iter();
+        let users = scheduler.users.iter();
+        let trie = &snapshot.trie;
         let picture = json!({
-            "at": seen.at.as_secs_f64(),
+            "at": snapshot.at.as_secs_f64(),
             "model": app.model,
-            "state": state::word(&app.engine.health().state),
-            "stats": stats(seen),
+            "state": state::state_name(&app.engine.health().state),
+            "stats": stats(snapshot),
             "sequences": sequences.map(|one| sequence(one, name(one.user))).collect::<Vec<_>>(),
-            "sequences_left_out": house.sequences_left_out,
+            "sequences_left_out": scheduler.sequences_left_out,
             "users": users.map(|one| user(one, name(one.user))).collect::<Vec<_>>(),
-            "users_left_out": house.users_left_out,
+            "users_left_out": scheduler.users_left_out,
             "nodes_left_out": trie.nodes_left_out,
             "bytes_left_out": trie.bytes_left_out,
             "copies_left_out": trie.copies_left_out,
@@ -80,7 +80,7 @@ impl Frame {
         }
     }
 
-    pub(super) fn heard(&mut self, event: EngineEvent, steps_max: usize) {
+    pub(super) fn on_event(&mut self, event: EngineEvent, steps_max: usize) {
         if let EngineEvent::Step(step) = event {
             if self.steps.len() == steps_max {
                 self.steps.remove(0);
@@ -116,8 +116,8 @@ impl Step {
     }
 }
 
-fn stats(seen: &Snapshot) -> Value {
-    let stats = &seen.stats;
+fn stats(snapshot: &Snapshot) -> Value {
+    let stats = &snapshot.stats;
     let (cache, pager) = (&stats.cache, &stats.pager);
     json!({
         "running": stats.running,
@@ -138,7 +138,7 @@ fn stats(seen: &Snapshot) -> Value {
         "rebuilds": stats.rebuilds,
         "active_bytes": stats.device_memory.active_bytes,
         "device": {
-            "budget": seen.budgets.device_bytes,
+            "budget": snapshot.budgets.device_bytes,
             "sealed": cache.sealed_bytes,
             "held": cache.protected_bytes,
             "reserved": cache.reserved_bytes,
@@ -147,13 +147,13 @@ fn stats(seen: &Snapshot) -> Value {
             "tokens": cache.cached_tokens,
         },
         "host": {
-            "budget": seen.budgets.host_bytes,
+            "budget": snapshot.budgets.host_bytes,
             "used": pager.host_bytes,
             "copies": pager.host_copies,
             "hits": pager.host_hits,
         },
         "disk": {
-            "budget": seen.budgets.disk_bytes,
+            "budget": snapshot.budgets.disk_bytes,
             "used": pager.disk_bytes,
             "copies": pager.disk_copies,
             "hits": pager.disk_hits,
@@ -214,7 +214,7 @@ fn row(node: &TrieNode) -> Row {
             node.tokens_before as u64,
             node.tokens as u64,
             node.bytes as u64,
-            node.holders as u64,
+            node.ref_count as u64,
             node.hits.into(),
             node.idle_uses,
             node.children as u64,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use motet::watch::EngineEvent;
+use motet::monitor::EngineEvent;
 use serde::Serialize;
 
 /// How far back it goes.
@@ -31,7 +31,7 @@ pub(super) struct Quantiles {
 struct Samples(VecDeque<(Duration, f64)>);
 
 impl Latencies {
-    pub(super) fn heard(&mut self, now: Duration, event: &EngineEvent) {
+    pub(super) fn on_event(&mut self, now: Duration, event: &EngineEvent) {
         match event {
             EngineEvent::FirstToken { since_submit, .. } => {
                 self.first.add(now, since_submit.as_secs_f64());
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_of_late_counts() {
+    fn only_recent_samples_count() {
         let mut samples = Samples::default();
         let seconds = Duration::from_secs;
         assert_eq!(samples.quantiles(seconds(1)), Quantiles::default());

@@ -8,14 +8,14 @@
 //! | file | what happens there |
 //! |---|---|
 //! | `assets.rs` | the page's files, and the headers that keep it to itself |
-//! | `room.rs` | those who watch: how many, and one task that serves them all |
+//! | `watchers.rs` | those who watch: how many, and one task that serves them all |
 //! | `frame.rs` | what they are shown |
 //! | `latency.rs` | how long callers wait, as of late |
 
 mod assets;
 mod frame;
 mod latency;
-mod room;
+mod watchers;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use futures_util::stream;
 use crate::access;
 use crate::app::App;
 use crate::error::ApiError;
-pub(crate) use room::{KEY_WATCHERS_MAX, Room};
+pub(crate) use watchers::{KEY_WATCHERS_MAX, Watchers};
 
 /// What is there for those who watch. It is no part of the API.
 pub(crate) fn router() -> Router<Arc<App>> {
@@ -43,11 +43,11 @@ pub(crate) fn router() -> Router<Arc<App>> {
 
 /// `GET /watch`.
 async fn watch(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, ApiError> {
-    let key_seats = access::watcher(&app, &headers)?;
-    let seat = app.room.enter(&app, key_seats)?;
-    let frames = stream::unfold(seat, async |mut seat| {
-        let frame = seat.next().await?;
-        Some((Ok::<Bytes, Infallible>(frame), seat))
+    let key_permits = access::authorize_watcher(&app, &headers)?;
+    let watcher = app.watchers.add(&app, key_permits)?;
+    let frames = stream::unfold(watcher, async |mut watcher| {
+        let frame = watcher.next().await?;
+        Some((Ok::<Bytes, Infallible>(frame), watcher))
     });
     let head = [
         (header::CONTENT_TYPE, "text/event-stream"),

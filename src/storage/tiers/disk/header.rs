@@ -7,7 +7,7 @@
 //!  24  the file's number           u64, as in its name
 //!  32  digest of the salt          32 bytes
 //!  64  digest of what is before    32 bytes
-//!  96  start, tokens, beyond       u64 each
+//!  96  start, tokens, state_lag       u64 each
 //! 120  bytes of payload            u64
 //! 128  checksum of the payload     u64
 //! 136  checksum of all the rest    u64: what is before it, and the tokens
@@ -64,7 +64,12 @@ impl Header {
         bytes.extend(self.number.to_le_bytes());
         bytes.extend(label.salt.0);
         bytes.extend(label.before.0);
-        for number in [label.start, label.tokens.len(), label.beyond, label.bytes] {
+        for number in [
+            label.start,
+            label.tokens.len(),
+            label.state_lag,
+            label.bytes,
+        ] {
             bytes.extend((number as u64).to_le_bytes());
         }
         bytes.extend(self.payload_checksum.to_le_bytes());
@@ -195,7 +200,7 @@ impl Fixed {
             before: PrefixDigest(field(&self.bytes, 64)),
             start: size(96).filter(|start| start.checked_add(tokens.len()).is_some())?,
             tokens: Some(tokens).filter(|tokens| !tokens.is_empty())?,
-            beyond: size(112)?,
+            state_lag: size(112)?,
             precision,
             bytes: size(120)?,
         })

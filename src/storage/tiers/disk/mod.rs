@@ -78,11 +78,11 @@ pub struct DiskTier {
     folder: PathBuf,
     identity: u64,
     pool: BufferPool,
-    copies: BTreeMap<CopyId, Kept>,
+    copies: BTreeMap<CopyId, StoredFile>,
     /// Files that ought not to be there, and could not be removed.
-    strays: Vec<Stray>,
+    stale_files: Vec<StaleFile>,
     /// Numbers of files that were there before, and of which there is no copy.
-    taken: BTreeSet<u64>,
+    numbers_taken: BTreeSet<u64>,
     used_bytes: usize,
     limits: DiskLimits,
     /// The number of the next file.
@@ -119,7 +119,7 @@ pub struct Recovered {
 
 /// A file of ours.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct StoredFile {
     number: u64,
     /// What it takes of the budget.
     bytes: usize,
@@ -127,7 +127,7 @@ struct Kept {
 
 /// Files that ought not to be there.
 #[derive(Debug)]
-struct Stray {
+struct StaleFile {
     /// The names that it may have.
     paths: Vec<PathBuf>,
     /// What it takes of the budget.
@@ -174,8 +174,8 @@ impl DiskTier {
             identity,
             pool,
             copies: BTreeMap::new(),
-            strays: Vec::new(),
-            taken: BTreeSet::new(),
+            stale_files: Vec::new(),
+            numbers_taken: BTreeSet::new(),
             used_bytes: 0,
             limits,
             next: 0,
@@ -247,7 +247,7 @@ impl DiskTier {
         for piece in buffer.chunks_mut(PIECE_BYTES) {
             file.read(piece)
                 .map_err(|source| read_failed(&path, source))?;
-            sum.take_in(piece);
+            sum.update(piece);
         }
         if sum.finish() != header.payload_checksum {
             let what = "its payload's checksum is another";
@@ -258,37 +258,37 @@ impl DiskTier {
 
     /// Removes a file of ours under either of its names: a rename may have failed after it
     /// was done. If that fails, the file goes on counting.
-    fn discard(&mut self, file: Kept) -> Result<(), TierError> {
+    fn discard(&mut self, file: StoredFile) -> Result<(), TierError> {
         let path = self.path(file.number);
         let paths = vec![path.with_extension(PART), path];
         let bytes = file.bytes;
-        self.discard_stray(Stray { paths, bytes })
+        self.discard_stale(StaleFile { paths, bytes })
     }
 
-    fn discard_stray(&mut self, stray: Stray) -> Result<(), TierError> {
+    fn discard_stale(&mut self, stale_file: StaleFile) -> Result<(), TierError> {
         if let Err(lost) = self.find_folder() {
             // What has this name there now is another's.
-            self.strays.push(stray);
+            self.stale_files.push(stale_file);
             return Err(lost);
         }
-        for path in &stray.paths {
+        for path in &stale_file.paths {
             match self.files.remove(path) {
                 Ok(()) => {}
                 Err(source) if source.kind() == io::ErrorKind::NotFound => {}
                 Err(source) => {
-                    let error = TierError::of_system(path, source);
-                    self.strays.push(stray);
+                    let error = TierError::from_io(path, source);
+                    self.stale_files.push(stale_file);
                     return Err(error);
                 }
             }
         }
-        self.used_bytes -= stray.bytes;
+        self.used_bytes -= stale_file.bytes;
         Ok(())
     }
 
     /// A number that no file has.
     fn next_number(&mut self) -> u64 {
-        while self.taken.contains(&self.next) {
+        while self.numbers_taken.contains(&self.next) {
             self.next = self.next.wrapping_add(1);
         }
         let number = self.next;
@@ -312,12 +312,12 @@ impl DiskTier {
 
     /// Begins anew in a folder that has taken the place of ours, if that is empty and nobody
     /// else's.
-    fn begin_anew(&mut self) -> Option<()> {
+    fn start_empty(&mut self) -> Option<()> {
         let lock = recovery::lock_empty(&mut *self.files, &self.folder)?;
         self.lock = lock;
         self.copies.clear();
-        self.strays.clear();
-        self.taken.clear();
+        self.stale_files.clear();
+        self.numbers_taken.clear();
         self.used_bytes = 0;
         if let Some(exposed) = self.exposed() {
             tracing::warn!("what users have said may be read by others: {exposed}");
@@ -325,8 +325,8 @@ impl DiskTier {
         Some(())
     }
 
-    fn no_room(&self, bytes: usize) -> TierError {
-        TierError::NoRoom {
+    fn out_of_space(&self, bytes: usize) -> TierError {
+        TierError::OutOfSpace {
             tier: "the disk tier",
             bytes,
             used_bytes: self.used_bytes,
@@ -335,10 +335,10 @@ impl DiskTier {
     }
 
     /// Tries again to remove what could not be removed.
-    fn sweep(&mut self) {
-        for stray in std::mem::take(&mut self.strays) {
-            // Whether it went is in `strays` and `used_bytes`.
-            self.discard_stray(stray).ok();
+    fn retry_removals(&mut self) {
+        for stale_file in std::mem::take(&mut self.stale_files) {
+            // Whether it went is in `stale_files` and `used_bytes`.
+            self.discard_stale(stale_file).ok();
         }
     }
 }
@@ -350,12 +350,12 @@ impl Tier for DiskTier {
             return Ok(());
         }
         if let Err(lost) = self.find_folder() {
-            self.begin_anew().ok_or(lost)?;
+            self.start_empty().ok_or(lost)?;
         }
-        self.sweep();
+        self.retry_removals();
         let needed = Self::bytes_taken(label.tokens.len(), label.bytes);
         if needed > self.limits.bytes_max.saturating_sub(self.used_bytes) {
-            return Err(self.no_room(needed));
+            return Err(self.out_of_space(needed));
         }
         let number = self.next_number();
         let header = Header {
@@ -364,31 +364,31 @@ impl Tier for DiskTier {
             label: label.clone(),
             payload_checksum: Checksum::of(bytes),
         };
-        let kept = Kept {
+        let stored_file = StoredFile {
             number,
             bytes: needed,
         };
         let path = self.path(number);
         self.used_bytes += needed;
         if let Err(source) = self.write(&path, &header.encode(), bytes) {
-            // What cannot be removed either is in `strays`.
-            self.discard(kept).ok();
+            // What cannot be removed either is in `stale_files`.
+            self.discard(stored_file).ok();
             self.find_folder()?;
-            return Err(TierError::of_system(&path, source));
+            return Err(TierError::from_io(&path, source));
         }
-        self.copies.insert(copy, kept);
+        self.copies.insert(copy, stored_file);
         Ok(())
     }
 
     fn load(&mut self, copy: CopyId, label: &Label) -> Result<Arc<Buffer>, TierError> {
-        let kept = self.copies.get(&copy).copied();
-        let kept = kept.ok_or(TierError::Unknown(copy))?;
-        let loaded = self.read_payload(kept.number, label);
+        let stored_file = self.copies.get(&copy).copied();
+        let stored_file = stored_file.ok_or(TierError::Unknown(copy))?;
+        let loaded = self.read_payload(stored_file.number, label);
         if let Err(error) = &loaded
             && error.is_of_the_file()
         {
             self.find_folder()?;
-            // What came of it is in `strays`; the damage is what there is to say.
+            // What came of it is in `stale_files`; the damage is what there is to say.
             self.remove(copy).ok();
         }
         loaded
@@ -396,7 +396,7 @@ impl Tier for DiskTier {
 
     fn remove(&mut self, copy: CopyId) -> Result<(), TierError> {
         match self.copies.remove(&copy) {
-            Some(kept) => self.discard(kept),
+            Some(stored_file) => self.discard(stored_file),
             None => Ok(()),
         }
     }
@@ -411,6 +411,6 @@ fn read_failed(path: &Path, source: io::Error) -> TierError {
     match source.kind() {
         io::ErrorKind::NotFound => TierError::damaged(path, "it is gone", "a file"),
         io::ErrorKind::UnexpectedEof => TierError::damaged(path, "it ends early", "all of it"),
-        _ => TierError::of_system(path, source),
+        _ => TierError::from_io(path, source),
     }
 }

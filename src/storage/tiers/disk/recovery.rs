@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashSet;
 
 use super::header::MAGIC;
-use super::{DiskTier, Files, Kept, Label, PART, Recovered, SEGMENT, Stray, TierError};
+use super::{DiskTier, Files, Label, PART, Recovered, SEGMENT, StaleFile, StoredFile, TierError};
 use motet_core::CopyId;
 use motet_core::pager::footprint;
 
@@ -59,7 +59,7 @@ pub(super) fn lock(files: &mut dyn Files, folder: &Path) -> Result<FolderLock, T
             // Where nothing can be made, the folder may be there all the same: the lock
             // will tell.
             io::ErrorKind::AlreadyExists | io::ErrorKind::ReadOnlyFilesystem => {}
-            _ => return Err(TierError::of_system(folder, error)),
+            _ => return Err(TierError::from_io(folder, error)),
         },
     }
     let lock = folder.join(LOCK);
@@ -69,7 +69,7 @@ pub(super) fn lock(files: &mut dyn Files, folder: &Path) -> Result<FolderLock, T
         TryLockError::Error(source) => match source.kind() {
             io::ErrorKind::NotFound => TierError::Missing { path },
             io::ErrorKind::NotADirectory => TierError::NotAFolder { path },
-            _ => TierError::of_system(&lock, source),
+            _ => TierError::from_io(&lock, source),
         },
     })
 }
@@ -84,11 +84,11 @@ pub(super) fn lock_empty(files: &mut dyn Files, folder: &Path) -> Option<FolderL
 
 /// What is to become of a file that is no copy.
 #[derive(Debug)]
-enum Fate {
+enum Disposition {
     /// It is ours, and of no use.
-    Goes(TierError),
+    Remove(TierError),
     /// It is not ours, or it is not known what it is.
-    Stays(TierError),
+    Leave(TierError),
     /// It is not there any more.
     Gone,
 }
@@ -97,36 +97,36 @@ impl DiskTier {
     /// Looks at every file in the folder.
     pub(super) fn recover(&mut self, first: CopyId) -> Result<Recovered, TierError> {
         let listed = self.files.list(&self.folder);
-        let paths = listed.map_err(|source| TierError::of_system(&self.folder, source))?;
+        let paths = listed.map_err(|source| TierError::from_io(&self.folder, source))?;
         let mut recovered = Recovered {
             exposed: self.exposed(),
             ..Recovered::default()
         };
         let mut numbered = Vec::new();
         for path in paths {
-            let fate = match named(&path) {
+            let disposition = match named(&path) {
                 Named::Segment(number) => {
                     numbered.push((number, path));
                     continue;
                 }
                 Named::Part(number) => {
-                    self.taken.insert(number);
+                    self.numbers_taken.insert(number);
                     let why = TierError::Unfinished { path: path.clone() };
-                    self.fate(&path, why, 0)
+                    self.disposition(&path, why, 0)
                 }
                 Named::Misnamed => {
                     let why = TierError::damaged(&path, "it was renamed", "a number for a name");
                     // Its name is no sign that a tier wrote it, so its begin has to be a whole
                     // one.
-                    self.fate(&path, why, MAGIC.len())
+                    self.disposition(&path, why, MAGIC.len())
                 }
                 Named::Other => continue,
             };
-            self.seal_fate(path, fate, &mut recovered);
+            self.dispose(path, disposition, &mut recovered);
         }
         numbered.sort_unstable();
         let found = self.read(numbered, &mut recovered);
-        self.keep(found, first, &mut recovered);
+        self.keep_within_budget(found, first, &mut recovered);
         Ok(recovered)
     }
 
@@ -138,11 +138,11 @@ impl DiskTier {
         let mut states = FxHashSet::default();
         let mut label_bytes = 0;
         for (number, path) in files.into_iter().rev() {
-            let no_room = |bytes| no_label_room(bytes, label_bytes, label_bytes_max);
+            let out_of_space = |bytes| label_budget_exceeded(bytes, label_bytes, label_bytes_max);
             let admit = |tokens| {
                 let bytes = Label::host_bytes(tokens);
                 if bytes > label_bytes_max {
-                    return Err(no_room(bytes));
+                    return Err(out_of_space(bytes));
                 }
                 Ok(())
             };
@@ -150,11 +150,11 @@ impl DiskTier {
                 Ok((header, _)) => {
                     let label = header.label;
                     let bytes = Label::host_bytes(label.tokens.len());
-                    let state = (label.salt, label.before, label.start, label.beyond);
+                    let state = (label.salt, label.before, label.start, label.state_lag);
                     if !states.insert((state, Arc::clone(&label.tokens))) {
                         TierError::Twice { path: path.clone() }
                     } else if bytes > label_bytes_max - label_bytes {
-                        no_room(bytes)
+                        out_of_space(bytes)
                     } else {
                         label_bytes += bytes;
                         found.push((number, label));
@@ -163,58 +163,64 @@ impl DiskTier {
                 }
                 Err(error) => error,
             };
-            self.taken.insert(number);
-            let fate = match why {
-                TierError::Twice { .. } | TierError::NoRoom { .. } => Fate::Goes(why),
-                why => self.fate(&path, why, 0),
+            self.numbers_taken.insert(number);
+            let disposition = match why {
+                TierError::Twice { .. } | TierError::OutOfSpace { .. } => Disposition::Remove(why),
+                why => self.disposition(&path, why, 0),
             };
-            self.seal_fate(path, fate, recovered);
+            self.dispose(path, disposition, recovered);
         }
         found
     }
 
     /// Keeps what the budget allows, the newest first: a file without room is passed over, and
     /// older ones that fit are kept. Files come newest first.
-    fn keep(&mut self, files: Vec<(u64, Label)>, first: CopyId, recovered: &mut Recovered) {
+    fn keep_within_budget(
+        &mut self,
+        files: Vec<(u64, Label)>,
+        first: CopyId,
+        recovered: &mut Recovered,
+    ) {
         self.next = files.first().map_or(0, |(last, _)| last.wrapping_add(1));
         if self.next == 0 {
             // Should numbers ever begin again, those of the files that are there are passed.
-            self.taken.extend(files.iter().map(|(number, _)| *number));
+            self.numbers_taken
+                .extend(files.iter().map(|(number, _)| *number));
         }
-        let mut kept = Vec::new();
+        let mut intact = Vec::new();
         for (number, label) in files {
             let bytes = Self::bytes_taken(label.tokens.len(), label.bytes);
             if bytes > self.limits.bytes_max.saturating_sub(self.used_bytes) {
-                let (path, error) = (self.path(number), self.no_room(bytes));
-                self.taken.insert(number);
-                self.seal_fate(path, Fate::Goes(error), recovered);
+                let (path, error) = (self.path(number), self.out_of_space(bytes));
+                self.numbers_taken.insert(number);
+                self.dispose(path, Disposition::Remove(error), recovered);
                 continue;
             }
             self.used_bytes += bytes;
-            kept.push((Kept { number, bytes }, label));
+            intact.push((StoredFile { number, bytes }, label));
         }
-        for (id, (kept, label)) in (first.0..).zip(kept.into_iter().rev()) {
-            self.copies.insert(CopyId(id), kept);
+        for (id, (intact, label)) in (first.0..).zip(intact.into_iter().rev()) {
+            self.copies.insert(CopyId(id), intact);
             recovered.copies.push((CopyId(id), label));
         }
     }
 
     /// Removes a file, or leaves it where it is, and notes why. One that stays counts, if it
     /// may be ours.
-    fn seal_fate(&mut self, path: PathBuf, fate: Fate, recovered: &mut Recovered) {
-        let error = match fate {
-            Fate::Gone => return,
-            Fate::Goes(why) => match self.files.remove(&path) {
+    fn dispose(&mut self, path: PathBuf, disposition: Disposition, recovered: &mut Recovered) {
+        let error = match disposition {
+            Disposition::Gone => return,
+            Disposition::Remove(why) => match self.files.remove(&path) {
                 Ok(()) => return recovered.removed.push((path, why)),
                 Err(source) if source.kind() == io::ErrorKind::NotFound => return,
                 Err(source) => {
                     let bytes = self.count_left(&path, recovered);
                     let paths = vec![path.clone()];
-                    self.strays.push(Stray { paths, bytes });
-                    TierError::of_system(&path, source)
+                    self.stale_files.push(StaleFile { paths, bytes });
+                    TierError::from_io(&path, source)
                 }
             },
-            Fate::Stays(why) => {
+            Disposition::Leave(why) => {
                 if !matches!(why, TierError::Foreign { .. }) {
                     self.count_left(&path, recovered);
                 }
@@ -235,17 +241,17 @@ impl DiskTier {
 
     /// What becomes of a file that is not what it should be, and why. It is ours only with
     /// `magic_bytes_min` bytes of the magic.
-    fn fate(&mut self, path: &Path, why: TierError, magic_bytes_min: usize) -> Fate {
+    fn disposition(&mut self, path: &Path, why: TierError, magic_bytes_min: usize) -> Disposition {
         if !why.is_of_the_file() && !matches!(why, TierError::Unfinished { .. }) {
-            return Fate::Stays(why);
+            return Disposition::Leave(why);
         }
         match self.is_ours(path, magic_bytes_min) {
-            Ok(true) => Fate::Goes(why),
-            Ok(false) => Fate::Stays(TierError::Foreign {
+            Ok(true) => Disposition::Remove(why),
+            Ok(false) => Disposition::Leave(TierError::Foreign {
                 path: path.to_owned(),
             }),
-            Err(source) if source.kind() == io::ErrorKind::NotFound => Fate::Gone,
-            Err(source) => Fate::Stays(TierError::of_system(path, source)),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Disposition::Gone,
+            Err(source) => Disposition::Leave(TierError::from_io(path, source)),
         }
     }
 
@@ -272,8 +278,8 @@ impl DiskTier {
     }
 }
 
-fn no_label_room(bytes: usize, used_bytes: usize, bytes_max: usize) -> TierError {
-    TierError::NoRoom {
+fn label_budget_exceeded(bytes: usize, used_bytes: usize, bytes_max: usize) -> TierError {
+    TierError::OutOfSpace {
         tier: "host memory for what is known of copies",
         bytes,
         used_bytes,
@@ -304,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_numbered_files_are_taken_for_ours() {
+    fn only_numbered_files_belong_to_the_tier() {
         let check = |name: &str, expected: Named| {
             assert_eq!(named(&Path::new("/tier").join(name)), expected, "{name}");
         };

@@ -13,7 +13,7 @@ fn planes(kind: FloatKind, rows: usize, channels: usize) -> Floats {
 /// Numbers as bytes of a kind, and what they are after that.
 fn as_kind(kind: FloatKind, numbers: &[f32]) -> (Vec<u8>, Vec<f32>) {
     let mut bytes = Vec::new();
-    let kept = numbers.iter().map(|number| match kind {
+    let stored = numbers.iter().map(|number| match kind {
         FloatKind::F32 => {
             bytes.extend(number.to_ne_bytes());
             *number
@@ -27,8 +27,8 @@ fn as_kind(kind: FloatKind, numbers: &[f32]) -> (Vec<u8>, Vec<f32>) {
             bf16::from_f32(*number).to_f32()
         }
     });
-    let kept = kept.collect();
-    (bytes, kept)
+    let stored = stored.collect();
+    (bytes, stored)
 }
 
 fn numbers_of(kind: FloatKind, bytes: &[u8]) -> Vec<f32> {
@@ -56,7 +56,7 @@ fn there_and_back(planes: Floats, full: &[u8]) -> Result<Vec<u8>, PrecisionError
 
 /// Every number comes back within half a step of its channel, and rounding.
 fn check(planes: Floats, numbers: &[f32]) -> Result<(), TestCaseError> {
-    let (full, kept) = as_kind(planes.kind, numbers);
+    let (full, stored) = as_kind(planes.kind, numbers);
     let back = there_and_back(planes, &full).expect("finite numbers");
     let back = numbers_of(planes.kind, &back);
     let rounding = match planes.kind {
@@ -65,7 +65,7 @@ fn check(planes: Floats, numbers: &[f32]) -> Result<(), TestCaseError> {
         FloatKind::Bf16 => 2_f32.powi(-8) + 4.0 * f32::EPSILON,
     };
     let of_a_plane = planes.rows * planes.channels;
-    for (plane, back) in kept.chunks(of_a_plane).zip(back.chunks(of_a_plane)) {
+    for (plane, back) in stored.chunks(of_a_plane).zip(back.chunks(of_a_plane)) {
         for channel in 0..planes.channels {
             let column = || plane.iter().skip(channel).step_by(planes.channels);
             let low = column().fold(f32::INFINITY, |a, b| a.min(*b));
@@ -106,7 +106,7 @@ proptest! {
 }
 
 #[test]
-fn the_ends_of_a_range_and_constants_come_back_as_they_were() {
+fn range_ends_and_constants_round_trip_exactly() {
     for kind in [FloatKind::F32, FloatKind::F16, FloatKind::Bf16] {
         let numbers = [-3.0, 5.5, 0.0, 12.0, 5.5, 0.0, 4.5, 5.5, 0.0];
         let (full, _) = as_kind(kind, &numbers);
@@ -132,33 +132,33 @@ fn extreme_ranges_keep_the_bound() {
 }
 
 #[test]
-fn what_is_not_finite_is_refused() {
+fn non_finite_numbers_are_rejected() {
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         for at in 0..12 {
             for kind in [FloatKind::F32, FloatKind::F16, FloatKind::Bf16] {
                 let mut numbers = [1.0; 12];
                 numbers[at] = bad;
                 let (full, _) = as_kind(kind, &numbers);
-                let refused = there_and_back(planes(kind, 3, 2), &full);
-                assert_eq!(refused, Err(PrecisionError::NotFinite), "{bad} at {at}");
+                let rejected = there_and_back(planes(kind, 3, 2), &full);
+                assert_eq!(rejected, Err(PrecisionError::NotFinite), "{bad} at {at}");
             }
         }
     }
     let (full, _) = as_kind(FloatKind::F32, &[f32::MAX, f32::MIN]);
-    let refused = there_and_back(planes(FloatKind::F32, 2, 1), &full);
-    assert_eq!(refused, Err(PrecisionError::NotFinite), "too wide a range");
+    let rejected = there_and_back(planes(FloatKind::F32, 2, 1), &full);
+    assert_eq!(rejected, Err(PrecisionError::NotFinite), "too wide a range");
 }
 
 #[test]
-fn only_whole_planes_are_taken() {
+fn only_whole_planes_are_accepted() {
     let shape = planes(FloatKind::F32, 2, 3);
     assert_eq!(EightBits(shape).eight_bytes(48), Some(2 * (24 + 6)));
     assert_eq!(EightBits(shape).eight_bytes(0), Some(0));
     assert_eq!(EightBits(shape).eight_bytes(47), None);
-    let refused = EightBits(shape).encode(&[0; 48], &mut [0; 59]);
-    assert!(matches!(refused, Err(PrecisionError::Length { .. })));
-    let refused = EightBits(shape).decode(&[0; 60], &mut [0; 24]);
-    assert!(matches!(refused, Err(PrecisionError::Length { .. })));
+    let rejected = EightBits(shape).encode(&[0; 48], &mut [0; 59]);
+    assert!(matches!(rejected, Err(PrecisionError::Length { .. })));
+    let rejected = EightBits(shape).decode(&[0; 60], &mut [0; 24]);
+    assert!(matches!(rejected, Err(PrecisionError::Length { .. })));
     for nothing in [planes(FloatKind::F16, 0, 3), planes(FloatKind::F16, 3, 0)] {
         assert_eq!(EightBits(nothing).eight_bytes(2), None);
         assert_eq!(EightBits(nothing).encode(&[], &mut []), Ok(()));

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use super::attack::{Attack, Tally};
 use super::grammars::HostileGrammar;
-use super::victim::{Death, Fate, Victim};
+use super::victim::{Death, Victim, WatchOutcome};
 use super::{MEGABYTE, payloads};
 use crate::bench::statistics::Measured;
 use crate::ui;
@@ -74,7 +74,7 @@ impl Alone {
                 }
                 Err(error) => return Err(error.context(format!("at {}", schema.name))),
             }
-            victim.start_anew()?;
+            victim.restart()?;
             resident = alone.warm_up(victim)?;
         }
         task.done();
@@ -101,13 +101,13 @@ impl Alone {
         let most = dearest.first().map_or(0.0, |cost| cost.processor_seconds);
         let lines: Vec<String> = dearest.iter().take(SHOWN).map(|cost| cost.line()).collect();
         let unended = self.costs.iter().filter(|cost| !cost.is_whole).count();
-        let over = |cost: &&&Cost| cost.processor_seconds > 2.0;
+        let is_expensive = |cost: &&&Cost| cost.processor_seconds > 2.0;
         Measured::new(vec![most])
             .remark(format!("the dearest: {}", lines.join("; ")))
             .remark(format!(
                 "{} of {} cost more than 2 s, {unended} of them were not over after {} s; an honest one costs {:.2} s, its \
                  {TOKENS} tokens included",
-                dearest.iter().filter(over).count(),
+                dearest.iter().filter(is_expensive).count(),
                 self.costs.len(),
                 TIME_MAX.as_secs(),
                 self.honest.processor_seconds,
@@ -132,7 +132,7 @@ impl Alone {
         }
         self.tally = tally;
         let resident = victim.process().resident_bytes()?;
-        victim.process().forget_peak()?;
+        victim.process().reset_peak()?;
         Ok(resident)
     }
 
@@ -144,17 +144,21 @@ impl Alone {
         schema: &HostileGrammar,
         number: usize,
     ) -> Result<(Cost, u64)> {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let before = victim.process().processor_seconds()?;
         let shots = vec![payloads::schema_shot(schema, number, TOKENS)];
         let attack = Attack::start(victim.port(), 1, shots, Duration::ZERO);
-        let fate = victim.watch(|| attack.is_over() || begun.elapsed() >= TIME_MAX)?;
+        let watch_outcome =
+            victim.watch(|| attack.is_finished() || started_at.elapsed() >= TIME_MAX)?;
         self.tally.add(&attack.end());
-        let left = TIME_MAX.saturating_sub(begun.elapsed());
-        let is_whole = fate == Fate::Well && victim.comes_to_rest(left)?;
+        let left = TIME_MAX.saturating_sub(started_at.elapsed());
+        let is_whole = watch_outcome == WatchOutcome::Well && victim.comes_to_rest(left)?;
         // A server that was ended has no numbers left: it was seen to grow by all it may.
         let (spent, peak) = if victim.was_ended() {
-            (begun.elapsed().as_secs_f64(), victim.resident_bytes_max())
+            (
+                started_at.elapsed().as_secs_f64(),
+                victim.resident_bytes_max(),
+            )
         } else {
             let spent = victim.process().processor_seconds()? - before;
             (spent, victim.process().peak_bytes()?)

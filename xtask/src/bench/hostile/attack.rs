@@ -18,7 +18,7 @@ pub(super) struct Shot {
     pub(super) path: &'static str,
     pub(super) body: Arc<[u8]>,
     /// How long its client waits for the answer before it leaves.
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
 }
 
 /// Clients that send what they are given. They leave when this is dropped.
@@ -31,10 +31,10 @@ struct Shared {
     port: u16,
     shots: Vec<Shot>,
     /// Shots that were begun; each is begun anew once all have been.
-    begun: AtomicUsize,
+    started: AtomicUsize,
     /// Shots are not begun anew after this.
     enough: Instant,
-    is_over: AtomicBool,
+    is_finished: AtomicBool,
     tally: Mutex<Tally>,
 }
 
@@ -49,16 +49,16 @@ impl Attack {
         let shared = Arc::new(Shared {
             port,
             shots,
-            begun: AtomicUsize::new(0),
+            started: AtomicUsize::new(0),
             enough: Instant::now() + time_least,
-            is_over: AtomicBool::new(false),
+            is_finished: AtomicBool::new(false),
             tally: Mutex::default(),
         });
         let threads = (0..clients).map(|_| {
             let shared = Arc::clone(&shared);
             let client = thread::Builder::new().stack_size(STACK_BYTES);
             let client = client.spawn(move || {
-                stand_back();
+                lower_thread_priority();
                 shared.send();
             });
             client.expect("the system has threads left")
@@ -70,15 +70,15 @@ impl Attack {
     }
 
     /// Whether everything was sent and answered, or left.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn is_finished(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
     /// How many were begun, of how many.
     pub(super) fn progress(&self) -> String {
-        let begun = self.shared.begun.load(Ordering::Relaxed);
+        let started = self.shared.started.load(Ordering::Relaxed);
         format!(
-            "{begun} requests begun, of {} at the least",
+            "{started} requests begun, of {} at the least",
             self.shared.shots.len()
         )
     }
@@ -91,7 +91,7 @@ impl Attack {
     }
 
     fn leave(&mut self) {
-        self.shared.is_over.store(true, Ordering::Relaxed);
+        self.shared.is_finished.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
             // A thread that panicked has said so.
             thread.join().ok();
@@ -107,16 +107,16 @@ impl Drop for Attack {
 
 impl Shared {
     fn send(&self) {
-        while !self.is_over.load(Ordering::Relaxed) {
-            let number = self.begun.fetch_add(1, Ordering::Relaxed);
+        while !self.is_finished.load(Ordering::Relaxed) {
+            let number = self.started.fetch_add(1, Ordering::Relaxed);
             if number >= self.shots.len() && Instant::now() >= self.enough {
-                self.begun.fetch_sub(1, Ordering::Relaxed);
+                self.started.fetch_sub(1, Ordering::Relaxed);
                 return;
             }
             let shot = &self.shots[number % self.shots.len()];
-            let begun = Instant::now();
+            let started = Instant::now();
             let is_to_leave =
-                || self.is_over.load(Ordering::Relaxed) || begun.elapsed() >= shot.patience;
+                || self.is_finished.load(Ordering::Relaxed) || started.elapsed() >= shot.timeout;
             let answer = exchange::post(self.port, shot.path, &shot.body, is_to_leave);
             let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
             tally.count(&answer);
@@ -125,7 +125,7 @@ impl Shared {
 }
 
 /// Hostile clients run at the lowest priority, since in practice they have machines of their own.
-fn stand_back() {
+fn lower_thread_priority() {
     // Without permission they keep their priority.
     #[cfg(target_os = "linux")]
     rustix::process::nice(19).ok();
@@ -186,12 +186,12 @@ mod tests {
         port
     }
 
-    fn shots(count: usize, patience: Duration) -> Vec<Shot> {
+    fn shots(count: usize, timeout: Duration) -> Vec<Shot> {
         let body: Arc<[u8]> = b"{}".as_slice().into();
         let shot = Shot {
             path: "/x",
             body,
-            patience,
+            timeout,
         };
         vec![shot; count]
     }
@@ -200,22 +200,22 @@ mod tests {
     fn every_shot_is_sent_once_and_counted() {
         let for_ever = Duration::from_secs(3600);
         let attack = Attack::start(server(100), 3, shots(7, for_ever), Duration::ZERO);
-        while !attack.is_over() {
+        while !attack.is_finished() {
             thread::yield_now();
         }
         assert_eq!(attack.end().to_string(), "7 status 200");
     }
 
     #[test]
-    fn clients_leave_when_they_have_no_patience_or_are_told_to() {
+    fn clients_leave_on_timeout_or_on_request() {
         let attack = Attack::start(server(1), 1, shots(2, Duration::ZERO), Duration::ZERO);
-        while !attack.is_over() {
+        while !attack.is_finished() {
             thread::yield_now();
         }
         assert_eq!(attack.end().to_string(), "2 left");
         let for_ever = Duration::from_secs(3600);
         let attack = Attack::start(server(0), 2, shots(2, for_ever), for_ever);
-        while attack.shared.begun.load(Ordering::Relaxed) < 2 {
+        while attack.shared.started.load(Ordering::Relaxed) < 2 {
             thread::yield_now();
         }
         assert_eq!(attack.end().to_string(), "2 left");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use super::attack::{Attack, Tally};
-use super::victim::{Fate, Victim};
+use super::victim::{Victim, WatchOutcome};
 use super::{MEGABYTE, payloads};
 use crate::bench::statistics::{Measured, median};
 use crate::ui;
@@ -27,7 +27,7 @@ pub(super) fn measure(
     let (mut tally, mut ended) = (Tally::default(), 0);
     for round in 0..rounds {
         if round > 0 {
-            victim.start_anew()?;
+            victim.restart()?;
         }
         let label = format!("bodies, round {} of {rounds}", round + 1);
         let mut task = ui::Task::start(label);
@@ -76,23 +76,23 @@ struct Grown {
 
 fn grown(victim: &mut Victim, count: usize, bytes: usize, task: &mut ui::Task) -> Result<Grown> {
     let shots = payloads::zero_shots(count, bytes);
-    victim.process().forget_peak()?;
+    victim.process().reset_peak()?;
     let before = victim.process().resident_bytes()?;
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let attack = Attack::start(victim.port(), count, shots, Duration::ZERO);
-    let fate = victim.watch(|| {
+    let watch_outcome = victim.watch(|| {
         task.progress(&attack.progress());
-        attack.is_over()
+        attack.is_finished()
     })?;
-    let peak = match fate {
-        Fate::Well => victim.process().peak_bytes()?,
-        Fate::TooLarge => victim.resident_bytes_max(),
+    let peak = match watch_outcome {
+        WatchOutcome::Well => victim.process().peak_bytes()?,
+        WatchOutcome::TooLarge => victim.resident_bytes_max(),
     };
-    let seconds = begun.elapsed().as_secs_f64();
+    let seconds = started_at.elapsed().as_secs_f64();
     Ok(Grown {
         megabytes: peak.saturating_sub(before) as f64 / MEGABYTE,
         seconds,
         tally: attack.end(),
-        was_ended: fate == Fate::TooLarge,
+        was_ended: watch_outcome == WatchOutcome::TooLarge,
     })
 }

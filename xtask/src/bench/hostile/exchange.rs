@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
 /// How often a client that waits looks whether it is to leave.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Bytes that are written or read at once.
 const PORTION_BYTES: usize = 256 << 10;
 /// Of an answer, the first bytes are kept: they hold its status.
@@ -81,8 +81,8 @@ fn open(
 ) -> io::Result<Option<TcpStream>> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(LOOK_INTERVAL))?;
-    stream.set_write_timeout(Some(LOOK_INTERVAL))?;
+    stream.set_read_timeout(Some(POLL_INTERVAL))?;
+    stream.set_write_timeout(Some(POLL_INTERVAL))?;
     let head = format!(
         "POST {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
@@ -116,8 +116,8 @@ fn status(mut stream: TcpStream, is_to_leave: &impl Fn() -> bool) -> io::Result<
         match stream.read(&mut portion) {
             Ok(0) => break,
             Ok(read) => {
-                let wanted = HEAD_BYTES.saturating_sub(head.len());
-                head.extend_from_slice(&portion[..read.min(wanted)]);
+                let missing_bytes = HEAD_BYTES.saturating_sub(head.len());
+                head.extend_from_slice(&portion[..read.min(missing_bytes)]);
             }
             Err(error) if is_only_late(&error) => {}
             // Some of the request was not read: the end of the answer looks like this then.
@@ -125,8 +125,8 @@ fn status(mut stream: TcpStream, is_to_leave: &impl Fn() -> bool) -> io::Result<
             Err(error) => return Err(error),
         }
     }
-    let told = String::from_utf8_lossy(&head);
-    let status = told
+    let copy = String::from_utf8_lossy(&head);
+    let status = copy
         .split_whitespace()
         .nth(1)
         .and_then(|code| code.parse().ok());
@@ -189,18 +189,18 @@ mod tests {
     }
 
     #[test]
-    fn a_client_leaves_when_it_is_told_to() {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&is_over);
+    fn client_leaves_on_request() {
+        let is_finished = Arc::new(AtomicBool::new(false));
+        let copy = Arc::clone(&is_finished);
         let (port, server) = server(move |mut stream| {
-            told.store(true, Ordering::Relaxed);
+            copy.store(true, Ordering::Relaxed);
             assert_eq!(
                 stream.read(&mut [0]).unwrap(),
                 0,
                 "it closes the connection"
             );
         });
-        let answer = post(port, "/x", b"{}", || is_over.load(Ordering::Relaxed));
+        let answer = post(port, "/x", b"{}", || is_finished.load(Ordering::Relaxed));
         assert_eq!(answer, Answer::Left);
         server.join().unwrap();
     }

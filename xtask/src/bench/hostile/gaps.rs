@@ -6,12 +6,12 @@ use anyhow::{Result, bail};
 
 use super::attack::{Attack, Shot, Tally};
 use super::streams::{Streams, Window};
-use super::victim::{Fate, Victim};
+use super::victim::{Victim, WatchOutcome};
 use crate::bench::statistics::{Measured, median, range};
 use crate::ui;
 
 /// Tokens that each stream hears before anything is measured.
-const SETTLED_TOKENS: usize = 8;
+const RUNNING_TOKENS: usize = 8;
 /// A stream that hears nothing for so long after an attack is given up: its gap is at least that.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// A server may compute for so long after everybody has gone before another is started.
@@ -77,7 +77,7 @@ impl Gaps {
             task.done();
             ui::note(&pair.line());
             if !pair.came_to_rest && round + 1 < plan.pairs {
-                victim.start_anew()?;
+                victim.restart()?;
             }
             gaps.pairs.push(pair);
         }
@@ -144,25 +144,25 @@ impl Gaps {
         shots: Vec<Shot>,
         task: &mut ui::Task,
     ) -> Result<Pair> {
-        let streams = settled(victim, plan, 2 * round)?;
+        let streams = open_running_streams(victim, plan, 2 * round)?;
         task.progress("undisturbed");
         let (before, cost_before) = cost(victim, &streams, plan.calm)?;
         let undisturbed = streams.gaps(before);
 
         let attack = Attack::start(victim.port(), plan.clients, shots, plan.calm);
-        let begun = Instant::now();
+        let started_at = Instant::now();
         watch(victim, &streams, || {
             task.progress(&attack.progress());
-            attack.is_over() || begun.elapsed() >= plan.attack_max
+            attack.is_finished() || started_at.elapsed() >= plan.attack_max
         })?;
         self.tally.add(&attack.end());
         let attacked = Window {
-            from: begun,
+            from: started_at,
             to: Instant::now(),
         };
         task.progress("what comes after");
         watch(victim, &streams, || {
-            streams.have_heard_since(attacked.to) || attacked.to.elapsed() >= SILENCE_MAX
+            streams.all_received_since(attacked.to) || attacked.to.elapsed() >= SILENCE_MAX
         })?;
         let longest_attacked = streams.longest_gap(attacked);
 
@@ -170,7 +170,7 @@ impl Gaps {
         // A token costs more the more tokens are before it: those after the attack have as many
         // as those before it had.
         drop(streams);
-        let streams = settled(victim, plan, 2 * round + 1)?;
+        let streams = open_running_streams(victim, plan, 2 * round + 1)?;
         let (_, cost_after) = cost(victim, &streams, plan.calm)?;
         if undisturbed.is_empty() {
             bail!("no stream had two tokens within {:?}", plan.calm);
@@ -212,13 +212,13 @@ impl Pair {
 }
 
 /// Streams that have begun. None of them begins like one of another `round` of this server.
-fn settled(victim: &mut Victim, plan: &Plan, round: usize) -> Result<Streams> {
+fn open_running_streams(victim: &mut Victim, plan: &Plan, round: usize) -> Result<Streams> {
     let streams = Streams::open(victim.port(), plan.streams, plan.stream_tokens, round);
     let opened = Instant::now();
     watch(victim, &streams, || {
-        streams.tokens_least() >= SETTLED_TOKENS || opened.elapsed() > SILENCE_MAX
+        streams.tokens_least() >= RUNNING_TOKENS || opened.elapsed() > SILENCE_MAX
     })?;
-    if streams.tokens_least() < SETTLED_TOKENS {
+    if streams.tokens_least() < RUNNING_TOKENS {
         bail!("the streams do not begin within {SILENCE_MAX:?}");
     }
     Ok(streams)
@@ -235,14 +235,18 @@ fn cost(victim: &mut Victim, streams: &Streams, time: Duration) -> Result<(Windo
     Ok((window, spent / streams.tokens(window).max(1) as f64))
 }
 
-/// Looks after the server and the streams until `is_over` says so.
-fn watch(victim: &mut Victim, streams: &Streams, mut is_over: impl FnMut() -> bool) -> Result<()> {
+/// Looks after the server and the streams until `is_finished` says so.
+fn watch(
+    victim: &mut Victim,
+    streams: &Streams,
+    mut is_finished: impl FnMut() -> bool,
+) -> Result<()> {
     let mut failure = None;
-    let fate = victim.watch(|| {
+    let watch_outcome = victim.watch(|| {
         failure = streams.failure();
-        failure.is_some() || is_over()
+        failure.is_some() || is_finished()
     })?;
-    if fate == Fate::TooLarge {
+    if watch_outcome == WatchOutcome::TooLarge {
         bail!("our server grew by more than 4 GiB and was ended");
     }
     match failure {

@@ -119,7 +119,7 @@ fn schema_gaps(workbench: &mut Workbench) -> Result<&Gaps> {
         let measured = measure_schema_gaps(workbench);
         workbench.hostile.schema_gaps = Some(measured.map_err(|error| format!("{error:#}")));
     }
-    found(workbench.hostile.schema_gaps.as_ref())
+    cached_result(workbench.hostile.schema_gaps.as_ref())
 }
 
 fn measure_schema_gaps(workbench: &Workbench) -> Result<Gaps> {
@@ -129,7 +129,7 @@ fn measure_schema_gaps(workbench: &Workbench) -> Result<Gaps> {
     let mut gaps = Gaps::measure("schemas", &mut victim, &plan, |round| {
         payloads::schema_shots(&schemas, SCHEMA_TOKENS, round, plan.pairs)
     })?;
-    victim.start_anew()?;
+    victim.restart()?;
     let honest = vec![payloads::honest(); schemas.len()];
     let others = Gaps::measure("honest schemas", &mut victim, &plan, |round| {
         payloads::schema_shots(&honest, SCHEMA_TOKENS, plan.pairs + round, 2 * plan.pairs)
@@ -152,10 +152,10 @@ fn schemas_alone(workbench: &mut Workbench) -> Result<&Alone> {
             victim(workbench).and_then(|mut victim| Alone::measure(&mut victim, &schemas));
         workbench.hostile.schemas_alone = Some(measured.map_err(|error| format!("{error:#}")));
     }
-    found(workbench.hostile.schemas_alone.as_ref())
+    cached_result(workbench.hostile.schemas_alone.as_ref())
 }
 
-fn found<T>(measured: Option<&Result<T, String>>) -> Result<&T> {
+fn cached_result<T>(measured: Option<&Result<T, String>>) -> Result<&T> {
     let measured = measured.expect("it was just measured");
     measured.as_ref().map_err(|why| anyhow!("{why}"))
 }

@@ -10,9 +10,9 @@ use super::grammars::{self, HostileGrammar};
 use crate::bench::prompts::split_mix;
 
 /// A client that has patience waits so long for its answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// One that has none leaves after so long.
-const IMPATIENCE: Duration = Duration::from_millis(200);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(200);
 /// A schema longer than this gets no comment: it would be refused for its length alone.
 const COMMENTED_BYTES_MAX: usize = 60 << 10;
 
@@ -59,7 +59,7 @@ pub(super) fn schema_shot(schema: &HostileGrammar, number: usize, tokens: usize)
     Shot {
         path: CHAT,
         body: body.into_bytes().into(),
-        patience: PATIENCE,
+        timeout: TIMEOUT,
     }
 }
 
@@ -78,7 +78,7 @@ pub(super) fn schema_shots(
         let leaves = schema_shot(schema, 2 * number + 1, tokens);
         shots.push(waits);
         shots.push(Shot {
-            patience: IMPATIENCE,
+            timeout: SHORT_TIMEOUT,
             ..leaves
         });
     }
@@ -107,7 +107,7 @@ pub(super) fn text_shots(clients: usize, bytes: usize, round: usize) -> Vec<Shot
             shots.push(Shot {
                 path,
                 body: body.to_string().into_bytes().into(),
-                patience: Duration::from_secs(60),
+                timeout: Duration::from_secs(60),
             });
         }
     }
@@ -159,7 +159,7 @@ pub(super) fn zero_shots(count: usize, bytes: usize) -> Vec<Shot> {
     let shots = shots.map(|(path, body)| Shot {
         path,
         body: Arc::clone(body),
-        patience: Duration::from_secs(90),
+        timeout: Duration::from_secs(90),
     });
     shots.collect()
 }
@@ -180,7 +180,7 @@ fn zeros(before: &str, after: &str, bytes: usize) -> Vec<u8> {
 
 /// Words of two to nine letters: their tokens are in no cache.
 fn words(seed: &mut u64, bytes: usize) -> String {
-    letters(seed, bytes, |drawn| 2 + drawn as usize % 8)
+    letters(seed, bytes, |random_bits| 2 + random_bits as usize % 8)
 }
 
 /// One word.
@@ -217,9 +217,9 @@ fn unicode(seed: &mut u64, bytes: usize) -> String {
     ];
     let mut text = String::with_capacity(bytes);
     loop {
-        let drawn = split_mix(seed);
-        let (first, last) = scripts[drawn as usize % scripts.len()];
-        let code = first + (drawn >> 32) as u32 % (last - first);
+        let random_bits = split_mix(seed);
+        let (first, last) = scripts[random_bits as usize % scripts.len()];
+        let code = first + (random_bits >> 32) as u32 % (last - first);
         let character = char::from_u32(code).unwrap_or('ÿ');
         if text.len() + character.len_utf8() > bytes {
             return text;
@@ -274,7 +274,7 @@ mod tests {
         assert!(others > 0);
         let shots = schema_shots(&schemas, 16, 1, 5);
         assert_eq!(shots.len(), 2 * schemas.len());
-        let patient = shots.iter().filter(|shot| shot.patience == PATIENCE);
+        let patient = shots.iter().filter(|shot| shot.timeout == TIMEOUT);
         assert_eq!(patient.count(), schemas.len());
         let bodies: BTreeSet<&[u8]> = shots.iter().map(|shot| &*shot.body).collect();
         assert!(bodies.len() >= 2 * schemas.len() - 2);

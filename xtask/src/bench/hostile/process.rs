@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 
 /// Ticks of `/proc/PID/stat` in a second, on every Linux of the last twenty years.
-const TICKS_PER_SECOND: f64 = 100.0;
+const JIFFIES_PER_SECOND: f64 = 100.0;
 const KIB: u64 = 1 << 10;
 
 /// A process of this machine, by its number.
@@ -30,8 +30,8 @@ impl Process {
     /// steps of 10 ms.
     pub(super) fn processor_seconds(&self) -> Result<f64> {
         let text = self.read("stat")?;
-        ticks(&text)
-            .map(|ticks| ticks as f64 / TICKS_PER_SECOND)
+        jiffies(&text)
+            .map(|jiffies| jiffies as f64 / JIFFIES_PER_SECOND)
             .with_context(|| format!("`stat` has no times: {text}"))
     }
 
@@ -40,13 +40,13 @@ impl Process {
         self.status("VmRSS:")
     }
 
-    /// The most bytes that were resident since [`Process::forget_peak`].
+    /// The most bytes that were resident since [`Process::reset_peak`].
     pub(super) fn peak_bytes(&self) -> Result<u64> {
         self.status("VmHWM:")
     }
 
     /// The peak begins anew with what is resident now.
-    pub(super) fn forget_peak(&self) -> Result<()> {
+    pub(super) fn reset_peak(&self) -> Result<()> {
         let path = self.folder.join("clear_refs");
         std::fs::write(&path, "5").with_context(|| format!("cannot write {}", path.display()))
     }
@@ -66,7 +66,7 @@ impl Process {
 }
 
 /// `utime` and `stime` of `/proc/PID/stat` together. The name before them may hold anything.
-fn ticks(stat: &str) -> Option<u64> {
+fn jiffies(stat: &str) -> Option<u64> {
     const UTIME: usize = 11;
     let after_name = &stat[stat.rfind(')')? + 1..];
     let mut times = after_name.split_whitespace().skip(UTIME);
@@ -87,17 +87,17 @@ mod tests {
     #[test]
     fn times_and_sizes_are_read() {
         let stat = "7 (a ) b) R 1 1 1 0 -1 4 54 65 14 2 600 18 3 2 20 0 1 0 86399 16961536 3346";
-        assert_eq!(ticks(stat), Some(618));
-        assert_eq!(ticks("7 (a) R 1"), None);
+        assert_eq!(jiffies(stat), Some(618));
+        assert_eq!(jiffies("7 (a) R 1"), None);
         let status = "VmHWM:\t  218120 kB\nVmRSS:\t   13552 kB\n";
         assert_eq!(kibibytes(status, "VmRSS:"), Some(13_552));
         assert_eq!(kibibytes(status, "VmSwap:"), None);
     }
 
     #[test]
-    fn this_process_is_told_of() {
+    fn own_process_is_measured() {
         let own = Process::new(std::process::id()).unwrap();
-        own.forget_peak().unwrap();
+        own.reset_peak().unwrap();
         let before = own.peak_bytes().unwrap();
         let held = vec![1_u8; 64 << 20];
         assert!(own.resident_bytes().unwrap() >= before + (32 << 20));

@@ -21,13 +21,13 @@ pub(super) struct Streams {
 }
 
 struct Shared {
-    is_over: AtomicBool,
-    heard: Vec<Mutex<Heard>>,
+    is_finished: AtomicBool,
+    received: Vec<Mutex<Received>>,
 }
 
 /// What came of one chat.
 #[derive(Debug, Default)]
-struct Heard {
+struct Received {
     /// When tokens came. A chat that has come to its end begins anew, with a list of its own.
     answers: Vec<Vec<Instant>>,
     failure: Option<String>,
@@ -44,8 +44,8 @@ impl Streams {
     /// Opens so many chats. No two begin alike, and none like one of another `round`.
     pub(super) fn open(port: u16, count: usize, tokens: usize, round: usize) -> Self {
         let shared = Arc::new(Shared {
-            is_over: AtomicBool::new(false),
-            heard: (0..count).map(|_| Mutex::default()).collect(),
+            is_finished: AtomicBool::new(false),
+            received: (0..count).map(|_| Mutex::default()).collect(),
         });
         let threads = (0..count).map(|number| {
             let shared = Arc::clone(&shared);
@@ -60,26 +60,27 @@ impl Streams {
 
     /// The fewest tokens that any of them has heard.
     pub(super) fn tokens_least(&self) -> usize {
-        let heard = self.heard().map(|heard| heard.tokens());
-        heard.min().unwrap_or(0)
+        let received = self.received().map(|received| received.tokens());
+        received.min().unwrap_or(0)
     }
 
     /// Whether all have heard something since then.
-    pub(super) fn have_heard_since(&self, then: Instant) -> bool {
-        self.heard()
-            .all(|heard| heard.last().is_some_and(|last| last >= then))
+    pub(super) fn all_received_since(&self, then: Instant) -> bool {
+        self.received()
+            .all(|received| received.last().is_some_and(|last| last >= then))
     }
 
     /// Why one of them ended before it should.
     pub(super) fn failure(&self) -> Option<String> {
-        self.heard().find_map(|heard| heard.failure.clone())
+        self.received()
+            .find_map(|received| received.failure.clone())
     }
 
     /// Seconds between two tokens, of all that came within the window.
     pub(super) fn gaps(&self, window: Window) -> Vec<f64> {
         let mut gaps = Vec::new();
-        for heard in self.heard() {
-            let pairs = heard.answers.iter().flat_map(|times| times.windows(2));
+        for received in self.received() {
+            let pairs = received.answers.iter().flat_map(|times| times.windows(2));
             gaps.extend(
                 pairs
                     .filter(|pair| window.from <= pair[0] && pair[1] <= window.to)
@@ -93,11 +94,11 @@ impl Streams {
     /// to now.
     pub(super) fn longest_gap(&self, window: Window) -> f64 {
         let mut longest: f64 = 0.0;
-        for heard in self.heard() {
-            let pairs = heard.answers.iter().flat_map(|times| times.windows(2));
+        for received in self.received() {
+            let pairs = received.answers.iter().flat_map(|times| times.windows(2));
             let gaps = pairs
                 .map(|pair| (pair[0], pair[1]))
-                .chain(heard.last().map(|last| (last, Instant::now())));
+                .chain(received.last().map(|last| (last, Instant::now())));
             let touching = gaps.filter(|(from, to)| *from <= window.to && window.from <= *to);
             longest = touching
                 .map(|(from, to)| (to - from).as_secs_f64())
@@ -108,22 +109,22 @@ impl Streams {
 
     /// How many tokens came within the window.
     pub(super) fn tokens(&self, window: Window) -> usize {
-        let within = |heard: MutexGuard<'_, Heard>| {
-            let times = heard.answers.iter().flatten();
+        let within = |received: MutexGuard<'_, Received>| {
+            let times = received.answers.iter().flatten();
             let within = times.filter(|time| window.from <= **time && **time <= window.to);
             within.count()
         };
-        self.heard().map(within).sum()
+        self.received().map(within).sum()
     }
 
-    fn heard(&self) -> impl Iterator<Item = MutexGuard<'_, Heard>> {
-        self.shared.heard.iter().map(locked)
+    fn received(&self) -> impl Iterator<Item = MutexGuard<'_, Received>> {
+        self.shared.received.iter().map(locked)
     }
 }
 
 impl Drop for Streams {
     fn drop(&mut self) {
-        self.shared.is_over.store(true, Ordering::Relaxed);
+        self.shared.is_finished.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
             // A thread that panicked has said so.
             thread.join().ok();
@@ -134,13 +135,13 @@ impl Drop for Streams {
 impl Shared {
     /// Asks again and again, until it is over or something goes wrong.
     fn listen(&self, number: usize, port: u16, body: &[u8]) {
-        let is_over = || self.is_over.load(Ordering::Relaxed);
-        while !is_over() {
-            locked(&self.heard[number]).answers.push(Vec::new());
+        let is_finished = || self.is_finished.load(Ordering::Relaxed);
+        while !is_finished() {
+            locked(&self.received[number]).answers.push(Vec::new());
             let mut is_whole = false;
-            let on_line = |line: &str| match spoken(line) {
+            let on_line = |line: &str| match parse_line(line) {
                 Line::Token => {
-                    locked(&self.heard[number]).hear(Instant::now());
+                    locked(&self.received[number]).record_token(Instant::now());
                     true
                 }
                 Line::Nothing => true,
@@ -149,29 +150,29 @@ impl Shared {
                     false
                 }
                 Line::Failure(what) => {
-                    locked(&self.heard[number]).failure = Some(what);
+                    locked(&self.received[number]).failure = Some(what);
                     false
                 }
             };
             let asked =
-                exchange::post_for_lines(port, "/v1/chat/completions", body, is_over, on_line);
-            let mut heard = locked(&self.heard[number]);
+                exchange::post_for_lines(port, "/v1/chat/completions", body, is_finished, on_line);
+            let mut received = locked(&self.received[number]);
             if let Err(error) = asked {
-                heard.failure.get_or_insert(error.to_string());
-            } else if !is_whole && !is_over() {
-                heard
+                received.failure.get_or_insert(error.to_string());
+            } else if !is_whole && !is_finished() {
+                received
                     .failure
                     .get_or_insert("it broke off before its end".into());
             }
-            if heard.failure.is_some() {
+            if received.failure.is_some() {
                 return;
             }
         }
     }
 }
 
-impl Heard {
-    fn hear(&mut self, now: Instant) {
+impl Received {
+    fn record_token(&mut self, now: Instant) {
         let answer = self.answers.last_mut();
         answer.expect("an answer was begun").push(now);
     }
@@ -194,7 +195,7 @@ enum Line {
     Failure(String),
 }
 
-fn spoken(line: &str) -> Line {
+fn parse_line(line: &str) -> Line {
     if let Some(status) = line.strip_prefix("HTTP/") {
         return match status.split_whitespace().nth(1) {
             Some("200") => Line::Nothing,
@@ -235,8 +236,8 @@ fn body(number: usize, tokens: usize) -> Vec<u8> {
 }
 
 /// A list of times is whole after each addition, whatever panicked.
-fn locked(heard: &Mutex<Heard>) -> MutexGuard<'_, Heard> {
-    heard.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked(received: &Mutex<Received>) -> MutexGuard<'_, Received> {
+    received.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -246,8 +247,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_a_stream_are_told_apart() {
-        let check = |line: &str, expected: Line| assert_eq!(spoken(line), expected, "{line}");
+    fn stream_lines_are_classified() {
+        let check = |line: &str, expected: Line| assert_eq!(parse_line(line), expected, "{line}");
         check("HTTP/1.0 200 OK", Line::Nothing);
         check("content-type: text/event-stream", Line::Nothing);
         check(
@@ -265,7 +266,7 @@ mod tests {
             r#"data: {"error":{"code":"out_of_memory"}}"#,
             "data: {",
         ] {
-            assert!(matches!(spoken(line), Line::Failure(_)), "{line}");
+            assert!(matches!(parse_line(line), Line::Failure(_)), "{line}");
         }
     }
 
@@ -276,8 +277,8 @@ mod tests {
             let times = seconds.iter();
             times.map(|s| start + Duration::from_secs(*s)).collect()
         };
-        let heard = |answers| {
-            Mutex::new(Heard {
+        let received = |answers| {
+            Mutex::new(Received {
                 answers,
                 failure: None,
             })
@@ -285,10 +286,10 @@ mod tests {
         let streams = Streams {
             threads: Vec::new(),
             shared: Arc::new(Shared {
-                is_over: AtomicBool::new(true),
-                heard: vec![
-                    heard(vec![at(&[1, 2, 4]), at(&[20, 21])]),
-                    heard(vec![at(&[1, 3, 19, 22])]),
+                is_finished: AtomicBool::new(true),
+                received: vec![
+                    received(vec![at(&[1, 2, 4]), at(&[20, 21])]),
+                    received(vec![at(&[1, 3, 19, 22])]),
                 ],
             }),
         };
@@ -304,8 +305,8 @@ mod tests {
         assert!(streams.longest_gap(window(30, 31)) >= 39.0);
         assert_eq!(streams.tokens(window(0, 3)), 4);
         assert_eq!(streams.tokens_least(), 4);
-        assert!(streams.have_heard_since(at(&[21])[0]));
-        assert!(!streams.have_heard_since(at(&[22])[0]));
+        assert!(streams.all_received_since(at(&[21])[0]));
+        assert!(!streams.all_received_since(at(&[22])[0]));
         assert_eq!(streams.failure(), None);
     }
 }

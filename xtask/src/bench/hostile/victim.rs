@@ -12,7 +12,7 @@ use super::process::Process;
 use crate::bench::report;
 use crate::bench::serving::{OurServer, Serving};
 
-const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// A process that is about to end has ended after so long.
 const END_TIME: Duration = Duration::from_secs(5);
 /// The log of the last server that ended by itself; the next one has the usual log.
@@ -39,7 +39,7 @@ pub(super) struct Death(String);
 
 /// How a server came through something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum WatchOutcome {
     Well,
     /// It grew by more than it may and was ended.
     TooLarge,
@@ -63,7 +63,7 @@ impl Victim {
     }
 
     /// Ends this server and starts another.
-    pub(super) fn start_anew(&mut self) -> Result<()> {
+    pub(super) fn restart(&mut self) -> Result<()> {
         self.serving.kill();
         let fresh = Self::start(self.recipe.clone(), self.growth_bytes_max)?;
         *self = fresh;
@@ -88,52 +88,52 @@ impl Victim {
         self.was_ended
     }
 
-    /// Looks after the server until `is_over` says so.
+    /// Looks after the server until `is_finished` says so.
     ///
     /// # Errors
     ///
     /// [`Death`] when the server has ended by itself.
-    pub(super) fn watch(&mut self, mut is_over: impl FnMut() -> bool) -> Result<Fate> {
-        while !is_over() {
+    pub(super) fn watch(&mut self, mut is_finished: impl FnMut() -> bool) -> Result<WatchOutcome> {
+        while !is_finished() {
             let resident = self.process.resident_bytes();
             if resident.is_err() {
                 // A process that is ending has no memory to tell of.
                 thread::sleep(END_TIME);
             }
             if let Some(status) = self.serving.ended()? {
-                let kept = self.log.with_file_name(DEATH_LOG);
-                std::fs::copy(&self.log, &kept)?;
-                let words = last_words(&kept);
+                let log_copy = self.log.with_file_name(DEATH_LOG);
+                std::fs::copy(&self.log, &log_copy)?;
+                let words = last_words(&log_copy);
                 return Err(Death(format!("our server ended ({status}): {words}")).into());
             }
             if resident? > self.resident_bytes_max() {
                 self.serving.kill();
                 self.was_ended = true;
-                return Ok(Fate::TooLarge);
+                return Ok(WatchOutcome::TooLarge);
             }
-            thread::sleep(LOOK_INTERVAL);
+            thread::sleep(POLL_INTERVAL);
         }
-        Ok(Fate::Well)
+        Ok(WatchOutcome::Well)
     }
 
     /// The same for so long.
-    pub(super) fn watch_for(&mut self, time: Duration) -> Result<Fate> {
-        let begun = Instant::now();
-        self.watch(|| begun.elapsed() >= time)
+    pub(super) fn watch_for(&mut self, time: Duration) -> Result<WatchOutcome> {
+        let started_at = Instant::now();
+        self.watch(|| started_at.elapsed() >= time)
     }
 
     /// Waits until it computes nothing, for so long at the most; false if it does not stop.
     pub(super) fn comes_to_rest(&mut self, time_max: Duration) -> Result<bool> {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         loop {
             let before = self.process.processor_seconds()?;
-            if self.watch_for(REST_INTERVAL)? == Fate::TooLarge {
+            if self.watch_for(REST_INTERVAL)? == WatchOutcome::TooLarge {
                 return Ok(false);
             }
             if self.process.processor_seconds()? - before < REST_SECONDS {
                 return Ok(true);
             }
-            if begun.elapsed() >= time_max {
+            if started_at.elapsed() >= time_max {
                 return Ok(false);
             }
         }

@@ -1,8 +1,8 @@
-//! Least recently used first: the yardstick.
+//! Least recently used first: the baseline.
 
 use super::{Eviction, Facts};
 
-/// Evicts what was used least recently.
+/// Evicts the least recently used node.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lru;
 
@@ -11,7 +11,7 @@ impl Eviction for Lru {
         "lru"
     }
 
-    fn worth(&self, facts: &Facts, _: u64) -> u64 {
+    fn score(&self, facts: &Facts, _: u64) -> u64 {
         facts.last_use
     }
 }

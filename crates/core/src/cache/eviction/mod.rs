@@ -1,16 +1,16 @@
-//! Who goes first when room is needed.
+//! The order of eviction.
 //!
-//! The trie keeps the nodes that may go (leaves that nobody holds) in order of
-//! retention priority, then of a *class* that a policy gave the sequence that used
-//! them last, then of last use. To evict, it asks the policy for the worth of the
-//! oldest and the newest of each class, and the least worthy goes. So a policy may
-//! change its mind about a million nodes by changing its mind about a class, and an
-//! eviction costs a logarithm of the nodes for each class.
+//! The trie keeps the evictable nodes (leaves that are not held) in order of retention
+//! priority, then of a *class*, then of last use. The policy assigns the class to the sequence
+//! that last used the node. To evict, the trie asks the policy for the score of the oldest and
+//! the newest node of each class, and evicts the one with the lowest score. A policy can
+//! therefore re-rank a million nodes by changing the scores of a class. An eviction costs a
+//! logarithm of the number of nodes per class.
 //!
 //! | policy | evicts |
 //! |---|---|
-//! | [`Lru`] | what was used least recently: the yardstick |
-//! | [`Foresight`] | what has the smallest chance of reuse for the room and time it takes |
+//! | [`Lru`] | the least recently used node: the baseline |
+//! | [`Foresight`] | the node with the smallest chance of reuse for its bytes and its time |
 
 mod foresight;
 mod lru;
@@ -26,7 +26,7 @@ pub use lru::Lru;
 /// A kind of sequence, as a policy distinguishes them.
 pub type Class = u16;
 
-/// What a policy may know of a node.
+/// The facts about a node that a policy may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Tokens before the node's own.
@@ -35,63 +35,62 @@ pub struct Facts {
     pub tokens: usize,
     /// Device bytes of its segment.
     pub bytes: usize,
-    /// When it was used last, in ticks; 0 if it has been given up.
+    /// The tick of its last use; 0 if it was demoted.
     pub last_use: u64,
-    /// The class of the sequence that used it last.
+    /// The class of the sequence that last used it.
     pub class: Class,
 }
 
-/// A sequence that begins.
+/// A sequence that starts.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
-    /// A number for its salt.
+    /// The fingerprint of its salt.
     pub salt: u64,
     /// Its prompt.
     pub tokens: &'a [TokenId],
-    /// Tokens of it that are in the cache.
+    /// Tokens of the prompt that are in the cache.
     pub cached_tokens: usize,
     /// Nodes in the trie.
     pub nodes: usize,
-    /// Now.
+    /// The present tick.
     pub tick: u64,
 }
 
-/// What a policy makes of a sequence that begins.
+/// A policy's decision about a sequence that starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// The class of all nodes that it uses.
     pub class: Class,
-    /// Handed back when it is over.
-    pub ticket: Ticket,
-    /// A node that an earlier sequence has left and this one goes past, and what to
-    /// class it as.
+    /// Passed back to the policy when the sequence ends.
+    pub sequence_mark: SequenceMark,
+    /// The node of an earlier sequence that this one supersedes, and its new class.
     pub superseded: Option<(NodeKey, Class)>,
 }
 
-/// By which a policy knows a sequence again.
+/// The key by which a policy recognizes a sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ticket {
+pub struct SequenceMark {
     pub(super) mark: u64,
     pub(super) serial: u32,
 }
 
-/// A policy of eviction. Time is a count of ticks: a few for each sequence.
+/// An eviction policy. Time is counted in ticks, a few per sequence.
 pub trait Eviction: fmt::Debug + Send {
-    /// A name for people.
+    /// The name of the policy, for display.
     fn name(&self) -> &'static str;
 
-    /// A sequence begins.
+    /// Handles that a sequence starts.
     fn asked(&mut self, asked: &Asked<'_>) -> Answer {
         let _ = asked;
         Answer::default()
     }
 
-    /// The sequence is over; `end` is the end of its path.
-    fn left(&mut self, ticket: Ticket, end: NodeKey, tick: u64) {
-        let _ = (ticket, end, tick);
+    /// Handles that a sequence ends; `end` is the end of its path.
+    fn finished(&mut self, sequence_mark: SequenceMark, end: NodeKey, tick: u64) {
+        let _ = (sequence_mark, end, tick);
     }
 
-    /// How much a node is worth keeping: the lowest goes first, and of equals that
-    /// which was used least recently.
-    fn worth(&self, facts: &Facts, tick: u64) -> u64;
+    /// The score of a node. The lowest is evicted first; among equal scores the least recently
+    /// used node.
+    fn score(&self, facts: &Facts, tick: u64) -> u64;
 }

@@ -46,7 +46,7 @@ pub enum BlockEvent {
         hashes: Vec<BlockHash>,
     },
     /// No block is cached any more, of any salt.
-    Cleared,
+    AllRemoved,
 }
 
 /// The blocks that end within each node, and what is to be told of them.
@@ -54,7 +54,7 @@ pub enum BlockEvent {
 pub(super) struct Blocks {
     block_tokens: usize,
     hashes: SecondaryMap<NodeKey, Vec<BlockHash>>,
-    untold: Vec<BlockEvent>,
+    pending_events: Vec<BlockEvent>,
 }
 
 /// Says how much, and not what.
@@ -63,7 +63,7 @@ impl fmt::Debug for BlockEvent {
         match self {
             Self::Stored { hashes, .. } => write!(f, "Stored({} blocks)", hashes.len()),
             Self::Removed { hashes, .. } => write!(f, "Removed({} blocks)", hashes.len()),
-            Self::Cleared => f.write_str("Cleared"),
+            Self::AllRemoved => f.write_str("Cleared"),
         }
     }
 }
@@ -88,7 +88,7 @@ impl Blocks {
         Self {
             block_tokens,
             hashes: SecondaryMap::new(),
-            untold: Vec::new(),
+            pending_events: Vec::new(),
         }
     }
 }
@@ -119,7 +119,7 @@ impl Trie {
     /// Notes what `lost` did, which is thrown away: all its blocks are gone.
     pub(crate) fn follow_like(&mut self, lost: &Self) {
         self.blocks = lost.blocks.as_ref().map(|blocks| Blocks {
-            untold: vec![BlockEvent::Cleared],
+            pending_events: vec![BlockEvent::AllRemoved],
             ..Blocks::new(blocks.block_tokens)
         });
     }
@@ -127,7 +127,9 @@ impl Trie {
     /// What has changed since this was asked last, in order.
     pub fn take_block_events(&mut self) -> Vec<BlockEvent> {
         let blocks = self.blocks.as_mut();
-        blocks.map_or_else(Vec::new, |blocks| std::mem::take(&mut blocks.untold))
+        blocks.map_or_else(Vec::new, |blocks| {
+            std::mem::take(&mut blocks.pending_events)
+        })
     }
 
     /// All blocks that are followed, as somebody would have been told who knew of none.
@@ -135,7 +137,9 @@ impl Trie {
     pub fn all_blocks(&self) -> Vec<BlockEvent> {
         let nodes = self.parents_first();
         let stored = nodes.into_iter().filter_map(|node| self.stored(node));
-        std::iter::once(BlockEvent::Cleared).chain(stored).collect()
+        std::iter::once(BlockEvent::AllRemoved)
+            .chain(stored)
+            .collect()
     }
 
     /// A node is there that was not.
@@ -147,7 +151,7 @@ impl Trie {
         blocks.hashes.insert(key, hashes);
         let stored = self.stored(key);
         let blocks = self.blocks.as_mut().expect("they are followed");
-        blocks.untold.extend(stored);
+        blocks.pending_events.extend(stored);
     }
 
     /// A node is about to go.
@@ -159,7 +163,9 @@ impl Trie {
         let salt = self.salt_above(key);
         if !hashes.is_empty() && !salt.is_private() {
             let salt = salt.clone();
-            blocks.untold.push(BlockEvent::Removed { salt, hashes });
+            blocks
+                .pending_events
+                .push(BlockEvent::Removed { salt, hashes });
         }
         self.blocks = Some(blocks);
     }
@@ -218,8 +224,8 @@ impl Trie {
     /// That the blocks are there that end within a node, if any do that others may use.
     fn stored(&self, key: NodeKey) -> Option<BlockEvent> {
         let hashes = self.blocks.as_ref()?.hashes[key].clone();
-        let is_told = !hashes.is_empty() && !self.salt_above(key).is_private();
-        is_told.then(|| BlockEvent::Stored {
+        let is_published = !hashes.is_empty() && !self.salt_above(key).is_private();
+        is_published.then(|| BlockEvent::Stored {
             salt: self.salt_above(key).clone(),
             parent: self.block_before(key),
             hashes,
@@ -255,8 +261,8 @@ impl Trie {
             (at, from) = (above.parent, above.tokens_before as usize);
         }
         let tokens = parts.into_iter().rev().flatten().copied();
-        let (skipped, wanted) = (begin.saturating_sub(from), ends.len() * block_tokens);
-        tokens.skip(skipped).take(wanted).collect()
+        let (skipped, taken) = (begin.saturating_sub(from), ends.len() * block_tokens);
+        tokens.skip(skipped).take(taken).collect()
     }
 
     /// All nodes but the roots, each after its parent.

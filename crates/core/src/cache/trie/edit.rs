@@ -1,10 +1,10 @@
 //! Insert, split, merge, replace, remove.
 
 use super::children::Children;
-use super::{Class, Keeping, Node, NodeKey, Sealed, Trie};
+use super::{Class, Node, NodeKey, OffloadState, Sealed, Trie};
 use crate::cache::salt::Salt;
-use crate::lease::LeaseWord;
-use crate::protocol::Extent;
+use crate::lease::LeaseCount;
+use crate::protocol::SegmentSize;
 use crate::{SegmentId, TokenId};
 
 impl Trie {
@@ -18,19 +18,19 @@ impl Trie {
             children: Children::new(),
             edge: Box::default(),
             // A root caches no tokens and owns no segment on the device.
-            word: LeaseWord::new(SegmentId(0)),
+            lease_count: LeaseCount::new(SegmentId(0)),
             lease: None,
-            holders: 0,
+            ref_count: 0,
             hits: 0,
             tokens_before: 0,
-            beyond: 0,
+            state_lag: 0,
             bytes: 0,
             last_use: 0,
             class: Class::default(),
             priority: 0,
             listed: false,
             restore_point: false,
-            keeping: Keeping::Not,
+            offload_state: OffloadState::NotOffloaded,
             counted: false,
         });
         self.roots.insert(salt.clone(), root);
@@ -56,19 +56,19 @@ impl Trie {
             parent,
             children: Children::new(),
             edge: edge.into(),
-            word: LeaseWord::new(sealed.segment),
+            lease_count: LeaseCount::new(sealed.segment),
             lease: None,
-            holders: 0,
+            ref_count: 0,
             hits: 0,
             tokens_before: above.end() as u32,
-            beyond: sealed.beyond as u32,
+            state_lag: sealed.state_lag as u32,
             bytes: sealed.bytes,
             last_use: self.tick,
             class,
             priority,
             listed: false,
             restore_point: false,
-            keeping: Keeping::Not,
+            offload_state: OffloadState::NotOffloaded,
             counted: false,
         };
         let key = self.nodes.insert(node);
@@ -98,10 +98,10 @@ impl Trie {
         upper: Sealed,
         lower: Sealed,
     ) -> Option<NodeKey> {
-        self.take_word(key)?;
+        self.take_lease_count(key)?;
         self.unlist(key);
         let node = &mut self.nodes[key];
-        let (parent, holders) = (node.parent, node.holders);
+        let (parent, ref_count) = (node.parent, node.ref_count);
         let edge = std::mem::take(&mut node.edge);
         assert!(0 < at && at < edge.len(), "an edge is cut inside");
         let whole_bytes = node.bytes;
@@ -109,29 +109,29 @@ impl Trie {
             parent,
             children: Children::of(edge[at], key),
             edge: edge[..at].into(),
-            word: LeaseWord::new(upper.segment),
+            lease_count: LeaseCount::new(upper.segment),
             lease: None,
-            holders,
+            ref_count,
             hits: node.hits,
             tokens_before: node.tokens_before,
-            beyond: upper.beyond as u32,
+            state_lag: upper.state_lag as u32,
             bytes: upper.bytes,
             last_use: node.last_use,
             class: node.class,
             priority: node.priority,
             listed: false,
             restore_point: false,
-            keeping: Keeping::Not,
+            offload_state: OffloadState::NotOffloaded,
             counted: false,
         };
         node.edge = edge[at..].into();
         node.tokens_before += at as u32;
-        node.beyond = lower.beyond as u32;
+        node.state_lag = lower.state_lag as u32;
         node.bytes = lower.bytes;
-        node.word = LeaseWord::new(lower.segment);
-        if holders > 0 {
-            above.lease = above.word.lease();
-            node.lease = node.word.lease();
+        node.lease_count = LeaseCount::new(lower.segment);
+        if ref_count > 0 {
+            above.lease = above.lease_count.lease();
+            node.lease = node.lease_count.lease();
             self.protected_bytes += upper.bytes + lower.bytes;
             self.protected_bytes -= whole_bytes;
         }
@@ -153,7 +153,7 @@ impl Trie {
         let above = &self.nodes[upper];
         let child = above.children.only()?;
         let below = &self.nodes[child];
-        let free = |node: &Node| node.holders == 0 && node.word.leases() == 0;
+        let free = |node: &Node| node.ref_count == 0 && node.lease_count.leases() == 0;
         let alike = above.priority == below.priority && !above.restore_point;
         (!above.is_root() && free(above) && free(below) && alike).then_some(child)
     }
@@ -167,13 +167,13 @@ impl Trie {
     pub fn merge(&mut self, upper: NodeKey, merged: Sealed) -> (SegmentId, SegmentId) {
         let lower = self.merges(upper).expect("the two can be merged");
         for key in [upper, lower] {
-            self.take_word(key).expect("nobody holds either");
+            self.take_lease_count(key).expect("nobody holds either");
         }
         self.unlist(upper);
         self.unlist(lower);
         let above = self.nodes.remove(upper).expect("the upper was there");
         let node = &mut self.nodes[lower];
-        let gone = (above.word.segment(), node.word.segment());
+        let gone = (above.lease_count.segment(), node.lease_count.segment());
         self.bytes -= above.bytes + node.bytes;
         self.bytes += merged.bytes;
         node.edge = above.edge.iter().chain(&node.edge).copied().collect();
@@ -181,12 +181,12 @@ impl Trie {
         node.tokens_before = above.tokens_before;
         node.hits = node.hits.max(above.hits);
         node.last_use = node.last_use.max(above.last_use);
-        if !node.keeping.is_kept() || node.keeping != above.keeping {
-            node.keeping = Keeping::Not;
+        if !node.offload_state.has_copy() || node.offload_state != above.offload_state {
+            node.offload_state = OffloadState::NotOffloaded;
         }
-        node.beyond = merged.beyond as u32;
+        node.state_lag = merged.state_lag as u32;
         node.bytes = merged.bytes;
-        node.word = LeaseWord::new(merged.segment);
+        node.lease_count = LeaseCount::new(merged.segment);
         self.nodes[above.parent]
             .children
             .insert(above.edge[0], lower);
@@ -199,15 +199,15 @@ impl Trie {
     /// Returns the one that is gone; `None`, and changes nothing, while somebody
     /// outside the trie has a lease of it.
     pub fn replace(&mut self, key: NodeKey, sealed: Sealed) -> Option<SegmentId> {
-        let gone = self.take_word(key)?;
+        let gone = self.take_lease_count(key)?;
         self.unlist(key);
         let node = &mut self.nodes[key];
         let before = std::mem::replace(&mut node.bytes, sealed.bytes);
-        node.keeping = Keeping::Not;
-        node.beyond = sealed.beyond as u32;
-        node.word = LeaseWord::new(sealed.segment);
-        if node.holders > 0 {
-            node.lease = node.word.lease();
+        node.offload_state = OffloadState::NotOffloaded;
+        node.state_lag = sealed.state_lag as u32;
+        node.lease_count = LeaseCount::new(sealed.segment);
+        if node.ref_count > 0 {
+            node.lease = node.lease_count.lease();
             self.protected_bytes -= before;
             self.protected_bytes += sealed.bytes;
         }
@@ -218,18 +218,18 @@ impl Trie {
     }
 
     /// Notes whether the node's state is held outside the device as well.
-    pub fn set_keeping(&mut self, key: NodeKey, keeping: Keeping) {
+    pub fn set_offload_state(&mut self, key: NodeKey, offload_state: OffloadState) {
         self.unlist(key);
-        self.nodes[key].keeping = keeping;
+        self.nodes[key].offload_state = offload_state;
         self.list_if_free(key);
     }
 
     /// Gives the node's segment a new word, so that whoever outside the trie has a lease
     /// of it has no say any more.
-    pub fn renew_word(&mut self, key: NodeKey) {
+    pub fn renew_lease_count(&mut self, key: NodeKey) {
         let node = &mut self.nodes[key];
-        node.word = LeaseWord::new(node.word.segment());
-        node.lease = node.word.lease().filter(|_| node.holders > 0);
+        node.lease_count = LeaseCount::new(node.lease_count.segment());
+        node.lease = node.lease_count.lease().filter(|_| node.ref_count > 0);
     }
 
     /// Asks that the node's end stays restorable.
@@ -266,7 +266,7 @@ impl Trie {
     /// A root that nothing hangs on and nobody holds is forgotten.
     pub(super) fn drop_empty_root(&mut self, key: NodeKey) {
         let node = &self.nodes[key];
-        if node.is_root() && node.children.is_empty() && node.holders == 0 {
+        if node.is_root() && node.children.is_empty() && node.ref_count == 0 {
             self.nodes.remove(key);
             let salt = self.salts.remove(key).expect("a root belongs to a salt");
             self.roots.remove(&salt);
@@ -275,28 +275,28 @@ impl Trie {
 
     /// Wins the node's word from all holders, which are to hold its successor.
     /// `None` when somebody outside the trie has a lease.
-    fn take_word(&mut self, key: NodeKey) -> Option<SegmentId> {
+    fn take_lease_count(&mut self, key: NodeKey) -> Option<SegmentId> {
         let node = &mut self.nodes[key];
         let held = node.lease.take();
         let ours = usize::from(held.is_some());
-        if node.word.leases() != ours {
+        if node.lease_count.leases() != ours {
             node.lease = held;
             return None;
         }
         drop(held);
         // Only the trie hands out leases of its words, and it is busy with this.
-        assert!(node.word.try_evict(), "nobody else leases meanwhile");
-        Some(node.word.segment())
+        assert!(node.lease_count.try_evict(), "nobody else leases meanwhile");
+        Some(node.lease_count.segment())
     }
 }
 
 impl Sealed {
     /// Its size, given its tokens.
     #[must_use]
-    pub fn extent(&self, tokens: usize) -> Extent {
-        Extent {
+    pub fn segment_size(&self, tokens: usize) -> SegmentSize {
+        SegmentSize {
             tokens,
-            beyond: self.beyond,
+            state_lag: self.state_lag,
         }
     }
 }

@@ -14,12 +14,12 @@
 //! | `order.rs` | holding, using, and who is evicted next |
 //! | `blocks.rs` | the same as whole blocks, for those who follow it |
 //! | `children.rs` | children by first token |
-//! | `check.rs` | what must always be true |
+//! | `integrity.rs` | what must always be true |
 
 mod blocks;
-mod check;
 mod children;
 mod edit;
+mod integrity;
 mod order;
 #[cfg(test)]
 mod tests;
@@ -30,10 +30,10 @@ use std::ops::Range;
 use slotmap::{SecondaryMap, SlotMap, new_key_type};
 use smallvec::SmallVec;
 
-use super::eviction::{Asked, Class, Eviction, Facts, Ticket};
+use super::eviction::{Asked, Class, Eviction, Facts, SequenceMark};
 use super::salt::Salt;
-use crate::lease::{Lease, LeaseWord};
-use crate::protocol::Extent;
+use crate::lease::{Lease, LeaseCount};
+use crate::protocol::SegmentSize;
 use crate::{CopyId, SegmentId, TokenId};
 use blocks::Blocks;
 use children::Children;
@@ -52,14 +52,14 @@ pub struct Node {
     parent: NodeKey,
     children: Children,
     edge: Box<[TokenId]>,
-    word: LeaseWord,
-    /// Held while `holders` is not 0.
+    lease_count: LeaseCount,
+    /// Held while `ref_count` is not 0.
     lease: Option<Lease>,
     /// Slots and pins whose path leads through this node.
-    holders: u32,
+    ref_count: u32,
     hits: u32,
     tokens_before: u32,
-    beyond: u32,
+    state_lag: u32,
     bytes: usize,
     last_use: u64,
     /// What the policy of eviction made of the last sequence that used it.
@@ -68,7 +68,7 @@ pub struct Node {
     /// Whether it stands in the order of eviction.
     listed: bool,
     restore_point: bool,
-    keeping: Keeping,
+    offload_state: OffloadState,
     /// Whether it is counted among what is not kept, if that is noted and it is not.
     counted: bool,
 }
@@ -76,23 +76,23 @@ pub struct Node {
 /// Whether a node's state is held outside the device as well, so that it can go at no
 /// cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Keeping {
+pub enum OffloadState {
     /// It is not.
     #[default]
-    Not,
+    NotOffloaded,
     /// It is being copied, or is to be.
-    Offered,
+    Offloading,
     /// There is no room for it: it is not tried again before it is used.
-    Refused,
+    Rejected,
     /// It is, in this copy.
-    Kept(CopyId),
+    Offloaded(CopyId),
 }
 
-impl Keeping {
+impl OffloadState {
     /// Whether there is a copy.
     #[must_use]
-    pub fn is_kept(self) -> bool {
-        matches!(self, Self::Kept(_))
+    pub fn has_copy(self) -> bool {
+        matches!(self, Self::Offloaded(_))
     }
 }
 
@@ -101,8 +101,8 @@ impl Keeping {
 pub struct Sealed {
     /// Its name on the device.
     pub segment: SegmentId,
-    /// See [`Extent::beyond`].
-    pub beyond: usize,
+    /// See [`SegmentSize::state_lag`].
+    pub state_lag: usize,
     /// Device bytes.
     pub bytes: usize,
 }
@@ -126,9 +126,9 @@ pub struct Trie {
     /// The salt of each root.
     salts: SecondaryMap<NodeKey, Salt>,
     /// Leaves that nobody holds.
-    order: BTreeSet<Standing>,
+    order: BTreeSet<EvictionRank>,
     /// What is not kept, where anybody keeps anything.
-    unkept: Option<Unkept>,
+    not_offloaded: Option<NotOffloadedNodes>,
     policy: Box<dyn Eviction>,
     tokens: usize,
     bytes: usize,
@@ -138,17 +138,17 @@ pub struct Trie {
     blocks: Option<Blocks>,
 }
 
-/// Nodes that nobody holds and that are not [kept](Keeping::Kept).
+/// Nodes that nobody holds and that are not [retained](OffloadState::Offloaded).
 #[derive(Debug, Default)]
-struct Unkept {
+struct NotOffloadedNodes {
     /// Those that nobody has thought of keeping.
-    order: BTreeSet<Standing>,
+    order: BTreeSet<EvictionRank>,
     /// Bytes of all of them.
     bytes: usize,
 }
 
 /// Retention priority, the policy's class, last use, node.
-type Standing = (u8, Class, u64, NodeKey);
+type EvictionRank = (u8, Class, u64, NodeKey);
 
 impl Node {
     /// The node above; a root is its own.
@@ -165,16 +165,16 @@ impl Node {
 
     /// The word that counts the leases of this node's segment.
     #[must_use]
-    pub fn word(&self) -> &LeaseWord {
-        &self.word
+    pub fn lease_count(&self) -> &LeaseCount {
+        &self.lease_count
     }
 
     /// The size of its segment.
     #[must_use]
-    pub fn extent(&self) -> Extent {
-        Extent {
+    pub fn segment_size(&self) -> SegmentSize {
+        SegmentSize {
             tokens: self.edge.len(),
-            beyond: self.beyond as usize,
+            state_lag: self.state_lag as usize,
         }
     }
 
@@ -192,8 +192,8 @@ impl Node {
 
     /// Slots and pins whose path leads through it.
     #[must_use]
-    pub fn holders(&self) -> usize {
-        self.holders as usize
+    pub fn ref_count(&self) -> usize {
+        self.ref_count as usize
     }
 
     /// Sequences that have used it since it was inserted.
@@ -222,8 +222,8 @@ impl Node {
 
     /// Whether its state is held outside the device as well.
     #[must_use]
-    pub fn keeping(&self) -> Keeping {
-        self.keeping
+    pub fn offload_state(&self) -> OffloadState {
+        self.offload_state
     }
 
     /// Its children, in no order that means anything.
@@ -250,7 +250,7 @@ impl Node {
         }
     }
 
-    fn standing(&self, key: NodeKey) -> Standing {
+    fn eviction_rank(&self, key: NodeKey) -> EvictionRank {
         (self.priority, self.class, self.last_use, key)
     }
 }
@@ -272,7 +272,7 @@ impl Trie {
             roots: BTreeMap::new(),
             salts: SecondaryMap::new(),
             order: BTreeSet::new(),
-            unkept: None,
+            not_offloaded: None,
             policy,
             tokens: 0,
             bytes: 0,
@@ -340,17 +340,19 @@ impl Trie {
         self.protected_bytes
     }
 
-    /// Notes from now on what is not kept outside the device, for [`Self::unkept_bytes`] and
-    /// [`Self::coldest_unkept`]: a second order, which is no use to who keeps nothing.
-    pub(crate) fn note_unkept(&mut self) {
+    /// Notes from now on what is not kept outside the device, for [`Self::not_offloaded_bytes`] and
+    /// [`Self::coldest_not_offloaded`]: a second order, which is no use to who keeps nothing.
+    pub(crate) fn track_not_offloaded(&mut self) {
         assert!(self.is_empty(), "it is noted of all there is");
-        self.unkept = Some(Unkept::default());
+        self.not_offloaded = Some(NotOffloadedNodes::default());
     }
 
     /// Bytes of nodes that nobody holds and whose state is nowhere else, if that is noted.
     #[must_use]
-    pub fn unkept_bytes(&self) -> usize {
-        self.unkept.as_ref().map_or(0, |unkept| unkept.bytes)
+    pub fn not_offloaded_bytes(&self) -> usize {
+        self.not_offloaded
+            .as_ref()
+            .map_or(0, |not_offloaded| not_offloaded.bytes)
     }
 
     /// Uses so far: the trie's clock.
@@ -430,7 +432,9 @@ impl Trie {
     #[must_use]
     pub fn segments(&self, end: NodeKey) -> Vec<SegmentId> {
         let path = self.path(end);
-        let segments = path.iter().map(|node| self.nodes[*node].word.segment());
+        let segments = path
+            .iter()
+            .map(|node| self.nodes[*node].lease_count.segment());
         segments.collect()
     }
 }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{Asked, Class, Keeping, Node, NodeKey, Ticket, Trie};
+use super::{Asked, Class, Node, NodeKey, OffloadState, SequenceMark, Trie};
 use crate::cache::message::Flush;
 use crate::cache::miss::{MARK_TOKENS, prefix_mark};
 use crate::cache::salt::Salt;
@@ -31,13 +31,13 @@ impl Trie {
         let mut at = end;
         loop {
             let node = &mut self.nodes[at];
-            node.holders += 1;
-            let (first, root, parent) = (node.holders == 1, node.is_root(), node.parent);
+            node.ref_count += 1;
+            let (first, root, parent) = (node.ref_count == 1, node.is_root(), node.parent);
             if root {
                 return;
             }
             if first {
-                node.lease = node.word.lease();
+                node.lease = node.lease_count.lease();
                 assert!(node.lease.is_some(), "what is in the trie is not evicted");
                 self.protected_bytes += node.bytes;
                 self.unlist(at);
@@ -65,12 +65,12 @@ impl Trie {
     /// Releases one node of a path. Returns its parent.
     fn release_one(&mut self, at: NodeKey) -> NodeKey {
         let node = &mut self.nodes[at];
-        assert!(node.holders > 0, "what is released was held");
-        node.holders -= 1;
+        assert!(node.ref_count > 0, "what is released was held");
+        node.ref_count -= 1;
         let parent = node.parent;
         if node.is_root() {
             self.drop_empty_root(at);
-        } else if node.holders == 0 {
+        } else if node.ref_count == 0 {
             node.lease = None;
             self.protected_bytes -= node.bytes;
             self.list_if_free(at);
@@ -80,7 +80,12 @@ impl Trie {
 
     /// Asks the policy what to make of a sequence of this salt that begins with the path
     /// to `end` cached. What the policy says it leaves behind is classed anew.
-    pub fn asked(&mut self, salt: &Salt, end: NodeKey, tokens: &[TokenId]) -> (Class, Ticket) {
+    pub fn asked(
+        &mut self,
+        salt: &Salt,
+        end: NodeKey,
+        tokens: &[TokenId],
+    ) -> (Class, SequenceMark) {
         let answer = self.policy.asked(&Asked {
             salt: salt.fingerprint(),
             tokens,
@@ -88,21 +93,21 @@ impl Trie {
             nodes: self.nodes.len(),
             tick: self.tick,
         });
-        if let Some((left, class)) = answer.superseded
-            && self.nodes.get(left).is_some_and(|node| node.listed)
+        if let Some((finished, class)) = answer.superseded
+            && self.nodes.get(finished).is_some_and(|node| node.listed)
         {
-            self.unlist(left);
-            self.nodes[left].class = class;
-            self.list_if_free(left);
+            self.unlist(finished);
+            self.nodes[finished].class = class;
+            self.list_if_free(finished);
         }
-        (answer.class, answer.ticket)
+        (answer.class, answer.sequence_mark)
     }
 
     /// Releases the path of a sequence that is over, and tells the policy where it ends.
     /// It was of use until now.
-    pub fn leave(&mut self, ticket: Ticket, end: NodeKey) {
+    pub fn leave(&mut self, sequence_mark: SequenceMark, end: NodeKey) {
         self.tick += 1;
-        self.policy.left(ticket, end, self.tick);
+        self.policy.finished(sequence_mark, end, self.tick);
         let mut at = end;
         while !self.nodes[at].is_root() {
             self.nodes[at].last_use = self.tick;
@@ -158,7 +163,7 @@ impl Trie {
     fn clear_all(&mut self, nodes: &[NodeKey]) -> Vec<Evicted> {
         let mut evicted = Vec::new();
         for &node in nodes.iter().rev() {
-            if self.nodes[node].listed && self.nodes[node].word.try_evict() {
+            if self.nodes[node].listed && self.nodes[node].lease_count.try_evict() {
                 self.unlist(node);
                 evicted.push(self.take_out(node));
             }
@@ -168,7 +173,7 @@ impl Trie {
 
     /// Makes the part below `end` that was used last, and that does not go on with
     /// `next`, the first to go.
-    pub fn forsake(&mut self, end: NodeKey, next: Option<TokenId>) {
+    pub fn demote(&mut self, end: NodeKey, next: Option<TokenId>) {
         let children = self.nodes[end].children.iter();
         let others = children.filter(|(first, _)| Some(*first) != next);
         let Some((_, last)) = others.max_by_key(|(_, child)| (self.nodes[*child].last_use, *child))
@@ -189,22 +194,22 @@ impl Trie {
     /// Nodes that nobody holds and nobody has thought of keeping, if that is noted, coldest
     /// first; about `count`.
     #[must_use]
-    pub fn coldest_unkept(&self, count: usize) -> Vec<NodeKey> {
-        let Some(unkept) = &self.unkept else {
+    pub fn coldest_not_offloaded(&self, count: usize) -> Vec<NodeKey> {
+        let Some(not_offloaded) = &self.not_offloaded else {
             return Vec::new();
         };
         let mut coldest: Vec<(u8, u64, u64, NodeKey)> = Vec::new();
-        let mut oldest = unkept.order.first();
+        let mut oldest = not_offloaded.order.first();
         while let Some(&(priority, class, ..)) = oldest {
             let begin = (priority, class, 0, NodeKey::default());
             // No tick is as late.
             let end = (priority, class, u64::MAX, NodeKey::default());
-            let of_class = unkept.order.range(begin..end);
+            let of_class = not_offloaded.order.range(begin..end);
             coldest.extend(of_class.take(count).map(|&(_, _, last_use, key)| {
-                let worth = self.policy.worth(&self.nodes[key].facts(), self.tick);
-                (priority, worth, last_use, key)
+                let score = self.policy.score(&self.nodes[key].facts(), self.tick);
+                (priority, score, last_use, key)
             }));
-            oldest = unkept.order.range(end..).next();
+            oldest = not_offloaded.order.range(end..).next();
         }
         coldest.sort_unstable();
         coldest.truncate(count);
@@ -215,14 +220,14 @@ impl Trie {
     /// least. First what is kept most dearly, then what was used last: so a node follows its
     /// parent.
     #[must_use]
-    pub fn hottest_unkept(&mut self, flush: Flush) -> Vec<NodeKey> {
+    pub fn hottest_not_offloaded(&mut self, flush: Flush) -> Vec<NodeKey> {
         let keys: Vec<NodeKey> = self.keys().collect();
         let mut hottest = Vec::new();
         for key in keys {
-            let keeping = self.nodes[key].keeping;
-            if keeping == Keeping::Refused && flush.retries {
-                self.set_keeping(key, Keeping::Not);
-            } else if keeping != Keeping::Not {
+            let offload_state = self.nodes[key].offload_state;
+            if offload_state == OffloadState::Rejected && flush.retries {
+                self.set_offload_state(key, OffloadState::NotOffloaded);
+            } else if offload_state != OffloadState::NotOffloaded {
                 continue;
             }
             let node = &self.nodes[key];
@@ -246,7 +251,7 @@ impl Trie {
         let above = self.nodes.get(node.parent);
         let lone = above.is_some_and(|above| above.children.len() == 1);
         Evicted {
-            segment: node.word.segment(),
+            segment: node.lease_count.segment(),
             tokens: node.edge.len(),
             bytes: node.bytes,
             mark,
@@ -281,22 +286,28 @@ impl Trie {
         let mut oldest = self.order.first();
         let priority = oldest?.0;
         let mut least: Option<(u64, u64, NodeKey)> = None;
-        while let Some(&(_, class, ..)) = oldest.filter(|standing| standing.0 == priority) {
+        while let Some(&(_, class, ..)) = oldest.filter(|eviction_rank| eviction_rank.0 == priority)
+        {
             // No tick is as late.
             let end = (priority, class, u64::MAX, NodeKey::default());
             let newest = self.order.range(..end).next_back();
             for &(_, _, last_use, key) in [oldest, newest].into_iter().flatten() {
-                let worth = self.policy.worth(&self.nodes[key].facts(), self.tick);
-                if least.is_none_or(|(low, used, _)| (worth, last_use) < (low, used)) {
-                    least = Some((worth, last_use, key));
+                let score = self.policy.score(&self.nodes[key].facts(), self.tick);
+                if least.is_none_or(|(low, used, _)| (score, last_use) < (low, used)) {
+                    least = Some((score, last_use, key));
                 }
             }
             oldest = self.order.range(end..).next();
         }
-        let free = |key: &NodeKey| self.nodes[*key].word.try_evict();
+        let free = |key: &NodeKey| self.nodes[*key].lease_count.try_evict();
         let least = least.map(|(_, _, key)| key).filter(free);
         // Somebody outside reads the first choice: then any that is free.
-        least.or_else(|| self.order.iter().map(|standing| standing.3).find(free))
+        least.or_else(|| {
+            self.order
+                .iter()
+                .map(|eviction_rank| eviction_rank.3)
+                .find(free)
+        })
     }
 
     /// Notes on a whole path that it is of use now.
@@ -306,8 +317,8 @@ impl Trie {
             self.unlist(at);
             let node = &mut self.nodes[at];
             node.last_use = self.tick;
-            if node.keeping == Keeping::Refused {
-                node.keeping = Keeping::Not;
+            if node.offload_state == OffloadState::Rejected {
+                node.offload_state = OffloadState::NotOffloaded;
             }
             note(node);
             let parent = node.parent;
@@ -320,38 +331,38 @@ impl Trie {
     /// not kept, if that is noted and it is not.
     pub(super) fn list_if_free(&mut self, key: NodeKey) {
         let node = &mut self.nodes[key];
-        if node.is_root() || node.holders > 0 {
+        if node.is_root() || node.ref_count > 0 {
             return;
         }
-        let standing = node.standing(key);
-        if let Some(unkept) = &mut self.unkept
+        let eviction_rank = node.eviction_rank(key);
+        if let Some(not_offloaded) = &mut self.not_offloaded
             && !node.counted
-            && !node.keeping.is_kept()
+            && !node.offload_state.has_copy()
         {
             node.counted = true;
-            unkept.bytes += node.bytes;
-            if node.keeping == Keeping::Not {
-                unkept.order.insert(standing);
+            not_offloaded.bytes += node.bytes;
+            if node.offload_state == OffloadState::NotOffloaded {
+                not_offloaded.order.insert(eviction_rank);
             }
         }
         if node.children.is_empty() {
             node.listed = true;
-            self.order.insert(standing);
+            self.order.insert(eviction_rank);
         }
     }
 
     /// Takes a node out of both, if it is there: before its standing or its bytes change.
     pub(super) fn unlist(&mut self, key: NodeKey) {
         let node = &mut self.nodes[key];
-        let standing = node.standing(key);
+        let eviction_rank = node.eviction_rank(key);
         if std::mem::take(&mut node.listed) {
-            self.order.remove(&standing);
+            self.order.remove(&eviction_rank);
         }
-        if let Some(unkept) = &mut self.unkept
+        if let Some(not_offloaded) = &mut self.not_offloaded
             && std::mem::take(&mut node.counted)
         {
-            unkept.bytes -= node.bytes;
-            unkept.order.remove(&standing);
+            not_offloaded.bytes -= node.bytes;
+            not_offloaded.order.remove(&eviction_rank);
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::cache::eviction::Lru;
 fn sealed(segment: u64, tokens: usize) -> Sealed {
     Sealed {
         segment: SegmentId(segment),
-        beyond: 0,
+        state_lag: 0,
         bytes: tokens,
     }
 }
@@ -85,24 +85,24 @@ fn many_children_are_found_and_removed() {
 }
 
 #[test]
-fn a_split_keeps_the_old_end_and_all_holders() {
+fn split_keeps_the_old_end_and_the_ref_counts() {
     let mut trie = trie(&[&[1, 2, 3, 4]]);
     let old = end(&trie, &[1, 2, 3, 4]);
     trie.hold(old);
     let above = trie.split(old, 1, sealed(7, 1), sealed(8, 3)).unwrap();
     trie.check_integrity();
     assert_eq!(trie.path(old).as_slice(), [above, old]);
-    assert_eq!(trie.node(above).holders(), 1);
+    assert_eq!(trie.node(above).ref_count(), 1);
     trie.release(old);
     trie.check_integrity();
 }
 
 #[test]
-fn no_split_under_a_lease_from_outside() {
+fn split_fails_under_an_outside_lease() {
     let mut trie = trie(&[&[1, 2, 3, 4]]);
     let node = end(&trie, &[1, 2, 3, 4]);
     trie.hold(node);
-    let lease = trie.node(node).word().lease();
+    let lease = trie.node(node).lease_count().lease();
     assert_eq!(trie.split(node, 1, sealed(7, 1), sealed(8, 3)), None);
     trie.check_integrity();
     drop(lease);
@@ -130,13 +130,13 @@ fn merging_keeps_the_lower_end() {
 fn restore_points_and_forks_are_not_merged() {
     let mut trie = trie(&[&[1, 2], &[1, 2, 3], &[1, 2, 4], &[9], &[9, 9]]);
     assert_eq!(trie.merges(end(&trie, &[1, 2])), None, "two children");
-    let kept = end(&trie, &[9]);
-    trie.keep_restorable(kept);
-    assert_eq!(trie.merges(kept), None);
+    let restorable = end(&trie, &[9]);
+    trie.keep_restorable(restorable);
+    assert_eq!(trie.merges(restorable), None);
 }
 
 #[test]
-fn evicts_leaves_oldest_first_and_never_the_held() {
+fn evicts_oldest_leaves_first_and_never_held_ones() {
     let mut trie = trie(&[&[1, 2], &[1, 2, 3], &[1, 2, 4], &[5]]);
     trie.use_path(end(&trie, &[1, 2, 3]), Class::default());
     let held = end(&trie, &[5]);
@@ -155,7 +155,7 @@ fn evicts_leaves_oldest_first_and_never_the_held() {
 }
 
 #[test]
-fn the_lowest_priority_goes_first() {
+fn lowest_priority_is_evicted_first() {
     let mut trie = trie(&[&[1], &[2], &[3]]);
     trie.raise_priority(end(&trie, &[1]), 2);
     trie.raise_priority(end(&trie, &[2]), 1);

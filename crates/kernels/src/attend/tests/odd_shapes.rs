@@ -7,7 +7,7 @@ use super::*;
 const ODD_HEADS: [(usize, usize, usize); 4] = [(5, 1, 48), (7, 7, 48), (10, 2, 80), (3, 3, 112)];
 
 #[test]
-fn heads_that_the_kernels_do_not_take_are_known() {
+fn unsupported_heads_are_detected() {
     let supported = |query, kv, dim| Heads { query, kv, dim }.supported();
     for (query, kv, dim) in ODD_HEADS.into_iter().chain([(1, 1, 16), (9, 3, 64)]) {
         assert!(supported(query, kv, dim), "{query}/{kv} of {dim}");
@@ -44,13 +44,13 @@ fn windows_are_shorter_than_a_chunk() {
 
 /// Positions as at the end of a long context, of which a window or a shift has left little.
 #[test]
-fn a_context_is_at_its_end() {
+fn last_position_of_the_context() {
     check_at_the_end::<f32>();
     check_at_the_end::<bf16>();
     check_at_the_end::<f16>();
 }
 
-fn check_at_the_end<N: Kept>() {
+fn check_at_the_end<N: CachedNumber>() {
     for (query, kv, dim) in ODD_HEADS {
         for (before, window) in [(4_060, None), (131_035, Some(29))] {
             let attention = attention(query, kv, dim, window);

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operators_are_counted_where_they_are_some() {
+    fn operators_are_counted_outside_strings() {
         let check = |text: &str, found| assert_eq!(operators(text), found, "{text}");
         check("start: A\nA: /a/ & /b/ & ~(/c/)", 3);
         check("start: \"a&~\" /&\\/&~/ # & ~", 0);
@@ -103,14 +103,15 @@ mod tests {
     }
 
     #[test]
-    fn options_are_the_operators_to_allow() {
+    fn options_must_be_allowed_by_the_operator() {
         let text = "start: x\nx: %json {\"patternProperties\": {\"x-guidance\": {}}}";
         let mut limits = GrammarLimits::default();
-        let refused = |limits: &GrammarLimits| judge_lark(text, limits).expect_err("refused").bound;
-        assert_eq!(refused(&limits), "grammar.options_allowed");
+        let rejected =
+            |limits: &GrammarLimits| judge_lark(text, limits).expect_err("refused").bound;
+        assert_eq!(rejected(&limits), "grammar.options_allowed");
         limits.options_allowed = true;
         assert_eq!(judge_lark(text, &limits), Ok(()));
         limits.patterns_max = 0;
-        assert_eq!(refused(&limits), "grammar.patterns_max");
+        assert_eq!(rejected(&limits), "grammar.patterns_max");
     }
 }

@@ -3,55 +3,55 @@
 use super::super::Class;
 use super::history::{CLASSES, SIZES};
 
-/// Ages are counted in bins of a quarter octave.
+/// Number of bins for ages; a bin is a quarter octave.
 pub(super) const BINS: usize = 112;
 
-/// Events that a class's own rate is averaged with its kin's over: too few and it
-/// believes in flukes, too many and it learns late.
+/// Weight, in events, of the kin's rate in the average with a class's own rate. If it is too
+/// small, chance events count too much; if it is too large, a class learns late.
 const KIN_EVENTS: f32 = 4.0;
-/// The same for the rate at one age, against those at ages near it.
+/// The same weight for the rate at one age, against the rates at ages near it.
 const NEAR_EVENTS: f32 = 100.0;
-/// Bins to either side in which a class differs from its kin by the same factor.
+/// Number of bins to either side in which a class differs from its kin by the same factor.
 const NEAR_BINS: usize = 6;
-/// Weights of bins at a distance, for the rate that all classes share.
+/// Weights of bins by distance, for the rate that all classes share.
 const KERNEL: [f32; 4] = [1.0, 0.6, 0.3, 0.1];
-/// Sequences after which all that was seen counts half.
+/// Number of sequences after which all earlier counts are halved.
 const FADE_SEQUENCES: f32 = 20_000.0;
 
-/// What became of an entry.
+/// What happened to an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// It was entered.
-    Born,
+    Entered,
     /// It was continued.
     Reused,
-    /// It was forgotten before anything came of it.
+    /// It was forgotten or replaced before it was continued.
     Lost,
 }
 
-/// Counts of events, of the classes that anybody has seen.
+/// Counts of events by class; `None` for classes without events.
 #[derive(Debug)]
 pub(super) struct Hazards {
     classes: Vec<Option<Box<Counts>>>,
 }
 
-/// One class's, by age.
+/// The counts of one class, by age.
 #[derive(Debug)]
 struct Counts {
-    born: f32,
+    entered: f32,
     reused: [f32; BINS],
     lost: [f32; BINS],
 }
 
-/// Chances by bin: of an entry that has reached it, to be reused within it.
+/// Chances by bin: that an entry which has reached the bin is reused within it.
 pub(super) type Chances = [f32; BINS];
 
-/// What is known of all classes.
+/// The estimated chances of all classes.
 #[derive(Debug)]
 pub(super) struct Estimate {
-    /// By class; none of those that nobody has seen.
+    /// By class; `None` for classes without events.
     pub(super) own: Vec<Option<Chances>>,
-    /// By number of turns: for those that nobody has seen.
+    /// By number of turns, for the other classes.
     pub(super) kinds: Vec<Chances>,
 }
 
@@ -62,7 +62,7 @@ struct Observed {
     at_risk: [f32; BINS],
 }
 
-/// The bin of an age in ticks.
+/// Returns the bin of an age in ticks.
 pub(super) fn bin_of(age: u64) -> usize {
     match age {
         0..4 => age as usize,
@@ -74,7 +74,7 @@ pub(super) fn bin_of(age: u64) -> usize {
     }
 }
 
-/// Ticks in a bin.
+/// Returns the number of ticks in a bin.
 pub(super) fn width_of(bin: usize) -> f32 {
     match bin {
         0..4 => 1.0,
@@ -93,7 +93,7 @@ impl Default for Hazards {
 impl Default for Counts {
     fn default() -> Self {
         Self {
-            born: 0.0,
+            entered: 0.0,
             reused: [0.0; BINS],
             lost: [0.0; BINS],
         }
@@ -104,27 +104,27 @@ impl Hazards {
     pub(super) fn note(&mut self, class: Class, event: Event, age: u64) {
         let counts = self.classes[usize::from(class)].get_or_insert_default();
         match event {
-            Event::Born => counts.born += 1.0,
+            Event::Entered => counts.entered += 1.0,
             Event::Reused => counts.reused[bin_of(age)] += 1.0,
             Event::Lost => counts.lost[bin_of(age)] += 1.0,
         }
     }
 
-    /// Lets the past count less, now and then.
+    /// Halves all counts after enough sequences.
     pub(super) fn fade(&mut self) {
         let all = || self.classes.iter().flatten();
-        if all().map(|counts| counts.born).sum::<f32>() < FADE_SEQUENCES {
+        if all().map(|counts| counts.entered).sum::<f32>() < FADE_SEQUENCES {
             return;
         }
         for counts in self.classes.iter_mut().flatten() {
-            counts.born /= 2.0;
+            counts.entered /= 2.0;
             let by_age = counts.reused.iter_mut().chain(&mut counts.lost);
             by_age.for_each(|count| *count /= 2.0);
         }
     }
 
-    /// The chances of each class, given the classes and ages of what still waits.
-    /// Classes of the same number of turns are kin, and all numbers of turns are.
+    /// Estimates the chances of each class, given the classes and ages of the waiting entries.
+    /// Classes with the same number of turns are kin, and so are all numbers of turns.
     pub(super) fn estimate(&self, waiting: impl Iterator<Item = (Class, u64)>) -> Estimate {
         let lost = self.classes.iter();
         let lost = lost.map(|counts| counts.as_ref().map(|counts| counts.lost));
@@ -157,7 +157,8 @@ impl Hazards {
 }
 
 impl Observed {
-    /// At risk in a bin is who got there; of those who left in it otherwise, half.
+    /// Entries at risk in a bin are those that reached it; entries that left in it without
+    /// reuse count half.
     fn new(reused: &[f32; BINS], still: &[f32; BINS]) -> Self {
         let mut at_risk = [0.0; BINS];
         let mut later = 0.0;
@@ -186,7 +187,7 @@ impl Observed {
         sum
     }
 
-    /// Chances that change little from bin to bin.
+    /// The chances, smoothed from bin to bin.
     fn smoothed(&self) -> Chances {
         let mut chances = [0.0; BINS];
         for bin in (0..BINS).filter(|bin| self.at_risk[*bin] >= 0.5) {
@@ -205,7 +206,7 @@ impl Observed {
         chances
     }
 
-    /// Chances that differ from those of the kin as far as events say so.
+    /// The chances of the kin, corrected as far as this class's events differ.
     fn relative_to(&self, kin: &Chances) -> Chances {
         let mut chances = *kin;
         for (bin, chance) in chances.iter_mut().enumerate() {

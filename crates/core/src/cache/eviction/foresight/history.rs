@@ -1,58 +1,59 @@
-//! Which conversation a prompt continues, known by hashes of prefixes.
+//! Recognizes the conversation that a prompt continues, by hashes of prefixes.
 
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
 use super::super::super::trie::NodeKey;
-use super::super::{Asked, Class, Ticket};
+use super::super::{Asked, Class, SequenceMark};
 use crate::TokenId;
 
-/// Entries that are kept however few nodes there are: the history is to reach back
-/// much further than the cache does.
+/// Number of entries kept even if there are few nodes. The history must reach back much
+/// further than the cache.
 const ENTRIES_MIN: usize = 1 << 14;
-/// And however many: it takes about 150 bytes an entry.
+/// Maximum number of entries. An entry takes about 150 bytes.
 const ENTRIES_MAX: usize = 1 << 18;
 
-/// Marks in an octave of prefix lengths: a mark is never further than a 32nd of the
-/// prompt from where one wants it.
+/// Base-2 logarithm of the marks per octave of prefix lengths. A mark is at most a 32nd of the
+/// prompt away from the wanted length.
 const MARKS_LOG2: u32 = 5;
-/// Links in an octave: marks hash on from the link before them.
+/// Base-2 logarithm of the links per octave. The hash of a mark continues from the link before
+/// it.
 const LINKS_LOG2: u32 = 1;
-/// Tokens before a mark or a link that are hashed into it. Two prompts that agree in
-/// all of these and differ in between are mistaken for one, which costs a wrong guess
-/// and nothing else.
+/// Number of tokens before a mark or a link that are hashed into it. Two prompts that agree in
+/// all of these tokens and differ in between are mistaken for one. The only consequence is a
+/// wrong guess.
 const MARK_TOKENS: usize = 4;
 
-/// Of a prompt, the part of this share at its end may differ in the next turn.
+/// Divisor of the prompt length: this part at its end may differ in the next turn.
 const SLACK: usize = 16;
 
-/// How often a conversation has come back, in kinds.
+/// Number of kinds, which distinguish how often a conversation has continued.
 pub(super) const TURNS: usize = 8;
-/// The kind of what branches off, late, from what others have asked for.
+/// The kind of prompts that branch off late from prompts of others.
 const BRANCHED: usize = 6;
-/// The kind of what was superseded.
+/// The kind of superseded turns.
 const SUPERSEDED: usize = 7;
-/// New tokens, in powers of two.
+/// Number of size classes: new tokens in powers of two.
 pub(super) const SIZES: usize = 18;
-/// Classes in all.
+/// Total number of classes.
 pub(super) const CLASSES: usize = TURNS * SIZES;
 
-/// What is remembered of a sequence.
+/// A remembered sequence.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     /// Hash of the whole prompt.
     pub(super) end_mark: u64,
-    /// Where its path ended, once it is over.
+    /// The end of its path, once the sequence has ended.
     pub(super) node: Option<NodeKey>,
     tick: u64,
     /// Prompt tokens.
     tokens: u32,
-    /// Of these, how many are shared with others than its own earlier turns.
+    /// Prompt tokens shared with other conversations; earlier turns of its own do not count.
     base_tokens: u32,
-    /// Of these, how many are new.
+    /// Prompt tokens that are new.
     new_tokens: u32,
-    /// Wraps: it only tells an entry from that which had its mark before.
+    /// Distinguishes an entry from an earlier one with the same mark. It wraps.
     serial: u32,
     turns: u16,
     pub(super) class: Class,
@@ -61,7 +62,7 @@ pub(super) struct Entry {
 /// Prefix lengths and hashes, ascending.
 pub(super) type Links = Vec<(usize, u64)>;
 
-/// The marks of a prompt: hashes of its prefixes, from a few tokens of each.
+/// The marks of a prompt: hashes of its prefixes, each from a few of its tokens.
 #[derive(Debug)]
 pub(super) struct Prefix<'a> {
     salt: u64,
@@ -69,16 +70,16 @@ pub(super) struct Prefix<'a> {
     links: Links,
 }
 
-/// Recent sequences, by mark.
+/// Recent sequences by mark.
 #[derive(Debug, Default)]
 pub(super) struct History {
     entries: FxHashMap<u64, Entry>,
-    /// Marks and serials in the order in which they were entered.
+    /// Marks and serials in the order of their entry.
     queue: VecDeque<(u64, u32)>,
     serials: u32,
 }
 
-/// The class of what is left behind by a turn that is gone past.
+/// The class of the tokens that a superseded turn leaves behind.
 pub(super) fn superseded_class(tokens: usize) -> Class {
     class(SUPERSEDED, tokens)
 }
@@ -89,7 +90,7 @@ fn class(turns: usize, tokens: usize) -> Class {
 }
 
 impl Entry {
-    /// A sequence that continues none, as far as is known.
+    /// An entry for a sequence that continues no known conversation.
     pub(super) fn first(asked: &Asked<'_>) -> Self {
         Self {
             end_mark: 0,
@@ -104,7 +105,7 @@ impl Entry {
         }
     }
 
-    /// It continues `earlier`.
+    /// Makes the entry a continuation of `earlier`.
     pub(super) fn continues(&mut self, earlier: &Self) {
         self.turns = earlier.turns.saturating_add(1);
         self.base_tokens = earlier.base_tokens;
@@ -119,7 +120,7 @@ impl Entry {
         self.tokens as usize
     }
 
-    /// Of these, how many are shared with others than its own earlier turns.
+    /// Prompt tokens shared with other conversations; earlier turns of its own do not count.
     pub(super) fn base_tokens(&self) -> usize {
         self.base_tokens as usize
     }
@@ -143,7 +144,7 @@ impl Entry {
 }
 
 impl<'a> Prefix<'a> {
-    /// `links` is a buffer to use again.
+    /// Hashes the links of a prompt; `links` is a buffer to reuse.
     pub(super) fn new(salt: u64, tokens: &'a [TokenId], mut links: Links) -> Self {
         links.clear();
         let (mut at, mut hash) = (1, salt);
@@ -159,7 +160,7 @@ impl<'a> Prefix<'a> {
         }
     }
 
-    /// Gives the buffer back.
+    /// Returns the buffer.
     pub(super) fn into_links(self) -> Links {
         self.links
     }
@@ -169,8 +170,8 @@ impl<'a> Prefix<'a> {
         self.mark(self.tokens.len())
     }
 
-    /// The mark by which the prompt is to be known again: near its end, and in the
-    /// part of it that is its own.
+    /// The mark under which the prompt is remembered: near its end, in the part that it shares
+    /// with no other conversation.
     pub(super) fn mark_for(&self, base_tokens: usize) -> u64 {
         let most = self.tokens.len() - slack(self.tokens.len());
         let at = marked_before(most + 1);
@@ -180,12 +181,12 @@ impl<'a> Prefix<'a> {
         }
     }
 
-    /// Whether it begins with a prompt of so many tokens that had this end mark.
+    /// Whether the prompt starts with a prompt of `tokens` tokens with this end mark.
     pub(super) fn covers(&self, tokens: usize, end_mark: u64) -> bool {
         self.tokens.len() >= tokens && self.mark(tokens) == end_mark
     }
 
-    /// Its marks from the last one down to that of `least` tokens.
+    /// The marks of the prompt, from the last one down to that of `least` tokens.
     fn marks_down_to(&self, least: usize) -> impl Iterator<Item = u64> + '_ {
         let mut next = self.tokens.len();
         let mut links = self.links.len();
@@ -203,7 +204,7 @@ impl<'a> Prefix<'a> {
         })
     }
 
-    /// The mark of its first `at` tokens, which are some.
+    /// The mark of the first `at` tokens; `at` is not 0.
     fn mark(&self, at: usize) -> u64 {
         let links = self.links.partition_point(|(link, _)| *link < at);
         let before = links.checked_sub(1).map_or(self.salt, |i| self.links[i].1);
@@ -212,8 +213,8 @@ impl<'a> Prefix<'a> {
 }
 
 impl History {
-    /// Takes out the entry of the conversation that a prompt continues. Entries that
-    /// end well within what is cached would be shared by many.
+    /// Removes and returns the entry of the conversation that a prompt continues. Entries that
+    /// end well within the cached tokens are skipped, since many prompts would share them.
     pub(super) fn take_continued(
         &mut self,
         prefix: &Prefix<'_>,
@@ -224,16 +225,16 @@ impl History {
         marks.find_map(|mark| self.entries.remove(&mark))
     }
 
-    /// Remembers a sequence by a mark. Also returns the one that was remembered by it.
-    pub(super) fn enter(&mut self, mark: u64, entry: Entry) -> (Ticket, Option<Entry>) {
+    /// Remembers a sequence under a mark. Also returns the entry that had this mark before.
+    pub(super) fn enter(&mut self, mark: u64, entry: Entry) -> (SequenceMark, Option<Entry>) {
         self.serials = self.serials.wrapping_add(1);
         let serial = self.serials;
         self.queue.push_back((mark, serial));
         let before = self.entries.insert(mark, Entry { serial, ..entry });
-        (Ticket { mark, serial }, before)
+        (SequenceMark { mark, serial }, before)
     }
 
-    /// Remembers a sequence that was gone past by its end. False if there is one.
+    /// Remembers a superseded sequence under its end mark. False if that mark is taken.
     pub(super) fn enter_end(&mut self, earlier: &Entry, class: Class, tick: u64) -> bool {
         if self.entries.contains_key(&earlier.end_mark) {
             return false;
@@ -248,17 +249,17 @@ impl History {
         true
     }
 
-    /// A sequence is over: what it holds ages from now.
-    pub(super) fn left(&mut self, ticket: Ticket, end: NodeKey, tick: u64) {
-        if let Some(entry) = self.entries.get_mut(&ticket.mark)
-            && entry.serial == ticket.serial
+    /// Records the end of a sequence: the age of its nodes counts from now.
+    pub(super) fn finished(&mut self, sequence_mark: SequenceMark, end: NodeKey, tick: u64) {
+        if let Some(entry) = self.entries.get_mut(&sequence_mark.mark)
+            && entry.serial == sequence_mark.serial
         {
             entry.node = Some(end);
             entry.tick = tick;
         }
     }
 
-    /// Keeps to its bound, which follows the number of nodes.
+    /// Forgets the oldest entries over the bound, which follows the number of nodes.
     pub(super) fn forget_oldest(&mut self, nodes: usize, mut forgotten: impl FnMut(Entry)) {
         let most = nodes.clamp(ENTRIES_MIN, ENTRIES_MAX);
         while self.queue.len() > most {
@@ -278,7 +279,7 @@ impl History {
     }
 }
 
-/// Tokens at a prompt's end that its next turn may not repeat: a generation prompt,
+/// Number of tokens at a prompt's end that its next turn may not repeat: a generation prompt,
 /// or a block that was not full.
 fn slack(tokens: usize) -> usize {
     match tokens {
@@ -287,7 +288,7 @@ fn slack(tokens: usize) -> usize {
     }
 }
 
-/// From one mark or link to the next.
+/// The distance from one mark or link to the next.
 fn step(at: usize, in_octave_log2: u32) -> usize {
     1 << at.max(1).ilog2().saturating_sub(in_octave_log2)
 }
@@ -298,8 +299,8 @@ fn marked_before(at: usize) -> usize {
     before & !(step(before, MARKS_LOG2) - 1)
 }
 
-/// Hashes the tokens just before `at` into what stands before them. They are mixed
-/// with each other first, so that links wait for each other as little as possible.
+/// Hashes the tokens just before `at` onto the hash `before`. The tokens are mixed with each
+/// other first, so that links depend on each other as little as possible.
 fn marked(before: u64, tokens: &[TokenId], at: usize) -> u64 {
     const ODD: [u64; MARK_TOKENS] = [
         0x9e37_79b9_7f4a_7c15,

@@ -1,74 +1,74 @@
-//! What has the smallest chance of reuse for the room and time it takes.
+//! Evicts the node with the smallest chance of reuse for its bytes and its time.
 //!
-//! Least recently used first is right when the chance of reuse falls with age. In
-//! front of a language model it does not: a conversation comes back after its user
-//! has read and typed, most batch jobs never do, and the third turn of a conversation
-//! promises a fourth more than a first promises a second. This policy learns all that
-//! from what it is asked for.
+//! Least recently used first is right if the chance of reuse falls with age. For a language
+//! model it does not. A conversation continues after its user has read and typed; most batch
+//! jobs never return. After a third turn a further one is more likely than after the first.
+//! This policy learns such patterns from the requests.
 //!
-//! 1. **History.** For each sequence, one entry remembers a hash of a prefix just
-//!    short of its prompt, for longer than the cache keeps the tokens. A sequence
-//!    whose prompt runs through an entry continues that conversation. So times of
-//!    reuse are known for what was evicted, too, and what the policy learns does not
-//!    depend on what it did. (`history.rs`)
-//! 2. **Classes.** A sequence is classed by how often its conversation has come back
-//!    and by how many tokens are new in it. What an earlier turn has left behind and
-//!    the next turn goes past is a class of its own, and so is what branches off late
-//!    from prompts of others.
-//! 3. **Hazards.** For each class and age, the chance of reuse at that age if it has
-//!    not been before: events over numbers at risk, as in Kaplan and Meier, since most
-//!    entries are still waiting. Classes borrow from each other until they have events
-//!    of their own. (`hazards.rs`)
-//! 4. **Worth.** The best ratio, over all times one could go on waiting, of the chance
-//!    of reuse in that time to the room-time spent: Gittins' index, which is what *hit
-//!    density* is in LHD (Beckmann, Chen and Cidon, NSDI 2018) if one may stop at any
-//!    time. A class whose chances rise first, then fall, is so kept whole or not at
-//!    all, which is what resists scans and loops. (`worth.rs`)
+//! 1. **History.** One entry per sequence remembers a hash of a prefix just short of its
+//!    prompt, for longer than the cache keeps the tokens. A sequence whose prompt contains the
+//!    prefix of an entry continues that conversation. Times of reuse are therefore known for
+//!    evicted nodes as well, and the lessons do not depend on earlier evictions.
+//!    (`history.rs`)
+//! 2. **Classes.** The class of a sequence depends on how many turns its conversation has had
+//!    and on how many of its tokens are new. Two kinds have classes of their own: nodes of an
+//!    earlier turn that the next turn superseded, and prompts that branch off late from
+//!    prompts of others.
+//! 3. **Hazards.** For each class and age, the chance of reuse at that age if there was none
+//!    before. It is the number of events divided by the number at risk, as in Kaplan and
+//!    Meier, since most entries are still waiting. Classes borrow from each other until they
+//!    have events of their own. (`hazards.rs`)
+//! 4. **Score.** The best ratio, over all possible waiting times, of the chance of reuse in
+//!    that time to the byte-time spent. This is Gittins' index. It equals *hit density* in LHD
+//!    (Beckmann, Chen and Cidon, NSDI 2018) if one may stop at any time. A class whose chances
+//!    first rise and then fall is kept as a whole or not at all, which resists scans and
+//!    loops. (`score.rs`)
 //!
-//! Worth is rounded to quarter octaves, and of equals the least recently used goes:
-//! classes that differ by chance only are evicted as by [`Lru`](super::Lru).
+//! Scores are rounded to quarter octaves, and among equals the least recently used node is
+//! evicted. Classes that differ only by chance are thus evicted as by [`Lru`](super::Lru).
 //!
-//! Everything is deterministic and has no clock: ages are in ticks.
+//! The policy is deterministic and has no clock; ages are in ticks.
 
 mod hazards;
 mod history;
+mod score;
 #[cfg(test)]
 mod tests;
-mod worth;
 
 use std::fmt;
 
 use super::super::trie::NodeKey;
-use super::{Answer, Asked, Class, Eviction, Facts, Ticket};
+use super::{Answer, Asked, Class, Eviction, Facts, SequenceMark};
 use hazards::{Event, Hazards};
 use history::{Entry, History, Links, Prefix};
-use worth::WorthTable;
+use score::ScoreTable;
 
-/// Sequences between two lessons at first; later a 64th of all so far, since the
-/// first lessons change most.
+/// Minimum number of sequences between two lessons. Later the interval is a 64th of all
+/// sequences so far, since the first lessons change most.
 const LESSON_SEQUENCES_MIN: u64 = 16;
-/// And at most, so that a change of load is noticed.
+/// Maximum number of sequences between two lessons, so that a change of load is noticed.
 const LESSON_SEQUENCES_MAX: u64 = 4096;
 
-/// Tokens before a token that make its attention as dear as everything else about it,
-/// roughly, in models of today: what comes late in a long prompt is dearer to compute.
+/// Number of preceding tokens at which the attention of a token costs about as much as the
+/// rest of its evaluation, in present models. Tokens late in a long prompt are thus more
+/// expensive to compute.
 const ATTENTION_TOKENS: usize = 32_768;
 
-/// The policy. See the module's documentation.
+/// The foresight policy. See the module's documentation.
 #[derive(Default)]
 pub struct Foresight {
     history: History,
     hazards: Hazards,
-    worth: WorthTable,
+    score: ScoreTable,
     sequences: u64,
     lesson_at: u64,
-    /// A buffer that is used again for each sequence.
+    /// A buffer that is reused for each sequence.
     links: Links,
 }
 
 impl fmt::Debug for Foresight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Its tables are long.
+        // The tables are too long to print.
         let entries = self.history.entries().count();
         write!(
             f,
@@ -99,7 +99,7 @@ impl Eviction for Foresight {
         entry.end_mark = prefix.end_mark();
         entry.classify();
         let class = entry.class;
-        let ticket = self.enter(prefix.mark_for(entry.base_tokens()), entry, &prefix, asked);
+        let sequence_mark = self.enter(prefix.mark_for(entry.base_tokens()), entry, &prefix, asked);
         self.links = prefix.into_links();
         self.history.forget_oldest(asked.nodes, |entry| {
             self.hazards
@@ -110,28 +110,28 @@ impl Eviction for Foresight {
         }
         Answer {
             class,
-            ticket,
+            sequence_mark,
             superseded,
         }
     }
 
-    fn left(&mut self, ticket: Ticket, end: NodeKey, tick: u64) {
-        self.history.left(ticket, end, tick);
+    fn finished(&mut self, sequence_mark: SequenceMark, end: NodeKey, tick: u64) {
+        self.history.finished(sequence_mark, end, tick);
     }
 
-    fn worth(&self, facts: &Facts, tick: u64) -> u64 {
+    fn score(&self, facts: &Facts, tick: u64) -> u64 {
         if facts.last_use == 0 {
             return 0;
         }
         let attention = (facts.tokens_before + facts.tokens / 2) as f32 / ATTENTION_TOKENS as f32;
         let cost = facts.tokens as f32 * (1.0 + attention) / facts.bytes.max(1) as f32;
-        self.worth.of(facts.class, tick - facts.last_use, cost)
+        self.score.of(facts.class, tick - facts.last_use, cost)
     }
 }
 
 impl Foresight {
-    /// An earlier turn is gone past. What it had beyond the newcomer may be asked for
-    /// again only if somebody goes back to it.
+    /// Handles that a new turn supersedes an earlier one. The tokens that only the earlier
+    /// turn has are reused only if the conversation branches from there.
     fn supersede(
         &mut self,
         earlier: Entry,
@@ -144,27 +144,33 @@ impl Foresight {
         if !prefix.covers(earlier.tokens(), earlier.end_mark)
             && self.history.enter_end(&earlier, class, asked.tick)
         {
-            self.hazards.note(class, Event::Born, 0);
+            self.hazards.note(class, Event::Entered, 0);
         }
         node.map(|node| (node, class))
     }
 
-    /// Remembers a sequence. One that was remembered by the same mark ends in the
-    /// same words, but for the last few: the newcomer has gone past it.
-    fn enter(&mut self, mark: u64, entry: Entry, prefix: &Prefix<'_>, asked: &Asked<'_>) -> Ticket {
-        self.hazards.note(entry.class, Event::Born, 0);
-        let (ticket, before) = self.history.enter(mark, entry);
+    /// Adds a sequence to the history. An entry with the same mark agrees in all but the last
+    /// few tokens; the new sequence supersedes it.
+    fn enter(
+        &mut self,
+        mark: u64,
+        entry: Entry,
+        prefix: &Prefix<'_>,
+        asked: &Asked<'_>,
+    ) -> SequenceMark {
+        self.hazards.note(entry.class, Event::Entered, 0);
+        let (sequence_mark, before) = self.history.enter(mark, entry);
         if let Some(before) = before {
             self.hazards
                 .note(before.class, Event::Lost, before.age(asked.tick));
             if before.end_mark != mark && before.end_mark != prefix.end_mark() {
                 let class = history::superseded_class(1);
                 if self.history.enter_end(&before, class, asked.tick) {
-                    self.hazards.note(class, Event::Born, 0);
+                    self.hazards.note(class, Event::Entered, 0);
                 }
             }
         }
-        ticket
+        sequence_mark
     }
 
     fn learn(&mut self, tick: u64) {
@@ -174,7 +180,7 @@ impl Foresight {
         let estimate = self
             .hazards
             .estimate(waiting.map(|entry| (entry.class, entry.age(tick))));
-        self.worth = WorthTable::new(&estimate, tick);
+        self.score = ScoreTable::new(&estimate, tick);
         self.hazards.fade();
     }
 }

@@ -4,9 +4,9 @@ use crate::cache::Salt;
 use crate::cache::eviction::Lru;
 use crate::{SegmentId, TokenId};
 
-/// Tokens found, with so many tokens of room: each prompt is looked up and, at once,
-/// published.
-fn hits(policy: Box<dyn Eviction>, room: usize, prompts: &[Vec<TokenId>]) -> usize {
+/// Counts the tokens found with a budget of `budget` tokens. Each prompt is looked up and
+/// published at once.
+fn hits(policy: Box<dyn Eviction>, budget: usize, prompts: &[Vec<TokenId>]) -> usize {
     let mut trie = Trie::new(policy);
     let (mut hits, mut segments) = (0, 0);
     for prompt in prompts {
@@ -17,7 +17,7 @@ fn hits(policy: Box<dyn Eviction>, room: usize, prompts: &[Vec<TokenId>]) -> usi
             segments += 1;
             Sealed {
                 segment: SegmentId(segments),
-                beyond: 0,
+                state_lag: 0,
                 bytes: tokens,
             }
         };
@@ -31,47 +31,47 @@ fn hits(policy: Box<dyn Eviction>, room: usize, prompts: &[Vec<TokenId>]) -> usi
         let cached = found.tokens_with_partial();
         hits += cached;
         trie.hold(end);
-        let (class, ticket) = trie.asked(&Salt::default(), end, prompt);
+        let (class, sequence_mark) = trie.asked(&Salt::default(), end, prompt);
         trie.use_path(end, class);
         let rest = &prompt[cached..];
-        while trie.bytes() + rest.len() > room && trie.evict().is_some() {}
+        while trie.bytes() + rest.len() > budget && trie.evict().is_some() {}
         let mut last = end;
-        if !rest.is_empty() && trie.bytes() + rest.len() <= room {
+        if !rest.is_empty() && trie.bytes() + rest.len() <= budget {
             last = trie.insert(end, rest, sealed(rest.len()), 0, class);
         }
         trie.hold(last);
         trie.release(end);
-        trie.leave(ticket, last);
+        trie.leave(sequence_mark, last);
         trie.check_integrity();
     }
     hits
 }
 
-/// Prompt number `id`, of so many tokens that no other prompt has.
+/// Prompt number `id`, with `tokens` tokens that no other prompt has.
 fn prompt(id: usize, tokens: usize) -> Vec<TokenId> {
     (0..tokens).map(|at| (id * 1000 + at) as TokenId).collect()
 }
 
-/// Of all tokens asked for, in percent: what LRU finds, and what foresight does.
-fn percents(room: usize, prompts: &[Vec<TokenId>]) -> (f64, f64) {
+/// Percentage of all requested tokens that LRU finds, and that foresight finds.
+fn percents(budget: usize, prompts: &[Vec<TokenId>]) -> (f64, f64) {
     let asked: usize = prompts.iter().map(Vec::len).sum();
     let percent = |hits: usize| 100.0 * hits as f64 / asked as f64;
     (
-        percent(hits(Box::new(Lru), room, prompts)),
-        percent(hits(Box::<Foresight>::default(), room, prompts)),
+        percent(hits(Box::new(Lru), budget, prompts)),
+        percent(hits(Box::<Foresight>::default(), budget, prompts)),
     )
 }
 
 #[track_caller]
-fn check(room: usize, prompts: &[Vec<TokenId>], gain_min: f64) {
-    let (lru, ours) = percents(room, prompts);
+fn check(budget: usize, prompts: &[Vec<TokenId>], gain_min: f64) {
+    let (lru, ours) = percents(budget, prompts);
     assert!(
         ours >= lru + gain_min,
         "expected {gain_min} points over {lru:.1} %, found {ours:.1} %"
     );
 }
 
-/// Conversations that take turns after one another, each growing by two tokens.
+/// Conversations that take turns in rotation; each turn adds two tokens.
 fn chats(conversations: usize, turns: usize) -> Vec<Vec<TokenId>> {
     let turns = (0..turns).flat_map(|turn| {
         (0..conversations).map(move |conversation| prompt(conversation, 10 + 2 * turn))
@@ -80,7 +80,7 @@ fn chats(conversations: usize, turns: usize) -> Vec<Vec<TokenId>> {
 }
 
 #[test]
-fn a_loop_that_does_not_fit_is_kept_in_part() {
+fn part_of_a_loop_larger_than_the_budget_stays_cached() {
     let prompts: Vec<_> = (0..3000).map(|at| prompt(at % 50, 8)).collect();
     let (lru, ours) = percents(320, &prompts);
     assert_eq!(lru, 0.0);
@@ -88,8 +88,8 @@ fn a_loop_that_does_not_fit_is_kept_in_part() {
 }
 
 #[test]
-fn a_scan_does_not_push_out_a_live_chat() {
-    // Between two turns of a conversation, four times its length goes by once.
+fn scan_does_not_evict_a_live_chat() {
+    // Between two turns of a conversation, prompts of about four times its length pass once.
     let mut prompts = Vec::new();
     for (at, turn) in chats(20, 30).into_iter().enumerate() {
         prompts.push(turn);
@@ -100,7 +100,7 @@ fn a_scan_does_not_push_out_a_live_chat() {
 
 #[test]
 fn popular_prompts_outlast_unpopular_ones() {
-    // Every other prompt is one of ten; the others come round slowly.
+    // Every other prompt is one of ten popular ones; the others repeat slowly.
     let prompts: Vec<_> = (0..4000)
         .map(|at| match at % 2 {
             0 => prompt(at / 2 * 7 % 10, 8),
@@ -111,14 +111,14 @@ fn popular_prompts_outlast_unpopular_ones() {
 }
 
 #[test]
-fn is_never_far_below_recency_where_recency_is_right() {
-    // All fits; nothing comes back; what comes back was there a moment ago.
+fn foresight_is_not_far_below_lru_where_lru_is_right() {
+    // Everything fits; then no prompt repeats; then each prompt repeats at once.
     check(10_000, &chats(20, 10), 0.0);
     let once: Vec<_> = (0..2000).map(|at| prompt(at, 8)).collect();
     check(100, &once, 0.0);
     let recent: Vec<_> = (0..3000).map(|at| prompt(at / 3, 8)).collect();
     check(64, &recent, -1.0);
-    // What is popular changes at once.
+    // The set of popular prompts changes abruptly.
     let sets: Vec<_> = (0..4000)
         .map(|at| prompt(at / 1000 * 20 + at * 7 % 20, 8))
         .collect();
@@ -126,14 +126,14 @@ fn is_never_far_below_recency_where_recency_is_right() {
 }
 
 #[test]
-fn before_anything_is_learned_the_oldest_goes() {
+fn oldest_is_evicted_before_anything_is_learned() {
     let prompts: Vec<_> = [1, 2, 3, 1, 4, 1, 2].map(|id| prompt(id, 8)).to_vec();
     let (lru, ours) = percents(24, &prompts);
     assert_eq!(lru, ours);
 }
 
 #[test]
-fn what_was_given_up_is_worth_nothing() {
+fn demoted_node_has_score_zero() {
     let mut policy = Foresight::default();
     policy.learn(1000);
     let facts = Facts {
@@ -143,11 +143,11 @@ fn what_was_given_up_is_worth_nothing() {
         last_use: 0,
         class: 0,
     };
-    assert_eq!(policy.worth(&facts, 1000), 0);
+    assert_eq!(policy.score(&facts, 1000), 0);
 }
 
 #[test]
-fn a_prompt_that_goes_on_is_known_again() {
+fn continued_prompt_is_recognized() {
     let mut policy = Foresight::default();
     let ask = |policy: &mut Foresight, tokens: &[TokenId], tick| {
         policy.asked(&Asked {
@@ -163,8 +163,8 @@ fn a_prompt_that_goes_on_is_known_again() {
         let half = &tokens[..length as usize];
         let first = ask(&mut policy, half, tick);
         let node = NodeKey::default();
-        policy.left(first.ticket, node, tick);
-        // The last words differ from turn to turn.
+        policy.finished(first.sequence_mark, node, tick);
+        // The last tokens differ from turn to turn.
         let other = [&half[..half.len() - 2], &[1, 2, 3]].concat();
         let then = ask(&mut policy, &other, tick + 10);
         assert_eq!(then.superseded.map(|(node, _)| node), Some(node));
@@ -175,7 +175,7 @@ fn a_prompt_that_goes_on_is_known_again() {
 }
 
 #[test]
-fn the_history_keeps_to_its_bound() {
+fn history_is_bounded() {
     let mut policy = Foresight::default();
     for id in 0..40_000 {
         let tokens = prompt(id, 4);
@@ -191,7 +191,7 @@ fn the_history_keeps_to_its_bound() {
 }
 
 #[test]
-fn bins_are_as_wide_as_they_say() {
+fn bin_bounds_match_their_widths() {
     let mut begin = 0;
     for bin in 0..hazards::BINS {
         assert_eq!(hazards::bin_of(begin), bin);

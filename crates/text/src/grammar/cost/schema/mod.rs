@@ -9,13 +9,13 @@
 //! | file | what happens there |
 //! |---|---|
 //! | `shape.rs` | what a schema allows, as far as its cost goes |
-//! | `seen.rs` | what is counted by looking at each value once |
+//! | `schema_counts.rs` | what is counted by looking at each value once |
 //! | `intersect.rs` | the intersection of two shapes |
 //! | `account.rs` | what it has cost so far, held against the bounds |
 
 mod account;
 mod intersect;
-mod seen;
+mod schema_counts;
 mod shape;
 #[cfg(test)]
 mod tests;
@@ -28,13 +28,13 @@ use serde_json::{Map, Value};
 
 use account::{Account, COMPARISONS_PER_NODE};
 use motet_core::protocol::{GrammarBound, GrammarLimits};
-use seen::Seen;
+use schema_counts::SchemaCounts;
 use shape::{ARRAY, NUMBER, OBJECT, STRING, Shape, any, compared, constant, digits, types, union};
 
 /// Judges a schema.
 pub(super) fn judge(schema: &Value, limits: &GrammarLimits) -> Result<(), GrammarBound> {
-    let mut seen = Seen::default();
-    seen.look(schema, 1, limits)?;
+    let mut schema_counts = SchemaCounts::default();
+    schema_counts.visit(schema, 1, limits)?;
     let mut judge = Judge {
         root: schema,
         definitions: FxHashMap::default(),

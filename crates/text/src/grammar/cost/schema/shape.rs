@@ -177,9 +177,9 @@ pub(super) fn digits(number: &Value) -> f64 {
 }
 
 fn larger<'a>(shapes: &mut BTreeMap<&'a str, Rc<Shape<'a>>>, name: &'a str, shape: &Rc<Shape<'a>>) {
-    let kept = shapes.entry(name).or_insert_with(|| Rc::clone(shape));
-    if kept.nodes < shape.nodes {
-        *kept = Rc::clone(shape);
+    let largest = shapes.entry(name).or_insert_with(|| Rc::clone(shape));
+    if largest.nodes < shape.nodes {
+        *largest = Rc::clone(shape);
     }
 }
 

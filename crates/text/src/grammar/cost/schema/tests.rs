@@ -4,12 +4,12 @@ use super::*;
 
 /// Which bound a schema passes.
 fn bound(schema: &Value, limits: &GrammarLimits) -> Option<&'static str> {
-    judge(schema, limits).err().map(|refusal| refusal.bound)
+    judge(schema, limits).err().map(|rejection| rejection.bound)
 }
 
 #[test]
 fn each_bound_is_named() {
-    let tight = GrammarLimits {
+    let strict = GrammarLimits {
         depth_max: 9,
         enum_values_max: 3,
         patterns_max: 4,
@@ -22,7 +22,7 @@ fn each_bound_is_named() {
         ..GrammarLimits::default()
     };
     let check = |schema: Value, expected: Option<&str>| {
-        assert_eq!(bound(&schema, &tight), expected, "{schema}");
+        assert_eq!(bound(&schema, &strict), expected, "{schema}");
     };
     check(json!({"type": "object"}), None);
     check(json!([[[[[[[[[1]]]]]]]]]), Some("grammar.depth_max"));

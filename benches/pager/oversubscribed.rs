@@ -1,0 +1,195 @@
+//! Many users with several turns each, whose conversations take four times the bytes
+//! that the device has for them: with host memory beside it, and without.
+//!
+//! In each turn all users ask at once, and wait for one another before the next, as if
+//! all thought for as long. Everything is counted, the first turn too, in which there is
+//! nothing to be brought. Both sides take turns; each has an engine of its own with as
+//! many device bytes, and both must give the same tokens: where they do not, the whole
+//! measurement fails.
+
+use std::path::Path;
+use std::time::Instant;
+
+use motet::config::EngineConfig;
+use motet::model::{ModelSpec, SegmentSize};
+use motet::{Engine, Shutdown, TokenId};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde::Deserialize;
+
+use crate::Result;
+use crate::arrivals::prompt;
+use crate::engine::{on_model, request, runtime};
+use crate::harness::{config, spec, wait_until_idle};
+use crate::report::{Report, median};
+
+/// How many times the device's bytes the conversations take in the end.
+const OVERSUBSCRIBED: usize = 4;
+/// Tokens of a phrase that a conversation repeats. A model goes on with it with little
+/// doubt, so that rounding, which depends on what runs together, does not change tokens.
+const PHRASE_TOKENS: usize = 16;
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct Measure {
+    /// Pairs of loads.
+    rounds: u64,
+    users: usize,
+    turns: usize,
+    /// Tokens of the first prompt.
+    opening_tokens: usize,
+    /// Tokens that each turn adds to it.
+    question_tokens: usize,
+    output_tokens: usize,
+    sequences_max: usize,
+}
+
+/// One load, served.
+#[derive(Debug)]
+struct Load {
+    seconds: f64,
+    prompt_tokens: usize,
+    cached_tokens: usize,
+    loaded: u64,
+    /// Seconds that the device worked, and that it waited while there was work.
+    busy: f64,
+    idle: f64,
+    steps: u64,
+    /// What each request was answered.
+    answers: Vec<Vec<TokenId>>,
+}
+
+pub(crate) fn run(measure: Measure, model: Option<&Path>) -> Result<Report> {
+    let spec = spec(model)?;
+    runtime(2)?.block_on(async {
+        let working_bytes = measure.working_bytes(&spec);
+        let with = on_model(model, measure.config(&spec, 3 * working_bytes)).await?;
+        let without = on_model(model, measure.config(&spec, 0)).await?;
+        let report = measure.take_turns(&with, &without, &spec).await;
+        with.shutdown(Shutdown::Abort).await;
+        without.shutdown(Shutdown::Abort).await;
+        report
+    })
+}
+
+impl Measure {
+    /// What all conversations take in the end.
+    fn working_bytes(self, spec: &ModelSpec) -> usize {
+        let tokens = self.opening_tokens
+            + self.turns * self.output_tokens
+            + (self.turns - 1) * self.question_tokens;
+        self.users * spec.segment_bytes(SegmentSize::whole(tokens))
+    }
+
+    fn config(self, spec: &ModelSpec, host_bytes: usize) -> EngineConfig {
+        let device_bytes = self.working_bytes(spec) / OVERSUBSCRIBED;
+        let mut config = config(spec, device_bytes, host_bytes);
+        config.scheduler.sequences_max = self.sequences_max;
+        config
+    }
+
+    async fn take_turns(self, with: &Engine, without: &Engine, spec: &ModelSpec) -> Result<Report> {
+        let mut report = Report::default();
+        let (mut loads, mut besides) = (Vec::new(), Vec::new());
+        for round in 0..self.rounds {
+            let load = self.load(with, round).await?;
+            let beside = self.load(without, round).await?;
+            report.sample("gain", beside.seconds / load.seconds);
+            let changed = changed(&load.answers, &beside.answers);
+            if changed > 0 {
+                let all = load.answers.len();
+                return Err(format!(
+                    "round {round}: {changed} of {all} requests have other tokens with host \
+                     memory than without"
+                )
+                .into());
+            }
+            report.sample("changed", changed as f64);
+            loads.push(load);
+            besides.push(beside);
+        }
+        let loaded: u64 = loads.iter().map(|load| load.loaded).sum();
+        if loaded == 0 {
+            return Err("nothing was brought from host memory".into());
+        }
+        let requests = (self.users * self.turns) as f64;
+        let summary = |loads: &[Load]| {
+            let of =
+                |value: fn(&Load) -> f64| median(&loads.iter().map(value).collect::<Vec<f64>>());
+            format!(
+                "{:.2} requests/s ({:.0} % of prompt tokens cached, {:.0} steps, device {:.1} s busy \
+                 and {:.2} s idle)",
+                requests / of(|load| load.seconds),
+                100.0 * of(|load| load.cached_tokens as f64 / load.prompt_tokens as f64),
+                of(|load| load.steps as f64),
+                of(|load| load.busy),
+                of(|load| load.idle),
+            )
+        };
+        report.remark(
+            "gain",
+            format!(
+                "{} users, {} turns, {:.0} MB of conversations; with host memory {}, without {}; \
+                 {loaded} copies brought",
+                self.users,
+                self.turns,
+                self.working_bytes(spec) as f64 / 1e6,
+                summary(&loads),
+                summary(&besides),
+            ),
+        );
+        report.remark(
+            "changed",
+            format!("of {requests} requests in each of {} loads", self.rounds),
+        );
+        Ok(report)
+    }
+
+    async fn load(self, engine: &Engine, seed: u64) -> Result<Load> {
+        wait_until_idle(engine, false).await?;
+        let mut numbers = ChaCha8Rng::seed_from_u64(seed + 1);
+        let phrases: Vec<Vec<TokenId>> = (0..self.users)
+            .map(|_| prompt(&mut numbers, PHRASE_TOKENS))
+            .collect();
+        let mut conversations: Vec<Vec<TokenId>> = vec![Vec::new(); self.users];
+        let before = engine.stats();
+        let mut answers = Vec::new();
+        let started_at = Instant::now();
+        for turn in 0..self.turns {
+            let tokens = match turn {
+                0 => self.opening_tokens,
+                _ => self.question_tokens,
+            };
+            let mut streams = Vec::with_capacity(self.users);
+            for (conversation, phrase) in conversations.iter_mut().zip(&phrases) {
+                conversation.extend(phrase.iter().cycle().take(tokens));
+                let asked = request(conversation.clone(), self.output_tokens);
+                streams.push(tokio::spawn(engine.submit(asked).await?.collect()));
+            }
+            for (conversation, stream) in conversations.iter_mut().zip(streams) {
+                let tokens = stream.await??.tokens;
+                conversation.extend(&tokens);
+                answers.push(tokens);
+            }
+        }
+        let seconds = started_at.elapsed().as_secs_f64();
+        let after = engine.stats();
+        Ok(Load {
+            seconds,
+            prompt_tokens: (after.prompt_tokens - before.prompt_tokens) as usize,
+            cached_tokens: (after.cached_tokens - before.cached_tokens) as usize,
+            loaded: after.pager.unpacked - before.pager.unpacked,
+            busy: (after.device_busy - before.device_busy).as_secs_f64(),
+            idle: (after.device_idle - before.device_idle).as_secs_f64(),
+            steps: after.steps - before.steps,
+            answers,
+        })
+    }
+}
+
+/// Requests whose tokens are not the same on both sides.
+fn changed(own: &[Vec<TokenId>], other: &[Vec<TokenId>]) -> usize {
+    let both = own.iter().zip(other);
+    let same = both.filter(|(own, other)| own == other).count();
+    own.len().max(other.len()) - same
+}

@@ -1,0 +1,213 @@
+//! A cold segment of the device gets a copy, ahead of need.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::PagerCore;
+use super::catalog::{CopyEntry, Presence};
+use super::footprint;
+use super::protocol::{Done, Effect, OffloadCandidate, PagerEvent, Task};
+use crate::CopyId;
+use crate::cache::SaltDigest;
+use crate::pager::Label;
+use motet_sync::injected::{self, Bug};
+
+impl PagerCore {
+    /// The cache's segment is cold: it is copied out, unless there is a copy or no room.
+    pub(super) fn offload(&mut self, candidate: OffloadCandidate, effects: &mut Vec<Effect>) {
+        let segment = candidate.lease.segment();
+        let end = candidate.tokens.len();
+        let start = end - candidate.segment_size.tokens;
+        if let Some(copy) = self.covers(
+            candidate.salt,
+            &candidate.tokens,
+            start,
+            candidate.segment_size.state_lag,
+        ) {
+            self.copies.touch(copy);
+            effects.push(Effect::Notify(PagerEvent::Offloaded { segment, copy }));
+            return;
+        }
+        let (payload_bytes, precision) = (self.sizes)(candidate.segment_size);
+        let bytes = footprint::host_bytes(payload_bytes);
+        let label_bytes = Label::host_bytes(candidate.segment_size.tokens);
+        if !self.free_for_copy(label_bytes, bytes, candidate.priority, effects) {
+            self.stats.rejected += 1;
+            effects.push(Effect::Notify(PagerEvent::Rejected { segment }));
+            return;
+        }
+        let label = Label::new(
+            candidate.salt,
+            &candidate.tokens,
+            start,
+            candidate.segment_size.state_lag,
+            precision,
+            payload_bytes,
+        );
+        let mut copy = CopyEntry::new(
+            Arc::new(label),
+            candidate.segment_size,
+            bytes,
+            candidate.priority,
+        );
+        copy.host = Presence::Incoming;
+        copy.moves.insert(Task::Pack);
+        copy.lease = Some(candidate.lease);
+        let name = self.copies.next_name();
+        self.copies.insert(name, copy);
+        effects.push(Effect::Do(self.copies.job(name, Task::Pack)));
+        effects.push(Effect::Notify(PagerEvent::Export {
+            segment,
+            copy: name,
+        }));
+    }
+
+    /// A copy from which this range can be had as well.
+    fn covers(
+        &self,
+        salt: SaltDigest,
+        tokens: &Arc<[crate::TokenId]>,
+        start: usize,
+        state_lag: usize,
+    ) -> Option<CopyId> {
+        let anywhere = self.spec.resumes_anywhere();
+        let chain = self.index.chain(salt, tokens, start, !anywhere);
+        let whole = chain.first().filter(|one| one.shared == tokens.len())?;
+        let copy = self
+            .copies
+            .get(whole.copy)
+            .expect("what is listed is there");
+        let serves = anywhere || copy.label.state_lag <= state_lag;
+        (serves && self.is_available(whole.copy, copy)).then_some(whole.copy)
+    }
+
+    /// The segment's bytes are out, or will not come.
+    pub(super) fn packed(&mut self, done: &Done, effects: &mut Vec<Effect>) {
+        let Some(copy) = self.copies.get(done.copy) else {
+            // The device was reset meanwhile.
+            return;
+        };
+        let segment = copy
+            .lease
+            .as_ref()
+            .expect("what is packed is leased")
+            .segment();
+        if done.result.is_err() {
+            let given_up = self.copies.take_entry(done.copy);
+            if injected::is_injected(Bug::LostLease) {
+                std::mem::forget(given_up);
+            }
+            self.stats.rejected += 1;
+            effects.push(Effect::Notify(PagerEvent::Rejected { segment }));
+            return;
+        }
+        self.rates.memory.observe(copy.bytes, done.took);
+        let label = Arc::clone(&copy.label);
+        self.copies.change(done.copy, |copy| {
+            copy.lease = None;
+            copy.moves.remove(&Task::Pack);
+            copy.host = Presence::Present;
+        });
+        self.index.insert(&label, done.copy);
+        self.stats.packed += 1;
+        effects.push(Effect::Notify(PagerEvent::Offloaded {
+            segment,
+            copy: done.copy,
+        }));
+    }
+
+    /// Gives up all copies, those that move or are waited for as soon as that is over.
+    pub(super) fn clear(&mut self, salt: Option<SaltDigest>) {
+        let of_salt = |copy: &CopyEntry| salt.is_none_or(|salt| salt == copy.label.salt);
+        let all = self.copies.iter().filter(|(_, copy)| of_salt(copy));
+        self.pending_eviction.extend(all.map(|(name, _)| name));
+    }
+
+    /// Gives up what is to be, as far as nothing holds it.
+    pub(super) fn evict_pending(&mut self, effects: &mut Vec<Effect>) {
+        for name in std::mem::take(&mut self.pending_eviction) {
+            match self.copies.get(name) {
+                Some(copy) if copy.is_free() => {
+                    self.forget(name, effects);
+                    self.remove(name, effects);
+                }
+                Some(_) => drop(self.pending_eviction.insert(name)),
+                None => {}
+            }
+        }
+    }
+
+    /// How long it takes to bring a copy, as far as is known.
+    pub(super) fn load_time(&self, copy: &CopyEntry) -> Duration {
+        let memory = self.rates.memory.time(copy.bytes);
+        match copy.host {
+            Presence::Absent => memory + self.rates.disk.time(copy.disk_bytes()),
+            Presence::Incoming | Presence::Present => memory,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{DiskConfig, PagerConfig};
+    use crate::lease::LeaseCount;
+    use crate::pager::{Message, Precision};
+    use crate::protocol::{LayerKind, ModelSpec, SegmentSize};
+    use crate::{SegmentId, TokenId};
+
+    const SALT: SaltDigest = SaltDigest([0; 32]);
+    const TOKENS: [TokenId; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
+
+    /// What is known of the copy on the disk takes all that it may, and another segment is
+    /// offered. The segment's copy takes 100 bytes of host memory.
+    fn after_candidate(host_bytes_max: usize) -> (PagerCore, Vec<Effect>) {
+        let config = PagerConfig {
+            host_bytes_max,
+            label_bytes_max: Some(Label::host_bytes(TOKENS.len())),
+            disk: Some(DiskConfig {
+                folder: "never touched".into(),
+                bytes_max: 1 << 20,
+            }),
+            ..PagerConfig::default()
+        };
+        let spec = ModelSpec::with_layer_kinds(&[LayerKind::Full]);
+        let sizes = |_: SegmentSize| (100, Precision::Full);
+        let label_on_disk = Label::new(SALT, &TOKENS, 0, 0, Precision::Full, 100);
+        let found = vec![(CopyId(1), label_on_disk)];
+        let mut core = PagerCore::new(spec, config, Box::new(sizes), found);
+        assert_eq!(core.stats().disk_copies, 1);
+        let lease_count = LeaseCount::new(SegmentId(1));
+        let candidate = OffloadCandidate {
+            lease: lease_count.lease().expect("nobody evicts it"),
+            salt: SALT,
+            tokens: TOKENS.iter().map(|token| token + 100).collect(),
+            segment_size: SegmentSize::whole(TOKENS.len()),
+            priority: 0,
+        };
+        let effects = core.handle(Duration::ZERO, Message::OffloadCandidate(candidate));
+        core.check_integrity();
+        (core, effects)
+    }
+
+    #[test]
+    fn rejected_candidate_evicts_no_copy() {
+        let (core, effects) = after_candidate(footprint::host_bytes(100) - 1);
+        let [Effect::Notify(PagerEvent::Rejected { .. })] = effects[..] else {
+            panic!("{effects:?}");
+        };
+        let stats = core.stats();
+        assert_eq!((stats.rejected, stats.copies, stats.disk_copies), (1, 1, 1));
+    }
+
+    /// Where both are to be had, what is known of the older copy makes room.
+    #[test]
+    fn fitting_candidate_evicts_a_colder_copy() {
+        let (core, effects) = after_candidate(footprint::host_bytes(100));
+        let is_lost =
+            |one: &Effect| matches!(one, Effect::Notify(PagerEvent::Lost { copy: CopyId(1) }));
+        assert!(effects.iter().any(is_lost), "{effects:?}");
+        let stats = core.stats();
+        assert_eq!((stats.rejected, stats.copies, stats.disk_copies), (0, 1, 0));
+    }
+}

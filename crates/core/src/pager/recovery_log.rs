@@ -1,0 +1,292 @@
+//! What a core that takes the place of another must know.
+//!
+//! A [`PagerCore`](super::PagerCore) may panic, and is thrown away then. Here stands what
+//! cannot be made anew: where each copy is, what the copy threads are at, and what the cache
+//! still waits to hear. It is kept by whoever feeds the core, from what goes in and what
+//! comes out, so that what a panic has swallowed has not happened: a message that was being
+//! handled stands here as one without an answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::protocol::{CopyQueue, Done, Effect, Job, Message, PagerEvent, Task};
+use crate::lease::Lease;
+use crate::pager::Label;
+use crate::{CopyId, SegmentId, SequenceId};
+
+/// Copies, jobs and conversations, as the threads and the cache know them.
+#[derive(Debug, Default)]
+pub struct RecoveryLog {
+    pub(super) copies: BTreeMap<CopyId, LoggedCopy>,
+    /// Copies that were given up and whose files are still to be removed.
+    pub(super) lost: BTreeSet<CopyId>,
+    /// Segments that the cache was promised word of; as many as it offers at once.
+    pub(super) offloads: Vec<Offloading>,
+    /// Newcomers of the cache that wait for what they want.
+    pub(super) pending_loads: BTreeSet<SequenceId>,
+    /// Cancels that are not confirmed, oldest first.
+    pub(super) cancels: Vec<SequenceId>,
+    /// Parcels at the dock that the cache has not been told of.
+    pub(super) detached_states: Vec<CopyId>,
+    /// The copy of which a parcel is being made.
+    pub(super) unpacking: Option<CopyId>,
+    /// What the disk is at.
+    pub(super) disk: Option<(CopyId, Task)>,
+    /// The cache waits to hear that a reset is known.
+    pub(super) is_reset_pending: bool,
+    /// The last name that a copy was given.
+    pub(super) made: u64,
+}
+
+/// A copy, and where it is.
+#[derive(Debug)]
+pub(super) struct LoggedCopy {
+    pub(super) label: Arc<Label>,
+    pub(super) priority: u8,
+    /// The device is to hand it over, or has.
+    pub(super) is_exporting: bool,
+    pub(super) in_host: bool,
+    pub(super) on_disk: bool,
+    /// The cache has it handed over no more.
+    pub(super) is_export_cancelled: bool,
+    /// The cache was cleared: it is to be given up when nothing holds it.
+    pub(super) is_pending_eviction: bool,
+}
+
+/// A segment that was offered and not answered for.
+#[derive(Debug)]
+pub(super) struct Offloading {
+    /// Beside the core's own: it outlives the core.
+    pub(super) lease: Lease,
+    priority: u8,
+    /// What it becomes, if the cache was told to hand it over.
+    pub(super) copy: Option<CopyId>,
+}
+
+impl Offloading {
+    fn segment(&self) -> SegmentId {
+        self.lease.segment()
+    }
+}
+
+impl RecoveryLog {
+    /// Of a pager that has these copies on its disk, and nothing else.
+    #[must_use]
+    pub fn new(found: &[(CopyId, Label)]) -> Self {
+        let logged_copy = |(name, label): &(CopyId, Label)| {
+            let logged_copy = LoggedCopy {
+                on_disk: true,
+                ..LoggedCopy::new(Arc::new(label.clone()))
+            };
+            (*name, logged_copy)
+        };
+        Self {
+            copies: found.iter().map(logged_copy).collect(),
+            made: found.iter().map(|(name, _)| name.0).max().unwrap_or(0),
+            ..Self::default()
+        }
+    }
+
+    /// The core is about to take in this message.
+    pub fn on_message(&mut self, message: &Message) {
+        match message {
+            Message::OffloadCandidate(candidate) => self.offloads.push(Offloading {
+                lease: candidate.lease.clone(),
+                priority: candidate.priority,
+                copy: None,
+            }),
+            Message::Lookup(lookup) => drop(self.pending_loads.insert(lookup.sequence)),
+            Message::Cancel { sequence } => {
+                self.pending_loads.remove(sequence);
+                self.cancels.push(*sequence);
+            }
+            Message::Discard { sequence, copies } => {
+                self.cancels.push(*sequence);
+                // They are the pager's again.
+                self.detached_states.extend(copies);
+            }
+            Message::CancelExport { copy } => {
+                if let Some(logged_copy) = self.copies.get_mut(copy) {
+                    logged_copy.is_export_cancelled = logged_copy.is_exporting;
+                }
+            }
+            Message::Clear { salt } => {
+                for logged_copy in self.copies.values_mut() {
+                    let of_salt = salt.is_none_or(|salt| salt == logged_copy.label.salt);
+                    logged_copy.is_pending_eviction |= of_salt;
+                }
+            }
+            Message::GiveUp { copies } => {
+                for copy in copies {
+                    if let Some(logged_copy) = self.copies.get_mut(copy) {
+                        logged_copy.is_pending_eviction = true;
+                    }
+                }
+            }
+            Message::Reset => self.is_reset_pending = true,
+            Message::Done(done) => self.done(done),
+            Message::Load { .. } | Message::Prefetch { .. } | Message::TimePassed => {}
+        }
+    }
+
+    /// This is about to be done, as the core says.
+    pub fn on_effect(&mut self, effect: &Effect) {
+        match effect {
+            Effect::Notify(pager_event) => self.pager_event(pager_event),
+            Effect::Do(job) => self.job_started(job),
+            Effect::Forget(copy) => {
+                self.offloads
+                    .retain(|offloading| offloading.copy != Some(*copy));
+                self.change(*copy, |logged_copy| {
+                    logged_copy.is_exporting = false;
+                    logged_copy.in_host = false;
+                });
+            }
+            Effect::Discard(copy) => {
+                let at = self
+                    .detached_states
+                    .iter()
+                    .position(|detached_state| detached_state == copy);
+                at.map(|at| self.detached_states.swap_remove(at));
+            }
+            Effect::DiscardAll => self.detached_states.clear(),
+        }
+    }
+
+    /// Parcels at the dock that are nobody's if there is no pager any more.
+    #[must_use]
+    pub fn detached_states(&self) -> &[CopyId] {
+        &self.detached_states
+    }
+
+    fn pager_event(&mut self, pager_event: &PagerEvent) {
+        match pager_event {
+            PagerEvent::Export { segment, copy } => {
+                let new = |one: &&mut Offloading| one.segment() == *segment && one.copy.is_none();
+                let offloading = self.offloads.iter_mut().find(new);
+                let offloading = offloading.expect("what is to be handed over was offered");
+                offloading.copy = Some(*copy);
+                let priority = offloading.priority;
+                self.change(*copy, |logged_copy| logged_copy.priority = priority);
+            }
+            PagerEvent::Offloaded { segment, .. } | PagerEvent::Rejected { segment } => {
+                self.answered(*segment)
+            }
+            PagerEvent::Miss { sequence, .. } | PagerEvent::Retry { sequence } => {
+                self.pending_loads.remove(sequence);
+            }
+            PagerEvent::Loaded { sequence, copies } => {
+                self.pending_loads.remove(sequence);
+                // From now on the cache's, which takes them in or spares them.
+                for copy in copies {
+                    let at = self
+                        .detached_states
+                        .iter()
+                        .position(|detached_state| detached_state == copy);
+                    at.map(|at| self.detached_states.swap_remove(at));
+                }
+            }
+            PagerEvent::Cancelled { sequence } => {
+                let at = self.cancels.iter().position(|one| one == sequence);
+                at.map(|at| self.cancels.remove(at));
+            }
+            PagerEvent::Reset => {
+                self.offloads.clear();
+                self.pending_loads.clear();
+                self.cancels.clear();
+                self.is_reset_pending = false;
+            }
+            PagerEvent::Lost { copy } => {
+                // What is known of it is given up at once, however long its file stays.
+                let lost = self.copies.remove(copy);
+                let has_file = lost.is_some_and(|logged_copy| logged_copy.on_disk);
+                self.lost.extend(has_file.then_some(*copy));
+            }
+            PagerEvent::Hit { .. } | PagerEvent::Gone => {}
+        }
+    }
+
+    /// Word of a segment: the offer that has just come, or else the one whose copying is
+    /// over.
+    fn answered(&mut self, segment: SegmentId) {
+        let is_finished = |one: &Offloading| {
+            let copy = one.copy.and_then(|copy| self.copies.get(&copy));
+            one.segment() == segment && !copy.is_some_and(|copy| copy.is_exporting)
+        };
+        let at = self.offloads.iter().rposition(is_finished);
+        at.map(|at| self.offloads.remove(at));
+    }
+
+    fn job_started(&mut self, job: &Job) {
+        let copy = job.copy;
+        match job.task {
+            Task::Pack => {
+                self.made = self.made.max(copy.0);
+                let logged_copy = LoggedCopy {
+                    is_exporting: true,
+                    ..LoggedCopy::new(Arc::clone(&job.label))
+                };
+                self.copies.insert(copy, logged_copy);
+            }
+            Task::Unpack => self.unpacking = Some(copy),
+            task => {
+                debug_assert_eq!(task.copy_queue(), CopyQueue::Disk);
+                self.disk = Some((copy, task));
+            }
+        }
+        if job.task == Task::Remove {
+            self.lost.remove(&copy);
+            self.change(copy, |logged_copy| logged_copy.on_disk = false);
+        }
+    }
+
+    /// A copy thread has done a job.
+    fn done(&mut self, done: &Done) {
+        let (copy, succeeded) = (done.copy, done.result.is_ok());
+        match done.task {
+            Task::Unpack => {
+                self.unpacking = None;
+                self.detached_states.extend(succeeded.then_some(copy));
+            }
+            Task::Pack => {}
+            Task::Read | Task::Write | Task::Remove => self.disk = None,
+        }
+        self.change(copy, |logged_copy| match done.task {
+            // One that was withdrawn is not kept.
+            Task::Pack if logged_copy.is_exporting => {
+                logged_copy.is_exporting = false;
+                logged_copy.in_host = succeeded;
+            }
+            Task::Read => logged_copy.in_host = succeeded,
+            Task::Write => logged_copy.on_disk = succeeded,
+            Task::Pack | Task::Unpack | Task::Remove => {}
+        });
+    }
+
+    /// Changes a copy, if it is there, and forgets one that is nowhere.
+    fn change(&mut self, copy: CopyId, change: impl FnOnce(&mut LoggedCopy)) {
+        let Some(logged_copy) = self.copies.get_mut(&copy) else {
+            return;
+        };
+        change(logged_copy);
+        let is_there = logged_copy.is_exporting || logged_copy.in_host || logged_copy.on_disk;
+        let comes = self.disk == Some((copy, Task::Write));
+        if !is_there && !comes {
+            self.copies.remove(&copy);
+        }
+    }
+}
+
+impl LoggedCopy {
+    fn new(label: Arc<Label>) -> Self {
+        Self {
+            label,
+            priority: 0,
+            is_exporting: false,
+            in_host: false,
+            on_disk: false,
+            is_export_cancelled: false,
+            is_pending_eviction: false,
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The scheduler's policies: pure functions and counters of plain values.
+//!
+//! | file | contents |
+//! |---|---|
+//! | [`mod@plan`] | what runs in the next step |
+//! | [`waiting`] | which sequence starts next, and which one is preempted |
+//! | [`turns`] | what lower classes get while a higher one saturates |
+//! | [`fairness`] | the service that each user has received |
+//! | [`step_cost`] | what a step costs, learned |
+
+pub mod fairness;
+pub mod plan;
+pub mod step_cost;
+pub mod turns;
+pub mod waiting;

@@ -1,0 +1,261 @@
+//! The policy of a step, as one pure function.
+//!
+//! Continuous batching with chunked prefill (Orca, Yu et al., OSDI'22; Sarathi, Agrawal et al.,
+//! OSDI'24): every decoding sequence gets its one token first. Prompts take the rest of the
+//! step's budget. The budget is in tokens and in time: chunks are no longer than decoding
+//! sequences accept.
+
+use std::cmp::Reverse;
+
+use super::step_cost::{StepCost, StepLoad};
+use crate::SequenceId;
+use crate::config::InterToken;
+use crate::protocol::Priority;
+
+/// A running sequence, as the policy sees it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// Its id; ids are given in order of arrival.
+    pub arrival: SequenceId,
+    /// Tokens to evaluate; at least 1.
+    pub pending: usize,
+    /// Whether it has sampled a token, or is sampling one; `pending` is then 1.
+    pub decoding: bool,
+    /// Tokens before these.
+    pub cached: usize,
+    /// Upper bound on its chunk in tokens, because another sequence waits for the state there
+    /// or its grant ends there; at least 1.
+    pub stop_after: Option<usize>,
+    /// Whether it was part of a failed step and must run alone.
+    pub suspect: bool,
+    /// Whether its caller has received tokens and waits for the next one while lost state is
+    /// computed again.
+    pub resumes: bool,
+    /// Its priority class.
+    pub class: Priority,
+    /// Service that its user has received; less goes first.
+    pub service: f64,
+    /// Steps that were planned without it since its last one.
+    pub waited_steps: usize,
+}
+
+/// Upper bounds on a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Budget {
+    /// Tokens; at least 1.
+    pub tokens: usize,
+    /// Time, for the sake of decoding sequences.
+    pub inter_token: InterToken,
+    /// Cost of steps; `None` while it is unknown, and time is unbounded.
+    pub cost: Option<StepCost>,
+    /// Tokens of a step up to which its cost can be trusted. A step that is bounded in time is
+    /// no larger.
+    pub trusted_tokens: usize,
+    /// Number of steps without it after which a prompt gets `prefill_tokens_min` tokens,
+    /// whether there is time for them or not.
+    pub prefill_wait_steps_max: usize,
+    /// Tokens of the smallest chunk; only the end of a prompt is shorter.
+    pub prefill_tokens_min: usize,
+}
+
+/// One sequence's part in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Index of the candidate.
+    pub candidate: usize,
+    /// Tokens that it evaluates.
+    pub tokens: usize,
+}
+
+/// Chooses what runs in the next step.
+///
+/// * A suspect runs alone, before all others.
+/// * Every decoding candidate gets its token before any prompt gets one. If tokens do not
+///   suffice, the candidates that have waited longest go first.
+/// * One of the prompts that have waited `prefill_wait_steps_max` steps gets a small chunk: the
+///   one that has waited longest. Every prompt therefore makes progress within that many steps,
+///   and one more for each other prompt that waits as long.
+/// * Prompts take the remaining tokens: higher classes first; within a class prompts that
+///   resume, then those of the user with the least service, then in order of arrival. The last
+///   one may be cut.
+/// * A step takes no longer than its decoding candidates accept. Candidates of a lower class
+///   than the prompt do not count. Where a prompt resumes, its caller waits for the next token
+///   too, so candidates of its own class do not count either.
+#[must_use]
+pub fn plan(candidates: &[Candidate], budget: &Budget) -> Vec<Share> {
+    let suspects = (0..candidates.len()).filter(|index| candidates[*index].suspect);
+    if let Some(candidate) = suspects.min_by_key(|index| candidates[*index].arrival) {
+        let tokens = most(&candidates[candidate]).min(budget.tokens);
+        return vec![Share { candidate, tokens }];
+    }
+    let mut step = Step::new(budget, candidates);
+    let mut prompts: Vec<usize> = Vec::new();
+    for (index, candidate) in candidates.iter().enumerate() {
+        if candidate.decoding {
+            step.take(index, 1);
+        } else {
+            prompts.push(index);
+        }
+    }
+    if step.tokens_left == 0 || prompts.is_empty() {
+        return step.finish_decodes();
+    }
+    step.bound_time();
+    let overdue =
+        |index: &&usize| candidates[**index].waited_steps >= budget.prefill_wait_steps_max;
+    let longest = prompts
+        .iter()
+        .filter(overdue)
+        .max_by_key(|index| {
+            let candidate = &candidates[**index];
+            (candidate.waited_steps, Reverse(candidate.arrival))
+        })
+        .copied();
+    prompts.sort_by(|a, b| {
+        let (x, y) = (&candidates[*a], &candidates[*b]);
+        let by_class = y.class.cmp(&x.class);
+        by_class
+            .then(y.resumes.cmp(&x.resumes))
+            .then(x.service.total_cmp(&y.service))
+            .then(x.arrival.cmp(&y.arrival))
+    });
+    // Set aside first, so that the others leave it these tokens. It may get more in its turn.
+    let aside = longest.map_or(0, |index| {
+        most(&candidates[index])
+            .min(budget.prefill_tokens_min.max(1))
+            .min(step.tokens_left)
+    });
+    step.reserve(longest, aside);
+    for index in prompts {
+        let tokens = step.chunk(index, if longest == Some(index) { aside } else { 0 });
+        step.take(index, tokens);
+    }
+    step.shares
+}
+
+/// Returns the tokens that a candidate could use.
+fn most(candidate: &Candidate) -> usize {
+    candidate
+        .pending
+        .min(candidate.stop_after.unwrap_or(usize::MAX))
+}
+
+/// A step under construction.
+struct Step<'a> {
+    budget: &'a Budget,
+    candidates: &'a [Candidate],
+    shares: Vec<Share>,
+    tokens_left: usize,
+    /// Load of the shares so far.
+    load: StepLoad,
+    /// Bound on the step's duration in seconds, for prompts of each class; `None` is unbounded.
+    bounds: [Option<f64>; Priority::COUNT],
+    /// Highest class of the decoding candidates.
+    decoding: Option<Priority>,
+}
+
+impl<'a> Step<'a> {
+    fn new(budget: &'a Budget, candidates: &'a [Candidate]) -> Self {
+        Self {
+            budget,
+            candidates,
+            shares: Vec::with_capacity(candidates.len().min(budget.tokens)),
+            tokens_left: budget.tokens,
+            load: StepLoad::default(),
+            bounds: [None; Priority::COUNT],
+            decoding: None,
+        }
+    }
+
+    fn take(&mut self, candidate: usize, tokens: usize) {
+        if tokens == 0 {
+            return;
+        }
+        let cached = self.candidates[candidate].cached;
+        self.load = self.load.and(StepLoad::span(tokens, cached));
+        self.tokens_left = self.tokens_left.saturating_sub(tokens);
+        self.shares.push(Share { candidate, tokens });
+    }
+
+    /// Finishes a step with decodes only, for which the tokens may not suffice.
+    fn finish_decodes(mut self) -> Vec<Share> {
+        if self.shares.len() > self.budget.tokens {
+            let waited = |share: &Share| self.candidates[share.candidate].waited_steps;
+            self.shares.sort_by_key(|share| Reverse(waited(share)));
+            self.shares.truncate(self.budget.tokens);
+        }
+        self.shares
+    }
+
+    /// Computes the bound on the step's duration for prompts of each class, once all decoding
+    /// candidates are in the step.
+    fn bound_time(&mut self) {
+        let Some(cost) = self.budget.cost else {
+            return;
+        };
+        let without_prompts = cost.of(self.load);
+        let bound = match self.budget.inter_token {
+            InterToken::Unbounded => return,
+            InterToken::Relative(times) => {
+                let one = cost.of(self.one_decode());
+                without_prompts + without_prompts.max(times * one)
+            }
+            InterToken::Absolute(time) => time.as_secs_f64(),
+        };
+        let decoding = self
+            .shares
+            .iter()
+            .map(|share| self.candidates[share.candidate].class);
+        self.decoding = decoding.max();
+        if let Some(highest) = self.decoding {
+            self.bounds[..=highest as usize].fill(Some(bound));
+        }
+    }
+
+    /// Returns the mean load of the decoding candidates.
+    fn one_decode(&self) -> StepLoad {
+        let decodes = self.shares.len().max(1) as f64;
+        StepLoad {
+            tokens: 1,
+            attended: self.load.attended / decodes,
+        }
+    }
+
+    /// Reserves tokens and time for a candidate that is added later.
+    fn reserve(&mut self, candidate: Option<usize>, tokens: usize) {
+        if let Some(candidate) = candidate {
+            let cached = self.candidates[candidate].cached;
+            self.load = self.load.and(StepLoad::span(tokens, cached));
+            self.tokens_left -= tokens;
+        }
+    }
+
+    /// Returns the tokens for a prompt that has `aside` tokens reserved already.
+    fn chunk(&mut self, index: usize, aside: usize) -> usize {
+        let candidate = &self.candidates[index];
+        if aside > 0 {
+            let reserved = StepLoad::span(aside, candidate.cached);
+            self.load.tokens -= reserved.tokens;
+            self.load.attended -= reserved.attended;
+            self.tokens_left += aside;
+        }
+        let requested_tokens = most(candidate).min(self.tokens_left);
+        let yields = !candidate.resumes || self.decoding > Some(candidate.class);
+        let bound = self.bounds[candidate.class as usize].filter(|_| yields);
+        let fitting = match (self.budget.cost, bound) {
+            (Some(cost), Some(bound)) => {
+                let trusted = self.budget.trusted_tokens.saturating_sub(self.load.tokens);
+                let within = cost.tokens_within(bound - cost.of(self.load), candidate.cached);
+                within.min(trusted)
+            }
+            _ => requested_tokens,
+        };
+        match requested_tokens.min(fitting) {
+            few if few < self.budget.prefill_tokens_min && few < requested_tokens => aside,
+            tokens => tokens.max(aside),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

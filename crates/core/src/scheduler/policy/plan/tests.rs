@@ -1,0 +1,405 @@
+use std::collections::HashSet;
+use std::time::Duration;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::*;
+
+const DECODE: Candidate = Candidate {
+    arrival: SequenceId(0),
+    pending: 1,
+    decoding: true,
+    cached: 100,
+    stop_after: None,
+    suspect: false,
+    resumes: false,
+    class: Priority::Normal,
+    service: 0.0,
+    waited_steps: 0,
+};
+
+const BUDGET: Budget = Budget {
+    tokens: 8,
+    inter_token: InterToken::Unbounded,
+    cost: None,
+    trusted_tokens: usize::MAX,
+    prefill_wait_steps_max: 4,
+    prefill_tokens_min: 1,
+};
+
+fn prompt(pending: usize) -> Candidate {
+    Candidate {
+        pending,
+        decoding: false,
+        cached: 0,
+        ..DECODE
+    }
+}
+
+/// Checks the shares of candidates that arrive in this order.
+fn check_with(candidates: &[Candidate], budget: &Budget, expected: &[(usize, usize)]) {
+    let named = candidates
+        .iter()
+        .zip(1..)
+        .map(|(candidate, number)| Candidate {
+            arrival: SequenceId(number),
+            ..*candidate
+        });
+    let shares: Vec<_> = plan(&named.collect::<Vec<_>>(), budget)
+        .iter()
+        .map(|share| (share.candidate, share.tokens))
+        .collect();
+    assert_eq!(shares, expected);
+}
+
+fn check(candidates: &[Candidate], expected: &[(usize, usize)]) {
+    check_with(candidates, &BUDGET, expected);
+}
+
+#[test]
+fn decodes_come_first_and_prompts_share_the_rest_in_order() {
+    check(&[], &[]);
+    check(&[DECODE, DECODE], &[(0, 1), (1, 1)]);
+    check(&[prompt(20), DECODE], &[(1, 1), (0, 7)]);
+    check(&[prompt(3), DECODE, prompt(9)], &[(1, 1), (0, 3), (2, 4)]);
+    check(&[prompt(8), prompt(8)], &[(0, 8)]);
+}
+
+#[test]
+fn chunk_ends_at_a_checkpoint() {
+    let waited = Candidate {
+        stop_after: Some(2),
+        ..prompt(5)
+    };
+    check(&[waited, prompt(9)], &[(0, 2), (1, 6)]);
+}
+
+#[test]
+fn a_suspect_runs_alone() {
+    let suspect = Candidate {
+        suspect: true,
+        ..prompt(20)
+    };
+    check(&[DECODE, suspect, suspect], &[(1, 8)]);
+}
+
+#[test]
+fn classes_come_before_service_and_service_before_arrival() {
+    let served = Candidate {
+        service: 5.0,
+        ..prompt(3)
+    };
+    let urgent = Candidate {
+        class: Priority::Urgent,
+        service: 9.0,
+        ..prompt(3)
+    };
+    check(&[served, prompt(3), urgent], &[(2, 3), (1, 3), (0, 2)]);
+}
+
+#[test]
+fn chunks_respect_the_inter_token_bound() {
+    let cost = StepCost {
+        base: 10e-3,
+        per_token: 1e-3,
+        per_attended: 0.0,
+    };
+    let budget = Budget {
+        tokens: 256,
+        inter_token: InterToken::Relative(3.0),
+        cost: Some(cost),
+        ..BUDGET
+    };
+    // One decode takes 11 ms, so there are 33 ms for prompts.
+    check_with(
+        &[DECODE, prompt(99), DECODE],
+        &budget,
+        &[(0, 1), (2, 1), (1, 33)],
+    );
+    let absolute = Budget {
+        inter_token: InterToken::Absolute(Duration::from_millis(21)),
+        ..budget
+    };
+    check_with(&[DECODE, prompt(99)], &absolute, &[(0, 1), (1, 10)]);
+    // No candidate decodes, or only one of a lower class.
+    check_with(&[prompt(999)], &budget, &[(0, 256)]);
+    let urgent = Candidate {
+        class: Priority::Urgent,
+        ..prompt(999)
+    };
+    check_with(&[DECODE, urgent], &budget, &[(0, 1), (1, 255)]);
+    // There is no time for a minimal chunk, until one prompt has waited too long.
+    let with_minimum = Budget {
+        prefill_tokens_min: 40,
+        ..budget
+    };
+    let overdue = Candidate {
+        waited_steps: 4,
+        ..prompt(99)
+    };
+    check_with(&[DECODE, prompt(99)], &with_minimum, &[(0, 1)]);
+    check_with(
+        &[DECODE, prompt(99), overdue],
+        &with_minimum,
+        &[(0, 1), (2, 40)],
+    );
+    // The end of a prompt is computed however short it is.
+    check_with(&[DECODE, prompt(9)], &with_minimum, &[(0, 1), (1, 9)]);
+}
+
+/// The caller of a resuming prompt waits between two tokens as well, and has waited longer.
+#[test]
+fn resumed_prompts_go_first_and_unbounded() {
+    let cost = StepCost {
+        base: 10e-3,
+        per_token: 1e-3,
+        per_attended: 0.0,
+    };
+    let budget = Budget {
+        tokens: 256,
+        inter_token: InterToken::Relative(3.0),
+        cost: Some(cost),
+        ..BUDGET
+    };
+    let resumes = Candidate {
+        resumes: true,
+        ..prompt(99)
+    };
+    check_with(&[DECODE, prompt(99)], &budget, &[(0, 1), (1, 33)]);
+    check_with(&[DECODE, resumes], &budget, &[(0, 1), (1, 99)]);
+    // It takes all the time that there was for others.
+    check_with(&[DECODE, prompt(99), resumes], &budget, &[(0, 1), (2, 99)]);
+    // A decoding candidate of a higher class still bounds the step.
+    let urgent = Candidate {
+        class: Priority::Urgent,
+        ..DECODE
+    };
+    check_with(&[urgent, resumes], &budget, &[(0, 1), (1, 33)]);
+}
+
+#[test]
+fn decodes_take_turns_when_tokens_are_short() {
+    let mut candidates = vec![DECODE; 10];
+    candidates[9].waited_steps = 1;
+    let shares = plan(&candidates, &BUDGET);
+    assert_eq!(shares.len(), 8);
+    assert_eq!(
+        shares[0],
+        Share {
+            candidate: 9,
+            tokens: 1
+        }
+    );
+}
+
+/// A run of the policy over random sequences that arrive, progress and end.
+struct Run {
+    rng: ChaCha8Rng,
+    budget: Budget,
+    candidates: Vec<Candidate>,
+    arrivals: u64,
+}
+
+impl Run {
+    fn new(seed: u64) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let cost = rng.random_bool(0.8).then(|| StepCost {
+            base: rng.random_range(0.0..1e-2),
+            per_token: rng.random_range(0.0..1e-3),
+            per_attended: rng.random_range(0.0..1e-6),
+        });
+        let inter_token = match rng.random_range(0..3) {
+            0 => InterToken::Unbounded,
+            1 => InterToken::Relative(rng.random_range(0.1..6.0)),
+            _ => InterToken::Absolute(Duration::from_micros(rng.random_range(0..50_000))),
+        };
+        let budget = Budget {
+            tokens: rng.random_range(1..200),
+            inter_token,
+            cost,
+            trusted_tokens: rng.random_range(1..400),
+            prefill_wait_steps_max: rng.random_range(1..20),
+            prefill_tokens_min: rng.random_range(1..32),
+        };
+        Self {
+            rng,
+            budget,
+            candidates: Vec::new(),
+            arrivals: 0,
+        }
+    }
+
+    fn arrive(&mut self) {
+        let rng = &mut self.rng;
+        let class = [Priority::Background, Priority::Normal, Priority::Urgent];
+        self.arrivals += 1;
+        self.candidates.push(Candidate {
+            arrival: SequenceId(self.arrivals),
+            pending: rng.random_range(1..300),
+            decoding: false,
+            cached: rng.random_range(0..2000),
+            stop_after: None,
+            suspect: rng.random_bool(0.005),
+            resumes: false,
+            class: class[rng.random_range(0..3)],
+            service: rng.random_range(0.0..10.0),
+            waited_steps: 0,
+        });
+    }
+
+    /// Runs one step and checks every invariant of the policy.
+    fn step(&mut self) {
+        while self.candidates.len() < 40 && self.rng.random_bool(0.3) {
+            self.arrive();
+        }
+        for candidate in &mut self.candidates {
+            let waits = !candidate.decoding && self.rng.random_bool(0.05);
+            candidate.stop_after = waits.then(|| self.rng.random_range(1..50));
+        }
+        let shares = plan(&self.candidates, &self.budget);
+        self.check(&shares);
+        let mut planned = vec![0; self.candidates.len()];
+        for share in &shares {
+            planned[share.candidate] = share.tokens;
+        }
+        let mut planned = planned.into_iter();
+        let rng = &mut self.rng;
+        self.candidates.retain_mut(|candidate| {
+            let tokens = planned.next().expect("one share for each candidate");
+            if tokens == 0 {
+                candidate.waited_steps += 1;
+                return true;
+            }
+            candidate.waited_steps = 0;
+            candidate.suspect = false;
+            candidate.cached += tokens;
+            candidate.pending -= tokens;
+            if candidate.pending == 0 {
+                candidate.pending = 1;
+                candidate.decoding = true;
+            }
+            !(candidate.decoding && rng.random_bool(0.1))
+        });
+    }
+
+    fn check(&self, shares: &[Share]) {
+        let Self {
+            budget, candidates, ..
+        } = self;
+        let spent: usize = shares.iter().map(|share| share.tokens).sum();
+        assert!(spent <= budget.tokens, "the step keeps within its budget");
+        let mut seen = HashSet::new();
+        for share in shares {
+            assert!(seen.insert(share.candidate), "scheduled once");
+            assert!(share.tokens >= 1 && share.tokens <= most(&candidates[share.candidate]));
+        }
+        if candidates.iter().any(|c| c.suspect) {
+            assert_eq!(shares.len(), 1, "a suspect runs alone");
+            return;
+        }
+        let of = |share: &&Share| candidates[share.candidate];
+        let decodes = candidates.iter().filter(|c| c.decoding).count();
+        let served = shares.iter().filter(|share| of(share).decoding).count();
+        assert_eq!(served, decodes.min(budget.tokens), "decode comes first");
+        assert_eq!(
+            candidates.is_empty(),
+            shares.is_empty() && candidates.is_empty()
+        );
+        self.check_starvation(decodes);
+        self.check_time(shares);
+        self.check_conserving(shares, spent);
+    }
+
+    /// Checks that no candidate has waited longer than the bound, as far as the tokens allow.
+    fn check_starvation(&self, decodes: usize) {
+        let suspects_and_changes = 60;
+        if decodes >= self.budget.tokens {
+            return;
+        }
+        let bound = self.budget.prefill_wait_steps_max + 40 + suspects_and_changes;
+        for candidate in self.candidates.iter().filter(|c| !c.decoding) {
+            assert!(candidate.waited_steps <= bound, "starved: {candidate:?}");
+        }
+    }
+
+    /// Checks that the step ends in time, except for the chunk of an overdue prompt.
+    fn check_time(&self, shares: &[Share]) {
+        let Self {
+            budget, candidates, ..
+        } = self;
+        let Some(cost) = budget.cost else { return };
+        let decoding = |share: &&Share| candidates[share.candidate].decoding;
+        let load = |shares: &[&Share]| {
+            shares.iter().fold(StepLoad::default(), |load, share| {
+                load.and(StepLoad::span(
+                    share.tokens,
+                    candidates[share.candidate].cached,
+                ))
+            })
+        };
+        let decodes: Vec<&Share> = shares.iter().filter(decoding).collect();
+        let classes = decodes
+            .iter()
+            .map(|share| candidates[share.candidate].class);
+        let bound = match budget.inter_token {
+            InterToken::Unbounded => return,
+            InterToken::Relative(times) => {
+                let mut one = load(&decodes);
+                one.tokens = 1;
+                one.attended /= decodes.len().max(1) as f64;
+                let all = cost.of(load(&decodes));
+                all + all.max(times * cost.of(one))
+            }
+            InterToken::Absolute(time) => time.as_secs_f64(),
+        };
+        let Some(highest) = classes.max() else { return };
+        let overdue = |c: &Candidate| c.waited_steps >= budget.prefill_wait_steps_max;
+        // Prompts of a higher class are not bounded, and prompts after them find no time left.
+        let free = |share: &&Share| {
+            let c = &candidates[share.candidate];
+            !c.decoding && (c.class > highest || overdue(c))
+        };
+        if shares.iter().any(|share| free(&share)) {
+            return;
+        }
+        let all: Vec<&Share> = shares.iter().collect();
+        let longest = bound.max(cost.of(load(&decodes)));
+        assert!(
+            cost.of(load(&all)) <= longest * (1.0 + 1e-9),
+            "the step ends in time"
+        );
+    }
+
+    /// Checks that tokens are left only where there is no time, or no candidate for them.
+    fn check_conserving(&self, shares: &[Share], spent: usize) {
+        let Self {
+            budget, candidates, ..
+        } = self;
+        let requested_tokens: usize = candidates.iter().map(most).sum();
+        let bound = budget.cost.is_some()
+            && budget.inter_token != InterToken::Unbounded
+            && candidates.iter().any(|c| c.decoding);
+        if !bound {
+            assert_eq!(
+                spent,
+                requested_tokens.min(budget.tokens),
+                "no token is left: {shares:?}"
+            );
+        }
+        if !candidates.is_empty() {
+            assert!(!shares.is_empty(), "some candidate runs");
+        }
+    }
+}
+
+/// 1,000 seeds with 1,000 steps each.
+#[test]
+fn plan_holds_its_invariants_in_a_million_states() {
+    for seed in 0..1000 {
+        let mut run = Run::new(seed);
+        for _ in 0..1000 {
+            run.step();
+        }
+    }
+}

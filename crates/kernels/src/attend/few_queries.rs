@@ -1,0 +1,222 @@
+//! Attention of a few queries: keys are read row by row, as they lie in memory.
+
+use super::super::products::{along, along_fewer, line, sums};
+use super::super::simd::{Number, Simd};
+use super::group::BLOCK;
+use super::item::{KvSlice, Work};
+use super::scratch::Scratch;
+use super::softmax::{HIDDEN, LOWEST, Layout, weigh};
+
+/// Most queries that this is the faster kernel for. Each costs its own pass over
+/// the block in the first level of cache; beyond half a vector of them the other
+/// kernel's idle lanes cost less.
+pub(super) const fn most<S: Simd>() -> usize {
+    S::LANES / 2
+}
+
+/// Computes an item. What a query gets does not depend on the other queries, nor on
+/// how its blocks are cut into pieces, as long as all values are finite.
+#[inline(always)]
+pub(super) fn run<S: Simd, N: Number>(simd: S, work: &Work<'_, N>, memory: &mut Scratch) {
+    let dim = work.dim();
+    let queries = work.item.queries.clone();
+    let count = queries.len();
+    let [numbers, values, scores, largest, total, factors] =
+        memory.take([count * dim, count * dim, count * BLOCK, count, count, count]);
+    for (query, numbers) in queries.clone().zip(numbers.chunks_exact_mut(dim)) {
+        numbers.copy_from_slice(work.query(query));
+    }
+    values.fill(0.0);
+    largest.fill(LOWEST);
+    total.fill(0.0);
+    let visible_range = work.visible_range(queries.clone());
+    let seen = work
+        .kv_slices()
+        .map(|kv_slice| kv_slice.within(&visible_range.any, dim));
+    let mut seen = seen.filter(|kv_slice| kv_slice.tokens > 0).peekable();
+    while let Some(first) = seen.peek() {
+        let block = first.block;
+        let mut of_block = seen.clone();
+        let (mut end, mut is_partial) = (0, false);
+        while let Some(kv_slice) = seen.next_if(|kv_slice| kv_slice.block == block) {
+            if kv_slice.tokens < BLOCK && end == 0 {
+                scores.fill(HIDDEN);
+            }
+            score(simd, numbers, dim, &kv_slice, seen.peek(), scores);
+            end = kv_slice.end();
+            is_partial |= visible_range.is_partial(&kv_slice);
+        }
+        let end = end.next_multiple_of(S::LANES);
+        if is_partial {
+            apply_mask(simd, work, block, end, scores);
+        }
+        for (index, scores) in scores.chunks_exact_mut(BLOCK).enumerate() {
+            let (new, factor, sum) = softmax_weights(simd, &mut scores[..end], largest[index]);
+            largest[index] = new;
+            factors[index] = factor;
+            total[index] = total[index] * factor + sum;
+        }
+        while let Some(kv_slice) = of_block.next_if(|kv_slice| kv_slice.block == block) {
+            let weights = &scores[kv_slice.position - block..];
+            let layout = Layout {
+                key: 1,
+                query: BLOCK,
+            };
+            weigh(simd, weights, layout, kv_slice.values, dim, factors, values);
+            // What was computed before is as large as it should be now.
+            factors.fill(1.0);
+        }
+    }
+    for (index, query) in queries.enumerate() {
+        let values = &values[index * dim..][..dim];
+        work.finish(simd, query, largest[index], total[index], values);
+    }
+}
+
+/// The scores of each query, `BLOCK` apart, from where the piece lies in its block.
+/// Fetches the `next` piece meanwhile.
+#[inline(always)]
+fn score<S: Simd, N: Number>(
+    simd: S,
+    queries: &[f32],
+    dim: usize,
+    kv_slice: &KvSlice<'_, N>,
+    next: Option<&KvSlice<'_, N>>,
+    scores: &mut [f32],
+) {
+    let tile = sums::<S>();
+    let start = kv_slice.position - kv_slice.block;
+    let whole = kv_slice.tokens - kv_slice.tokens % tile;
+    let (fours, ones) = queries.split_at(queries.len() / (4 * dim) * 4 * dim);
+    let pass_count = (fours.len() / 4 + ones.len()) / dim;
+    for first in (0..whole).step_by(tile) {
+        let keys = &kv_slice.keys[first * dim..(first + tile) * dim];
+        // The same keys and values of the next piece: those that the first and the
+        // second pass fetch ahead.
+        let range = first * dim..first * dim + keys.len();
+        let [mut ahead, mut after] = next.map_or([&[][..]; 2], |next| {
+            [next.keys, next.values].map(|all| all.get(range.clone()).unwrap_or_default())
+        });
+        if pass_count == 1 {
+            prefetch_numbers(simd, after);
+        }
+        let (of_fours, of_ones) = scores.split_at_mut(fours.len() / dim * BLOCK);
+        let each = fours.chunks_exact(4 * dim);
+        for (queries, scores) in each.zip(of_fours.chunks_exact_mut(4 * BLOCK)) {
+            score_four(
+                simd,
+                queries,
+                keys,
+                dim,
+                ahead,
+                &mut scores[start + first..],
+            );
+            (ahead, after) = (after, &[]);
+        }
+        let each = ones.chunks_exact(dim);
+        for (query, scores) in each.zip(of_ones.chunks_exact_mut(BLOCK)) {
+            let products = if tile == 16 {
+                along::<S, N, 16, 1>(simd, keys, query, dim, ahead)
+            } else {
+                along::<S, N, 8, 1>(simd, keys, query, dim, ahead)
+            };
+            (ahead, after) = (after, &[]);
+            scores[start + first..start + first + tile].copy_from_slice(&products[..tile]);
+        }
+    }
+    let rest = kv_slice.tokens - whole;
+    if rest == 0 {
+        return;
+    }
+    let each = queries
+        .chunks_exact(dim)
+        .zip(scores.chunks_exact_mut(BLOCK));
+    for (query, scores) in each {
+        let products = along_fewer(simd, &kv_slice.keys[whole * dim..], query, dim);
+        scores[start + whole..start + kv_slice.tokens].copy_from_slice(&products[..rest]);
+    }
+}
+
+/// The scores of four queries with a tile of keys, `BLOCK` apart: what each query would get
+/// alone, with fewer reads.
+#[inline(always)]
+fn score_four<S: Simd, N: Number>(
+    simd: S,
+    queries: &[f32],
+    keys: &[N],
+    dim: usize,
+    ahead: &[N],
+    scores: &mut [f32],
+) {
+    let rows = sums::<S>() / 4;
+    let mut ahead = ahead.chunks(rows * dim);
+    for (index, keys) in keys.chunks_exact(rows * dim).enumerate() {
+        let ahead = ahead.next().unwrap_or_default();
+        let products = if rows == 4 {
+            along::<S, N, 4, 4>(simd, keys, queries, dim, ahead)
+        } else {
+            along::<S, N, 2, 4>(simd, keys, queries, dim, ahead)
+        };
+        for (row, products) in products[..4 * rows].chunks_exact(4).enumerate() {
+            for (query, product) in products.iter().enumerate() {
+                scores[query * BLOCK + index * rows + row] = *product;
+            }
+        }
+    }
+}
+
+/// Asks for numbers that will be needed.
+#[inline(always)]
+fn prefetch_numbers<S: Simd, N: Number>(simd: S, numbers: &[N]) {
+    for line in numbers.chunks(line::<N>()) {
+        simd.prefetch(line.as_ptr().cast());
+    }
+}
+
+/// Hides from each query what it does not see of the block at a position.
+#[inline(always)]
+fn apply_mask<S: Simd, N: Number>(
+    simd: S,
+    work: &Work<'_, N>,
+    block: usize,
+    end: usize,
+    scores: &mut [f32],
+) {
+    let hidden = simd.splat(HIDDEN);
+    let queries = work.item.queries.clone();
+    for (query, scores) in queries.zip(scores.chunks_exact_mut(BLOCK)) {
+        let visible_positions = work.visible_positions(query);
+        let first = simd.splat(visible_positions.start as f32);
+        let last = simd.splat((visible_positions.end - 1) as f32);
+        for (index, scores) in scores[..end].chunks_exact_mut(S::LANES).enumerate() {
+            let from = simd.splat((block + index * S::LANES) as f32);
+            let positions = simd.add(from, simd.iota());
+            let score = simd.load_part(scores);
+            let score = simd.select_ge(last, positions, score, hidden);
+            simd.store_part(scores, simd.select_ge(positions, first, score, hidden));
+        }
+    }
+}
+
+/// Turns scores into weights. Returns the largest score so far, the factor for
+/// what was computed before, and the sum of the weights.
+#[inline(always)]
+fn softmax_weights<S: Simd>(simd: S, scores: &mut [f32], largest: f32) -> (f32, f32, f32) {
+    let mut peak = simd.splat(largest);
+    for scores in scores.chunks_exact(S::LANES) {
+        peak = simd.max(peak, simd.load_part(scores));
+    }
+    let new = simd.largest(peak);
+    let peak = simd.splat(new);
+    let [lowest, nothing] = [LOWEST, 0.0].map(|number| simd.splat(number));
+    let mut sum = nothing;
+    for scores in scores.chunks_exact_mut(S::LANES) {
+        let score = simd.load_part(scores);
+        let weight = simd.exp2(simd.sub(score, peak));
+        // Exactly, so that it is the same whether what is hidden is there.
+        let weight = simd.select_ge(lowest, score, nothing, weight);
+        sum = simd.add(sum, weight);
+        simd.store_part(scores, weight);
+    }
+    (new, (largest - new).exp2(), simd.sum(sum))
+}

@@ -1,0 +1,102 @@
+//! Steps under way on a device that is only simulated.
+//!
+//! A step is computed as it is launched; what takes time is the device that it
+//! pretends to run on, which works on one flight after another. A flight is ready
+//! when its own cost has passed since the launch, or since the flight before it was
+//! ready, whichever came later.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::vocabulary::Vocabulary;
+use crate::sampling::SampleInputs;
+use motet_core::TokenId;
+use motet_core::protocol::{ModelError, SpanOutput};
+
+/// Shorter waits are spun, since a sleep overshoots by about as much.
+const SLEEP_MIN: Duration = Duration::from_micros(100);
+
+/// A step of the oracle that is under way.
+#[derive(Debug)]
+pub struct OracleInFlightStep {
+    pub(super) span_results: Vec<SpanResult>,
+    pub(super) ready: Ready,
+    /// Why it will not land well.
+    pub(super) fault: Option<ModelError>,
+}
+
+/// What a span will be answered.
+#[derive(Debug)]
+pub(super) enum SpanResult {
+    /// What is known since the launch.
+    Known(SpanOutput),
+    /// A token drawn from the logits of this row.
+    ToSample(u64),
+}
+
+/// When a flight is ready; free flights always are, whatever the clock says.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ready(Option<Instant>);
+
+impl OracleInFlightStep {
+    /// The token that this span drew.
+    ///
+    /// # Panics
+    ///
+    /// When it wanted none, or the flight was not drawn: the caller's mistake.
+    pub(super) fn token(&self, span: usize) -> TokenId {
+        let span_output = match &self.span_results[span] {
+            SpanResult::Known(span_output) => span_output.token(),
+            SpanResult::ToSample(_) => None,
+        };
+        span_output.expect("a span is fed by one that has drawn")
+    }
+
+    pub(super) fn sample(&mut self, vocabulary: &Vocabulary, inputs: Vec<SampleInputs>) {
+        let mut inputs = inputs.into_iter();
+        for span_result in &mut self.span_results {
+            if let SpanResult::ToSample(row) = *span_result {
+                let sample_inputs = inputs.next().expect("a drawing for each wanted token");
+                *span_result = SpanResult::Known(vocabulary.sample(row, &sample_inputs));
+            }
+        }
+        let surplus = inputs.next();
+        assert!(surplus.is_none(), "a drawing for each wanted token");
+    }
+
+    pub(super) fn span_outputs(self) -> Vec<SpanOutput> {
+        let known = |span_result| match span_result {
+            SpanResult::Known(span_output) => span_output,
+            SpanResult::ToSample(_) => panic!("a flight is drawn before it lands"),
+        };
+        self.span_results.into_iter().map(known).collect()
+    }
+}
+
+impl Ready {
+    /// When what costs so much is done after this.
+    pub(super) fn and(self, cost: Duration) -> Ready {
+        if cost.is_zero() {
+            return self;
+        }
+        let now = Instant::now();
+        Ready(Some(self.0.map_or(now, |ready| ready.max(now)) + cost))
+    }
+
+    pub(super) fn is_now(self) -> bool {
+        self.0.is_none_or(|ready| ready <= Instant::now())
+    }
+
+    pub(super) fn wait(self) {
+        let Some(ready) = self.0 else {
+            return;
+        };
+        let left = ready.saturating_duration_since(Instant::now());
+        if left >= SLEEP_MIN {
+            thread::sleep(left);
+        }
+        while Instant::now() < ready {
+            std::hint::spin_loop();
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! What a sequence must produce, reckoned from its tokens alone.
+//!
+//! Shares with the model the definition of a row's hash and of the vocabulary,
+//! and nothing that touches cached state: no folds, no segments, no tails.
+
+use std::ops::Range;
+
+use super::config::OracleConfig;
+use super::hash;
+use super::vocabulary::Vocabulary;
+use crate::sampling::SampleInputs;
+use motet_core::TokenId;
+use motet_core::protocol::{LayerKind, Sampling, TokenSampling};
+
+/// When a sequence shifts, and what it keeps.
+///
+/// Whenever its slot holds `context_tokens` tokens and another is to be evaluated,
+/// the oldest half of those after the first `keep` is discarded: by taking their
+/// state out where the model can, else by evaluating anew what stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShiftRule {
+    /// Most tokens that the slot holds; more than `keep`.
+    pub context_tokens: usize,
+    /// Tokens at the start that stay.
+    pub keep: usize,
+}
+
+/// One sequence, with everything that it ever computed: the truth about any
+/// history, a token at a time.
+#[derive(Clone, Debug)]
+pub struct ReferenceRun {
+    config: OracleConfig,
+    vocabulary: Vocabulary,
+    /// What its slot holds.
+    tokens: Vec<TokenId>,
+    layers: Vec<ReferenceLayer>,
+    /// The hash of the last row.
+    row: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct ReferenceLayer {
+    entries: Vec<u64>,
+    /// The polynomial of all entries.
+    polynomial_of_all: u64,
+}
+
+impl OracleConfig {
+    /// The `tokens` tokens that an oracle of this configuration must produce
+    /// after `prompt`, whatever was cached, shared or moved: the truth for tests.
+    ///
+    /// It does not stop at end tokens; a sequence that does has the same tokens
+    /// up to there. Linear in the tokens for full and recurrent layers.
+    ///
+    /// # Panics
+    ///
+    /// When the prompt is empty or the configuration is not valid.
+    #[must_use]
+    pub fn reference_tokens(
+        &self,
+        prompt: &[TokenId],
+        tokens: usize,
+        sampling: Sampling,
+    ) -> Vec<TokenId> {
+        output(
+            ReferenceRun::new(self),
+            prompt,
+            tokens,
+            sampling,
+            ReferenceRun::evaluate,
+        )
+    }
+
+    /// As [`reference_tokens`](Self::reference_tokens), of a sequence that shifts by `rule`. How the prompt
+    /// is cut into chunks does not matter: a slot is filled before it shifts.
+    ///
+    /// # Panics
+    ///
+    /// As [`reference_tokens`](Self::reference_tokens) does, and unless `rule.keep < rule.context_tokens`.
+    #[must_use]
+    pub fn reference_tokens_with_shifts(
+        &self,
+        prompt: &[TokenId],
+        tokens: usize,
+        sampling: Sampling,
+        rule: ShiftRule,
+    ) -> Vec<TokenId> {
+        output(
+            ReferenceRun::new(self),
+            prompt,
+            tokens,
+            sampling,
+            |reference_run, token| {
+                if reference_run.tokens.len() == rule.context_tokens {
+                    reference_run.shift(rule);
+                }
+                reference_run.evaluate(token);
+            },
+        )
+    }
+
+    /// The logits after each of `tokens`, row-major `[tokens, vocabulary]`.
+    ///
+    /// # Panics
+    ///
+    /// When the configuration is not valid.
+    #[must_use]
+    pub fn reference_logits(&self, tokens: &[TokenId]) -> Vec<f32> {
+        let mut reference_run = ReferenceRun::new(self);
+        let mut logits = Vec::with_capacity(tokens.len() * self.vocab_size);
+        for &token in tokens {
+            reference_run.evaluate(token);
+            reference_run.push_logits(&mut logits);
+        }
+        logits
+    }
+}
+
+impl ShiftRule {
+    /// Tokens that a shift discards.
+    ///
+    /// # Panics
+    ///
+    /// Unless `keep < context_tokens`.
+    #[must_use]
+    pub fn discarded(&self) -> usize {
+        let free = self.context_tokens.checked_sub(self.keep);
+        let free = free.filter(|free| *free > 0);
+        (free.expect("a slot holds more than it keeps") / 2).max(1)
+    }
+}
+
+impl ReferenceRun {
+    /// A sequence of an oracle of this configuration, before its first token.
+    ///
+    /// # Panics
+    ///
+    /// When the configuration is not valid.
+    #[must_use]
+    pub fn new(config: &OracleConfig) -> ReferenceRun {
+        config
+            .validate()
+            .expect("a truth is asked of a valid configuration");
+        ReferenceRun {
+            config: config.clone(),
+            vocabulary: config.vocabulary(),
+            tokens: Vec::new(),
+            layers: vec![ReferenceLayer::default(); config.layers.len()],
+            row: 0,
+        }
+    }
+
+    /// The tokens that its slot holds.
+    #[must_use]
+    pub fn tokens(&self) -> &[TokenId] {
+        &self.tokens
+    }
+
+    /// Evaluates `token`, which comes next.
+    pub fn evaluate(&mut self, token: TokenId) {
+        let mut row = hash::embed(self.config.seed, token, self.tokens.len() as u64);
+        self.tokens.push(token);
+        for (layer, kind) in self.config.layers.iter().enumerate() {
+            let ReferenceLayer {
+                entries,
+                polynomial_of_all,
+            } = &mut self.layers[layer];
+            let past = match kind {
+                LayerKind::Full => *polynomial_of_all,
+                LayerKind::Window { tokens } => {
+                    let first = entries.len().saturating_sub(tokens - 1);
+                    polynomial(&entries[first..])
+                }
+                LayerKind::Recurrent => entries.last().copied().unwrap_or(0),
+            };
+            row = hash::entry(layer, row, past);
+            entries.push(row);
+            *polynomial_of_all = append(*polynomial_of_all, row);
+        }
+        self.row = row;
+    }
+
+    /// Appends the logits after the token that was evaluated last.
+    pub fn push_logits(&self, logits: &mut Vec<f32>) {
+        self.vocabulary.push_logits(self.row, logits);
+    }
+
+    /// Takes the tokens at these offsets out, as [`Model::remove`] does. Layers that
+    /// are not of full attention can only be truncated.
+    ///
+    /// # Panics
+    ///
+    /// When the range is outside, or tokens follow and a layer cannot be shifted.
+    ///
+    /// [`Model::remove`]: crate::Model::remove
+    pub fn remove(&mut self, removed: Range<usize>) {
+        assert!(
+            removed.is_empty() || removed.end == self.tokens.len() || self.shifts(),
+            "only full attention's state can be moved"
+        );
+        self.tokens.drain(removed.clone());
+        for ReferenceLayer {
+            entries,
+            polynomial_of_all,
+        } in &mut self.layers
+        {
+            entries.drain(removed.clone());
+            for entry in &mut entries[removed.start..] {
+                *entry = hash::turned_back(*entry, removed.len());
+            }
+            *polynomial_of_all = polynomial(entries);
+        }
+    }
+
+    /// Discards by `rule`, taking state out where that can be done.
+    ///
+    /// # Panics
+    ///
+    /// Unless `rule.keep < rule.context_tokens`.
+    pub fn shift(&mut self, rule: ShiftRule) {
+        let removed = rule.keep..rule.keep + rule.discarded();
+        if self.shifts() {
+            self.remove(removed);
+            return;
+        }
+        let mut tokens = std::mem::take(&mut self.tokens);
+        tokens.drain(removed);
+        *self = ReferenceRun::new(&self.config);
+        for token in tokens {
+            self.evaluate(token);
+        }
+    }
+
+    fn shifts(&self) -> bool {
+        let full = |kind: &LayerKind| *kind == LayerKind::Full;
+        self.config.can_shift && self.config.layers.iter().all(full)
+    }
+}
+
+/// Evaluates the prompt, and then each token that comes of it.
+fn output(
+    mut reference_run: ReferenceRun,
+    prompt: &[TokenId],
+    tokens: usize,
+    sampling: Sampling,
+    evaluate: impl Fn(&mut ReferenceRun, TokenId),
+) -> Vec<TokenId> {
+    assert!(!prompt.is_empty(), "a prompt has at least one token");
+    for &token in prompt {
+        evaluate(&mut reference_run, token);
+    }
+    let mut output = Vec::with_capacity(tokens);
+    for index in 0..tokens as u64 {
+        let sample_inputs = SampleInputs::plain(TokenSampling { sampling, index });
+        let sampled = reference_run
+            .vocabulary
+            .sample(reference_run.row, &sample_inputs);
+        let token = sampled.token().expect("a draw is a token");
+        output.push(token);
+        evaluate(&mut reference_run, token);
+    }
+    output
+}
+
+fn polynomial(entries: &[u64]) -> u64 {
+    entries.iter().copied().fold(0, append)
+}
+
+fn append(polynomial: u64, entry: u64) -> u64 {
+    polynomial.wrapping_mul(hash::BASE).wrapping_add(entry)
+}

@@ -1,0 +1,123 @@
+//! What a live sequence must remember from one draw to the next.
+
+use std::sync::Arc;
+
+use super::SampleInputs;
+use super::history::History;
+use super::sample_inputs::SamplingExtras;
+use motet_core::TokenId;
+use motet_core::protocol::{
+    Attached, ConstraintWalk, GrammarError, Next, Sampling, SamplingSpec, TokenMask, TokenSampling,
+};
+
+/// The drawing state of one live sequence. It is a function of the request and the
+/// sequence's tokens: one that is made anew after a restart draws as the old one would
+/// have.
+#[derive(Debug)]
+pub struct Sampler {
+    spec: Arc<SamplingSpec>,
+    history: Option<History>,
+    walk: Option<(Arc<dyn ConstraintWalk>, Attached)>,
+    output_tokens: usize,
+}
+
+impl Sampler {
+    /// The state of a sequence with these tokens. Costs as much as the penalties'
+    /// window is long; what a grammar makes of the output is reckoned on the threads of
+    /// its pool.
+    #[must_use]
+    pub fn new(
+        spec: Arc<SamplingSpec>,
+        sampling: Sampling,
+        prompt: &[TokenId],
+        output: &[TokenId],
+    ) -> Self {
+        let walk = spec.grammar.as_ref().map(|grammar| {
+            let own = || grammar.walk(output);
+            let walk = grammar.sequence_walk().unwrap_or_else(own);
+            let attached = walk.attach(output);
+            (walk, attached)
+        });
+        Self {
+            history: History::new(&sampling, prompt, output),
+            walk,
+            spec,
+            output_tokens: output.len(),
+        }
+    }
+
+    /// Everything that the next draw needs. Waits for the mask where a grammar's is not
+    /// computed yet. The settings of `token_sampling` are those that the drawer was made with.
+    ///
+    /// # Errors
+    ///
+    /// [`GrammarError`] when the output cannot go on by its grammar: this sequence
+    /// ends, and no other.
+    pub fn sample_inputs(
+        &mut self,
+        token_sampling: TokenSampling,
+    ) -> Result<SampleInputs, GrammarError> {
+        let mask = match &self.walk {
+            None => None,
+            Some((walk, attached)) => match walk.next_tokens(*attached)? {
+                Next::Mask(mask) => Some(mask),
+                Next::Finished => return Err(GrammarError::Finished),
+            },
+        };
+        let mut is_too_short = self.output_tokens < self.spec.output_tokens_min;
+        if let Some(mask) = &mask {
+            is_too_short = is_too_short && !self.is_an_end(mask);
+            self.check_possible(mask, is_too_short)?;
+        }
+        if self.spec.is_empty() && self.history.is_none() {
+            return Ok(SampleInputs::plain(token_sampling));
+        }
+        let history = self.history.as_ref();
+        let extras = SamplingExtras {
+            spec: Arc::clone(&self.spec),
+            counts: history.map(History::counts).unwrap_or_default(),
+            is_too_short,
+            mask,
+        };
+        Ok(SampleInputs::new(token_sampling, extras))
+    }
+
+    /// Takes the token that was drawn; it need not be in use any more elsewhere. Does
+    /// not wait, unless the drawing before it was not asked for.
+    pub fn accept(&mut self, token: TokenId) {
+        self.output_tokens += 1;
+        if let Some(history) = &mut self.history {
+            history.push(token);
+        }
+        if let Some((walk, attached)) = &self.walk {
+            walk.accept(*attached, token);
+        }
+    }
+
+    /// Whether the output is complete by its grammar, which allows nothing more, and no
+    /// end token can say so. Waits as [`sample_inputs`](Self::sample_inputs) does.
+    pub fn is_finished(&mut self) -> bool {
+        let next = self.walk.as_ref();
+        let next = next.map(|(walk, attached)| walk.next_tokens(*attached));
+        matches!(next, Some(Ok(Next::Finished)))
+    }
+
+    /// Whether the grammar allows end tokens only.
+    fn is_an_end(&self, mask: &TokenMask) -> bool {
+        mask.tokens()
+            .all(|token| self.spec.end_tokens.contains(&token))
+    }
+
+    /// Whether the biases leave anything of what the grammar allows.
+    fn check_possible(&self, mask: &TokenMask, is_too_short: bool) -> Result<(), GrammarError> {
+        let is_banned = |token: &TokenId| {
+            let mut bans = self.spec.bias.iter();
+            bans.any(|(banned, bias)| banned == token && *bias == f32::NEG_INFINITY)
+                || is_too_short && self.spec.end_tokens.contains(token)
+        };
+        match mask.tokens().all(|token| is_banned(&token)) {
+            true => Err(GrammarError::NothingLeft),
+            false => Ok(()),
+        }
+    }
+}

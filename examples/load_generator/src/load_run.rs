@@ -1,0 +1,154 @@
+//! All users at once, until the last has left or somebody presses CTRL-C.
+
+use std::process;
+use std::time::{Duration, Instant};
+
+use motet::{Engine, EngineStats};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+
+use crate::EXIT_INTERRUPTED;
+use crate::load_target::LoadTarget;
+use crate::progress::Progress;
+use crate::script::Script;
+use crate::user::{self, Stop, Visit};
+
+/// How often the engine's figures are looked at.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
+/// How long the engine may take to give back what the last sequence held.
+const IDLE_WAIT_MAX: Duration = Duration::from_secs(2);
+/// The device has settled when its bytes have not changed for so long.
+const STABLE_TIME_MIN: Duration = Duration::from_millis(20);
+
+/// What all users met, and what the engine says of it.
+#[derive(Debug)]
+pub(crate) struct LoadRun {
+    /// In the order of the users.
+    pub(crate) visits: Vec<Visit>,
+    pub(crate) wall: Duration,
+    pub(crate) interrupted: bool,
+    /// Requests of all users.
+    pub(crate) planned: usize,
+    /// How late this program was, each time that it looked.
+    pub(crate) late: Vec<Duration>,
+    /// Of an engine in this process.
+    pub(crate) engine: Option<EngineReport>,
+}
+
+/// What an engine says of the run.
+#[derive(Debug)]
+pub(crate) struct EngineReport {
+    pub(crate) stats: EngineStats,
+    /// Most bytes of cached state that were seen, live sequences included.
+    pub(crate) cached_bytes_max: usize,
+}
+
+/// Plays all scripts. An engine takes no requests afterwards.
+pub(crate) async fn run(
+    load_target: &LoadTarget,
+    scripts: Vec<Script>,
+    progress: &Progress,
+    stop: Stop,
+) -> LoadRun {
+    let planned = scripts.iter().map(|script| script.turns.len()).sum();
+    let reply_tokens = scripts
+        .iter()
+        .map(|script| script.turns.len() * script.reply_tokens_max)
+        .sum();
+    let bars = progress.run(planned, reply_tokens);
+    let mut cached_bytes_max = 0;
+    let mut late = Vec::new();
+    let mut sample_interval = tokio::time::interval(SAMPLE_INTERVAL);
+    sample_interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut visits = Vec::new();
+    let start = Instant::now();
+    let mut users = JoinSet::new();
+    for (number, script) in scripts.into_iter().enumerate() {
+        let (load_target, stop, bars) = (load_target.clone(), stop.clone(), bars.clone());
+        users.spawn(async move {
+            let visit = user::visit(&load_target, &script, start, stop, &bars).await;
+            (number, visit)
+        });
+    }
+    loop {
+        tokio::select! {
+            visit = users.join_next() => match visit {
+                Some(visit) => visits.push(visit.expect("a user neither panics nor is aborted")),
+                None => break,
+            },
+            due = sample_interval.tick() => {
+                late.push(due.elapsed());
+                if let Some(engine) = load_target.engine() {
+                    let stats = engine.stats();
+                    cached_bytes_max = cached_bytes_max.max(cached_bytes(&stats));
+                    bars.show_stats(&stats);
+                }
+            }
+        }
+    }
+    let wall = start.elapsed();
+    bars.clear();
+    let interrupted = stop.is_pressed();
+    let engine = match load_target.engine() {
+        Some(engine) => Some(engine_report(engine, cached_bytes_max).await),
+        None => None,
+    };
+    visits.sort_unstable_by_key(|(number, _)| *number);
+    LoadRun {
+        visits: visits.into_iter().map(|(_, visit)| visit).collect(),
+        wall,
+        interrupted,
+        planned,
+        late,
+        engine,
+    }
+}
+
+async fn engine_report(engine: &Engine, cached_bytes_max: usize) -> EngineReport {
+    engine.drain().await;
+    let stats = stats_when_idle(engine).await;
+    EngineReport {
+        cached_bytes_max: cached_bytes_max.max(cached_bytes(&stats)),
+        stats,
+    }
+}
+
+/// Ends the run at the first CTRL-C, and the program at the second.
+pub(crate) fn stop_at_ctrl_c() -> Stop {
+    let (pressed, stop) = watch::channel(false);
+    tokio::spawn(async move {
+        if tokio::signal::ctrl_c().await.is_err() {
+            return;
+        }
+        pressed.send_replace(true);
+        if tokio::signal::ctrl_c().await.is_ok() {
+            process::exit(EXIT_INTERRUPTED.into());
+        }
+    });
+    Stop(stop)
+}
+
+fn cached_bytes(stats: &EngineStats) -> usize {
+    stats.cache.sealed_bytes + stats.cache.reserved_bytes
+}
+
+/// The engine's figures once nothing runs any more.
+async fn stats_when_idle(engine: &Engine) -> EngineStats {
+    let started_at = Instant::now();
+    let (mut stable_since, mut bytes) = (started_at, None);
+    loop {
+        let stats = engine.stats();
+        let now = Some(stats.device_memory.active_bytes);
+        if std::mem::replace(&mut bytes, now) != now {
+            stable_since = Instant::now();
+        }
+        let is_idle = stats.running == 0
+            && stats.cache.reserved_bytes == 0
+            && stable_since.elapsed() > STABLE_TIME_MIN;
+        if is_idle || started_at.elapsed() > IDLE_WAIT_MAX {
+            return stats;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}

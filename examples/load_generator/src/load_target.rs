@@ -1,0 +1,70 @@
+//! Whom the users talk to.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use motet::Engine;
+
+use crate::arguments::Arguments;
+use crate::progress::Progress;
+use crate::server::{Client, Settings};
+use crate::start;
+
+/// Whom the users talk to.
+#[derive(Clone, Debug)]
+pub(crate) enum LoadTarget {
+    /// In this process.
+    Engine(Arc<Engine>),
+    /// At a URL.
+    Server(Box<Client>),
+}
+
+impl LoadTarget {
+    /// The engine or server that the arguments name, and the seconds until it was there.
+    pub(crate) async fn find(arguments: &Arguments, progress: &Progress) -> Result<(Self, f64)> {
+        let Some(url) = &arguments.server.url else {
+            let started = start::engine(arguments, progress).await?;
+            let load_target = Self::Engine(Arc::new(started.engine));
+            return Ok((load_target, started.load_time.as_secs_f64()));
+        };
+        let settings = Settings {
+            url: url.clone(),
+            api_key: arguments.server.api_key.clone(),
+            model: arguments.server.model_name.clone(),
+            silence_max: arguments.server.silence_max(),
+        };
+        let client = Client::connect(settings).await;
+        let client = client.with_context(|| format!("cannot talk to {url}"))?;
+        Ok((Self::Server(Box::new(client)), 0.0))
+    }
+
+    /// The engine, where it is in this process.
+    pub(crate) fn engine(&self) -> Option<&Engine> {
+        match self {
+            Self::Engine(engine) => Some(engine),
+            Self::Server(_) => None,
+        }
+    }
+
+    /// What the model is called.
+    pub(crate) fn model(&self) -> &str {
+        match self {
+            Self::Engine(engine) => &engine.model().name,
+            Self::Server(client) => client.model(),
+        }
+    }
+
+    /// Whether it takes chats, rather than the oracle's tokens.
+    pub(crate) fn takes_text(&self) -> bool {
+        self.engine().is_none_or(|engine| engine.text().is_some())
+    }
+
+    /// Ends the engine; servers go on.
+    pub(crate) async fn shut_down(self) {
+        if let Self::Engine(engine) = self
+            && let Some(engine) = Arc::into_inner(engine)
+        {
+            engine.shutdown(motet::Shutdown::Abort).await;
+        }
+    }
+}

@@ -1,0 +1,183 @@
+"""Many streams at once, one in ten of which ends early: stream_churn.py URL PACKAGES STREAMS SECONDS PID
+
+Whoever stays is to hear what it hears alone. When all are gone, the server PID is to hold
+nothing of them: no sequence, no bytes, no descriptor; and its memory is not to have grown once
+the crowd was whole.
+"""
+
+import asyncio
+import json
+import os
+import random
+import re
+import statistics
+import sys
+import time
+
+url, _, streams, seconds, pid = sys.argv[1:]
+host, port = url.removeprefix("http://").split(":")
+streams, seconds = int(streams), float(seconds)
+
+LEAVES = 0.1
+# Memory is compared where there was time for it to settle.
+SECONDS_TO_SETTLE = 60
+MEMORY_GROWTH_MAX = 1.05
+PATIENCE_SECONDS = 60
+drawn = random.Random(1)
+
+
+def request(number):
+    subject = "the sea " * (1 + 7 * number)
+    return {
+        "prompt": f"Say something, number {number}, about {subject}",
+        "max_tokens": 16 + 8 * number,
+        "temperature": 1.1,
+        "seed": number,
+        "ignore_eos": True,
+        "user": f"user {number % 5}",
+    }
+
+
+REQUESTS = [request(number) for number in range(16)]
+
+
+async def send(path, body=None):
+    """The status and headers are read; what follows is the body."""
+    reader, writer = await asyncio.open_connection(host, port)
+    body = b"" if body is None else json.dumps(body).encode()
+    method = "POST" if body else "GET"
+    head = f"{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n"
+    head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    assert " 200 " in head.splitlines()[0], head + (await reader.read()).decode()
+    return reader, writer, "transfer-encoding: chunked" in head
+
+
+async def whole(path, body=None):
+    reader, writer, is_chunked = await send(path, body)
+    assert not is_chunked
+    answer = await reader.read()
+    writer.close()
+    return answer.decode()
+
+
+async def lines(reader):
+    """The lines of a body in chunks; a line may be in several."""
+    held = b""
+    while size := int(await reader.readline(), 16):
+        held += await reader.readexactly(size)
+        await reader.readexactly(2)
+        *whole_lines, held = held.split(b"\n")
+        for line in whole_lines:
+            yield line.decode()
+
+
+class Crowd:
+    def __init__(self, alone):
+        self.alone = alone
+        self.left = self.stayed = self.tokens = 0
+
+    async def one(self, until):
+        while time.monotonic() < until:
+            number = drawn.randrange(len(REQUESTS))
+            leaves_after = None
+            if drawn.random() < LEAVES:
+                leaves_after = drawn.randrange(REQUESTS[number]["max_tokens"] // 2)
+            await self.stream(number, leaves_after)
+
+    async def stream(self, number, leaves_after):
+        body = {**REQUESTS[number], "stream": True}
+        reader, writer, _ = await send("/v1/completions", body)
+        said, events, end = "", 0, None
+        async for line in lines(reader):
+            if events == leaves_after:
+                self.left += 1
+                writer.transport.abort()
+                return
+            if not line.startswith("data: "):
+                continue
+            events += 1
+            end = line.removeprefix("data: ")
+            if end != "[DONE]":
+                said += json.loads(end)["choices"][0]["text"]
+        writer.close()
+        assert end == "[DONE]", end
+        assert said == self.alone[number], (number, said, self.alone[number])
+        self.stayed += 1
+        self.tokens += REQUESTS[number]["max_tokens"]
+
+
+def descriptors():
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def resident_mib():
+    with open(f"/proc/{pid}/status") as status:
+        return int(re.search(r"VmRSS:\s+(\d+)", status.read())[1]) / 1024
+
+
+async def gauges():
+    wanted = re.compile(
+        r'^(motet_num_requests_\w+|motet_cache_bytes\{.*kind="(?:reserved|protected)".*\}) (\S+)$',
+        re.MULTILINE,
+    )
+    return {name: float(value) for name, value in wanted.findall(await whole("/metrics"))}
+
+
+async def settled():
+    """What is left when the last have gone; they may take a moment."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        left = await gauges()
+        assert len(left) >= 5, left
+        if not any(left.values()) or time.monotonic() > until:
+            return left
+        await asyncio.sleep(0.05)
+
+
+async def watch(samples):
+    while True:
+        samples.append((resident_mib(), descriptors()))
+        await asyncio.sleep(0.5)
+
+
+async def main():
+    alone = []
+    for asked in REQUESTS:
+        answer = json.loads(await whole("/v1/completions", {**asked, "cache_salt": "alone"}))
+        alone.append(answer["choices"][0]["text"])
+    await settled()
+    descriptors_before = descriptors()
+
+    crowd, samples = Crowd(alone), []
+    watching = asyncio.create_task(watch(samples))
+    until = time.monotonic() + seconds
+    async with asyncio.TaskGroup() as everybody:
+        for _ in range(streams):
+            everybody.create_task(crowd.one(until))
+    watching.cancel()
+    left = await settled()
+    closing = time.monotonic() + PATIENCE_SECONDS
+    # A connection to ask by is open while it asks.
+    while descriptors() > descriptors_before and time.monotonic() < closing:
+        await asyncio.sleep(0.05)
+
+    memory = [resident for resident, _ in samples]
+    quarter = max(1, len(memory) // 4)
+    early = statistics.median(memory[quarter : 2 * quarter] or memory)
+    late = statistics.median(memory[-quarter:])
+    most = max(count for _, count in samples)
+    print(f"streams whole and as alone: {crowd.stayed}, of {crowd.tokens} tokens")
+    print(f"streams that were left: {crowd.left}")
+    print(f"descriptors: {descriptors_before} before, {most} at most, {descriptors()} after")
+    print(f"resident MiB: {early:.1f} in the second quarter, {late:.1f} in the last")
+    print("left in the engine:", json.dumps(left))
+    assert crowd.stayed > 0 and crowd.left > 0
+    assert not any(left.values()), "something is held"
+    assert descriptors() <= descriptors_before, "descriptors are left"
+    if seconds >= SECONDS_TO_SETTLE:
+        assert late <= early * MEMORY_GROWTH_MAX, "memory grows"
+
+
+asyncio.run(main())

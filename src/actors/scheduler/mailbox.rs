@@ -1,0 +1,206 @@
+//! What callers and sequences tell the scheduler.
+
+use kameo::actor::ActorRef;
+use kameo::message::{Context, Message};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use super::Scheduler;
+use super::sequence_handle::{SequenceHandle, Start};
+use crate::actors::sequence::{Sequence, SequenceEvent};
+use motet_core::SequenceId;
+use motet_core::cache::{self, CacheError};
+use motet_core::protocol::{GenerateError, QueuePosition};
+use motet_core::scheduler::{self, Event, Submission};
+use motet_core::snapshot::SchedulerSnapshot;
+use motet_sync::cancel::CancelFlag;
+use motet_sync::credits::Credits;
+
+/// A new sequence, and the way to it.
+pub(crate) struct Submit {
+    pub(crate) submission: Submission,
+    pub(crate) actor: ActorRef<Sequence>,
+    pub(crate) cancel: CancelFlag,
+    pub(crate) credits: Credits,
+}
+
+/// A new sequence that continues another, and the way to it.
+pub(crate) struct Fork {
+    pub(crate) fork: scheduler::Fork,
+    pub(crate) actor: ActorRef<Sequence>,
+    pub(crate) cancel: CancelFlag,
+    pub(crate) credits: Credits,
+}
+
+/// New sequences that begin alike, all or none: the first as it is, the others as forks
+/// of it at the end of its prompt.
+pub(crate) struct SubmitMany {
+    pub(crate) first: Submit,
+    /// Their prompts are empty.
+    pub(crate) forks: Vec<Submit>,
+}
+
+/// A caller's question to the cache.
+pub(crate) struct CacheCommand {
+    pub(crate) message: cache::Message,
+    pub(crate) reply: oneshot::Sender<Result<(), CacheError>>,
+    /// The caller's turn to ask, given back with the answer.
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
+}
+
+/// A sequence is to stop.
+pub(crate) struct Stop(pub(crate) SequenceId);
+
+/// A sequence's caller has caught up: it goes on if it was paused.
+pub(crate) struct Resume(pub(crate) SequenceId);
+
+/// A caller wants to know where its sequence stands in the queue.
+pub(crate) struct AskQueuePosition {
+    pub(crate) sequence: SequenceId,
+    pub(crate) reply: oneshot::Sender<Option<QueuePosition>>,
+}
+
+/// Somebody watches who is inside.
+pub(crate) struct TakeSchedulerSnapshot {
+    pub(crate) reply: oneshot::Sender<SchedulerSnapshot>,
+}
+
+/// All sequences end now.
+pub(crate) struct Abort;
+
+impl Message<Submit> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, submit: Submit, _ctx: &mut Context<Self, Self::Reply>) {
+        self.submit(submit);
+    }
+}
+
+impl Message<SubmitMany> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, many: SubmitMany, _ctx: &mut Context<Self, Self::Reply>) {
+        let source = many.first.submission.sequence;
+        let prompt_tokens = many.first.submission.prompt.len();
+        self.submit(many.first);
+        for fork in many.forks {
+            self.fork(Fork {
+                fork: scheduler::Fork {
+                    source,
+                    at: Some(prompt_tokens),
+                    replaces: false,
+                    submission: fork.submission,
+                },
+                actor: fork.actor,
+                cancel: fork.cancel,
+                credits: fork.credits,
+            });
+        }
+    }
+}
+
+impl Message<Resume> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, Resume(sequence): Resume, _ctx: &mut Context<Self, Self::Reply>) {
+        self.resume(sequence);
+    }
+}
+
+impl Message<AskQueuePosition> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, ask: AskQueuePosition, _ctx: &mut Context<Self, Self::Reply>) {
+        // Who asked may have gone.
+        ask.reply.send(self.core.queue_position(ask.sequence)).ok();
+    }
+}
+
+impl Message<TakeSchedulerSnapshot> for Scheduler {
+    type Reply = ();
+
+    async fn handle(
+        &mut self,
+        request: TakeSchedulerSnapshot,
+        _ctx: &mut Context<Self, Self::Reply>,
+    ) {
+        // Who asked may have gone.
+        request.reply.send(self.core.snapshot()).ok();
+    }
+}
+
+impl Message<Fork> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, fork: Fork, _ctx: &mut Context<Self, Self::Reply>) {
+        self.fork(fork);
+    }
+}
+
+impl Message<CacheCommand> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, cache_command: CacheCommand, _ctx: &mut Context<Self, Self::Reply>) {
+        self.run_cache_command(cache_command);
+    }
+}
+
+impl Message<Stop> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, Stop(sequence): Stop, _ctx: &mut Context<Self, Self::Reply>) {
+        self.stop(sequence);
+    }
+}
+
+impl Message<Abort> for Scheduler {
+    type Reply = ();
+
+    async fn handle(&mut self, _abort: Abort, _ctx: &mut Context<Self, Self::Reply>) {
+        self.is_aborted = true;
+        self.handle_event(Event::Abort);
+    }
+}
+
+impl Scheduler {
+    fn submit(&mut self, submit: Submit) {
+        let sequence = submit.submission.sequence;
+        let start = Start::Submitted(submit.submission.clone());
+        let handle = SequenceHandle::new(start, submit.actor, submit.cancel, submit.credits);
+        self.register_mask_waker(&handle);
+        self.handles.insert(sequence, handle);
+        if self.is_aborted {
+            return self.end_aborted(sequence);
+        }
+        self.handle_event(Event::Submit(submit.submission));
+        self.stop_if_cancelled(sequence);
+    }
+
+    fn fork(&mut self, fork: Fork) {
+        let sequence = fork.fork.submission.sequence;
+        let start = Start::Forked(fork.fork.clone());
+        let handle = SequenceHandle::new(start, fork.actor, fork.cancel, fork.credits);
+        self.register_mask_waker(&handle);
+        self.handles.insert(sequence, handle);
+        if self.is_aborted {
+            return self.end_aborted(sequence);
+        }
+        self.handle_event(Event::Fork(fork.fork));
+        self.record_start(sequence);
+        self.stop_if_cancelled(sequence);
+    }
+
+    /// It passed the gate before that was shut, and was being taken in while all others were
+    /// ended. It ends as they did.
+    fn end_aborted(&mut self, sequence: SequenceId) {
+        self.end_sequence(sequence, SequenceEvent::Failed(GenerateError::Shutdown));
+    }
+
+    /// Its caller may have left before this was heard of it, and have rung the doorbell for
+    /// somebody whom nobody knew.
+    fn stop_if_cancelled(&mut self, sequence: SequenceId) {
+        let handle = self.handles.get(&sequence);
+        if handle.is_some_and(|handle| handle.cancel.is_cancelled()) {
+            self.stop(sequence);
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! A request becomes tokens that fit, or a typed refusal.
+
+use std::sync::Arc;
+
+use super::Engine;
+use super::tokenize_prompt::TokenizeMode;
+use crate::error::SubmitError;
+use crate::request::{Prompt, Request, field_error};
+use motet_core::TokenId;
+use motet_core::cache::shift;
+use motet_core::protocol::ContextLimit;
+
+/// Outputs that shift their context are no longer than so many contexts: what runs
+/// longer has lost its end, and its place is wanted.
+const SHIFTED_CONTEXTS_MAX: usize = 10;
+
+/// Restore points that one request may ask for: each costs everybody a step's pause.
+const RESTORE_POINTS_MAX: usize = 64;
+
+/// What a request asks for, in tokens that fit.
+#[derive(Debug)]
+pub(super) struct Admitted {
+    pub(super) tokens: Arc<[TokenId]>,
+    pub(super) output_tokens_max: usize,
+    pub(super) restore_points: Vec<usize>,
+    /// Tokens that were taken out of a prompt that was too long.
+    pub(super) truncated_tokens: usize,
+}
+
+impl Engine {
+    /// The request's tokens, if model and device could ever run them. The request is as it
+    /// was afterwards, unless the error gives it back.
+    pub(super) async fn admit(&self, request: &mut Request) -> Result<Admitted, SubmitError> {
+        self.check_limit(request)?;
+        if let Prompt::Tokens(tokens) = &request.prompt {
+            self.check_fits(tokens.len(), request.at_context_limit)?;
+        }
+        // A model that can resume after any token needs no restore point where the
+        // conversation's next prompt will differ from this one.
+        let with_conversation = !self.spec.resumes_anywhere();
+        let mode = TokenizeMode::Prompt { with_conversation };
+        let tokenized = self.tokenize_prompt(request, mode).await?;
+        let mut tokens = tokenized.tokens;
+        if tokens.is_empty() {
+            return Err(field_error("prompt", "empty", "at least one token"));
+        }
+        let mut restore_points = checked_points(&request.restore_points, tokens.len())?;
+        restore_points.extend(tokenized.conversation.filter(|at| *at > 0));
+        let truncated_tokens = self.fit_prompt(&mut tokens, request.at_context_limit)?;
+        if truncated_tokens > 0 {
+            restore_points.clear();
+        }
+        let output_tokens_max = self.output_tokens_max(tokens.len(), request)?;
+        Ok(Admitted {
+            tokens: tokens.into(),
+            output_tokens_max,
+            restore_points,
+            truncated_tokens,
+        })
+    }
+
+    /// What a fork asks for; how much it continues, only the scheduler knows.
+    pub(super) async fn admit_fork(
+        &self,
+        request: &mut Request,
+        at_limit: ContextLimit,
+    ) -> Result<Admitted, SubmitError> {
+        if let Prompt::Chat(_) = &request.prompt {
+            return Err(field_error(
+                "prompt",
+                "a conversation",
+                "tokens or text, which a fork appends",
+            ));
+        }
+        if let Prompt::Tokens(tokens) = &request.prompt {
+            self.check_fits(tokens.len(), at_limit)?;
+        }
+        let tokenized = self
+            .tokenize_prompt(request, TokenizeMode::Continuation)
+            .await?;
+        let restore_points = checked_points(&request.restore_points, tokenized.tokens.len())?;
+        Ok(Admitted {
+            tokens: tokenized.tokens.into(),
+            output_tokens_max: request.output_tokens_max.min(self.output_limit(at_limit)),
+            restore_points,
+            truncated_tokens: 0,
+        })
+    }
+
+    fn check_limit(&self, request: &Request) -> Result<(), SubmitError> {
+        let context = self.spec.context_tokens_max;
+        match request.at_context_limit {
+            ContextLimit::Shift { keep } if keep >= context => Err(field_error(
+                "at_context_limit.keep",
+                keep.to_string(),
+                format!("less than the {context} tokens of the model's context"),
+            )),
+            ContextLimit::Shift { .. } | ContextLimit::Stop => Ok(()),
+        }
+    }
+
+    /// Takes the middle out of a prompt that is too long, if its caller wants that: so many
+    /// tokens.
+    fn fit_prompt(
+        &self,
+        tokens: &mut Vec<TokenId>,
+        at_limit: ContextLimit,
+    ) -> Result<usize, SubmitError> {
+        self.check_fits(tokens.len(), at_limit)?;
+        let context = self.spec.context_tokens_max;
+        match at_limit {
+            ContextLimit::Shift { keep } if tokens.len() >= context => {
+                let removed = shift::truncation(context, keep, tokens.len());
+                Ok(tokens.drain(removed.expect("`keep` was checked")).count())
+            }
+            ContextLimit::Shift { .. } | ContextLimit::Stop => Ok(0),
+        }
+    }
+
+    /// Refuses a prompt that is too long: for the context where it is to stay whole, and
+    /// for `text.shift_contexts_max` contexts where it may lose its middle.
+    fn check_fits(&self, tokens: usize, at_limit: ContextLimit) -> Result<(), SubmitError> {
+        let context = self.spec.context_tokens_max;
+        let (fits, expected) = match at_limit {
+            ContextLimit::Stop => (
+                tokens < context,
+                format!("fewer than the {context} tokens of the model's context"),
+            ),
+            ContextLimit::Shift { .. } => {
+                let contexts = self.contexts(at_limit);
+                let tokens_max = context.saturating_mul(contexts);
+                let named = self.contexts_named(contexts);
+                (
+                    tokens <= tokens_max,
+                    format!("at most {tokens_max} tokens: {named}"),
+                )
+            }
+        };
+        if fits {
+            return Ok(());
+        }
+        Err(field_error(
+            "prompt",
+            format!("{tokens} tokens long"),
+            expected,
+        ))
+    }
+
+    /// The longest output of any prompt.
+    fn output_limit(&self, at_limit: ContextLimit) -> usize {
+        let context = self.spec.context_tokens_max;
+        match at_limit {
+            ContextLimit::Stop => context,
+            ContextLimit::Shift { .. } => context.saturating_mul(SHIFTED_CONTEXTS_MAX),
+        }
+    }
+
+    /// The longest output that context and device have room for.
+    fn output_tokens_max(&self, prompt: usize, request: &Request) -> Result<usize, SubmitError> {
+        let context = self.spec.context_tokens_max;
+        let limit = match request.at_context_limit {
+            ContextLimit::Stop => context - prompt,
+            ContextLimit::Shift { .. } => self.output_limit(request.at_context_limit),
+        };
+        let output_tokens_max = request.output_tokens_max.min(limit);
+        let needed_bytes = self
+            .spec
+            .tail_bytes((prompt + output_tokens_max).min(context));
+        let budget_bytes = self.config.cache.device_bytes_max;
+        match needed_bytes <= budget_bytes {
+            true => Ok(output_tokens_max),
+            false => Err(SubmitError::TooLarge {
+                needed_bytes,
+                budget_bytes,
+            }),
+        }
+    }
+}
+
+/// Offsets within a prompt, not too many.
+fn checked_points(points: &[usize], tokens: usize) -> Result<Vec<usize>, SubmitError> {
+    if points.len() > RESTORE_POINTS_MAX {
+        return Err(field_error(
+            "restore_points",
+            format!("{} offsets", points.len()),
+            format!("at most {RESTORE_POINTS_MAX}"),
+        ));
+    }
+    match points.iter().find(|at| **at > tokens) {
+        None => Ok(points.to_vec()),
+        Some(invalid_offset) => Err(field_error(
+            "restore_points",
+            format!("{invalid_offset}, in a prompt of {tokens} tokens"),
+            "offsets within the prompt",
+        )),
+    }
+}

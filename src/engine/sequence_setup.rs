@@ -1,0 +1,289 @@
+//! A request is taken in: its place in the house, its sequence, the way to its caller.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kameo::actor::{ActorRef, Spawn};
+use kameo::mailbox;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::Engine;
+use super::admission::Admitted;
+use super::cache_control::salt;
+use crate::actors::scheduler::Submit;
+use crate::actors::sequence::{AdmissionGuard, PREFILL_PIECES_MAX, Sequence, SequenceArgs};
+use crate::error::{QueueLimit, SubmitError};
+use crate::request::{CacheUse, Request, field_error};
+use crate::stream::TokenStream;
+use motet_core::cache::Salt;
+use motet_core::protocol::{SamplingSpec, WORK_IN_FLIGHT_MAX};
+use motet_core::scheduler::Submission;
+use motet_core::{SequenceId, TokenId, UserId};
+use motet_sync::admission::AdmissionError;
+use motet_sync::cancel::CancelFlag;
+use motet_sync::credits::Credits;
+use motet_sync::primitives::Ordering;
+use motet_text::TextOutput;
+
+/// News to a sequence that are no tokens, and kameo's own signals.
+const OTHER_EVENTS_MAX: usize = 16;
+/// How long a caller is asked to wait at least when the queue is full.
+const RETRY_AFTER_MIN: Duration = Duration::from_millis(10);
+/// The same, at most.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+/// The same, while nothing is known of how long sequences take.
+const RETRY_AFTER_UNKNOWN: Duration = Duration::from_secs(1);
+
+/// A sequence that is about to be submitted, and the way to it.
+pub(super) struct SequenceSetup {
+    pub(super) submission: Submission,
+    actor: ActorRef<Sequence>,
+    pub(super) stream: TokenStream,
+}
+
+impl SequenceSetup {
+    /// What the scheduler is told, and what the caller gets.
+    pub(super) fn into_parts(self) -> (Submit, TokenStream) {
+        let submit = Submit {
+            submission: self.submission,
+            actor: self.actor,
+            cancel: self.stream.cancel.clone(),
+            credits: self.stream.credits.clone(),
+        };
+        (submit, self.stream)
+    }
+}
+
+impl Engine {
+    /// A place in the house for a request.
+    pub(super) fn admission_guard(
+        &self,
+        request: &Request,
+    ) -> Result<AdmissionGuard, AdmissionError> {
+        let permit = self.admission.enter(user_id(request.user.as_deref()))?;
+        Ok(AdmissionGuard::new(
+            permit,
+            Arc::clone(&self.guard_released),
+        ))
+    }
+
+    /// Places in the house for all of its outputs, or for none of them.
+    pub(super) fn admission_guards(
+        &self,
+        request: &Request,
+    ) -> Result<Vec<AdmissionGuard>, AdmissionError> {
+        let user = user_id(request.user.as_deref());
+        let permits = self.admission.enter_all(user, request.outputs())?;
+        let admission_guard =
+            |permit| AdmissionGuard::new(permit, Arc::clone(&self.guard_released));
+        Ok(permits.into_iter().map(admission_guard).collect())
+    }
+
+    /// Checks what needs no tokens: it costs next to nothing.
+    pub(super) fn check_request(&self, request: &Request) -> Result<(), SubmitError> {
+        request.validate(Instant::now())?;
+        request.validate_tokens(self.spec.vocab_size)
+    }
+
+    /// The same, for a request that is one sequence.
+    pub(super) fn check_single_output(&self, request: &Request) -> Result<(), SubmitError> {
+        self.check_request(request)?;
+        for (field, outputs) in [("n", request.n), ("best_of", request.outputs())] {
+            if outputs != 1 {
+                let expected = "1; for more, `Engine::submit_many` or `Engine::best_of`";
+                return Err(field_error(field, outputs.to_string(), expected));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the sequence of an admitted request, and the way to its caller.
+    pub(super) fn sequence_setup(
+        &self,
+        request: &Request,
+        admitted: Admitted,
+        sampling_spec: Option<Arc<SamplingSpec>>,
+        admission_guard: AdmissionGuard,
+    ) -> Result<SequenceSetup, SubmitError> {
+        let text = self.text_output(request)?;
+        let number = self.sequences_made.fetch_add(1, Ordering::Relaxed);
+        let sequence = SequenceId(number as u64 + 1);
+        let cancel = CancelFlag::new();
+        let credits = Credits::new(self.config.scheduler.unread_tokens_max);
+        let prefill_pieces_max = match request.report_prefill_progress {
+            true => PREFILL_PIECES_MAX,
+            false => 0,
+        };
+        let pieces_max = self.pieces_max(admitted.output_tokens_max) + prefill_pieces_max;
+        let (sender, output) = mpsc::channel(pieces_max);
+        let prompt_tokens = admitted.tokens.len();
+        let stream = TokenStream {
+            sequence,
+            prompt_tokens,
+            output,
+            cancel: cancel.clone(),
+            credits: credits.clone(),
+            scheduler: self.scheduler.downgrade(),
+            wakeup: self.wakeup.clone(),
+            at_limit: request.at_context_limit,
+            replaced: None,
+            finish: None,
+            is_finished: false,
+        };
+        let arguments = SequenceArgs {
+            id: sequence,
+            prompt_tokens,
+            truncated_tokens: admitted.truncated_tokens,
+            report_prefill_progress: request.report_prefill_progress,
+            text,
+            output: sender,
+            scheduler: self.scheduler.clone(),
+            cancel,
+            credits,
+            telemetry: Arc::clone(&self.telemetry),
+            submitted_at: Instant::now(),
+            admission_guard,
+        };
+        // All that credits let pass, so that no news waits for other news to come: the
+        // start, the end, and kameo's own signals are beside that.
+        let events_max = pieces_max + OTHER_EVENTS_MAX;
+        let actor = Sequence::spawn_with_mailbox(arguments, mailbox::bounded(events_max));
+        Ok(SequenceSetup {
+            submission: self.submission(sequence, request, admitted, sampling_spec),
+            actor,
+            stream,
+        })
+    }
+
+    /// The refusal as its caller is told it, who gets the request back.
+    pub(super) fn admission_error(&self, error: AdmissionError, request: Request) -> SubmitError {
+        let (what, estimate) = match error {
+            AdmissionError::Shut => return SubmitError::Draining,
+            AdmissionError::Requests => {
+                let ends = request.outputs() as u32;
+                let interval = self.telemetry.finish_interval();
+                let estimate = interval.map(|interval| interval.saturating_mul(ends));
+                (QueueLimit::Requests, estimate)
+            }
+            AdmissionError::Tokens { excess } => {
+                (QueueLimit::Tokens, self.telemetry.prefill_time(excess))
+            }
+            // Others are served as well: its own end as much less often as they are fewer.
+            AdmissionError::UserRequests { excess, inside } => {
+                let ends = scaled(excess, self.admission.inside(), inside);
+                let interval = self.telemetry.finish_interval();
+                let ends = u32::try_from(ends).unwrap_or(u32::MAX);
+                let estimate = interval.map(|interval| interval.saturating_mul(ends));
+                (QueueLimit::UserRequests, estimate)
+            }
+            AdmissionError::UserTokens { excess, waiting } => {
+                let tokens = scaled(excess, self.admission.waiting_tokens(), waiting);
+                (QueueLimit::UserTokens, self.telemetry.prefill_time(tokens))
+            }
+        };
+        self.queue_full(what, estimate, request)
+    }
+
+    /// Something is full; when there is room again may be known.
+    pub(super) fn queue_full(
+        &self,
+        what: QueueLimit,
+        estimate: Option<Duration>,
+        request: Request,
+    ) -> SubmitError {
+        SubmitError::QueueFull {
+            what,
+            retry_after: estimate
+                .unwrap_or(RETRY_AFTER_UNKNOWN)
+                .clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX),
+            request: Box::new(request),
+        }
+    }
+
+    /// The text side of its output, if the engine speaks text.
+    fn text_output(&self, request: &Request) -> Result<Option<TextOutput>, SubmitError> {
+        match &self.text {
+            Some(text) => Ok(Some(TextOutput::new(text, &request.stop_strings)?)),
+            None if request.stop_strings.is_empty() => Ok(None),
+            None => Err(SubmitError::NoTokenizer {
+                field: "stop_strings",
+            }),
+        }
+    }
+
+    /// Pieces that may wait for a caller: as many tokens as a sequence may be ahead of
+    /// its reader, those that were under way when it paused, the text held back, and how
+    /// it ended.
+    fn pieces_max(&self, output_tokens_max: usize) -> usize {
+        let ahead_max = self.config.scheduler.unread_tokens_max + WORK_IN_FLIGHT_MAX + 1;
+        ahead_max.min(output_tokens_max) + 2
+    }
+
+    fn submission(
+        &self,
+        sequence: SequenceId,
+        request: &Request,
+        admitted: Admitted,
+        sampling_spec: Option<Arc<SamplingSpec>>,
+    ) -> Submission {
+        let since_start = |at: Instant| at.saturating_duration_since(self.started_at);
+        Submission {
+            sequence,
+            prompt: admitted.tokens,
+            output_tokens_max: admitted.output_tokens_max,
+            sampling: request.sampling,
+            // Each output has a walk through the grammar of its own.
+            sampling_spec: sampling_spec.map(|spec| spec.for_one_sequence()),
+            end_tokens: self.end_tokens(request),
+            user: user_id(request.user.as_deref()),
+            weight: request.weight,
+            class: request.priority,
+            start_by: request.start_by.map(since_start),
+            finish_by: request.finish_by.map(since_start),
+            at_limit: request.at_context_limit,
+            salt: match request.cache {
+                CacheUse::Shared => salt(request.cache_salt.as_deref()),
+                CacheUse::Off => Salt::private(sequence),
+            },
+            restore_points: admitted.restore_points,
+            retention: request.retention,
+            report_prefill_progress: request.report_prefill_progress,
+        }
+    }
+
+    /// Tokens that end the output: the model's, unless they are ignored, and its own.
+    pub(super) fn end_tokens(&self, request: &Request) -> Arc<[TokenId]> {
+        let models: &[TokenId] = match request.ignore_end_tokens {
+            true => &[],
+            false => &self.spec.end_tokens,
+        };
+        [models, &request.stop_tokens].concat().into()
+    }
+}
+
+/// How much the house gets done while a user who has `own` of `all` gets `amount` done.
+fn scaled(amount: usize, all: usize, own: usize) -> usize {
+    amount.saturating_mul(all.max(own)) / own.max(1)
+}
+
+pub(super) fn user_id(name: Option<&str>) -> UserId {
+    name.map(UserId::of).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_limits_scale_the_wait_by_the_share_of_others() {
+        assert_eq!(scaled(2, 10, 5), 4, "half of what is there is its own");
+        assert_eq!(scaled(2, 5, 5), 2);
+        assert_eq!(
+            scaled(1, 3, 0),
+            3,
+            "all of its own may have ended meanwhile"
+        );
+        assert_eq!(scaled(usize::MAX, 2, 1), usize::MAX);
+    }
+}

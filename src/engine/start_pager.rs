@@ -1,0 +1,220 @@
+//! The pager is started, where there is to be one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kameo::actor::{ActorRef, Spawn, WeakActorRef};
+use kameo::mailbox;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::actors::cache::{AttachPager, CacheActor};
+use crate::actors::pager::{DONE_MAX, PAGER_MAILBOX_MAX, PagerActor, PagerArgs};
+use crate::device::HostEnd;
+use crate::error::StartError;
+use crate::failpoint::Failpoint;
+use crate::simulation::Simulation;
+use crate::storage::copy_worker::{CopyWorkers, Host, Stores};
+use crate::storage::tiers::precision::EightBits;
+use crate::storage::tiers::{BufferPool, DiskLimits, DiskTier};
+use crate::telemetry::Telemetry;
+use motet_core::CopyId;
+use motet_core::config::{ConfigError, PagerConfig, Precision, RecoveryConfig};
+use motet_core::pager::{Done, Label, PagerCore, RecoveryLog, Sizes};
+use motet_core::protocol::{ModelSpec, SegmentSize};
+use motet_core::recovery::Breaker;
+use motet_model::{DetachedState, Model, Packer};
+
+/// Host memory that waits for the next copy, at most, as a part of all.
+const IDLE_BUFFERS_DIVISOR: usize = 8;
+
+/// Copies that a former run has left.
+type FoundCopies = Vec<(CopyId, Label)>;
+
+/// What a pager is made of.
+pub(super) struct PagerParts {
+    core: PagerCore,
+    recovery_log: RecoveryLog,
+    copy_workers: CopyWorkers,
+    done: mpsc::Receiver<Done>,
+    found: bool,
+    flush_time: Duration,
+    gone: oneshot::Receiver<()>,
+    simulation: Option<Simulation>,
+}
+
+impl PagerParts {
+    /// None where there is to be no pager.
+    pub(super) fn new<M: Model>(
+        spec: &ModelSpec,
+        config: &PagerConfig,
+        packer: M::Packer,
+        host_end: HostEnd<DetachedState<M>>,
+        export_timeout: Duration,
+        simulation: Option<&Simulation>,
+    ) -> Result<Option<Self>, StartError> {
+        if config.host_bytes_max == 0 {
+            return Ok(None);
+        }
+        // Memory that waits for the next copy is host memory, too.
+        let idle_bytes = config.host_bytes_max / IDLE_BUFFERS_DIVISOR;
+        let pool = BufferPool::new(idle_bytes);
+        // What is known of copies is, too.
+        let label_bytes = config.label_bytes_max();
+        let mut config = PagerConfig {
+            host_bytes_max: config.host_bytes_max - idle_bytes - label_bytes,
+            label_bytes_max: Some(label_bytes),
+            ..config.clone()
+        };
+        let (disk, found) = open_disk(spec, &mut config, pool.clone())?;
+        let has_copies = !found.is_empty();
+        let sizes = sizes(packer.clone(), config.precision)?;
+        let recovery_log = RecoveryLog::new(&found);
+        let core = PagerCore::new(spec.clone(), config.clone(), sizes, found);
+        let stores = Stores {
+            pool,
+            host: Host::new(config.host_bytes_max),
+            disk,
+            export_timeout,
+        };
+        let (sender, done) = mpsc::channel(DONE_MAX);
+        let (alive, gone) = oneshot::channel();
+        let alive = Arc::new(alive);
+        let copy_workers = match simulation {
+            None => CopyWorkers::start(packer, host_end, stores, sender, &alive)
+                .map_err(StartError::Pager)?,
+            Some(simulation) => {
+                CopyWorkers::simulate(packer, host_end, stores, sender, &alive, simulation)
+            }
+        };
+        Ok(Some(Self {
+            core,
+            recovery_log,
+            copy_workers,
+            simulation: simulation.cloned(),
+            done,
+            found: has_copies,
+            flush_time: config.flush_time,
+            gone,
+        }))
+    }
+
+    /// Whether copies of a former run were found.
+    pub(super) fn found(&self) -> bool {
+        self.found
+    }
+
+    /// Starts the pager, for this cache, and says where it is. The receiver resolves when it
+    /// and its threads are gone.
+    pub(super) async fn attach(
+        self,
+        cache: &ActorRef<CacheActor>,
+        weak: WeakActorRef<CacheActor>,
+        telemetry: &Arc<Telemetry>,
+        recovery: &RecoveryConfig,
+        failpoint: Failpoint,
+    ) -> (WeakActorRef<PagerActor>, oneshot::Receiver<()>) {
+        // What a former run has left is there from the beginning.
+        telemetry.pager(self.core.stats());
+        let mailbox_max = Simulation::mailbox_max(self.simulation.as_ref(), PAGER_MAILBOX_MAX);
+        let args = PagerArgs {
+            core: self.core,
+            recovery_log: self.recovery_log,
+            breaker: Breaker::new(recovery.clone()),
+            copy_workers: self.copy_workers,
+            done: self.done,
+            cache: weak,
+            telemetry: Arc::clone(telemetry),
+            flush_time: self.flush_time,
+            simulation: self.simulation,
+            failpoint,
+        };
+        let pager = PagerActor::spawn_with_mailbox(args, mailbox::bounded(mailbox_max));
+        let weak_pager = pager.downgrade();
+        // A cache that has just been started is there.
+        cache.tell(AttachPager(pager)).send().await.ok();
+        (weak_pager, self.gone)
+    }
+}
+
+/// The disk, if there is to be one, and what is there. What was left there takes of its
+/// bytes in `config`.
+fn open_disk(
+    spec: &ModelSpec,
+    config: &mut PagerConfig,
+    pool: BufferPool,
+) -> Result<(Option<DiskTier>, FoundCopies), StartError> {
+    let label_bytes_max = config.label_bytes_max();
+    let identity = identity(spec.identity, config.precision);
+    let Some(disk) = &mut config.disk else {
+        return Ok((None, Vec::new()));
+    };
+    let limits = DiskLimits {
+        bytes_max: disk.bytes_max,
+        label_bytes_max,
+    };
+    let (tier, found) = DiskTier::open(&disk.folder, limits, identity, pool, CopyId(1))?;
+    if let Some(exposed) = &found.exposed {
+        tracing::warn!("what users have said may be read by others: {exposed}");
+    }
+    for (path, why) in &found.removed {
+        tracing::warn!("removed: {}: {why}", path.display());
+    }
+    for (path, why) in &found.left {
+        tracing::warn!("not taken over, and left there: {}: {why}", path.display());
+    }
+    if found.left_bytes > 0 {
+        tracing::warn!(
+            "{} of the {} bytes of the disk tier are taken by what was left in {}",
+            found.left_bytes,
+            disk.bytes_max,
+            disk.folder.display()
+        );
+    }
+    disk.bytes_max = disk.bytes_max.saturating_sub(found.left_bytes);
+    Ok((Some(tier), found.copies))
+}
+
+/// The identity of copies of this model's state, kept with this precision.
+fn identity(model: u64, precision: Precision) -> u64 {
+    match precision {
+        Precision::Full => model,
+        // Some of what is written then has lost bits, which nobody wants who asks for all.
+        Precision::Eight => model.rotate_left(1) ^ 0x9E37_79B9_7F4A_7C15,
+    }
+}
+
+/// What copies take.
+fn sizes<K: Packer>(packer: K, precision: Precision) -> Result<Sizes, StartError> {
+    let has_floats = packer.floats(SegmentSize::whole(1)).is_some();
+    if precision == Precision::Eight && !has_floats {
+        return Err(StartError::Config(ConfigError {
+            field: "pager.precision",
+            found: "eight bits".into(),
+            expected: "full precision: each bit of this model's state counts".into(),
+        }));
+    }
+    Ok(Box::new(move |segment_size| {
+        let full = packer.packed_bytes(segment_size);
+        let eight = packer
+            .floats(segment_size)
+            .and_then(|floats| EightBits(floats).eight_bytes(full));
+        match eight.filter(|eight| precision == Precision::Eight && *eight < full) {
+            Some(eight) => (eight, Precision::Eight),
+            None => (full, Precision::Full),
+        }
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantized_copies_have_another_identity() {
+        for model in [0, 1, u64::MAX] {
+            let stored = [Precision::Full, Precision::Eight].map(|stored| identity(model, stored));
+            assert_eq!(stored[0], model);
+            assert_ne!(stored[0], stored[1]);
+        }
+    }
+}

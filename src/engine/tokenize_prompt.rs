@@ -1,0 +1,440 @@
+//! A prompt becomes tokens, or is refused for its length before that costs anything.
+//!
+//! What a few kB of text cost is nothing beside a step; more is rendered and tokenised on
+//! the threads of [`Blocking`](super::blocking::Blocking). A text is refused by its bytes,
+//! by those that its template writes, and by its tokens, in that order.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::Engine;
+use super::blocking::BlockingError;
+use super::sequence_setup::user_id;
+use crate::error::{QueueLimit, SubmitError};
+use crate::request::{Prompt, Request, field_error};
+use motet_core::TokenId;
+use motet_core::cache::trie::common_prefix;
+use motet_core::protocol::ContextLimit;
+use motet_text::{Chat, TextCodec, TextError, TextLimits};
+
+/// Text of at most so many bytes is tokenised where it is submitted: that takes as long as
+/// a few messages between actors.
+const INLINE_BYTES_MAX: usize = 4 << 10;
+/// Tokens that are spelled where they come, likewise.
+const INLINE_TOKENS_MAX: usize = 16 << 10;
+/// What a message costs beside its text, as bytes of text.
+const MESSAGE_BYTES: usize = 64;
+/// Bytes of a conversation for each that its template may write. A template may leave text
+/// out, earlier thinking most of all, so that a conversation may be longer than what is
+/// written of it. What may be written is reckoned by the longest token, which is many times
+/// as long as the tokens of usual text, so that hardly any conversation that fits is near it.
+const CHAT_BYTES_FACTOR: usize = 4;
+
+/// What a prompt is spelled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TokenizeMode {
+    /// It is begun as the model wants it, or ends where the assistant is to speak. Whether
+    /// the point before that is wanted too.
+    Prompt { with_conversation: bool },
+    /// It goes on after other tokens, or ends with its last message.
+    Continuation,
+}
+
+/// A prompt's tokens.
+#[derive(Debug)]
+pub(super) struct TokenizedPrompt {
+    pub(super) tokens: Vec<TokenId>,
+    /// Where the next prompt of a conversation differs from this one, if that was wanted.
+    pub(super) conversation: Option<usize>,
+}
+
+impl Engine {
+    /// The tokens of text as this engine's requests have them, for those who count or show
+    /// them: of a prompt as [`submit`](Engine::submit) reads it, or, without `as_prompt`,
+    /// of text that goes on after other tokens and of a conversation that does not ask
+    /// the assistant to speak. Long texts wait for their `user`'s turn on the threads that
+    /// [`TextConfig`](motet_core::config::TextConfig) sets up.
+    ///
+    /// # Errors
+    ///
+    /// [`SubmitError`] when the text could not fit into the model's context, when its
+    /// template refuses it, or when too much text waits.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up what waits; a text that is being tokenised is, to its end.
+    pub async fn tokenize(
+        &self,
+        prompt: Prompt,
+        as_prompt: bool,
+        user: Option<&str>,
+    ) -> Result<Vec<TokenId>, SubmitError> {
+        let mut request = Request::new(prompt);
+        request.user = user.map(str::to_owned);
+        let mode = if as_prompt {
+            TokenizeMode::Prompt {
+                with_conversation: false,
+            }
+        } else {
+            TokenizeMode::Continuation
+        };
+        Ok(self.tokenize_prompt(&mut request, mode).await?.tokens)
+    }
+
+    /// The text of tokens, special ones spelled out; of at most as many as a prompt may
+    /// have. Many wait for their `user`'s turn as texts do.
+    ///
+    /// # Errors
+    ///
+    /// [`SubmitError`] when there are too many tokens, one is none of the model's, or too
+    /// much text waits.
+    ///
+    /// # Cancel safety
+    ///
+    /// As of [`tokenize`](Engine::tokenize).
+    pub async fn detokenize(
+        &self,
+        tokens: Vec<TokenId>,
+        user: Option<&str>,
+    ) -> Result<String, SubmitError> {
+        let text = self.text.as_ref();
+        let text = text.ok_or(SubmitError::NoTokenizer { field: "prompt" })?;
+        let contexts = self.config.text.shift_contexts_max;
+        let tokens_max = self.spec.context_tokens_max.saturating_mul(contexts);
+        if tokens.len() > tokens_max {
+            return Err(field_error(
+                "prompt",
+                format!("{} tokens long", tokens.len()),
+                format!(
+                    "at most {tokens_max} tokens: `text.shift_contexts_max` = {contexts} \
+                     contexts of the model"
+                ),
+            ));
+        }
+        if tokens.len() <= INLINE_TOKENS_MAX {
+            return Ok(text.tokenizer().decode(&tokens)?);
+        }
+        let mut request = Request::tokens([]);
+        request.user = user.map(str::to_owned);
+        let bytes = tokens.len() * size_of::<TokenId>();
+        let text = text.clone();
+        let work = move || text.tokenizer().decode(&tokens);
+        let decoded = self
+            .run_blocking(&mut request, bytes, "detokenizer", work)
+            .await?;
+        Ok(decoded?)
+    }
+
+    /// The tokens of a request's prompt, all of the model's vocabulary; they may be none.
+    pub(super) async fn tokenize_prompt(
+        &self,
+        request: &mut Request,
+        mode: TokenizeMode,
+    ) -> Result<TokenizedPrompt, SubmitError> {
+        let field = match &request.prompt {
+            Prompt::Tokens(tokens) => {
+                let tokens = tokens.clone();
+                let conversation = None;
+                return self.check_vocabulary(TokenizedPrompt {
+                    tokens,
+                    conversation,
+                });
+            }
+            Prompt::Text(_) => "prompt.text",
+            Prompt::Chat(_) => "prompt.chat",
+        };
+        let text = self.text.clone();
+        let text = text.ok_or(SubmitError::NoTokenizer { field })?;
+        let contexts = self.contexts(request.at_context_limit);
+        let text_limits = self.text_limits(&text, contexts);
+        self.check_length(&request.prompt, text_limits, contexts)?;
+        let bytes = prompt_bytes(&request.prompt);
+        let tokenized = if bytes <= INLINE_BYTES_MAX {
+            tokenize_prompt(&text, &request.prompt, mode, text_limits)
+        } else {
+            // The prompt comes back, to be given back if the request is refused.
+            let prompt = std::mem::replace(&mut request.prompt, Prompt::Tokens(Vec::new()));
+            let prompt = Arc::new(prompt);
+            let shared = Arc::clone(&prompt);
+            let work = move || tokenize_prompt(&text, &shared, mode, text_limits);
+            let what = match *prompt {
+                Prompt::Chat(_) => "chat template or the tokenizer",
+                Prompt::Text(_) | Prompt::Tokens(_) => "tokenizer",
+            };
+            let tokenized = self.run_blocking(request, bytes, what, work).await;
+            let prompt = Arc::unwrap_or_clone(prompt);
+            match tokenized {
+                Err(SubmitError::QueueFull {
+                    what,
+                    retry_after,
+                    request: mut rejected_request,
+                }) => {
+                    rejected_request.prompt = prompt;
+                    return Err(SubmitError::QueueFull {
+                        what,
+                        retry_after,
+                        request: rejected_request,
+                    });
+                }
+                tokenized => {
+                    request.prompt = prompt;
+                    tokenized?
+                }
+            }
+        };
+        let tokenized = tokenized.map_err(|error| self.too_long(error, field, contexts))?;
+        self.check_vocabulary(tokenized)
+    }
+
+    /// Has work done on the threads for it, in its user's turn. `what` does it.
+    async fn run_blocking<T: Send + 'static>(
+        &self,
+        request: &mut Request,
+        bytes: usize,
+        what: &'static str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, SubmitError> {
+        let user = user_id(request.user.as_deref());
+        match self.blocking.run(user, bytes, work).await {
+            Ok(done) => Ok(done),
+            Err(BlockingError::Full { retry_after }) => {
+                let request = std::mem::replace(request, Request::tokens([]));
+                Err(self.queue_full(QueueLimit::Text, retry_after, request))
+            }
+            Err(BlockingError::Panicked) => {
+                Err(SubmitError::Text(TextError::Panicked { what, bytes }))
+            }
+        }
+    }
+
+    /// Contexts of text that a prompt may have.
+    pub(super) fn contexts(&self, at_limit: ContextLimit) -> usize {
+        match at_limit {
+            ContextLimit::Stop => 1,
+            ContextLimit::Shift { .. } => self.config.text.shift_contexts_max,
+        }
+    }
+
+    fn text_limits(&self, text: &TextCodec, contexts: usize) -> TextLimits {
+        let tokens_max = self.spec.context_tokens_max.saturating_mul(contexts);
+        TextLimits {
+            bytes_max: tokens_max.saturating_mul(text.tokenizer().token_bytes_max()),
+            tokens_max,
+        }
+    }
+
+    /// Refuses what cannot fit, before it is copied, rendered or tokenised.
+    fn check_length(
+        &self,
+        prompt: &Prompt,
+        text_limits: TextLimits,
+        contexts: usize,
+    ) -> Result<(), SubmitError> {
+        let (field, found) = match prompt {
+            Prompt::Text(text) if text.len() > text_limits.bytes_max => {
+                ("prompt.text", format!("{} bytes long", text.len()))
+            }
+            // Each message is a token at least in any template that shows it.
+            Prompt::Chat(chat) if chat.messages.is_empty() => {
+                let (found, expected) = ("no message at all", "at least one message");
+                return Err(field_error("prompt.chat", found, expected));
+            }
+            Prompt::Chat(chat) if chat.messages.len() > text_limits.tokens_max => {
+                let found = format!("{} messages long", chat.messages.len());
+                let expected = format!(
+                    "at most {} messages, one for each token of {}",
+                    text_limits.tokens_max,
+                    self.contexts_named(contexts)
+                );
+                return Err(field_error("prompt.chat", found, expected));
+            }
+            Prompt::Chat(chat) => {
+                let bytes = chat_bytes(chat);
+                let bytes_max = text_limits.bytes_max.saturating_mul(CHAT_BYTES_FACTOR);
+                if bytes <= bytes_max {
+                    return Ok(());
+                }
+                let expected = format!(
+                    "at most {bytes_max} bytes, {CHAT_BYTES_FACTOR} for each that its template \
+                     may write, which is {}",
+                    self.bytes_allowed(contexts)
+                );
+                let found = format!("{bytes} bytes long");
+                return Err(field_error("prompt.chat", found, expected));
+            }
+            Prompt::Text(_) | Prompt::Tokens(_) => return Ok(()),
+        };
+        Err(field_error(field, found, self.bytes_allowed(contexts)))
+    }
+
+    /// The error of a text that does not fit, as its caller is told it.
+    fn too_long(&self, error: TextError, field: &'static str, contexts: usize) -> SubmitError {
+        match error {
+            TextError::TooLong { bytes_max } => field_error(
+                field,
+                format!("more than {bytes_max} bytes long in its template"),
+                self.bytes_allowed(contexts),
+            ),
+            TextError::TooManyTokens { tokens_max } => field_error(
+                field,
+                format!("more than {tokens_max} tokens long"),
+                format!("fewer than the tokens of {}", self.contexts_named(contexts)),
+            ),
+            error => error.into(),
+        }
+    }
+
+    fn bytes_allowed(&self, contexts: usize) -> String {
+        let text = self.text.as_ref();
+        let token_bytes = text.map_or(1, |text| text.tokenizer().token_bytes_max());
+        let tokens = self.spec.context_tokens_max.saturating_mul(contexts);
+        format!(
+            "at most {} bytes: {token_bytes} for each token of {}",
+            tokens.saturating_mul(token_bytes),
+            self.contexts_named(contexts)
+        )
+    }
+
+    pub(super) fn contexts_named(&self, contexts: usize) -> String {
+        let context = self.spec.context_tokens_max;
+        if contexts == 1 {
+            format!("the model's context of {context} tokens")
+        } else {
+            format!("`text.shift_contexts_max` = {contexts} contexts of {context} tokens")
+        }
+    }
+
+    /// Tokens of the model's vocabulary only.
+    fn check_vocabulary(&self, tokenized: TokenizedPrompt) -> Result<TokenizedPrompt, SubmitError> {
+        let vocab_size = self.spec.vocab_size;
+        let is_unknown = |token: &TokenId| *token as usize >= vocab_size;
+        match tokenized.tokens.iter().position(is_unknown) {
+            None => Ok(tokenized),
+            Some(at) => Err(field_error(
+                "prompt",
+                format!("a token id beyond the vocabulary, at index {at}"),
+                format!("token ids below {vocab_size}"),
+            )),
+        }
+    }
+}
+
+/// Renders and tokenises.
+fn tokenize_prompt(
+    text: &TextCodec,
+    prompt: &Prompt,
+    mode: TokenizeMode,
+    text_limits: TextLimits,
+) -> Result<TokenizedPrompt, TextError> {
+    let is_prompt = matches!(mode, TokenizeMode::Prompt { .. });
+    let tokens = match prompt {
+        Prompt::Tokens(tokens) => tokens.clone(),
+        Prompt::Text(text_part) => {
+            text.tokenizer()
+                .check_count(text_part, text_limits.tokens_max)?;
+            if is_prompt {
+                text.encode_prompt(text_part)?
+            } else {
+                text.encode_continuation(text_part)?
+            }
+        }
+        Prompt::Chat(chat) => text.encode_rendered(chat, is_prompt, text_limits)?,
+    };
+    let conversation = match (mode, prompt) {
+        (
+            TokenizeMode::Prompt {
+                with_conversation: true,
+            },
+            Prompt::Chat(chat),
+        ) => {
+            let so_far = text.encode_rendered(chat, false, text_limits)?;
+            Some(common_prefix(&tokens, &so_far))
+        }
+        _ => None,
+    };
+    Ok(TokenizedPrompt {
+        tokens,
+        conversation,
+    })
+}
+
+/// Bytes that a prompt's text holds, about.
+fn prompt_bytes(prompt: &Prompt) -> usize {
+    match prompt {
+        Prompt::Tokens(_) => 0,
+        Prompt::Text(text) => text.len(),
+        Prompt::Chat(chat) => {
+            let messages = chat.messages.iter().map(|message| {
+                let more = message.more.values().map(json_memory_bytes).sum::<usize>();
+                MESSAGE_BYTES + message.role.len() + message.content.len() + more
+            });
+            let variables = chat.variables.values().map(json_memory_bytes);
+            messages.chain(variables).sum()
+        }
+    }
+}
+
+/// Bytes of a conversation's strings, the names within values among them, and one for each
+/// value: as JSON it is no shorter.
+fn chat_bytes(chat: &Chat) -> usize {
+    let members = |members: &BTreeMap<String, Value>| {
+        let members = members.iter();
+        let bytes = members.map(|(name, value)| name.len() + json_bytes(value));
+        bytes.sum::<usize>()
+    };
+    let messages = chat
+        .messages
+        .iter()
+        .map(|message| message.role.len() + message.content.len() + members(&message.more));
+    messages.sum::<usize>() + members(&chat.variables)
+}
+
+fn json_bytes(value: &Value) -> usize {
+    1 + match value {
+        Value::String(text) => text.len(),
+        Value::Array(values) => values.iter().map(json_bytes).sum(),
+        Value::Object(members) => {
+            let members = members.iter();
+            members
+                .map(|(name, value)| name.len() + json_bytes(value))
+                .sum()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    }
+}
+
+fn json_memory_bytes(value: &Value) -> usize {
+    size_of::<Value>()
+        + match value {
+            Value::String(text) => text.len(),
+            Value::Array(values) => values.iter().map(json_memory_bytes).sum(),
+            Value::Object(members) => {
+                let members = members.iter();
+                members
+                    .map(|(name, value)| name.len() + json_memory_bytes(value))
+                    .sum()
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use motet_model::oracle::{Oracle, OracleConfig};
+
+    #[tokio::test]
+    async fn error_names_the_part_that_panicked() {
+        let load = || Ok(Oracle::new(OracleConfig::default()).expect("a valid oracle"));
+        let engine = Engine::builder(load).start().await.expect("it starts");
+        let mut request = Request::tokens([1]);
+        let done = engine.run_blocking(&mut request, 9, "detokenizer", || panic!("injected"));
+        let error = done.await.map(|()| "done").expect_err("it panics");
+        assert_eq!(
+            error.to_string(),
+            "the detokenizer panicked on 9 bytes; that is a defect of it"
+        );
+    }
+}

@@ -1,0 +1,152 @@
+//! The task that looks at the house while somebody watches.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use kameo::actor::WeakActorRef;
+use kameo::error::SendError;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use super::{Budgets, Snapshot};
+use crate::actors::cache::{CacheActor, TakeTrieSnapshot};
+use crate::actors::pager::{ListCopies, PagerActor};
+use crate::actors::scheduler::{Scheduler, TakeSchedulerSnapshot};
+use crate::telemetry::Telemetry;
+
+/// Time between two snapshots, at least.
+pub const SNAPSHOT_INTERVAL: Duration = Duration::from_millis(500);
+
+type SnapshotSender = watch::Sender<Option<Arc<Snapshot>>>;
+
+/// A subscription to snapshots: see [`Engine::snapshots`](crate::Engine::snapshots). Whoever is slow
+/// gets the latest, and misses those between.
+#[derive(Clone, Debug)]
+pub struct Snapshots {
+    /// None where nobody looks any more.
+    snapshots: Option<watch::Receiver<Option<Arc<Snapshot>>>>,
+}
+
+impl Snapshots {
+    /// The next snapshot, or the last if that was not taken yet; none once the engine is
+    /// gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn next(&mut self) -> Option<Arc<Snapshot>> {
+        let snapshots = self.snapshots.as_mut()?;
+        snapshots.changed().await.ok()?;
+        snapshots.borrow_and_update().clone()
+    }
+}
+
+/// The engine's end of it.
+#[derive(Debug)]
+pub(crate) struct SnapshotHandle {
+    /// Gone when the tower is.
+    snapshots: Weak<SnapshotSender>,
+    /// Rung when somebody begins to watch; that it was rung once is enough.
+    wakeup: mpsc::Sender<()>,
+}
+
+impl SnapshotHandle {
+    pub(crate) fn subscribe(&self) -> Snapshots {
+        let snapshots = self.snapshots.upgrade();
+        let subscription = Snapshots {
+            snapshots: snapshots.map(|snapshots| snapshots.subscribe()),
+        };
+        // A bell that is rung already will be heard, and a tower that is gone needs none.
+        self.wakeup.try_send(()).ok();
+        subscription
+    }
+}
+
+/// From where all is seen. It keeps nobody alive.
+pub(crate) struct SnapshotTask {
+    pub(crate) scheduler: WeakActorRef<Scheduler>,
+    pub(crate) cache: WeakActorRef<CacheActor>,
+    pub(crate) pager: Option<WeakActorRef<PagerActor>>,
+    pub(crate) telemetry: Arc<Telemetry>,
+    /// Turns to ask the cache something.
+    pub(crate) permits: Arc<Semaphore>,
+    pub(crate) budgets: Budgets,
+    pub(crate) started_at: Instant,
+}
+
+/// The scheduler or the cache is gone.
+struct Gone;
+
+impl SnapshotTask {
+    /// Looks from now on, while somebody watches, until the engine is gone.
+    pub(crate) fn spawn(self) -> SnapshotHandle {
+        let snapshots = Arc::new(SnapshotSender::new(None));
+        let (wakeup, wakeups) = mpsc::channel(1);
+        let handle = SnapshotHandle {
+            snapshots: Arc::downgrade(&snapshots),
+            wakeup,
+        };
+        tokio::spawn(self.run(snapshots, wakeups));
+        handle
+    }
+
+    async fn run(self, snapshots: Arc<SnapshotSender>, mut wakeups: mpsc::Receiver<()>) {
+        while wakeups.recv().await.is_some() {
+            while snapshots.receiver_count() > 0 {
+                match self.take_snapshot().await {
+                    Ok(Some(snapshot)) => drop(snapshots.send_replace(Some(Arc::new(snapshot)))),
+                    Ok(None) => {}
+                    Err(Gone) => return,
+                }
+                tokio::time::sleep(SNAPSHOT_INTERVAL).await;
+            }
+        }
+    }
+
+    /// One look. None where the scheduler has no time for it.
+    async fn take_snapshot(&self) -> Result<Option<Snapshot>, Gone> {
+        let (reply, scheduler) = oneshot::channel();
+        let asked = {
+            let scheduler = self.scheduler.upgrade().ok_or(Gone)?;
+            scheduler.tell(TakeSchedulerSnapshot { reply }).try_send()
+        };
+        match asked {
+            Ok(()) => {}
+            Err(SendError::MailboxFull(_)) => return Ok(None),
+            Err(_) => return Err(Gone),
+        }
+        let Ok(scheduler) = scheduler.await else {
+            return Ok(None);
+        };
+        let offloaded_copies = self.copies().await;
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
+        let permit = permit.expect("the semaphore is never closed");
+        let cache = self.cache.upgrade().ok_or(Gone)?;
+        let asked = cache
+            .ask(TakeTrieSnapshot {
+                offloaded_copies,
+                permit,
+            })
+            .send()
+            .await;
+        let trie = asked.map_err(|_| Gone)?.0;
+        Ok(Some(Snapshot {
+            at: self.started_at.elapsed(),
+            stats: self.telemetry.stats(),
+            scheduler,
+            trie,
+            budgets: self.budgets,
+        }))
+    }
+
+    /// What the pager keeps, as far as it has time to say.
+    async fn copies(&self) -> Vec<motet_core::pager::CopyView> {
+        let (reply, copies) = oneshot::channel();
+        let pager = self.pager.as_ref().and_then(WeakActorRef::upgrade);
+        let asked = pager.map(|pager| pager.tell(ListCopies { reply }).try_send());
+        match asked {
+            Some(Ok(())) => copies.await.unwrap_or_default(),
+            _ => Vec::new(),
+        }
+    }
+}

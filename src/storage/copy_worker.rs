@@ -1,0 +1,590 @@
+//! The copy threads: they move bytes, and decide nothing.
+//!
+//! One thread copies between device and host memory, another between host memory and the
+//! disk. What the device hands over is packed when nothing else is asked for: whoever
+//! waits for a copy goes first. A thread never waits for the device: what it has not
+//! computed yet is looked at again later, and dropped when another device takes its place.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError, bounded, select};
+use rustc_hash::FxHashMap;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use crate::device::{Export, ExportQueue, HostEnd, ImportQueue, NextExport};
+use crate::simulation::{Simulation, WorkerSender};
+use crate::storage::tiers::precision::{EightBits, PrecisionError};
+use crate::storage::tiers::{Buffer, BufferPool, DiskTier, HostTier, Tier, TierError};
+use motet_core::CopyId;
+use motet_core::pager::{CopyQueue, Done, Job, JobError, Label, Precision, Task};
+use motet_core::protocol::ModelError;
+use motet_model::{Floats, Packer};
+use motet_sync::primitives::inject::{InjectedBug, injected};
+use motet_sync::primitives::{self, Mutex, MutexGuard};
+
+/// Jobs that a thread may have at once: the pager's core gives it one.
+const JOBS_MAX: usize = 1;
+/// The shortest time after which it is looked whether an export is computed.
+const WATCH_MIN: Duration = Duration::from_micros(50);
+/// And at most.
+const WATCH_MAX: Duration = Duration::from_millis(10);
+/// For so long host memory that nobody uses is kept for the next copy.
+const IDLE_BUFFER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why a job was not done.
+#[derive(Debug, thiserror::Error)]
+enum CopyError {
+    #[error(transparent)]
+    Tier(#[from] TierError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Precision(#[from] PrecisionError),
+    #[error("the copy is of another kind of numbers than the model's")]
+    NoFloats,
+    #[error("the copy was given up")]
+    GivenUp,
+    #[error("the copy thread panicked")]
+    Panicked,
+}
+
+impl CopyError {
+    /// Whether the copy is damaged or gone.
+    fn is_lost(&self) -> bool {
+        match self {
+            Self::Tier(error) => error.is_lost(),
+            Self::Model(_) | Self::Panicked | Self::GivenUp => false,
+            Self::Precision(_) | Self::NoFloats => true,
+        }
+    }
+}
+
+/// The pager's end of the copy threads. Dropping it ends them.
+pub struct CopyWorkers {
+    memory: WorkerSender<Job>,
+    disk: Option<WorkerSender<Job>>,
+    host: Host,
+    /// Of one copy, or of all.
+    discard: Box<dyn Fn(Option<CopyId>) + Send + Sync>,
+}
+
+/// What copies are kept in.
+#[derive(Debug)]
+pub struct Stores {
+    /// Where memory for copies comes from.
+    pub pool: BufferPool,
+    /// Host memory.
+    pub host: Host,
+    /// The disk, if there is one.
+    pub disk: Option<DiskTier>,
+    /// An export that the device has not computed after so long is given up: what waits for
+    /// its room would wait for ever if the device hangs and is asked for nothing else.
+    pub export_timeout: Duration,
+}
+
+/// Host memory, shared by the copy threads and the pager.
+#[derive(Clone, Debug)]
+pub struct Host(primitives::Arc<Mutex<HostState>>);
+
+#[derive(Debug)]
+struct HostState {
+    tier: HostTier,
+    /// What the device is to hand over. What it hands over beside that is of no use.
+    awaited: FxHashMap<CopyId, Arc<Label>>,
+}
+
+/// What copies between the device and host memory.
+pub struct MemoryCopyWorker<K: Packer> {
+    packer: K,
+    pool: BufferPool,
+    host: Host,
+    imports: ImportQueue<K::DetachedState>,
+    export_timeout: Duration,
+}
+
+/// What copies between host memory and the disk.
+#[derive(Debug)]
+pub struct DiskCopyWorker {
+    host: Host,
+    tier: DiskTier,
+}
+
+impl std::fmt::Debug for CopyWorkers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Carriers").finish_non_exhaustive()
+    }
+}
+
+impl<K: Packer> std::fmt::Debug for MemoryCopyWorker<K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryCarrier").finish_non_exhaustive()
+    }
+}
+
+impl Host {
+    /// Empty host memory.
+    #[must_use]
+    pub fn new(bytes_max: usize) -> Self {
+        Self(primitives::Arc::new(Mutex::new(HostState {
+            tier: HostTier::new(bytes_max),
+            awaited: FxHashMap::default(),
+        })))
+    }
+
+    /// Gives up a copy; one that is still to come is not kept when it does.
+    pub fn forget(&self, copy: CopyId) {
+        let mut state = self.state();
+        state.awaited.remove(&copy);
+        // Memory is given back whatever happens.
+        state.tier.remove(copy).ok();
+    }
+
+    fn store(&self, copy: CopyId, label: &Label, bytes: &Arc<Buffer>) -> Result<(), TierError> {
+        self.state().tier.store(copy, label, bytes)
+    }
+
+    fn expect_export(&self, copy: CopyId, label: Arc<Label>) {
+        self.state().awaited.insert(copy, label);
+    }
+
+    /// What the device hands over under this name, unless nobody waits for it.
+    fn awaited(&self, copy: CopyId) -> Option<Arc<Label>> {
+        self.state().awaited.get(&copy).map(Arc::clone)
+    }
+
+    /// Keeps what was handed over, unless it was given up meanwhile.
+    fn store_awaited(&self, copy: CopyId, bytes: &Arc<Buffer>) -> Result<(), CopyError> {
+        if injected(InjectedBug::HostKeepTwoLocks) {
+            // Looks before it keeps, but not in one step: it may be given up between.
+            let label = self.awaited(copy).ok_or(CopyError::GivenUp)?;
+            self.state().awaited.remove(&copy);
+            return Ok(self.store(copy, &label, bytes)?);
+        }
+        let mut state = self.state();
+        let label = state.awaited.remove(&copy).ok_or(CopyError::GivenUp)?;
+        Ok(state.tier.store(copy, &label, bytes)?)
+    }
+
+    fn load(&self, copy: CopyId, label: &Label) -> Result<Arc<Buffer>, TierError> {
+        self.state().tier.load(copy, label)
+    }
+
+    /// A panic elsewhere leaves a shelf that is whole.
+    fn state(&self) -> MutexGuard<'_, HostState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Packer> MemoryCopyWorker<K> {
+    /// Between this host memory and what the device's dock is made of.
+    #[must_use]
+    pub fn new(
+        packer: K,
+        pool: BufferPool,
+        host: Host,
+        imports: ImportQueue<K::DetachedState>,
+    ) -> Self {
+        Self {
+            packer,
+            pool,
+            host,
+            imports,
+            export_timeout: Duration::MAX,
+        }
+    }
+
+    /// Does a job. None where it waits for the device.
+    pub fn run_job(&mut self, job: Job) -> Option<Done> {
+        match job.task {
+            Task::Pack => {
+                self.host.expect_export(job.copy, job.label);
+                None
+            }
+            task => Some(timed(job.copy, task, job.label.bytes, || self.unpack(&job))),
+        }
+    }
+
+    /// The oldest export, if the device has computed it, or has not for too long.
+    pub fn next_export(
+        &self,
+        exports: &ExportQueue<K::DetachedState>,
+    ) -> NextExport<K::DetachedState> {
+        exports.next(self.export_timeout, |detached_state| {
+            self.packer.is_computed(detached_state)
+        })
+    }
+
+    /// Packs what the device has handed over. None where nobody has asked for it.
+    pub fn pack(&mut self, export: Export<K::DetachedState>) -> Option<Done> {
+        let copy = export.copy;
+        let label = self.host.awaited(copy)?;
+        let done = timed(copy, Task::Pack, label.bytes, || {
+            let detached_state = export.detached_state?;
+            let mut full = self
+                .pool
+                .take(self.packer.packed_bytes(label.segment_size()))?;
+            self.packer.pack(&detached_state, &mut full)?;
+            // The device's memory is free before anybody hears of it.
+            drop(detached_state);
+            let stored = self.at_rest(&label, full)?;
+            self.host.store_awaited(copy, &Arc::new(stored))
+        });
+        if done.result.is_err() {
+            self.host.forget(copy);
+        }
+        Some(done)
+    }
+
+    /// What the device hands over under this name, unless nobody waits for it.
+    pub(super) fn awaited(&self, copy: CopyId) -> Option<Arc<Label>> {
+        self.host.awaited(copy)
+    }
+
+    /// Gives a copy up.
+    pub(super) fn forget(&self, copy: CopyId) {
+        self.host.forget(copy);
+    }
+
+    fn unpack(&self, job: &Job) -> Result<(), CopyError> {
+        let label = &job.label;
+        let stored = self.host.load(job.copy, label)?;
+        let detached_state = match label.precision {
+            Precision::Full => self.packer.unpack(label.segment_size(), &stored)?,
+            Precision::Eight => {
+                let full = self.packer.packed_bytes(label.segment_size());
+                let mut full = self.pool.take(full)?;
+                EightBits(self.floats(label)?).decode(&stored, &mut full)?;
+                self.packer.unpack(label.segment_size(), &full)?
+            }
+        };
+        self.imports.put(job.copy, detached_state);
+        Ok(())
+    }
+
+    /// What is kept of a packed parcel.
+    fn at_rest(&self, label: &Label, full: Buffer) -> Result<Buffer, CopyError> {
+        match label.precision {
+            Precision::Full => Ok(full),
+            Precision::Eight => {
+                let mut eight = self.pool.take(label.bytes)?;
+                EightBits(self.floats(label)?).encode(&full, &mut eight)?;
+                Ok(eight)
+            }
+        }
+    }
+
+    fn floats(&self, label: &Label) -> Result<Floats, CopyError> {
+        let floats = self.packer.floats(label.segment_size());
+        floats.ok_or(CopyError::NoFloats)
+    }
+
+    fn run(
+        mut self,
+        jobs: &Receiver<Job>,
+        exports: &ExportQueue<K::DetachedState>,
+        done: &mpsc::Sender<Done>,
+    ) {
+        loop {
+            let job = match jobs.try_recv() {
+                Ok(job) => Some(job),
+                Err(TryRecvError::Disconnected) => return,
+                Err(TryRecvError::Empty) => None,
+            };
+            let ended = if let Some(job) = job {
+                self.run_job(job)
+            } else {
+                let next = match self.next_export(exports) {
+                    NextExport::Ready(export) => Some(self.pack(export)),
+                    NextExport::NotComputed(waited) => self.watch(jobs, waited),
+                    NextExport::Nothing => self.idle(jobs, exports),
+                };
+                match next {
+                    Some(ended) => ended,
+                    None => return,
+                }
+            };
+            if let Some(ended) = ended
+                && let Err(unreported) = done.blocking_send(ended)
+            {
+                return self.retract(&unreported.0);
+            }
+        }
+    }
+
+    /// Waits for a job until the oldest export, which was handed over so long ago, is to be
+    /// looked at again. Does the job. None where the pager is gone.
+    fn watch(&mut self, jobs: &Receiver<Job>, waited: Duration) -> Option<Option<Done>> {
+        match jobs.recv_timeout((waited / 8).clamp(WATCH_MIN, WATCH_MAX)) {
+            Ok(job) => Some(self.run_job(job)),
+            Err(RecvTimeoutError::Timeout) => {
+                // An export may never be computed. Spare memory goes back all the same.
+                self.pool.trim(IDLE_BUFFER_TIMEOUT);
+                Some(None)
+            }
+            Err(RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    /// Waits for something to do, and does it if it is a job. None where the pager or the
+    /// device is gone. There may be something to unpack for nobody then.
+    fn idle(
+        &mut self,
+        jobs: &Receiver<Job>,
+        exports: &ExportQueue<K::DetachedState>,
+    ) -> Option<Option<Done>> {
+        select! {
+            recv(jobs) -> job => Some(self.run_job(job.ok()?)),
+            recv(exports.wakeup().receiver()) -> received => {
+                received.ok()?;
+                Some(None)
+            }
+            default(IDLE_BUFFER_TIMEOUT) => {
+                self.pool.trim(IDLE_BUFFER_TIMEOUT);
+                Some(None)
+            }
+        }
+    }
+
+    /// Nobody hears of this any more: what was brought is thrown away.
+    pub(super) fn retract(&self, unreported: &Done) {
+        if unreported.task == Task::Unpack && unreported.result.is_ok() {
+            drop(self.imports.take(unreported.copy));
+        }
+    }
+}
+
+impl DiskCopyWorker {
+    /// Between this host memory and this disk.
+    #[must_use]
+    pub fn new(host: Host, tier: DiskTier) -> Self {
+        Self { host, tier }
+    }
+
+    /// Does a job.
+    pub fn run_job(&mut self, job: &Job) -> Done {
+        let bytes = match job.task {
+            Task::Remove => 0,
+            _ => job.label.bytes,
+        };
+        timed(job.copy, job.task, bytes, || {
+            match job.task {
+                Task::Read => {
+                    let bytes = self.tier.load(job.copy, &job.label)?;
+                    self.host.store(job.copy, &job.label, &bytes)?;
+                }
+                Task::Write => {
+                    let bytes = self.host.load(job.copy, &job.label)?;
+                    self.tier.store(job.copy, &job.label, &bytes)?;
+                }
+                Task::Remove => self.tier.remove(job.copy)?,
+                Task::Pack | Task::Unpack => unreachable!("another thread's"),
+            }
+            Ok(())
+        })
+    }
+}
+
+impl CopyWorkers {
+    /// Starts the threads. What they have done is told to `done`; `alive` is dropped when
+    /// the last of them has ended, and all that they held is free.
+    ///
+    /// # Errors
+    ///
+    /// When there are no threads to be had.
+    pub fn start<K: Packer>(
+        packer: K,
+        host_end: HostEnd<K::DetachedState>,
+        stores: Stores,
+        done: mpsc::Sender<Done>,
+        alive: &Arc<oneshot::Sender<()>>,
+    ) -> std::io::Result<Self> {
+        let HostEnd { exports, imports } = host_end;
+        let Stores {
+            pool,
+            host,
+            disk,
+            export_timeout,
+        } = stores;
+        let (memory, jobs) = bounded(JOBS_MAX);
+        let mut copy_worker = MemoryCopyWorker::new(packer, pool, host.clone(), imports.clone());
+        copy_worker.export_timeout = export_timeout;
+        let (done_sender, alive_guard) = (done.clone(), Arc::clone(alive));
+        std::thread::Builder::new()
+            .name("motet-memory".into())
+            .spawn(move || {
+                copy_worker.run(&jobs, &exports, &done_sender);
+                drop(alive_guard);
+            })?;
+        let disk = disk.map(|tier| DiskCopyWorker::new(host.clone(), tier));
+        let start = |copy_worker| start_disk(copy_worker, done, Arc::clone(alive));
+        let disk = disk.map(start).transpose()?;
+        Ok(Self::new(WorkerSender::Thread(memory), disk, host, imports))
+    }
+
+    /// As [`start`](CopyWorkers::start), in a simulated house: tasks take the threads' place.
+    #[must_use]
+    pub fn simulate<K: Packer>(
+        packer: K,
+        host_end: HostEnd<K::DetachedState>,
+        stores: Stores,
+        done: mpsc::Sender<Done>,
+        alive: &Arc<oneshot::Sender<()>>,
+        simulation: &Simulation,
+    ) -> Self {
+        let HostEnd { exports, imports } = host_end;
+        let Stores {
+            pool,
+            host,
+            disk,
+            export_timeout,
+        } = stores;
+        let (memory, jobs) = mpsc::channel(JOBS_MAX);
+        let mut copy_worker = MemoryCopyWorker::new(packer, pool, host.clone(), imports.clone());
+        copy_worker.export_timeout = export_timeout;
+        let (done_sender, alive_guard, inside) =
+            (done.clone(), Arc::clone(alive), simulation.clone());
+        simulation.spawn(move || async move {
+            copy_worker
+                .simulate(jobs, exports, done_sender, inside)
+                .await;
+            drop(alive_guard);
+        });
+        let disk = disk.map(|tier| {
+            let copy_worker = DiskCopyWorker::new(host.clone(), tier);
+            let (sender, jobs) = mpsc::channel(JOBS_MAX);
+            let (alive_guard, inside) = (Arc::clone(alive), simulation.clone());
+            simulation.spawn(move || async move {
+                copy_worker.simulate(jobs, done, inside).await;
+                drop(alive_guard);
+            });
+            WorkerSender::Task(sender)
+        });
+        Self::new(WorkerSender::Task(memory), disk, host, imports)
+    }
+
+    fn new<P: Send + 'static>(
+        memory: WorkerSender<Job>,
+        disk: Option<WorkerSender<Job>>,
+        host: Host,
+        imports: ImportQueue<P>,
+    ) -> Self {
+        Self {
+            memory,
+            disk,
+            host,
+            discard: Box::new(move |copy| match copy {
+                Some(copy) => drop(imports.take(copy)),
+                None => imports.clear(),
+            }),
+        }
+    }
+
+    /// Has a job done. False when the thread is gone.
+    ///
+    /// # Panics
+    ///
+    /// When more jobs are out than the pager's core gives.
+    #[must_use]
+    pub fn run_job(&self, job: Job) -> bool {
+        if job.task == Task::Pack {
+            // Known before the device can be asked for it, and until it is given up.
+            self.host.expect_export(job.copy, job.label);
+            return true;
+        }
+        let copy_queue = match job.task.copy_queue() {
+            CopyQueue::Memory => &self.memory,
+            CopyQueue::Disk => self.disk.as_ref().expect("there is a disk"),
+        };
+        copy_queue.send(job, "the pager gives no more jobs than fit")
+    }
+
+    /// Gives host memory back.
+    pub fn forget(&self, copy: CopyId) {
+        self.host.forget(copy);
+    }
+
+    /// Throws a parcel away.
+    pub fn discard(&self, copy: CopyId) {
+        (self.discard)(Some(copy));
+    }
+
+    /// Throws all parcels away.
+    pub fn discard_all(&self) {
+        (self.discard)(None);
+    }
+}
+
+fn start_disk(
+    mut copy_worker: DiskCopyWorker,
+    done: mpsc::Sender<Done>,
+    alive_guard: Arc<oneshot::Sender<()>>,
+) -> std::io::Result<WorkerSender<Job>> {
+    let (sender, jobs) = bounded::<Job>(JOBS_MAX);
+    std::thread::Builder::new()
+        .name("motet-disk".into())
+        .spawn(move || {
+            while let Ok(job) = jobs.recv()
+                && done.blocking_send(copy_worker.run_job(&job)).is_ok()
+            {}
+            // The folder is free for others before anybody hears of it.
+            drop(copy_worker);
+            drop(alive_guard);
+        })?;
+    Ok(WorkerSender::Thread(sender))
+}
+
+/// Does a job, and says how it went. A panic is one way.
+fn timed(
+    copy: CopyId,
+    task: Task,
+    bytes: usize,
+    job: impl FnOnce() -> Result<(), CopyError>,
+) -> Done {
+    let started_at = Instant::now();
+    let done = catch_unwind(AssertUnwindSafe(job)).unwrap_or(Err(CopyError::Panicked));
+    Done {
+        copy,
+        task,
+        result: done.map_err(|error| JobError {
+            is_lost: error.is_lost(),
+            what: error.to_string(),
+        }),
+        took: started_at.elapsed(),
+        bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::device::transfer_queue;
+    use crate::storage::copy_worker::*;
+    use motet_core::protocol::LayerKind;
+    use motet_model::Model;
+    use motet_model::oracle::{Oracle, OracleConfig, OraclePacker};
+
+    /// An export that is never computed keeps the thread from being idle, and no memory with it.
+    #[tokio::test(start_paused = true)]
+    async fn idle_memory_is_trimmed_while_an_export_is_pending() {
+        let oracle = Oracle::new(OracleConfig::with_layers(&[LayerKind::Full]));
+        let packer = oracle.expect("a valid configuration").packer();
+        let (_device_end, HostEnd { imports, .. }) =
+            transfer_queue::<<OraclePacker as Packer>::DetachedState>();
+        let pool = BufferPool::new(1 << 20);
+        let mut copy_worker = MemoryCopyWorker::new(packer, pool.clone(), Host::new(0), imports);
+        let (_pager, jobs) = bounded(JOBS_MAX);
+        drop(pool.take(100).expect("memory"));
+        let idle_bytes = pool.stats().idle_bytes;
+        assert!(idle_bytes > 0);
+        let mut watch = |expected| {
+            let done = copy_worker.watch(&jobs, Duration::ZERO);
+            assert!(matches!(done, Some(None)), "nothing is done: {done:?}");
+            assert_eq!(pool.stats().idle_bytes, expected);
+        };
+        watch(idle_bytes);
+        tokio::time::advance(IDLE_BUFFER_TIMEOUT).await;
+        watch(0);
+    }
+}

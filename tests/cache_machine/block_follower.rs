@@ -1,0 +1,70 @@
+//! What a router knows of the cache that hears nothing but which blocks come and go.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use motet::TokenId;
+use motet::cache::{BlockEvent, BlockHash, Salt};
+
+/// The blocks that are there, as far as was told.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct BlockFollower {
+    blocks: BTreeMap<BlockHash, Block>,
+}
+
+#[derive(Debug, PartialEq)]
+struct Block {
+    salt: Salt,
+    parent: Option<BlockHash>,
+    tokens: Vec<TokenId>,
+}
+
+impl BlockFollower {
+    pub(crate) fn apply(&mut self, event: BlockEvent, block_tokens: usize) {
+        match event {
+            BlockEvent::Stored {
+                salt,
+                mut parent,
+                hashes,
+                tokens,
+            } => {
+                assert_eq!(
+                    tokens.len(),
+                    hashes.len() * block_tokens,
+                    "blocks are whole"
+                );
+                for (hash, tokens) in hashes.into_iter().zip(tokens.chunks(block_tokens)) {
+                    let block = Block {
+                        salt: salt.clone(),
+                        parent: parent.replace(hash),
+                        tokens: tokens.to_vec(),
+                    };
+                    let before = self.blocks.insert(hash, block);
+                    assert_eq!(before, None, "what is stored was not there");
+                }
+            }
+            BlockEvent::Removed { salt, hashes } => {
+                for hash in hashes {
+                    let gone = self.blocks.remove(&hash);
+                    let gone = gone.expect("what is removed was there");
+                    assert_eq!(gone.salt, salt, "salts never mix");
+                }
+            }
+            BlockEvent::AllRemoved => self.blocks.clear(),
+            other => panic!("{other:?} is not known"),
+        }
+    }
+
+    /// All beginnings of sequences of this salt that are cached in whole blocks.
+    pub(crate) fn prefixes(&self, salt: &Salt) -> BTreeSet<Vec<TokenId>> {
+        let of_salt = self.blocks.values().filter(|block| block.salt == *salt);
+        of_salt.map(|block| self.spelled(block)).collect()
+    }
+
+    fn spelled(&self, block: &Block) -> Vec<TokenId> {
+        let above = block.parent.map_or_else(Vec::new, |parent| {
+            let parent = self.blocks.get(&parent);
+            self.spelled(parent.expect("a block follows one that is there"))
+        });
+        [above, block.tokens.clone()].concat()
+    }
+}

@@ -1,0 +1,64 @@
+//! Strangers that take a cache's memory, so that others have to go.
+
+use motet::SequenceId;
+use motet::cache::Salt;
+use motet_core::cache::Effect;
+
+use crate::harness::CacheHarness;
+
+impl CacheHarness {
+    /// Lets strangers in until the first that is to go is gone, and sends them off.
+    pub(crate) fn evict_one(&mut self) {
+        let evicted = self.core.stats().evicted_segments;
+        let mut fillers = Vec::new();
+        while self.core.stats().evicted_segments == evicted {
+            let stats = self.core.stats();
+            let free = self.device_bytes_max - stats.sealed_bytes - stats.reserved_bytes;
+            let (filler, effects) = self.open_filler(free);
+            let opened = self.opened(filler).is_some();
+            assert!(opened, "something could be evicted: {effects:?}");
+            fillers.push(filler);
+        }
+        self.discard_all(fillers);
+    }
+
+    /// Lets strangers in until all that is sealed has so many bytes left and not a token
+    /// more, and sends them off. Says whether the cache made that much room for them, and
+    /// the device held no more than it may.
+    pub(crate) fn evict_until(&mut self, sealed_bytes: usize) -> bool {
+        let mut fillers = Vec::new();
+        let mut fits = true;
+        loop {
+            let reserved = self.core.stats().reserved_bytes;
+            let free = self.device_bytes_max - reserved - sealed_bytes;
+            if !fits || free < self.tail_bytes(1) {
+                break;
+            }
+            let (filler, _) = self.open_filler(free);
+            fits = self.opened(filler).is_some();
+            fillers.extend(fits.then_some(filler));
+        }
+        let sealed_bytes_max = self.device_bytes_max - self.core.stats().reserved_bytes;
+        let alive = self.oracle.counters.now().bytes_alive;
+        fits &=
+            self.core.stats().sealed_bytes <= sealed_bytes_max && alive <= self.device_bytes_max;
+        self.discard_all(fillers);
+        fits
+    }
+
+    /// A stranger that takes no more than is free.
+    fn open_filler(&mut self, free: usize) -> (SequenceId, Vec<Effect>) {
+        // Of so few tokens a tail is no larger than they are.
+        let tokens = (free / self.tail_bytes(1)).clamp(1, 8);
+        self.try_open_slot(&[1], |open_slot| {
+            open_slot.tokens_max = tokens;
+            open_slot.salt = Salt::new("a crowd");
+        })
+    }
+
+    fn discard_all(&mut self, fillers: Vec<SequenceId>) {
+        for filler in fillers {
+            self.discard(filler);
+        }
+    }
+}

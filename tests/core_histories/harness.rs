@@ -1,0 +1,595 @@
+//! The house: cores, device, and everybody who is told something.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use crate::losses::Losses;
+use crate::pager_harness::{PAGER_CHANNELS, PagerHarness};
+use motet::cache::{CacheError, Salt};
+use motet::config::{CacheConfig, PagerConfig, SchedulerConfig};
+use motet::device::{DeviceEnd, Table};
+use motet::model::oracle::{Oracle, OracleConfig, ShiftRule};
+use motet::model::sampling::Sampling;
+use motet::model::{DetachedState, DeviceMemory, LayerKind, Model, ModelSpec};
+use motet::request::{ContextLimit, FinishReason, Priority};
+use motet::{SequenceId, TokenId, UserId};
+use motet_core::cache::{self, CacheCore};
+use motet_core::protocol::{Edit, Failure, Outcome, WORK_IN_FLIGHT_MAX, Work};
+use motet_core::scheduler::{Effect, Event, Fork, SchedulerCore, Submission};
+use rand::{Rng, RngExt};
+
+/// How a sequence ended, and what it was told.
+#[derive(Debug, Default)]
+pub(crate) struct Caller {
+    pub(crate) prompt: Vec<TokenId>,
+    pub(crate) output_tokens_max: usize,
+    pub(crate) sampling: Sampling,
+    pub(crate) at_limit: ContextLimit,
+    pub(crate) salt: Salt,
+    pub(crate) class: Priority,
+    /// One of a few, unless it is given.
+    pub(crate) user: Option<UserId>,
+    pub(crate) start_by: Option<Duration>,
+    pub(crate) finish_by: Option<Duration>,
+    pub(crate) sent: Vec<TokenId>,
+    pub(crate) end: Option<Result<FinishReason, String>>,
+}
+
+/// What the cache says to the scheduler.
+pub(crate) enum Answer {
+    Asked(Result<Vec<cache::Effect>, CacheError>),
+    CacheEffects(Vec<cache::Effect>),
+}
+
+pub(crate) struct CoreHarness {
+    pub(crate) oracle: OracleConfig,
+    pub(crate) model: Oracle,
+    pub(crate) table: Table<Oracle>,
+    pub(crate) scheduler: SchedulerCore,
+    pub(crate) cache: CacheCore,
+    pub(crate) pager_harness: Option<PagerHarness>,
+    /// On the way to the cache, to the scheduler, to the device.
+    pub(crate) messages: VecDeque<cache::Message>,
+    pub(crate) answers: VecDeque<Answer>,
+    pub(crate) work: VecDeque<Work>,
+    /// Whether the device takes new work before it lands what is under way.
+    pub(crate) eager: bool,
+    pub(crate) most_under_way: usize,
+    pub(crate) callers: BTreeMap<SequenceId, Caller>,
+    /// Work that the device could not carry out.
+    pub(crate) failures: Vec<String>,
+    /// What the cache takes for the time.
+    pub(crate) now: Duration,
+    pub(crate) pins_made: u64,
+    /// Questions to the cache without an answer so far.
+    pub(crate) pending_commands: BTreeSet<u64>,
+    /// Whoever was inside when all were told to end.
+    pub(crate) aborted: BTreeSet<SequenceId>,
+    pub(crate) forks: usize,
+    pub(crate) shifts: usize,
+    pub(crate) preempted: usize,
+    pub(crate) scheduler_config: SchedulerConfig,
+    /// Tokens after which a live sequence is copied; 0 is never.
+    pub(crate) backup_tokens: usize,
+    /// Where devices, one after another, hand over and take in.
+    pub(crate) transfer_queue: Option<DeviceEnd<DetachedState<Oracle>>>,
+    pub(crate) losses: Losses,
+}
+
+impl CoreHarness {
+    pub(crate) fn new(layers: &[LayerKind], budget_tokens: usize) -> Self {
+        Self::with_context(layers, budget_tokens, 512)
+    }
+
+    pub(crate) fn with_context(
+        layers: &[LayerKind],
+        budget_tokens: usize,
+        context_tokens_max: usize,
+    ) -> Self {
+        let oracle = OracleConfig {
+            vocab_size: 50,
+            context_tokens_max,
+            end_tokens: vec![0],
+            end_one_in: 40,
+            tail_block_tokens: 4,
+            ..OracleConfig::with_layers(layers)
+        };
+        Self::of(oracle, budget_tokens)
+    }
+
+    pub(crate) fn of(oracle: OracleConfig, budget_tokens: usize) -> Self {
+        let model = Oracle::new(oracle.clone()).unwrap();
+        let spec = model.spec().clone();
+        let cache_config = CacheConfig {
+            device_bytes_max: budget_bytes(&spec, budget_tokens),
+            share_tokens_min: 4,
+            restore_interval_tokens: 16,
+            ..CacheConfig::default()
+        };
+        let scheduler_config = SchedulerConfig {
+            sequences_max: 8,
+            queue_max: 100,
+            step_tokens_max: 16,
+            step_retries_max: 2,
+            ..SchedulerConfig::default()
+        };
+        Self {
+            oracle,
+            model,
+            table: Table::new(),
+            scheduler: SchedulerCore::new(spec.clone(), scheduler_config.clone()),
+            cache: CacheCore::new(spec, cache_config),
+            pager_harness: None,
+            messages: VecDeque::new(),
+            answers: VecDeque::new(),
+            work: VecDeque::new(),
+            eager: false,
+            most_under_way: 0,
+            callers: BTreeMap::new(),
+            failures: Vec::new(),
+            now: Duration::ZERO,
+            pins_made: 0,
+            pending_commands: BTreeSet::new(),
+            aborted: BTreeSet::new(),
+            forks: 0,
+            shifts: 0,
+            preempted: 0,
+            scheduler_config,
+            backup_tokens: 0,
+            transfer_queue: None,
+            losses: Losses::default(),
+        }
+    }
+
+    /// The same house with a pager.
+    pub(crate) fn with_pager(mut self, config: &PagerConfig) -> Self {
+        let (pager_harness, transfer_queue) = PagerHarness::new(&self.model, config);
+        self.table = Self::empty_table(Some(&transfer_queue));
+        self.transfer_queue = Some(transfer_queue);
+        self.cache = self.cache.with_pager(config, pager_harness.found);
+        self.backup_tokens = config.backup_tokens;
+        self.scheduler = self.fresh_scheduler();
+        self.pager_harness = Some(pager_harness);
+        self
+    }
+
+    /// A scheduler that knows of nothing.
+    pub(crate) fn fresh_scheduler(&self) -> SchedulerCore {
+        let config = self.scheduler_config.clone();
+        let core = SchedulerCore::new(self.model.spec().clone(), config);
+        core.with_backups(self.backup_tokens)
+    }
+
+    /// Ways on which things may be under way.
+    pub(crate) fn channels(&self) -> u32 {
+        3 + self.pager_harness.as_ref().map_or(0, |_| PAGER_CHANNELS)
+    }
+
+    pub(crate) fn submit(
+        &mut self,
+        prompt: Vec<TokenId>,
+        output_tokens_max: usize,
+        sampling: Sampling,
+    ) -> SequenceId {
+        self.submit_caller(Caller {
+            prompt,
+            output_tokens_max,
+            sampling,
+            ..Caller::default()
+        })
+    }
+
+    /// The name of the sequence that is submitted next.
+    pub(crate) fn next_sequence(&self) -> SequenceId {
+        SequenceId(self.callers.len() as u64 + 1)
+    }
+
+    pub(crate) fn submit_caller(&mut self, caller: Caller) -> SequenceId {
+        let sequence = self.next_sequence();
+        let submission = submission(sequence, &caller, &caller.prompt, &self.oracle.end_tokens);
+        self.callers.insert(sequence, caller);
+        self.handle_event(Event::Submit(submission));
+        sequence
+    }
+
+    /// Forks a sequence after `at` of its tokens, and adds `appended` to them.
+    pub(crate) fn fork(&mut self, source: SequenceId, at: usize, appended: &[TokenId]) {
+        self.fork_or_rewind(source, at, appended, false);
+    }
+
+    /// Ends a sequence and continues it after `at` of its tokens.
+    pub(crate) fn rewind(&mut self, source: SequenceId, at: usize, appended: &[TokenId]) {
+        self.fork_or_rewind(source, at, appended, true);
+    }
+
+    fn fork_or_rewind(
+        &mut self,
+        source: SequenceId,
+        at: usize,
+        appended: &[TokenId],
+        replaces: bool,
+    ) {
+        let of = &self.callers[&source];
+        let known = of.prompt.iter().chain(&of.sent).copied();
+        let prompt: Vec<TokenId> = known.take(at).chain(appended.iter().copied()).collect();
+        let left = match of.at_limit {
+            ContextLimit::Shift { .. } => usize::MAX,
+            ContextLimit::Stop => self.oracle.context_tokens_max - prompt.len(),
+        };
+        let caller = Caller {
+            output_tokens_max: 9.min(left),
+            sampling: of.sampling,
+            at_limit: of.at_limit,
+            salt: of.salt.clone(),
+            prompt,
+            ..Caller::default()
+        };
+        self.forks += 1;
+        let sequence = SequenceId(self.callers.len() as u64 + 1);
+        let submission = submission(sequence, &caller, appended, &self.oracle.end_tokens);
+        self.callers.insert(sequence, caller);
+        self.handle_event(Event::Fork(Fork {
+            source,
+            at: Some(at),
+            replaces,
+            submission,
+        }));
+        let end = &self.callers[&sequence].end;
+        assert!(end.is_none(), "a live sequence can be forked: {end:?}");
+    }
+
+    pub(crate) fn abort(&mut self) {
+        let inside = self.callers.iter().filter(|(_, c)| c.end.is_none());
+        self.aborted.extend(inside.map(|(sequence, _)| *sequence));
+        self.handle_event(Event::Abort);
+        for sequence in &self.aborted {
+            let end = &self.callers[sequence].end;
+            assert!(matches!(end, Some(Err(_))), "{sequence} ends at once");
+        }
+    }
+
+    pub(crate) fn cache_command(&mut self, message: cache::Message) {
+        let command_id = 1 + self.pending_commands.last().unwrap_or(&0);
+        self.pending_commands.insert(command_id);
+        self.handle_event(Event::CacheCommand {
+            command_id,
+            message,
+        });
+    }
+
+    pub(crate) fn handle_event(&mut self, event: Event) {
+        match &event {
+            Event::Pause(sequence) if self.callers[sequence].end.is_none() => {
+                self.losses.paused.insert(*sequence);
+            }
+            Event::Resume(sequence) => drop(self.losses.paused.remove(sequence)),
+            Event::Outcome(_) | Event::Cache(_) | Event::CacheEffects(_)
+                if std::mem::take(&mut self.losses.scheduler_fails) =>
+            {
+                return self.lose_scheduler(event);
+            }
+            _ => {}
+        }
+        for effect in self.scheduler.handle(self.now, event) {
+            match effect {
+                Effect::Cache(message) => self.messages.push_back(message),
+                Effect::Work(work) => {
+                    assert!(!self.losses.device_away, "no work without a device");
+                    self.losses.epoch = work.epoch;
+                    let removes = |edit: &&Edit| matches!(edit, Edit::Remove { .. });
+                    self.shifts += work.edits.iter().filter(removes).count();
+                    self.work.push_back(work);
+                    let out = self.work.len() + self.table.in_flight();
+                    assert!(out <= WORK_IN_FLIGHT_MAX, "two works at a time");
+                }
+                Effect::CommandDone(command_id, _) => {
+                    assert!(
+                        self.pending_commands.remove(&command_id),
+                        "an answer is awaited"
+                    );
+                }
+                Effect::Started {
+                    sequence,
+                    cached_tokens,
+                    ..
+                } => {
+                    assert!(self.losses.started.insert(sequence), "it starts once");
+                    assert!(cached_tokens < self.callers[&sequence].prompt.len());
+                }
+                Effect::Token(sequence, token, _) => {
+                    let caller = self.callers.get_mut(&sequence).unwrap();
+                    assert!(caller.end.is_none(), "no token after the end");
+                    caller.sent.push(token);
+                }
+                Effect::Prefilled(sequence, tokens) => {
+                    let prompt = self.callers[&sequence].prompt.len();
+                    assert!((1..=prompt).contains(&tokens), "{tokens} of {prompt}");
+                }
+                Effect::Shifted(sequence, tokens) => {
+                    let caller = &self.callers[&sequence];
+                    let history = caller.prompt.len() + caller.sent.len();
+                    assert!((1..history).contains(&tokens), "{tokens} of {history}");
+                }
+                Effect::Forked {
+                    sequence, source, ..
+                } => assert!(source < sequence),
+                Effect::Preempted(_) => self.preempted += 1,
+                Effect::AwaitMask(sequence) => panic!("{sequence:?} has no grammar"),
+                Effect::Finished(sequence, reason) => self.end(sequence, Ok(reason)),
+                Effect::Failed(sequence, error) => self.end(sequence, Err(error.to_string())),
+            }
+        }
+        self.scheduler.check_integrity();
+    }
+
+    pub(crate) fn end(&mut self, sequence: SequenceId, end: Result<FinishReason, String>) {
+        self.losses.paused.remove(&sequence);
+        let before = self.callers.get_mut(&sequence).unwrap().end.replace(end);
+        assert!(before.is_none(), "a sequence ends once");
+    }
+
+    /// Delivers the oldest message on one of the ways. False when it is empty.
+    pub(crate) fn deliver(&mut self, channel: u32) -> bool {
+        match channel {
+            0 => {
+                let Some(mut message) = self.messages.pop_front() else {
+                    return false;
+                };
+                if let (Some(_), cache::Message::OpenSlot(begin)) =
+                    (&self.pager_harness, &mut message)
+                    && begin.sequence.0 % 4 > 0
+                {
+                    // Steps take no time here: as if they did, most often.
+                    begin.token_time = Some(Duration::from_millis(1));
+                }
+                self.now += Duration::from_millis(1);
+                let answer = match std::mem::take(&mut self.losses.cache_fails) {
+                    true => self.lose_cache(message),
+                    false => Answer::Asked(self.send_to_cache(message)),
+                };
+                self.answers.push_back(answer);
+            }
+            1 => match self.answers.pop_front() {
+                Some(Answer::Asked(Err(CacheError::Lost))) => {
+                    self.handle_event(Event::CacheLost(None));
+                    self.handle_event(Event::Cache(Err(CacheError::Lost)));
+                }
+                Some(Answer::Asked(answer)) => self.handle_event(Event::Cache(answer)),
+                Some(Answer::CacheEffects(cache_effects)) => {
+                    self.handle_event(Event::CacheEffects(cache_effects))
+                }
+                None => return false,
+            },
+            2 => return self.device(),
+            4 => {
+                let sent = self
+                    .pager_harness
+                    .as_mut()
+                    .and_then(|pager_harness| pager_harness.sent.pop_front());
+                let Some(sent) = sent else {
+                    return false;
+                };
+                let cache_effects = self.send_to_cache(cache::Message::Paged(sent));
+                let cache_effects = cache_effects.expect("news of the pager make sense");
+                if !cache_effects.is_empty() {
+                    self.answers.push_back(Answer::CacheEffects(cache_effects));
+                }
+            }
+            channel => {
+                let now = self.now;
+                let pager_harness = self
+                    .pager_harness
+                    .as_mut()
+                    .expect("these ways are the pager's");
+                return pager_harness.deliver(channel - 3, now);
+            }
+        }
+        true
+    }
+
+    pub(crate) fn send_to_cache(
+        &mut self,
+        message: cache::Message,
+    ) -> Result<Vec<cache::Effect>, CacheError> {
+        let answer = self.cache.handle(self.now, message);
+        self.cache.check_integrity();
+        let for_pager = self.cache.take_outbox();
+        if let Some(pager_harness) = &mut self.pager_harness {
+            pager_harness.messages.extend(for_pager);
+            pager_harness.tick(self.now);
+        }
+        answer
+    }
+
+    /// The device does one thing, if there is one to do: launches, draws or lands.
+    pub(crate) fn device(&mut self) -> bool {
+        let in_flight = self.table.in_flight();
+        self.eager = !self.eager;
+        let can_submit =
+            !self.work.is_empty() && in_flight < WORK_IN_FLIGHT_MAX && !self.table.needs_sampling();
+        if self.table.needs_sampling() && in_flight == 1 {
+            self.table.sample(&mut self.model);
+        } else if can_submit && (self.eager || in_flight == 0) {
+            let work = self.work.pop_front().expect("there is work");
+            self.table.submit(&mut self.model, work);
+            self.most_under_way = self.most_under_way.max(self.table.in_flight());
+        } else if in_flight > 0 {
+            let result = self.table.finish(&mut self.model);
+            let failed = |failure: &Failure| !matches!(failure, Failure::Dropped);
+            let failure = result.as_ref().err().filter(|failure| failed(failure));
+            self.failures
+                .extend(failure.map(|failure| format!("{failure:?}")));
+            let lost = self.table.take_lost();
+            self.losses.edits += usize::from(!lost.is_empty());
+            self.handle_event(Event::Outcome(Outcome {
+                result,
+                busy: Duration::ZERO,
+                gap: Duration::ZERO,
+                memory: DeviceMemory::default(),
+                lost,
+            }));
+        } else {
+            return can_submit;
+        }
+        true
+    }
+
+    pub(crate) fn run_until_idle(&mut self, rng: &mut impl Rng) {
+        let mut idle = 0;
+        let mut delivered = 0;
+        while idle < 3 {
+            delivered += 1;
+            assert!(delivered < 100_000, "work ends: {:?}", self.scheduler);
+            let channels = self.channels();
+            let first = rng.random_range(0..channels);
+            idle = match (0..channels).any(|i| self.deliver((first + i) % channels)) {
+                true => 0,
+                false => idle + 1,
+            };
+            // Nothing else happens until a deadline.
+            if let (3, Some(at)) = (idle, self.wakes_at()) {
+                self.now = self.now.max(at);
+                self.handle_event(Event::TimePassed);
+                if let Some(pager_harness) = &mut self.pager_harness {
+                    pager_harness.tick(self.now);
+                }
+                idle = 0;
+            }
+            if idle == 3 && self.losses.device_away {
+                self.find_device();
+                idle = 0;
+            }
+        }
+        assert!(
+            self.scheduler.is_idle(),
+            "nothing is left to do: {:?}",
+            self.scheduler
+        );
+    }
+
+    fn wakes_at(&self) -> Option<Duration> {
+        let pager_harness = self
+            .pager_harness
+            .as_ref()
+            .and_then(|pager_harness| pager_harness.core.wakes_at());
+        self.scheduler
+            .wakes_at()
+            .into_iter()
+            .chain(pager_harness)
+            .min()
+    }
+
+    /// What a caller gets that has the device for itself.
+    pub(crate) fn expected_output(&self, caller: &Caller) -> Vec<TokenId> {
+        let (prompt, tokens) = (&caller.prompt, caller.output_tokens_max);
+        match caller.at_limit {
+            ContextLimit::Stop => self
+                .oracle
+                .reference_tokens(prompt, tokens, caller.sampling),
+            ContextLimit::Shift { keep } => {
+                let context_tokens = self.oracle.context_tokens_max;
+                let rule = ShiftRule {
+                    context_tokens,
+                    keep,
+                };
+                self.oracle
+                    .reference_tokens_with_shifts(prompt, tokens, caller.sampling, rule)
+            }
+        }
+    }
+
+    /// Everybody got what it gets alone, and nothing leaked.
+    pub(crate) fn check_end(&self) {
+        for (sequence, caller) in &self.callers {
+            let mut expected_output = self.expected_output(caller);
+            let ends = |token: &TokenId| self.oracle.end_tokens.contains(token);
+            let end = expected_output.iter().position(ends);
+            expected_output.truncate(end.unwrap_or(expected_output.len()));
+            match caller.end.as_ref().expect("every sequence ends") {
+                Ok(FinishReason::Cancelled | FinishReason::Deadline) | Err(_) => {
+                    assert!(
+                        expected_output.starts_with(&caller.sent),
+                        "{sequence}: as alone, so far"
+                    );
+                }
+                Ok(reason) => {
+                    assert_eq!(caller.sent, expected_output, "{sequence}: as alone");
+                    let expected = match end {
+                        Some(_) => FinishReason::EndToken,
+                        None => FinishReason::Length,
+                    };
+                    assert_eq!(*reason, expected, "{sequence}");
+                }
+            }
+        }
+        if let Some(stranded) = &self.losses.stranded {
+            stranded.clear();
+        }
+        let counts = self.oracle.counters.now();
+        let stats = self.cache.stats();
+        assert_eq!(counts.tails_alive, 0, "no tail outlives its sequence");
+        assert_eq!(
+            counts.segments_alive, stats.segments,
+            "only the trie holds segments"
+        );
+        assert_eq!(stats.reserved_bytes, 0);
+        assert_eq!(self.table.held(), (stats.segments, 0));
+        if let Some(pager_harness) = &self.pager_harness {
+            pager_harness.check_end();
+        }
+    }
+
+    /// The device never held more than it has.
+    pub(crate) fn check_peak(&self, budget_tokens: usize) {
+        let peak = self.oracle.counters.now().bytes_peak;
+        let budget = budget_bytes(self.model.spec(), budget_tokens);
+        assert!(
+            peak <= budget,
+            "{peak} bytes were alive on a device of {budget}"
+        );
+    }
+
+    /// Whatever is cached can go when nobody is there: nothing leases it any more.
+    pub(crate) fn check_empty(&mut self) {
+        for caller in self.callers.values().filter(|c| c.salt.is_private()) {
+            let left = self.cache.tree(&caller.salt).nodes;
+            assert!(left.is_empty(), "what nobody may use is gone");
+        }
+        let later = self.now + Duration::from_secs(60);
+        let clear = cache::Message::Clear { salt: None };
+        self.cache.handle(later, clear).expect("it can be cleared");
+        assert_eq!(self.cache.stats().segments, 0, "nobody leases a segment");
+    }
+}
+
+pub(crate) fn submission(
+    sequence: SequenceId,
+    caller: &Caller,
+    prompt: &[TokenId],
+    end_tokens: &[TokenId],
+) -> Submission {
+    Submission {
+        sequence,
+        prompt: prompt.into(),
+        output_tokens_max: caller.output_tokens_max,
+        sampling: caller.sampling,
+        sampling_spec: None,
+        end_tokens: end_tokens.into(),
+        user: caller.user.unwrap_or(UserId(sequence.0 % 3)),
+        weight: 1.0 + (sequence.0 % 2) as f64,
+        class: caller.class,
+        start_by: caller.start_by,
+        finish_by: caller.finish_by,
+        at_limit: caller.at_limit,
+        salt: caller.salt.clone(),
+        // Every other sequence asks for one.
+        restore_points: (sequence.0 % 2..1).map(|_| prompt.len() / 2).collect(),
+        retention: (sequence.0 % 3) as u8,
+        report_prefill_progress: sequence.0.is_multiple_of(5),
+    }
+}
+
+/// Room for about so many tokens, also where a state weighs the same for any number.
+pub(crate) fn budget_bytes(spec: &ModelSpec, tokens: usize) -> usize {
+    spec.tail_bytes(tokens) + tokens / 8 * spec.segment_bytes(motet::model::SegmentSize::whole(1))
+}

@@ -1,0 +1,122 @@
+//! What a house can lose and go on without: its device, its cache, its scheduler, its
+//! pager.
+
+use motet::cache::CacheError;
+use motet::device::{DeviceEnd, ImportQueue, Table};
+use motet::model::DetachedState;
+use motet::model::oracle::Oracle;
+use motet::{SequenceId, TokenId};
+use motet_core::scheduler::{Event, History, Predecessor};
+
+use std::collections::BTreeSet;
+
+use crate::harness::{Answer, CoreHarness, submission};
+
+/// What has been lost so far, and what must be known to go on.
+#[derive(Debug, Default)]
+pub(crate) struct Losses {
+    pub(crate) devices: usize,
+    pub(crate) caches: usize,
+    pub(crate) schedulers: usize,
+    pub(crate) pagers: usize,
+    /// Works of which an edit failed, and which cost that alone.
+    pub(crate) edits: usize,
+    /// There is no device until it is found.
+    pub(crate) device_away: bool,
+    /// The cache panics at the next message.
+    pub(crate) cache_fails: bool,
+    /// The scheduler panics at the next event that nobody says again.
+    pub(crate) scheduler_fails: bool,
+    /// The epoch of the last work.
+    pub(crate) epoch: u64,
+    /// What a pager has brought that is gone: taken in or not, nobody throws it away.
+    pub(crate) stranded: Option<ImportQueue<DetachedState<Oracle>>>,
+    pub(crate) started: BTreeSet<SequenceId>,
+    pub(crate) paused: BTreeSet<SequenceId>,
+}
+
+impl CoreHarness {
+    /// Another device, which holds nothing, at the same dock.
+    pub(crate) fn empty_table(
+        transfer_queue: Option<&DeviceEnd<DetachedState<Oracle>>>,
+    ) -> Table<Oracle> {
+        transfer_queue.map_or_else(Table::new, |transfer_queue| {
+            Table::with_transfer_queue(transfer_queue.successor())
+        })
+    }
+
+    /// The device is gone, with all that was sent to it.
+    pub(crate) fn lose_device(&mut self) {
+        if self.losses.device_away {
+            return;
+        }
+        self.losses.devices += 1;
+        self.losses.device_away = true;
+        self.work.clear();
+        self.table = Self::empty_table(self.transfer_queue.as_ref());
+        self.model = Oracle::new(self.oracle.clone()).expect("it was valid before");
+        self.handle_event(Event::DeviceLost("lost".into()));
+    }
+
+    /// There is another.
+    pub(crate) fn find_device(&mut self) {
+        if std::mem::take(&mut self.losses.device_away) {
+            self.handle_event(Event::DeviceFound);
+        }
+    }
+
+    /// The cache has changed when it fails, and nobody has heard of it.
+    pub(crate) fn lose_cache(&mut self, message: motet_core::cache::Message) -> Answer {
+        self.losses.caches += 1;
+        let _lost_effects = self.send_to_cache(message);
+        let reset = self.send_to_cache(motet_core::cache::Message::Reset);
+        reset.expect("it can always begin anew");
+        Answer::Asked(Err(CacheError::Lost))
+    }
+
+    /// The pager is gone, with its leases and all that was on the way to it and from it.
+    pub(crate) fn lose_pager(&mut self) {
+        let Some(pager_harness) = self.pager_harness.take() else {
+            return;
+        };
+        self.losses.stranded = Some(pager_harness.imports.clone());
+        drop(pager_harness);
+        self.losses.pagers += 1;
+        let gone = motet_core::cache::Message::Paged(motet_core::pager::PagerEvent::Gone);
+        let cache_effects = self
+            .send_to_cache(gone)
+            .expect("it can always go on without");
+        self.answers.push_back(Answer::CacheEffects(cache_effects));
+    }
+
+    /// The scheduler has changed when it fails, and nobody has heard of it: another takes
+    /// its place, and is told what everybody knows.
+    pub(crate) fn lose_scheduler(&mut self, event: Event) {
+        self.losses.schedulers += 1;
+        let _lost_effects = self.scheduler.handle(self.now, event);
+        let asked = |answer: &&Answer| matches!(answer, Answer::Asked(_));
+        let left = Predecessor {
+            epoch: self.losses.epoch,
+            pending_answers: self.messages.len() + self.answers.iter().filter(asked).count(),
+            in_flight: self.work.len() + self.table.in_flight(),
+            device_away: self.losses.device_away,
+        };
+        self.scheduler = self.fresh_scheduler();
+        // Who asked asks again.
+        self.pending_commands.clear();
+        self.handle_event(Event::Rebuilt(left));
+        let live = self.callers.iter().filter(|(_, c)| c.end.is_none());
+        let live: Vec<SequenceId> = live.map(|(sequence, _)| *sequence).collect();
+        for sequence in &live {
+            let caller = &self.callers[sequence];
+            let end_tokens: &[TokenId] = &self.oracle.end_tokens;
+            let history = History {
+                submission: submission(*sequence, caller, &caller.prompt, end_tokens),
+                generated: caller.sent.clone(),
+                started: self.losses.started.contains(sequence),
+                paused: self.losses.paused.contains(sequence),
+            };
+            self.handle_event(Event::Restore(history));
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What the simulation has found in the cores, each in a history as short as it can be.
+
+use std::time::Duration;
+
+use motet::config::{CacheConfig, PagerConfig, SchedulerConfig};
+use motet::model::oracle::{OracleConfig, StepFault};
+use motet::model::sampling::Sampling;
+use motet::model::{LayerKind, Model};
+use motet::request::Priority;
+use motet::{SequenceId, TokenId, UserId};
+use motet_core::cache::{CacheCore, Effect, Message, OpenSlot};
+use motet_core::pager::{self, PagerEvent};
+use motet_core::scheduler::{Event, SchedulerCore};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use crate::harness::{Caller, CoreHarness};
+
+const FULL: &[LayerKind] = &[LayerKind::Full];
+
+/// A house with room for so many tokens, and so many slots.
+fn harness(budget_tokens: usize, sequences_max: usize) -> CoreHarness {
+    let mut harness = CoreHarness::with_context(FULL, budget_tokens, 256);
+    let config = SchedulerConfig {
+        sequences_max,
+        ..harness.scheduler_config.clone()
+    };
+    harness.scheduler = SchedulerCore::new(harness.model.spec().clone(), config);
+    harness
+}
+
+/// Delivers all that is under way. Time does not pass, and nobody does anything.
+fn deliver_all(harness: &mut CoreHarness) {
+    let channels = harness.channels();
+    for _ in 0..10_000 {
+        if !(0..channels).any(|channel| harness.deliver(channel)) {
+            return;
+        }
+    }
+    panic!("work ends: {:?}", harness.scheduler);
+}
+
+fn check_end(mut harness: CoreHarness) {
+    harness.run_until_idle(&mut ChaCha8Rng::seed_from_u64(0));
+    harness.check_end();
+    harness.check_empty();
+}
+
+/// Nothing else happened after the pause, and the slot stayed with who did not use it.
+#[test]
+fn queued_sequence_takes_the_slot_of_a_paused_one() {
+    let mut harness = harness(400, 1);
+    let first = harness.submit(vec![1, 2, 3], 100, Sampling::GREEDY);
+    assert!(harness.deliver(0) && harness.deliver(1), "it has a slot");
+    let second = harness.submit(vec![7, 8, 9], 3, Sampling::GREEDY);
+    harness.handle_event(Event::Pause(first));
+    deliver_all(&mut harness);
+    assert!(
+        harness.now < Duration::from_millis(100),
+        "no time has passed"
+    );
+    assert_eq!(harness.callers[&first].end, None);
+    assert!(harness.callers[&second].end.is_some(), "it had its turn");
+    harness.handle_event(Event::Resume(first));
+    check_end(harness);
+}
+
+/// A device to which the next step is there before it has landed one: what was launched on
+/// top of a step that failed was dropped, what was launched on top of that as well, and so
+/// on, in turns, since each had been lost by the time the next was planned.
+#[test]
+fn no_step_is_submitted_on_top_of_one_that_may_be_dropped() {
+    let mut harness = harness(400, 4);
+    let step = harness.scheduler_config.step_tokens_max as TokenId;
+    for number in 0..3 {
+        let prompt = (0..step).map(|at| 1 + (at + 16 * number) % 48).collect();
+        harness.submit(prompt, 3, Sampling::GREEDY);
+    }
+    harness.oracle.faults.next_steps(1, StepFault::Fail);
+    while harness.failures.is_empty() {
+        while harness.deliver(0) || harness.deliver(1) {}
+        // It launches wherever it can.
+        harness.eager = false;
+        assert!(harness.deliver(2), "a step fails");
+    }
+    while harness.deliver(0) || harness.deliver(1) {}
+    assert_eq!(
+        harness.table.in_flight(),
+        1,
+        "one was launched on top of it"
+    );
+    assert!(
+        harness.work.is_empty(),
+        "nothing is launched on top of that"
+    );
+    deliver_all(&mut harness);
+    for (sequence, caller) in &harness.callers {
+        assert!(caller.end.is_some(), "{sequence} gets on");
+    }
+    assert_eq!(harness.failures.len(), 1);
+    check_end(harness);
+}
+
+/// An urgent one needs nearly all of the room, which two small ones have. The second of
+/// them began in the room that the first had made for the urgent one, and the other way
+/// round, for ever.
+#[test]
+fn small_sequence_does_not_take_memory_freed_for_a_large_one() {
+    let mut harness = harness(50, 3);
+    for (number, prompt_tokens, output_tokens_max, class) in [
+        (1, 5, 75, Priority::Normal),
+        (2, 2, 23, Priority::Normal),
+        (3, 44, 13, Priority::Urgent),
+    ] {
+        harness.submit_caller(Caller {
+            prompt: (0..prompt_tokens)
+                .map(|at| 1 + (at + 10 * (number - 1)) % 48)
+                .collect(),
+            output_tokens_max,
+            class,
+            user: Some(UserId(u64::from(number))),
+            ..Caller::default()
+        });
+        for _ in 0..9 {
+            assert!(
+                (0..3).any(|channel| harness.deliver(channel)),
+                "it is at work"
+            );
+        }
+    }
+    deliver_all(&mut harness);
+    assert!(harness.preempted < 20, "{} gave way", harness.preempted);
+    check_end(harness);
+}
+
+/// Another computes what a newcomer begins with, and there is no room to share it: then
+/// the newcomer waits for it no more, also not once the pager has said that it has nothing.
+#[test]
+fn pager_miss_does_not_restart_the_wait_for_a_leader() {
+    let (leader, pending_sequence) = (SequenceId(1), SequenceId(2));
+    let prompt: Vec<TokenId> = (1..=30).collect();
+    let spec = OracleConfig::with_layers(FULL).spec();
+    let config = CacheConfig {
+        // The leader has all of it.
+        device_bytes_max: spec.tail_bytes(prompt.len()),
+        share_tokens_min: 4,
+        ..CacheConfig::default()
+    };
+    let mut cache = CacheCore::new(spec, config).with_pager(&PagerConfig::default(), true);
+    let mut send = |message: Message| {
+        let effects = cache
+            .handle(Duration::ZERO, message)
+            .expect("it makes sense");
+        cache.check_integrity();
+        (effects, cache.take_outbox())
+    };
+    let has_nothing = |sequence| {
+        Message::Paged(PagerEvent::Miss {
+            sequence,
+            copied_tokens: 0,
+        })
+    };
+    send(Message::OpenSlot(OpenSlot::new(leader, prompt.clone(), 0)));
+    let (opened, _) = send(has_nothing(leader));
+    let is_opened = |effect: &Effect| matches!(effect, Effect::SlotOpened { .. });
+    assert!(opened.iter().any(is_opened), "{opened:?}");
+
+    let shared: Vec<TokenId> = (1..=20).collect();
+    let (waits, _) = send(Message::OpenSlot(OpenSlot::new(
+        pending_sequence,
+        shared,
+        0,
+    )));
+    let at = waits.iter().find_map(|effect| match effect {
+        Effect::Checkpoint { sequence, at } if *sequence == leader => Some(*at),
+        _ => None,
+    });
+    assert_eq!(at, Some(19), "it waits for what the leader computes");
+    let (_, asked) = send(Message::Reached {
+        sequence: leader,
+        computed: 24,
+    });
+    assert!(
+        matches!(asked[..], [pager::Message::Lookup(_)]),
+        "it could not be shared, and the pager is asked: {asked:?}"
+    );
+    let (answered, _) = send(has_nothing(pending_sequence));
+    let out_of_memory = Effect::OutOfMemory {
+        sequence: pending_sequence,
+    };
+    assert_eq!(answered, [out_of_memory], "it may come again");
+}

@@ -1,0 +1,50 @@
+//! Permissions that bind, also where the tests run as root.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::folder::Folder;
+
+/// Who may do nothing that is not permitted.
+const UNPRIVILEGED_UID: u32 = 65_534;
+/// Set in a process that is to be nobody's.
+const IS_UNPRIVILEGED: &str = "MOTET_TEST_IS_UNPRIVILEGED";
+
+/// Gives a folder another mode.
+pub(crate) fn permit(folder: &Path, mode: u32) {
+    let mode = std::fs::Permissions::from_mode(mode);
+    std::fs::set_permissions(folder, mode).expect("ours");
+}
+
+/// Whether permissions bind this process. Where they do not, the test of this name runs in
+/// another, which is nobody's; then there is nothing left to do here.
+pub(crate) fn is_bound(test: &str) -> bool {
+    let folder = Folder::new(&format!("bound-{test}"));
+    std::fs::create_dir(&folder.0).expect("a folder");
+    permit(&folder.0, 0o555);
+    if std::fs::write(folder.0.join("probe"), "").is_err() {
+        return true;
+    }
+    assert!(
+        std::env::var_os(IS_UNPRIVILEGED).is_none(),
+        "nobody is bound"
+    );
+    let program = std::env::current_exe().expect("a program");
+    let child = Command::new(program)
+        .args([test, "--exact"])
+        .env(IS_UNPRIVILEGED, "1")
+        .uid(UNPRIVILEGED_UID)
+        .output();
+    match child {
+        Ok(ran) => {
+            let stdout = String::from_utf8_lossy(&ran.stdout);
+            let stderr = String::from_utf8_lossy(&ran.stderr);
+            assert!(ran.status.success(), "{stdout}{stderr}");
+            assert!(stdout.contains("1 passed"), "{stdout}");
+        }
+        Err(error) => println!("not checked: nobody cannot run this program ({error})"),
+    }
+    false
+}

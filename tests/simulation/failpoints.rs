@@ -1,0 +1,78 @@
+//! Panics of one engine's parts: asked for when a seed says so, and counted when they
+//! have happened.
+
+use std::sync::Mutex;
+
+use motet::failpoint::{Failpoint, Failpoints};
+
+use crate::plan::Fault;
+use crate::record::Record;
+
+/// The fuses of an engine.
+pub(crate) struct ArmedFailpoints {
+    failpoints: Failpoints,
+    record: Record,
+    /// What has been lit and has not been seen to go off.
+    armed: Mutex<Vec<Fault>>,
+}
+
+impl ArmedFailpoints {
+    pub(crate) fn new(record: &Record) -> Self {
+        Self {
+            failpoints: Failpoints::default(),
+            record: record.clone(),
+            armed: Mutex::default(),
+        }
+    }
+
+    /// What the engine burns.
+    pub(crate) fn failpoints(&self) -> Failpoints {
+        self.failpoints.clone()
+    }
+
+    /// Which part panics when a core of this name does.
+    pub(crate) fn of(core: &str) -> Fault {
+        match core {
+            "scheduler" => Fault::SchedulerPanics,
+            "cache" => Fault::CachePanics,
+            "pager" => Fault::PagerPanics,
+            other => panic!("a core without a failpoint: {other}"),
+        }
+    }
+
+    /// The part panics at so many messages from now.
+    pub(crate) fn arm(&self, fault: Fault, messages: u64) {
+        let mut armed = self.armed.lock().expect("a list is whole");
+        if !armed.contains(&fault) {
+            self.failpoint(fault).arm(messages);
+            armed.push(fault);
+        }
+    }
+
+    /// Counts those that have gone off since this was asked last. Says whether one of them
+    /// was the device's.
+    pub(crate) fn take_tripped(&self) -> bool {
+        let mut armed = self.armed.lock().expect("a list is whole");
+        let mut device_died = false;
+        armed.retain(|fault| {
+            let is_still_armed = self.failpoint(*fault).is_armed();
+            if !is_still_armed {
+                self.record.count(fault.label(), 1);
+                self.record.log(format_args!("{}", fault.label()));
+                device_died |= *fault == Fault::DeviceDies;
+            }
+            is_still_armed
+        });
+        device_died
+    }
+
+    fn failpoint(&self, fault: Fault) -> &Failpoint {
+        match fault {
+            Fault::DeviceDies => &self.failpoints.device,
+            Fault::SchedulerPanics => &self.failpoints.scheduler,
+            Fault::CachePanics => &self.failpoints.cache,
+            Fault::PagerPanics => &self.failpoints.pager,
+            other => panic!("no failpoint makes this happen: {other:?}"),
+        }
+    }
+}
