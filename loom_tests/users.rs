@@ -1,9 +1,9 @@
 //! No user has more of the house than it may, and none loses a place.
 
 use motet::UserId;
+use motet_sync::admission::users::{Counted, UserLimits, Users};
 use motet_sync::admission::{Admission, AdmissionError};
 use motet_sync::primitives::inject::InjectedBug;
-use motet_sync::users::{Counted, UserLimits, Users};
 
 use crate::world::{Guarded, model, thread};
 

@@ -2,9 +2,9 @@
 //! drain waits until all are.
 
 use motet::UserId;
+use motet_sync::admission::users::UserLimits;
 use motet_sync::admission::{Admission, AdmissionError};
 use motet_sync::primitives::inject::InjectedBug;
-use motet_sync::users::UserLimits;
 
 use crate::world::{Guarded, model, mpsc, thread};
 

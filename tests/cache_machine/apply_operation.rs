@@ -285,7 +285,7 @@ impl System {
                     return self.note("pin too large");
                 }
                 let out_of_memory = matches!(error, CacheError::OutOfMemory { .. });
-                assert!(out_of_memory && !self.setup.is_roomy(), "{error}");
+                assert!(out_of_memory && !self.setup.has_ample_memory(), "{error}");
                 self.note_consequence("no room to pin");
             }
         }

@@ -207,7 +207,7 @@ impl System {
         let is_granted = of.tokens.len() <= of.tokens_max + 1;
         Promise {
             resident,
-            is_firm: is_granted && (self.setup.is_roomy() || whole && crowded),
+            is_firm: is_granted && (self.setup.has_ample_memory() || whole && crowded),
         }
     }
 

@@ -59,7 +59,7 @@ impl System {
         let before = self.snapshot();
         if let Err(error) = self.send(message) {
             let out_of_memory = matches!(error, CacheError::OutOfMemory { .. });
-            assert!(out_of_memory && !self.setup.is_roomy(), "{error}");
+            assert!(out_of_memory && !self.setup.has_ample_memory(), "{error}");
             assert!(
                 before == self.snapshot(),
                 "a refusal ({error}) leaves the core unchanged"

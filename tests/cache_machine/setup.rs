@@ -74,7 +74,7 @@ impl Setup {
     }
 
     /// Whether nothing is ever refused or evicted for want of room.
-    pub(crate) fn is_roomy(&self) -> bool {
+    pub(crate) fn has_ample_memory(&self) -> bool {
         self.budget_tokens.is_none()
     }
 }

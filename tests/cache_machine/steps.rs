@@ -224,7 +224,7 @@ impl System {
                 .core()
                 .can_resume(&salt(pin.salt), &pin.tokens, pin.tokens.len());
             assert!(
-                held || !back || !self.setup.is_roomy(),
+                held || !back || !self.setup.has_ample_memory(),
                 "a pin whose prefix is back holds it"
             );
             self.naive.pins.get_mut(&id).expect("the pin is there").lost = !held;

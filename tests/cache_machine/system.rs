@@ -162,7 +162,7 @@ impl System {
 
     /// Whether the naive model knows exactly what is cached.
     pub(crate) fn is_predictable(&self) -> bool {
-        self.setup.is_roomy() && self.spec.resumes_anywhere()
+        self.setup.has_ample_memory() && self.spec.resumes_anywhere()
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
@@ -307,12 +307,12 @@ impl System {
         let alone = self.reference_device.slots.is_empty() && self.naive.pins.is_empty();
         let budget = self.setup.cache(&self.spec).device_bytes_max;
         let spec = self.spec.clone();
-        let roomy = self.setup.is_roomy();
+        let ample_memory = self.setup.has_ample_memory();
         let pending_sequence = self.answered(sequence);
         pending_sequence.phase = Phase::Queued;
         let fits = spec.tail_bytes(pending_sequence.tokens_max) <= budget;
         assert!(!(alone && fits), "who is alone and fits has room");
-        assert!(!roomy, "there is room for everything");
+        assert!(!ample_memory, "there is room for everything");
     }
 
     /// The newcomer waits for the leader to have computed `at` tokens.

@@ -1,7 +1,7 @@
-//! The facts, read from a file: suites of cases, each with what is expected of it.
+//! Reads the facts from a file: suites of cases with their expectations.
 //!
-//! A [`Fact`] remembers which of its fields were looked at. A field that its rule has
-//! not looked at is one that the rule does not know.
+//! A [`Fact`] remembers which of its fields were read. A field that its rule has not read is a
+//! field that the rule does not know.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -18,15 +18,15 @@ pub(crate) struct Suite {
     pub(crate) cases: Vec<Case>,
 }
 
-/// One case: what is given and what is expected.
+/// One case: its inputs and its expectations.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) facts: Value,
 }
 
-/// A value of a case, and where it stands, so that what is missing or of another type
-/// than expected is named.
+/// A value of a case and its location, so that errors can name a field that is missing or of
+/// another type than expected.
 #[derive(Clone, Debug)]
 pub(crate) struct Fact<'a> {
     value: &'a Value,
@@ -34,17 +34,17 @@ pub(crate) struct Fact<'a> {
     seen: Rc<RefCell<Seen>>,
 }
 
-/// The places that were looked at, and those that do not matter with all below them.
+/// Locations that were read, and locations that are ignored together with all below them.
 #[derive(Debug, Default)]
 struct Seen {
     known: BTreeSet<String>,
     skipped: BTreeSet<String>,
 }
 
-/// Fields of every case that are for people.
+/// Fields that any case may have as notes for readers.
 const NOTES: [&str; 5] = ["name", "note", "source", "test", "derived_only"];
 
-/// The suites of a file.
+/// Returns the suites of a file.
 pub(crate) fn read(path: &Path) -> Vec<Suite> {
     let location = path.display().to_string();
     let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{location}: {error}"));
@@ -54,8 +54,8 @@ pub(crate) fn read(path: &Path) -> Vec<Suite> {
     file.get("suites").items().iter().map(suite).collect()
 }
 
-/// Cases without a name have their number, and of those that share a name all but the
-/// first have theirs beside it.
+/// Reads a suite. A case without a name is named by its number. When cases share a name, all
+/// but the first have their number appended.
 fn suite(fact: &Fact<'_>) -> Suite {
     let cases = fact.get("cases").items();
     let name_of = |(at, case): (usize, &Fact<'_>)| {
@@ -104,13 +104,13 @@ impl<'a> Fact<'a> {
         }
     }
 
-    /// A field that must be there.
+    /// A field that must be present.
     pub(crate) fn get(&self, field: &str) -> Fact<'a> {
         self.maybe(field)
             .unwrap_or_else(|| panic!("there is no field `{}`", self.location_of(field)))
     }
 
-    /// A field, if it is there; it may be null.
+    /// An optional field; it may be null.
     pub(crate) fn maybe(&self, field: &str) -> Option<Fact<'a>> {
         let value = self.object().get(field)?;
         let location = self.location_of(field);
@@ -118,7 +118,7 @@ impl<'a> Fact<'a> {
         Some(self.below(value, location))
     }
 
-    /// Whether there is such a field, or one of a field: `expect.error`.
+    /// Whether there is such a field, or a field of a field: `expect.error`.
     pub(crate) fn has(&self, path: &str) -> bool {
         let mut value = Some(self.value);
         for field in path.split('.') {
@@ -127,7 +127,7 @@ impl<'a> Fact<'a> {
         value.is_some()
     }
 
-    /// The fields' names, notes left out, in the order of the file or of the alphabet.
+    /// The fields' names without notes, in the order of the file or of the alphabet.
     pub(crate) fn names(&self) -> Vec<&'a str> {
         let names = self.object().keys().map(String::as_str);
         names.filter(|name| !NOTES.contains(name)).collect()
@@ -139,13 +139,14 @@ impl<'a> Fact<'a> {
         names.map(|name| (name, self.get(name))).collect()
     }
 
-    /// These fields are given, and make no difference here.
+    /// Marks these fields as given and without effect here.
     pub(crate) fn skip(&self, fields: &[&str]) {
         let locations = fields.iter().map(|field| self.location_of(field));
         self.seen.borrow_mut().skipped.extend(locations);
     }
 
-    /// A field that nobody has looked at, and that is none of those `beside` the case.
+    /// The location of a field that was not read, and that is none of the fields `beside` the
+    /// case.
     pub(crate) fn unseen(&self, beside: &[&str]) -> Option<String> {
         if let Value::Array(items) = self.value {
             let mut items = items.iter().enumerate();
@@ -175,7 +176,7 @@ impl<'a> Fact<'a> {
         items.iter().enumerate().map(item).collect()
     }
 
-    /// The value as it stands.
+    /// The JSON value.
     pub(crate) fn value(&self) -> &'a Value {
         self.value
     }

@@ -1,31 +1,31 @@
-//! How what Motet does is compared with what a case expects.
+//! Compares Motet's results with the expectations of a case.
 
 use std::fmt::{self, Debug};
 
 use crate::cases::Fact;
 
-/// A case in which Motet does something else on purpose.
+/// A case in which Motet differs on purpose.
 #[derive(Debug)]
 pub(crate) struct Difference {
     pub(crate) suite: &'static str,
     pub(crate) case: &'static str,
-    /// Why.
+    /// The reason for the difference.
     pub(crate) reason: &'static str,
-    /// What Motet does.
+    /// Motet's own behavior.
     pub(crate) instead: &'static str,
 }
 
-/// A field of a suite's inputs that Motet has nothing for. A case that has it shows
+/// A field of a suite's inputs that Motet does not support. A case with such a field shows
 /// nothing about Motet.
 #[derive(Debug)]
 pub(crate) struct Unsupported {
     pub(crate) suite: &'static str,
     pub(crate) field: &'static str,
-    /// Why.
+    /// The reason why Motet lacks it.
     pub(crate) reason: &'static str,
 }
 
-/// What came of a case.
+/// The outcome of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Agrees,
@@ -33,8 +33,8 @@ pub(crate) enum Outcome {
     Unsupported,
 }
 
-/// The comparisons of one case. Where Motet differs, the case must stand in the table
-/// of differences, and a case that stands there must differ.
+/// The comparisons of one case. A case in which Motet differs must be listed in the table of
+/// differences, and a listed case must differ.
 #[derive(Debug)]
 pub(crate) struct Check {
     difference: Option<&'static Difference>,
@@ -57,8 +57,8 @@ impl fmt::Display for Unsupported {
 }
 
 impl Check {
-    /// The comparisons of a case that may be listed as a difference, in a suite that has
-    /// these unsupported fields.
+    /// Creates the comparisons of a case that may be listed as a difference, in a suite that
+    /// has these unsupported fields.
     pub(crate) fn new(
         difference: Option<&'static Difference>,
         unsupported: Vec<&'static Unsupported>,
@@ -70,12 +70,12 @@ impl Check {
         }
     }
 
-    /// Motet does what the case expects.
+    /// Expects Motet's result to be equal to the expectation.
     pub(crate) fn same<T: PartialEq + Debug>(&self, what: &str, motet: T, expected: T) {
         assert_eq!(motet, expected, "{what}: Motet's, and what is expected");
     }
 
-    /// Motet does something else on purpose: `instead`.
+    /// Expects that Motet differs on purpose and returns `instead`.
     pub(crate) fn instead<T: PartialEq + Debug>(
         &mut self,
         what: &str,
@@ -93,7 +93,7 @@ impl Check {
         ));
     }
 
-    /// Motet does what is expected, or else what its own rule says, on purpose.
+    /// Expects either the case's result or, on purpose, the result of Motet's own rule.
     pub(crate) fn same_or_instead<T: PartialEq + Debug>(
         &mut self,
         what: &str,
@@ -106,8 +106,8 @@ impl Check {
         }
     }
 
-    /// What is expected is what ollama's rule gives, where Motet's gives something else:
-    /// so the difference is understood.
+    /// Expects the result of ollama's rule where Motet's rule gives another one, so that the
+    /// difference is understood.
     pub(crate) fn theirs<T: PartialEq + Debug>(&self, what: &str, theirs: T, expected: T) {
         assert_eq!(
             theirs, expected,
@@ -115,12 +115,13 @@ impl Check {
         );
     }
 
-    /// Motet has no such thing; what it has instead is asserted beside this.
+    /// Records that Motet lacks a feature. The code beside the call asserts Motet's
+    /// replacement.
     pub(crate) fn lacks(&mut self, what: &str) {
         self.differ(&format!("Motet lacks {what}"));
     }
 
-    /// The case is about something that Motet has nothing for: nothing is compared.
+    /// Records that the case is about a field that Motet does not support: nothing is compared.
     pub(crate) fn unsupported(&mut self, field: &str) {
         let mut listed = self.unsupported.iter();
         let listed = listed.any(|unsupported| unsupported.field == field);
@@ -131,8 +132,8 @@ impl Check {
         self.outcome = Outcome::Unsupported;
     }
 
-    /// What is expected is said in words, and these are the words that the comparisons
-    /// beside this were written for.
+    /// Checks that an expectation in words still has the wording that the comparisons beside
+    /// this call were written for.
     pub(crate) fn prose(&self, fact: &Fact<'_>, words: &str) {
         assert_eq!(
             fact.text(),
@@ -141,7 +142,7 @@ impl Check {
         );
     }
 
-    /// What came of the case.
+    /// Returns the outcome of the case.
     pub(crate) fn finish(self) -> Outcome {
         if let (Some(difference), Outcome::Agrees) = (self.difference, self.outcome) {
             panic!("listed as a difference, but does not differ: {difference:?}");

@@ -1,4 +1,4 @@
-//! Where Motet differs from ollama on purpose, and what it has nothing for.
+//! Deliberate differences between Motet and ollama, and fields that Motet does not support.
 
 use crate::check::{Difference, Unsupported};
 

@@ -1,4 +1,4 @@
-//! What cases expect, and whether it would be noticed if they expected something else.
+//! Changes each expectation of the cases and checks that some case then fails.
 
 use serde_json::{Value, json};
 
@@ -6,18 +6,18 @@ use crate::cases::{Case, Suite};
 use crate::check::Outcome;
 use crate::suites::run_case;
 
-/// What all expectations of some suites came to.
+/// Results of changing all expectations of some suites.
 #[derive(Debug, Default)]
 pub(crate) struct Changed {
     pub(crate) expectations: usize,
-    /// Those that can change without any case failing.
+    /// Expectations that can change without any failing case.
     pub(crate) unnoticed: Vec<String>,
-    /// Cases that expect nothing, by their suites.
+    /// Cases without expectations, by suite.
     pub(crate) without: Vec<String>,
 }
 
-/// Changes each expectation but those that `is_given` says are inputs, by the suite and
-/// the JSON pointer.
+/// Changes each expectation that `is_given` does not mark as an input, by the suite and the
+/// JSON pointer.
 pub(crate) fn change_all(suites: &[Suite], is_given: impl Fn(&str, &str) -> bool) -> Changed {
     let mut changed = Changed::default();
     for suite in suites {
@@ -40,7 +40,7 @@ pub(crate) fn change_all(suites: &[Suite], is_given: impl Fn(&str, &str) -> bool
     changed
 }
 
-/// The JSON pointers of all values that are expected.
+/// Collects the JSON pointers of all expected values.
 fn find(value: &Value, location: &str, expected: bool, locations: &mut Vec<String>) {
     let mut visit = |name: &str, value: &Value, expected: bool| {
         let name = name.replace('~', "~0").replace('/', "~1");
@@ -64,8 +64,8 @@ fn find(value: &Value, location: &str, expected: bool, locations: &mut Vec<Strin
     }
 }
 
-/// Whether some change of the value makes the case fail. One is not enough: `at least 2`
-/// holds for what is more.
+/// Whether some change of the value makes the case fail. A single change is not enough: `at
+/// least 2` also holds for larger values.
 fn is_noticed(suite: &Suite, case: &Case, location: &str) -> bool {
     let value = case.facts.pointer(location).expect("it was found there");
     changes(value).into_iter().any(|change| {

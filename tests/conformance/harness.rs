@@ -1,8 +1,8 @@
-//! The cache's core with a device of oracles below it, no threads and no actors.
+//! The cache's core with oracles as devices, without threads and actors.
 //!
-//! Whatever a sequence is fed, each of its rows is compared with what a sequence gives
-//! that evaluated exactly those tokens and has no cache. So "the slot holds these
-//! tokens" is not believed but read back, layer by layer, from the cached state.
+//! Each row of a sequence is compared with the row of a reference run: a sequence that
+//! evaluated exactly the same tokens without a cache. The statement "the slot holds these
+//! tokens" is therefore read back from the cached state, layer by layer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -19,7 +19,7 @@ use motet_core::cache::trie::common_prefix;
 use motet_core::cache::{CacheCore, Effect, Message, NodeView, OpenSlot};
 use motet_core::protocol::{PlannedSpan, PlannedTokens, Work};
 
-/// A cache, a device, and the truth about every live sequence.
+/// A cache, a device, and the reference for each live sequence.
 pub(crate) struct CacheHarness {
     pub(crate) oracle: OracleConfig,
     pub(crate) core: CacheCore,
@@ -33,20 +33,20 @@ pub(crate) struct CacheHarness {
 
 struct Live {
     slot: SlotId,
-    /// Tokens of the prompt, or those of them that were not removed.
+    /// Tokens of the prompt that were not removed.
     known: usize,
-    /// Tokens that were evaluated after the prompt, for the cache to learn.
+    /// Tokens after the prompt that were evaluated and that the cache is to learn.
     generated: Vec<TokenId>,
     cached: usize,
     checkpoints: BTreeSet<usize>,
     reference: ReferenceRun,
 }
 
-/// What a newcomer was given.
+/// The slot of a new sequence, and its cached tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotOpened {
     pub(crate) sequence: SequenceId,
-    /// Tokens that it need not evaluate.
+    /// Tokens that the sequence need not evaluate.
     pub(crate) cached: usize,
 }
 
@@ -55,7 +55,7 @@ impl CacheHarness {
         Self::with(layers, |_| {})
     }
 
-    /// A house with some settings of its own.
+    /// Creates a harness with changed settings.
     pub(crate) fn with(layers: &[LayerKind], settings: impl Fn(&mut CacheConfig)) -> Self {
         let oracle = OracleConfig {
             context_tokens_max: 4096,
@@ -88,7 +88,7 @@ impl CacheHarness {
         }
     }
 
-    /// Begins a sequence that finds room and need not wait.
+    /// Opens a slot for a sequence that fits in memory and need not wait.
     pub(crate) fn open_slot(&mut self, tokens: &[TokenId], restore_points: &[usize]) -> SlotOpened {
         self.open_slot_with(tokens, |open_slot| {
             open_slot.restore_points = restore_points.to_vec();
@@ -106,7 +106,7 @@ impl CacheHarness {
             .unwrap_or_else(|| panic!("{sequence} does not begin: {effects:?}"))
     }
 
-    /// Asks for a slot and says what came of it.
+    /// Asks for a slot and returns the cache's answer.
     pub(crate) fn try_open_slot(
         &mut self,
         tokens: &[TokenId],
@@ -121,7 +121,7 @@ impl CacheHarness {
         (sequence, effects.expect("a newcomer may always ask"))
     }
 
-    /// What a live sequence was given at its beginning.
+    /// The answer with which a live sequence's slot was opened.
     pub(crate) fn opened(&self, sequence: SequenceId) -> Option<SlotOpened> {
         let live = self.live.get(&sequence)?;
         Some(SlotOpened {
@@ -130,7 +130,7 @@ impl CacheHarness {
         })
     }
 
-    /// Offsets at which a sequence is still to be sealed.
+    /// Offsets at which the sequence is still to be sealed.
     pub(crate) fn checkpoints(&self, sequence: SequenceId) -> Vec<usize> {
         self.live[&sequence].checkpoints.iter().copied().collect()
     }
@@ -154,7 +154,7 @@ impl CacheHarness {
         }
     }
 
-    /// One step of several sequences, whatever anybody has asked for.
+    /// Runs one step of several sequences and ignores the checkpoints that the cache asked for.
     pub(crate) fn step(&mut self, batch: &[(SequenceId, &[TokenId])]) {
         let span = |(sequence, tokens): &(SequenceId, &[TokenId])| PlannedSpan {
             slot: self.live[sequence].slot,
@@ -183,7 +183,7 @@ impl CacheHarness {
         }
     }
 
-    /// Tells the cache how far a sequence has got, if it wants to know.
+    /// Reports a sequence's progress to the cache, if the cache waits for it.
     pub(crate) fn reach(&mut self, sequence: SequenceId) {
         let live = self.live.get_mut(&sequence).expect("a live sequence");
         let computed = live.reference.tokens().len();
@@ -194,7 +194,7 @@ impl CacheHarness {
         }
     }
 
-    /// Shares what a sequence holds, up to `at`, as a fork does.
+    /// Shares the state that a sequence holds, up to `at`, as a fork does.
     pub(crate) fn share(&mut self, sequence: SequenceId, at: usize) {
         let live = &self.live[&sequence];
         let share = Message::Share {
@@ -206,7 +206,7 @@ impl CacheHarness {
         self.handle(share).expect("a live sequence is forked");
     }
 
-    /// Takes tokens out of a slot.
+    /// Removes tokens from a slot.
     pub(crate) fn remove(
         &mut self,
         sequence: SequenceId,
@@ -223,7 +223,7 @@ impl CacheHarness {
         let live = self.live.get_mut(&sequence).expect("a live sequence");
         let computed = live.reference.tokens().len();
         live.reference.remove(removed.clone());
-        // The cache forgets what followed, and is told of what is new from there on.
+        // The cache forgets the tokens that followed. New tokens are reported from there on.
         live.known = removed.start;
         live.generated = match removed.end < computed {
             true => live.reference.tokens()[removed.start..].to_vec(),
@@ -232,7 +232,7 @@ impl CacheHarness {
         Ok(())
     }
 
-    /// Ends a sequence, whether it is done or cancelled.
+    /// Closes a finished or cancelled sequence.
     pub(crate) fn close(&mut self, sequence: SequenceId) {
         let live = self.live.remove(&sequence).expect("a live sequence");
         let close = Message::Close {
@@ -243,7 +243,7 @@ impl CacheHarness {
         self.handle(close).expect("a live sequence ends");
     }
 
-    /// A whole conversation: all tokens are evaluated, and its slot is given up.
+    /// Runs a whole conversation: evaluates all tokens and frees the slot.
     pub(crate) fn converse(&mut self, tokens: &[TokenId], restore_points: &[usize]) -> SlotOpened {
         let opened = self.open_slot(tokens, restore_points);
         self.evaluate(opened.sequence, &tokens[opened.cached..]);
@@ -251,7 +251,7 @@ impl CacheHarness {
         opened
     }
 
-    /// How many of these tokens the trie knows.
+    /// Number of these tokens that the trie knows.
     pub(crate) fn matched(&self, tokens: &[TokenId]) -> usize {
         let nodes = self.nodes();
         let shared = nodes.iter().map(|node| common_prefix(&node.spelt, tokens));
@@ -262,14 +262,14 @@ impl CacheHarness {
         self.core.can_resume(&Salt::default(), tokens, at)
     }
 
-    /// The most of these tokens that a sequence can start from.
+    /// The largest number of these tokens that a sequence can start from.
     pub(crate) fn resumable(&self, tokens: &[TokenId]) -> usize {
         let mut ends = (0..=tokens.len()).rev();
         ends.find(|at| self.can_resume(tokens, *at))
             .expect("everything starts from nothing")
     }
 
-    /// What is cached, parents before their children.
+    /// The cached nodes, parents before their children.
     pub(crate) fn nodes(&self) -> Vec<Node> {
         let mut nodes: Vec<Node> = Vec::new();
         for view in self.core.tree(&Salt::default()).nodes {
@@ -280,7 +280,7 @@ impl CacheHarness {
         nodes
     }
 
-    /// Ends a sequence, of which nothing is to be cached.
+    /// Discards a sequence: nothing of it is cached.
     pub(crate) fn discard(&mut self, sequence: SequenceId) {
         self.live.remove(&sequence).expect("a live sequence");
         let gone = self.handle(Message::Discard { sequence });
@@ -292,7 +292,7 @@ impl CacheHarness {
         motet::model::Model::spec(&self.model).tail_bytes(tokens)
     }
 
-    /// Nothing is left but what the trie holds, on either side.
+    /// Checks that only the trie holds state, on either side.
     pub(crate) fn check_no_leak(&self) {
         assert!(self.live.is_empty(), "all sequences are over");
         let (stats, counts) = (self.core.stats(), self.oracle.counters.now());
@@ -301,7 +301,7 @@ impl CacheHarness {
         assert_eq!((counts.tails_alive, stats.reserved_bytes), (0, 0));
     }
 
-    /// Hands a message to the cache, and what follows to the device.
+    /// Sends a message to the cache and applies the resulting edits to the device.
     pub(crate) fn handle(&mut self, message: Message) -> Result<Vec<Effect>, CacheError> {
         let effects = self.core.handle(Duration::ZERO, message)?;
         self.core.check_integrity();
@@ -352,7 +352,7 @@ impl CacheHarness {
     }
 }
 
-/// A cached token range, with all tokens down to its end.
+/// A cached token range, with all tokens up to its end.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) spelt: Vec<TokenId>,
@@ -360,7 +360,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Where its range begins and ends.
+    /// Start and end of its range.
     pub(crate) fn range(&self) -> Vec<usize> {
         vec![self.view.tokens_before, self.spelt.len()]
     }

@@ -1,8 +1,7 @@
-//! Long conversations, and prefills that are cancelled, on a model with recurrent and
-//! with full layers.
+//! Long conversations and cancelled prefills, on a model with recurrent and full layers.
 //!
-//! ollama looks a token ahead there and knows prompts by pairs of tokens, so that it
-//! matches a token less where a prompt branches off. Motet knows them by tokens.
+//! ollama looks one token ahead there and keys prompts by pairs of tokens, so that it matches
+//! one token less where a prompt branches off. Motet keys prompts by single tokens.
 
 use motet::TokenId;
 use motet::model::LayerKind::{self, Full, Recurrent};
@@ -15,7 +14,7 @@ use crate::suites::Known;
 pub(crate) const SUITES: &[Known] = &[Known {
     suite: "prefix_cache.long_scenarios",
     own_cases: 3,
-    // What is left and the bound, under other names.
+    // The remainder and the bound, under other names.
     beside: &["left", "max_allowed_gap", "turn"],
     shapes: &[
         (
@@ -29,11 +28,10 @@ pub(crate) const SUITES: &[Known] = &[Known {
 
 const LAYERS: [LayerKind; 4] = [Recurrent, Full, Recurrent, Full];
 
-/// Where ollama captures state: every so many tokens of a prompt, and so many before
-/// its end.
+/// ollama captures state at this distance within a prompt, and at this distance before its end.
 const EVERY: usize = 8;
 const BEFORE_END: usize = 4;
-/// How far it looks ahead.
+/// Tokens that ollama looks ahead.
 const AHEAD: usize = 1;
 
 struct Scenario {
@@ -47,7 +45,7 @@ impl Scenario {
         Self { harness, next: 0 }
     }
 
-    /// Tokens that were never there before.
+    /// Returns tokens that did not occur before.
     fn fresh(&mut self, tokens: usize) -> Vec<TokenId> {
         let first = self.next;
         self.next += tokens as TokenId;
@@ -58,8 +56,8 @@ impl Scenario {
         self.harness.open_slot(prompt, &points(prompt.len()))
     }
 
-    /// A request that is carried to its end: the prompt, and all of the output but its
-    /// last token, which is never evaluated.
+    /// Runs a request to its end: the prompt, and all of the output but its last token, which
+    /// is never evaluated.
     fn complete(&mut self, prompt: &[TokenId], generated: &[TokenId]) -> (usize, SlotOpened) {
         let matched = self.harness.matched(prompt);
         let opened = self.open_slot(prompt);
@@ -70,7 +68,7 @@ impl Scenario {
         (matched, opened)
     }
 
-    /// A request that is cancelled when its slot holds so many tokens.
+    /// Runs a request that is cancelled when its slot holds so many tokens.
     fn cancel(&mut self, prompt: &[TokenId], chunk: usize, at: usize) -> (usize, SlotOpened) {
         let matched = self.harness.matched(prompt);
         let opened = self.open_slot(prompt);
@@ -81,7 +79,7 @@ impl Scenario {
         (matched, opened)
     }
 
-    /// Every node has all full layers' state of exactly its range.
+    /// Whether every node has all full layers' state of exactly its range.
     fn covers(&self) -> bool {
         let full = LAYERS.iter().filter(|kind| **kind == Full).count();
         let full_bytes = |tokens: usize| full * self.harness.oracle.layer_bytes * tokens;
@@ -90,7 +88,7 @@ impl Scenario {
     }
 }
 
-/// Where state of a prompt of so many tokens is captured.
+/// Offsets at which the state of a prompt of so many tokens is captured.
 fn points(prompt: usize) -> Vec<usize> {
     let regular = (EVERY..prompt).step_by(EVERY);
     let before_end = prompt.checked_sub(BEFORE_END);
@@ -108,7 +106,7 @@ fn conversation(check: &mut Check, case: &Fact<'_>) {
     scenario.complete(&prompt, &generated);
     let turns = case.get("turns").items();
     let derived = case.maybe("derived").map(|derived| derived.items());
-    // What is derived repeats the turn.
+    // The derived fields repeat those of the turn.
     let repeated = ["keep_gen", "new_tail", "gen_len", "away_before"];
     let other = case.get("away");
     let [len, gen_len] = ["prompt_len", "gen_len"].map(|field| other.get(field).number());
@@ -152,8 +150,8 @@ fn conversation(check: &mut Check, case: &Fact<'_>) {
     scenario.harness.check_no_leak();
 }
 
-/// One prompt that is cancelled, and tried again until it is done, while another that
-/// begins alike looks what is there.
+/// Cancels a prompt and retries it until it finishes. Another prompt with the same beginning
+/// then inspects the cached state.
 fn cancelled_prefills(check: &mut Check, case: &Fact<'_>) {
     let chunk = case.get("chunk").number();
     let mut scenario = Scenario::new();
@@ -191,7 +189,8 @@ fn cancelled_prefills(check: &mut Check, case: &Fact<'_>) {
     scenario.harness.check_no_leak();
 }
 
-/// What a prompt is known of that shares some tokens with one that has got so far.
+/// Compares the cached part of a prompt that shares tokens with a request that has progressed
+/// so far.
 fn inspect(
     check: &mut Check,
     scenario: &mut Scenario,
@@ -215,13 +214,14 @@ fn inspect(
     let [known, resumed] = ["matched", "cached"].map(|field| expect.get(field).number());
     check.theirs("probe: known", first - AHEAD, known);
     check.same_or_instead("probe: known", matched, first, known);
-    // What was computed was sealed where it was cancelled too, and is known by tokens.
+    // Motet also seals the computed tokens where the request was cancelled, and keys them by
+    // token.
     let own_rule = if first == reached { first } else { captured };
     check.theirs("probe: cached", captured.saturating_sub(AHEAD), resumed);
     check.same_or_instead("probe: cached", cached, own_rule, resumed);
 }
 
-/// A conversation goes on beside requests that share some of it and are cancelled.
+/// Continues a conversation beside requests that share some of it and are cancelled.
 fn divergent_cancels(check: &mut Check, case: &Fact<'_>) {
     let mut scenario = Scenario::new();
     let (mut prompt, mut generated) = (Vec::new(), Vec::new());

@@ -1,12 +1,12 @@
-//! Motet's cache against what ollama's tests pin down of its caches: shared prefixes,
-//! slots, context shifts, layers with windows and recurrent layers, a trie of snapshots.
+//! Motet's cache against the cases that ollama's tests pin down: shared prefixes, slots,
+//! context shifts, layers with windows, recurrent layers, a trie of snapshots.
 //!
 //! The facts are in `tests/data/cache_cases.json`, and a few more with other numbers in
-//! `cache_cases_other.json`. The variable `MOTET_CASES` names a file to be run instead.
-//! Each case is put to Motet's own operations by its suite's rule, whatever its name, and
-//! what is expected is read from the file. Where Motet differs on purpose, the case
-//! stands in [`differences`], and what Motet does instead is asserted; so do the fields
-//! that Motet has nothing for. A suite, a shape or a field that is not known here fails.
+//! `cache_cases_other.json`. The variable `MOTET_CASES` names a file to run instead. The rule
+//! of a case's suite runs the case with Motet's own operations, whatever the case's name is.
+//! Expectations are read from the file. A case in which Motet differs on purpose is listed in
+//! [`differences`], and Motet's own behavior is asserted. Unsupported fields are listed there
+//! too. An unknown suite, shape or field fails.
 //!
 //! | file | suites |
 //! |---|---|
@@ -21,11 +21,11 @@
 //! | `windows.rs` | `mlx.{rotating_cache.contents, attention_masks}` |
 //! | `snapshots.rs`, `states.rs` | `mlx.snapshots.*` |
 //!
-//! `suites.rs` runs them, and `suite_checks.rs` makes sure that all of them are run, and that
-//! names make no difference. `harness.rs` is the cache with its device, `memory_pressure.rs` takes its
-//! memory, `requests.rs` is what scenarios ask of it, `segments.rs` the device's state
-//! without a cache, `reach.rs` finds out what a window reads, and `mutations.rs` makes
-//! sure that every expectation is compared with something.
+//! `suites.rs` runs them. `suite_checks.rs` checks that all of them are run and that names make
+//! no difference. `harness.rs` is the cache with its device, and `memory_pressure.rs` takes its
+//! memory. `requests.rs` runs the requests of scenarios, `segments.rs` tests the device's state
+//! without a cache, and `reach.rs` measures how far a window reads. `mutations.rs` checks that
+//! every expectation is compared with something.
 
 mod cases;
 mod check;
@@ -60,9 +60,9 @@ const OTHERS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/tests/data/cache_cases_other.json"
 );
-/// Names a file to be run instead of both.
+/// Names a file to run instead of both.
 const ENVIRONMENT_VARIABLE: &str = "MOTET_CASES";
-/// Suites without cases of other numbers.
+/// Suites without cases with other numbers.
 const WITHOUT_OTHERS: [&str; 0] = [];
 
 const KNOWN: [&[Known]; 12] = [

@@ -1,4 +1,4 @@
-//! Strangers that take a cache's memory, so that others have to go.
+//! Filler sequences that take a cache's memory, so that cached state must be evicted.
 
 use motet::SequenceId;
 use motet::cache::Salt;
@@ -7,7 +7,7 @@ use motet_core::cache::Effect;
 use crate::harness::CacheHarness;
 
 impl CacheHarness {
-    /// Lets strangers in until the first that is to go is gone, and sends them off.
+    /// Opens filler sequences until the first eviction, then discards them.
     pub(crate) fn evict_one(&mut self) {
         let evicted = self.core.stats().evicted_segments;
         let mut fillers = Vec::new();
@@ -22,9 +22,9 @@ impl CacheHarness {
         self.discard_all(fillers);
     }
 
-    /// Lets strangers in until all that is sealed has so many bytes left and not a token
-    /// more, and sends them off. Says whether the cache made that much room for them, and
-    /// the device held no more than it may.
+    /// Opens filler sequences until the sealed state has at most so many bytes, and not one
+    /// token more, then discards them. Returns whether the cache evicted that much, and the
+    /// device stayed within its budget.
     pub(crate) fn evict_until(&mut self, sealed_bytes: usize) -> bool {
         let mut fillers = Vec::new();
         let mut fits = true;
@@ -46,9 +46,9 @@ impl CacheHarness {
         fits
     }
 
-    /// A stranger that takes no more than is free.
+    /// Opens a filler sequence that takes at most the free bytes.
     fn open_filler(&mut self, free: usize) -> (SequenceId, Vec<Effect>) {
-        // Of so few tokens a tail is no larger than they are.
+        // A tail of so few tokens is no larger than its tokens.
         let tokens = (free / self.tail_bytes(1)).clamp(1, 8);
         self.try_open_slot(&[1], |open_slot| {
             open_slot.tokens_max = tokens;

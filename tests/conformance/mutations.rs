@@ -1,10 +1,10 @@
-//! Every expectation is compared with something: whichever is changed, its case fails.
+//! Every expectation is compared with something: any changed expectation makes its case fail.
 
 use crate::expectations::change_all;
 use crate::suites::ours;
 
-/// What stands with an expectation and is given, by its suite. Where a prompt ends
-/// otherwise than all that is cached, it does not matter how.
+/// Inputs that stand among the expectations, by suite. If a prompt ends differently from all
+/// cached ones, its exact ending does not matter.
 const GIVEN: [(&str, &str); 4] = [
     ("trie.split_append", "/expect/finds/2/0/"),
     (

@@ -1,7 +1,7 @@
 //! Common prefixes.
 //!
-//! Motet caches token ids and nothing else. A case in which something else stands in a
-//! prompt, an embedding or a picture, shows nothing about Motet.
+//! Motet caches token ids only. A case with an embedding or a picture in a prompt shows nothing
+//! about Motet.
 
 use motet::TokenId;
 use motet_core::cache::trie::common_prefix;

@@ -66,11 +66,11 @@ fn discard_groups(check: &mut Check, case: &Fact<'_>) {
     let tokens: usize = runs.iter().map(|run| run[1]).sum();
     let discard = shift::discard(context, keep, tokens).expect("`keep` is in the context");
     let expected = case.get("expect").number();
-    // Where the cut falls outside of all groups, groups do not matter.
+    // Groups do not matter if the cut is outside of all of them.
     let half = ((context - keep) / 2).max(1);
     let own_rule = (half + tokens).saturating_sub(context);
     let cut = keep + own_rule;
-    // ollama moves the cut to the end of a group, and of those that begin before that.
+    // ollama moves the cut to the end of a group, if the group starts before the cut.
     let moved = groups(&runs).fold(cut, |cut, (start, end)| match start < cut {
         true => cut.max(end),
         false => cut,
@@ -79,7 +79,7 @@ fn discard_groups(check: &mut Check, case: &Fact<'_>) {
     check.same_or_instead("discarded", discard, own_rule, expected);
 }
 
-/// Where each group begins and ends.
+/// Start and end of each group.
 fn groups(runs: &[Vec<usize>]) -> impl Iterator<Item = (usize, usize)> + '_ {
     let mut at = 0;
     runs.iter().flat_map(move |run| {
@@ -89,7 +89,7 @@ fn groups(runs: &[Vec<usize>]) -> impl Iterator<Item = (usize, usize)> + '_ {
     })
 }
 
-/// How many tokens are left of a prompt that is far too long.
+/// Tokens that remain of a prompt that is far too long.
 fn prompt_limit(check: &mut Check, case: &Fact<'_>) {
     let (context, asked) = (case.get("num_ctx").number(), case.get("num_keep").integer());
     let most = context as i64 - 1;
@@ -124,7 +124,7 @@ fn generate(
         ..OracleConfig::default()
     };
     let request = settings(Request::tokens(prompt).ignore_end_tokens());
-    // A case may be longer than what is worth truncating.
+    // A case may be longer than the default limit for truncation.
     let mut config = EngineConfig::default();
     config.text.shift_contexts_max = prompt.len().max(4);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -147,7 +147,7 @@ fn generate(
     })
 }
 
-/// How long an output gets that goes on when its context is full.
+/// Length of an output that continues when its context is full.
 fn output_bound(check: &mut Check, case: &Fact<'_>) {
     let (context, asked) = (
         case.get("num_ctx").number(),
@@ -178,7 +178,7 @@ fn output_bound(check: &mut Check, case: &Fact<'_>) {
     );
 }
 
-/// What is left of a prompt, here and in the engine.
+/// Tokens that remain of a truncated prompt, here and in the engine.
 fn truncate(check: &mut Check, case: &Fact<'_>) {
     let [context, keep, len] = ["num_ctx", "num_keep", "prompt_len"].map(|f| case.get(f).number());
     let keep = keep + usize::from(case.get("adds_bos").flag());
@@ -225,7 +225,7 @@ fn truncate(check: &mut Check, case: &Fact<'_>) {
     );
 }
 
-/// The older rule, by which what is left fills the context.
+/// The older rule: the remaining tokens fill the context.
 fn truncate_to_context(check: &mut Check, case: &Fact<'_>) {
     let (context, len) = (
         case.get("num_ctx").number(),
@@ -247,7 +247,7 @@ fn truncate_to_context(check: &mut Check, case: &Fact<'_>) {
     );
     let new_len = expect.get("new_len").number();
     check.instead("what is left", len - gone.len(), context - half, new_len);
-    // It is what the older rule leaves and a shift then discards at once.
+    // The tokens that the older rule leaves, less those that a shift then discards at once.
     assert_eq!(
         (gone.end - half, len - gone.len() + half),
         (resume_at, new_len)

@@ -1,4 +1,4 @@
-//! How much of the past a window layer reads, found out by taking it away.
+//! Measures how much of the past a window layer reads, by removing it.
 
 use motet::TokenId;
 use motet::model::LayerKind;
@@ -6,9 +6,9 @@ use motet::model::oracle::OracleConfig;
 
 use crate::segments::{can_continue, oracle, sealed};
 
-/// Of the tokens in `past`, the last so many are read when `next` are evaluated after
-/// them by a model with a window of `window` tokens: with the state of these, and of
-/// none before, its rows are what they are without a cache; with one less, they are not.
+/// Number of tokens at the end of `past` that a model with a window of `window` tokens reads
+/// when it evaluates `next`. With the state of only these tokens its rows are those of a run
+/// without a cache. With one token less they are not.
 pub(crate) fn tokens_read(window: usize, past: &[TokenId], next: &[TokenId]) -> usize {
     let enough = |held: &usize| is_enough(window, past, *held, next);
     let read = (0..=past.len()).find(enough).expect("all of it is enough");
@@ -26,7 +26,7 @@ fn is_enough(window: usize, past: &[TokenId], held: usize, next: &[TokenId]) -> 
     let at = past.len() - held;
     let mut path = Vec::new();
     if at > 0 {
-        // Once a whole window follows, a segment has nothing left of its own.
+        // After a whole window of further tokens, a segment has nothing left of its own.
         let far = vec![past[0]; window];
         path.push(sealed(&mut oracle, &[past, &far].concat(), 0..at));
     }

@@ -1,4 +1,4 @@
-//! Requests of a scenario, and what Motet makes of them.
+//! Requests of a scenario, and Motet's results for them.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::cases::Fact;
 use crate::check::Check;
 use crate::harness::{CacheHarness, SlotOpened};
 
-/// What ollama calls a model of these layers.
+/// ollama's name for a model, and its layers.
 pub(crate) type Environment = (&'static str, &'static [LayerKind]);
 
 const ENVIRONMENTS: [Environment; 4] = [
@@ -20,8 +20,8 @@ const ENVIRONMENTS: [Environment; 4] = [
     ("StatelessLayers", &[Recurrent, Full]),
 ];
 
-/// What a sequence is fed. At the head of ollama's history the last token is never
-/// evaluated, be it the prompt's or the output's; in the era of the seed all are.
+/// Tokens that a sequence evaluates. At the head of ollama's history the last token of the
+/// prompt or the output is never evaluated; in the era of the seed all tokens are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Era {
     Head,
@@ -39,7 +39,7 @@ pub(crate) struct Request {
     pub(crate) cached: usize,
 }
 
-/// What came of it.
+/// Result of a request.
 pub(crate) struct RequestResult {
     pub(crate) matched: usize,
     pub(crate) cached: usize,
@@ -47,21 +47,21 @@ pub(crate) struct RequestResult {
     pub(crate) points: BTreeSet<usize>,
     /// The tokens that its slot held in the end.
     pub(crate) held: Vec<TokenId>,
-    /// What Motet's own rule says of it.
+    /// The result of Motet's own rule for it.
     pub(crate) own_rule: OwnRule,
 }
 
-/// From where a request starts, and where it is to be sealed, by Motet's own rule.
+/// The start of a request and its seal offsets, by Motet's own rule.
 pub(crate) struct OwnRule {
     pub(crate) cached: usize,
     pub(crate) points: BTreeSet<usize>,
 }
 
-/// Motet's own rule, on token lists: where requests were sealed, and thus where others
-/// can start. Nothing is ever evicted.
+/// Motet's own rule, on token lists: sealed offsets of requests, at which other requests can
+/// start. Nothing is ever evicted.
 pub(crate) struct Sealed {
     layers: &'static [LayerKind],
-    /// Tokens down to each place.
+    /// All tokens up to each sealed offset.
     ends: Vec<Vec<TokenId>>,
 }
 
@@ -71,8 +71,8 @@ impl Sealed {
         Self { layers, ends }
     }
 
-    /// A layer with a window has its state at a place that was sealed, and the tokens
-    /// of a window before that. A recurrent layer has it there and nowhere else.
+    /// A layer with a window has its state at a sealed offset, and the tokens of a window
+    /// before it. A recurrent layer has its state at the sealed offset only.
     fn can_start(&self, tokens: &[TokenId], at: usize) -> bool {
         let has_row = |row: usize, window: usize| {
             let mut ends = self.ends.iter();
@@ -93,7 +93,7 @@ impl Sealed {
     fn of(&self, request: &Request) -> OwnRule {
         let tokens = &request.inputs;
         let known = self.ends.iter().map(|end| common_prefix(end, tokens)).max();
-        // A token is left to evaluate.
+        // One token must remain to evaluate.
         let last = tokens.len() - 1;
         let known = known.unwrap_or(0).min(last);
         let mut starts = (0..=known).rev();
@@ -109,7 +109,7 @@ impl Sealed {
         OwnRule { cached, points }
     }
 
-    /// A sequence was fed these tokens, and sealed at these offsets and at its end.
+    /// Seals a sequence with these tokens at these offsets and at its end.
     pub(crate) fn seal(&mut self, points: &BTreeSet<usize>, evaluated: &[TokenId]) {
         let points = points.iter().filter(|at| **at < evaluated.len());
         self.ends.extend(points.map(|at| evaluated[..*at].to_vec()));
@@ -149,7 +149,7 @@ pub(crate) fn requests(case: &Fact<'_>, environment: &str) -> Vec<Request> {
         }
     };
     let mut requests: Vec<Request> = of(environment).iter().map(Request::of).collect();
-    // Which tokens a slot holds does not depend on the kinds of layers.
+    // The tokens that a slot holds do not depend on the kinds of layers.
     if traces.has("Transformer") {
         for (request, plain) in requests.iter_mut().zip(of("Transformer")) {
             request.live = plain.get("live_tokens_after").tokens();
@@ -160,7 +160,7 @@ pub(crate) fn requests(case: &Fact<'_>, environment: &str) -> Vec<Request> {
 
 impl Request {
     pub(crate) fn of(fact: &Fact<'_>) -> Self {
-        // What follows from the rest, and the layout of ollama's trie.
+        // Fields that follow from the rest, and the layout of ollama's trie.
         fact.skip(&["total", "remaining", "pending_snapshots_at_begin"]);
         fact.skip(&["snapshot_offset", "trie_after"]);
         let points = fact.get("user_snapshot_at");
@@ -183,7 +183,7 @@ impl Request {
         [&self.inputs[..], &self.generated].concat()
     }
 
-    /// Begins it and feeds it what its era does; it stays live.
+    /// Opens its slot and evaluates the tokens of its era; it stays live.
     pub(crate) fn start(
         &self,
         harness: &mut CacheHarness,
@@ -211,8 +211,8 @@ impl Request {
         (opened, result)
     }
 
-    /// Runs it to its end, and compares what the trie knew, what the sequence started
-    /// from, and what its slot held.
+    /// Runs it to its end. Compares the tokens that the trie knew, those that the sequence
+    /// started from, and those that its slot held.
     pub(crate) fn run(
         &self,
         check: &mut Check,
@@ -237,7 +237,7 @@ impl Request {
     }
 }
 
-/// What is expected of requests in this environment.
+/// The expectations for requests in this environment.
 pub(crate) fn expected<'a>(expect: &Fact<'a>, environment: &str) -> Fact<'a> {
     let own = expect.maybe(environment);
     let others = || {

@@ -1,8 +1,8 @@
 //! Restore points of recurrent layers.
 //!
-//! ollama keeps a ring of positions at which a sequence's state was saved; Motet seals
-//! the state at restore points, and the trie keeps them until their bytes are wanted.
-//! The state after position `p` is that of the first `p + 1` tokens.
+//! ollama keeps a ring of positions at which a sequence's state was saved. Motet seals the
+//! state at restore points, and the trie keeps them until their bytes are needed. The state
+//! after position `p` is that of the first `p + 1` tokens.
 
 use motet::TokenId;
 use motet::cache::CacheError;
@@ -37,22 +37,21 @@ pub(crate) const SUITES: &[Known] = &[
     },
 ];
 
-/// A recurrent model's sequence, and where its state was asked for.
+/// A recurrent model's sequence, and the positions at which its state was requested.
 struct Ring {
     harness: CacheHarness,
     live: SlotOpened,
     tokens: Vec<TokenId>,
-    /// Positions that were recorded, whatever a ring may have forgotten.
+    /// All recorded positions, including those that a ring may have forgotten.
     recorded: Vec<usize>,
-    /// Where the sequence went another way and no state was.
+    /// The position at which the sequence branched off without a saved state.
     branch: Option<usize>,
-    /// What a ring of a case's capacity has.
+    /// The entries of a ring with the case's capacity.
     entries: Vec<Option<usize>>,
 }
 
 impl Ring {
-    /// A sequence that will be asked to record these positions, and goes on after the
-    /// last one.
+    /// Creates a sequence that will record these positions, and continues after the last one.
     fn new(positions: &[usize], last: usize, capacity: usize) -> Self {
         let mut harness = CacheHarness::new(&[Recurrent]);
         let tokens: Vec<TokenId> = (1..=last as TokenId + 20).collect();
@@ -67,7 +66,7 @@ impl Ring {
         }
     }
 
-    /// Returns where a ring has the position.
+    /// Records a position and returns its index in a ring.
     fn record(&mut self, position: usize) -> usize {
         let computed = self.harness.tokens(self.live.sequence).len();
         let next = &self.tokens[computed..=position];
@@ -75,7 +74,7 @@ impl Ring {
         let passed = self.branch.take_if(|branch| *branch <= position);
         self.recorded.extend(passed.filter(|at| *at < position));
         self.recorded.push(position);
-        // The first that is free, or else the oldest.
+        // The first free entry, or else the oldest.
         let entries = self.entries.iter().enumerate();
         let ring_index = entries.min_by_key(|(_, entry)| **entry);
         let (ring_index, _) = ring_index.expect("a ring has room");
@@ -90,14 +89,14 @@ impl Ring {
         ends.map(|at| at - 1).collect()
     }
 
-    /// The deepest one that a sequence can start from which differs at `target`.
+    /// The deepest restore point of a sequence that differs at `target`.
     fn best(&self, target: usize) -> Option<usize> {
         let known = target.min(self.tokens.len());
         self.harness.resumable(&self.tokens[..known]).checked_sub(1)
     }
 
-    /// The sequence goes another way after this position: it begins anew, shares what
-    /// came before, and will be asked to record these later positions.
+    /// Branches off after this position: the sequence restarts, shares the tokens before, and
+    /// will be asked to record these later positions.
     fn prune_after(&mut self, position: usize, later: &[usize]) {
         let computed = self.harness.tokens(self.live.sequence).len();
         self.harness.close(self.live.sequence);
@@ -108,7 +107,7 @@ impl Ring {
         let points = points(later, self.tokens.len());
         self.live = self.harness.open_slot(&self.tokens, &points);
         self.recorded.retain(|at| *at <= position);
-        // Where a prompt branches off, Motet seals it.
+        // Motet seals a prompt where it branches off.
         let branches = position < computed && self.recorded.last() != Some(&position);
         self.branch = branches.then_some(position);
         for entry in &mut self.entries {
@@ -117,13 +116,13 @@ impl Ring {
     }
 }
 
-/// State after these positions, and at the end, which is not reached: so that none is
-/// taken before the last token.
+/// Offsets of the state after these positions, and of the end. The end is not reached, so that
+/// no state is taken before the last token.
 fn points(positions: &[usize], end: usize) -> Vec<usize> {
     positions.iter().map(|at| at + 1).chain([end]).collect()
 }
 
-/// Positions that are recorded before the sequence goes another way.
+/// Positions that are recorded before the sequence branches off.
 fn recorded_next(ops: &[Fact<'_>]) -> Vec<usize> {
     let is = |op: &Fact<'_>, kind: &str| op.get("op").text() == kind;
     let until = ops.iter().take_while(|op| !is(op, "prune_after"));
@@ -155,7 +154,7 @@ fn ring(check: &mut Check, case: &Fact<'_>) {
                 let before = |at: &usize| *at < target;
                 let in_ring = ring.entries.iter().copied().flatten().filter(before);
                 check.theirs("best", in_ring.max(), expected);
-                // A ring has forgotten what was recorded before its last ones.
+                // A ring keeps only its latest records.
                 let recorded = ring.recorded.iter().copied().filter(before).max();
                 check.same_or_instead("best", ring.best(target), recorded, expected);
             }
@@ -185,7 +184,7 @@ fn state(check: &mut Check, ring: &Ring, expect: &Fact<'_>) {
                 let last = restorable.last().map_or(-1, |at| *at as i64);
                 check.same("last", last, expected.integer());
             }
-            // Where the ring has overwritten its first entry, Motet has both.
+            // The ring has overwritten its first entry; Motet has both.
             "entry0" => {
                 let expected = expected.number();
                 check.theirs("first", ring.entries[0], Some(expected));
@@ -197,7 +196,7 @@ fn state(check: &mut Check, ring: &Ring, expect: &Fact<'_>) {
     }
 }
 
-/// Goes another way at `target`, from the deepest state before it.
+/// Branches off at `target`, from the deepest state before it.
 fn prepare(check: &mut Check, case: &Fact<'_>) {
     let checkpoints = case.get("checkpoints").numbers();
     let target = case.get("target").number();
@@ -216,13 +215,13 @@ fn prepare(check: &mut Check, case: &Fact<'_>) {
         let last = ring.restorable().last().copied();
         check.same("restored", last, restored.number_or_null());
     }
-    // And what is evaluated from there on is what it is without a cache.
+    // Tokens evaluated from there on give the same rows as without a cache.
     let rest = ring.tokens[ring.live.cached..].to_vec();
     ring.harness.evaluate(ring.live.sequence, &rest);
 }
 
-/// Every segment has the state of all layers or of none, and tokens are never taken out
-/// from under a state: where one layer's is missing, nobody resumes.
+/// Every segment has the state of all layers or of none, and tokens are never removed from
+/// under a state. Where one layer's state is missing, no sequence resumes.
 fn incomplete(check: &mut Check, case: &Fact<'_>) {
     let layers = case.get("layers_needing").texts();
     let present = case.get("layers_present").texts();
@@ -238,7 +237,7 @@ fn incomplete(check: &mut Check, case: &Fact<'_>) {
     );
     let mut harness = CacheHarness::new(&vec![Recurrent; layers.len()]);
     let tokens: Vec<TokenId> = (1..from as TokenId + 10).collect();
-    // So what is incomplete there is nothing here: no state is taken.
+    // The incomplete state of the case is absent here: no state is taken.
     let opened = harness.open_slot(&tokens, &[]);
     harness.evaluate(opened.sequence, &tokens);
     let rejected = harness.remove(opened.sequence, from..tokens.len());
@@ -247,13 +246,12 @@ fn incomplete(check: &mut Check, case: &Fact<'_>) {
     for offset in 1..tokens.len() {
         assert_eq!(harness.can_resume(&tokens, offset), offset == last);
     }
-    // Where it was taken, whole, one can go back.
+    // A sequence can return to a position whose state was taken as a whole.
     assert_eq!(harness.remove(opened.sequence, last..tokens.len()), Ok(()));
     check.prose(&case.get("expect").get("error"), "not_supported");
 }
 
-/// Recurrent state cannot be moved: the sequence begins anew where its tokens are
-/// still what they were.
+/// Recurrent state cannot be moved: the sequence restarts at the end of its unchanged tokens.
 fn remove_middle(check: &mut Check, case: &Fact<'_>) {
     let checkpoints = case.get("checkpoints").numbers();
     let pending = case.get("pending_restore").number_or_null();
@@ -290,7 +288,7 @@ fn remove_middle(check: &mut Check, case: &Fact<'_>) {
     check.theirs("restorable", shifted, expected.clone());
     let restorable = ring.restorable();
     check.same_or_instead("restorable", restorable.clone(), stay.collect(), expected);
-    // What is restored is so when it begins: it waits for nothing.
+    // State is restored when the slot is opened: the sequence waits for nothing.
     let waits = effects.iter().find_map(|effect| match effect {
         Effect::Deferred { tokens, .. } => Some(*tokens),
         _ => None,
@@ -303,7 +301,7 @@ fn remove_middle(check: &mut Check, case: &Fact<'_>) {
     ring.harness.evaluate(sequence, &rest);
 }
 
-/// State of another shape is refused where it could come in: from bytes.
+/// State of another shape is rejected where it could be imported: from bytes.
 fn shape(check: &mut Check, case: &Fact<'_>) {
     let asked = case.get("asked_dims").numbers()[0];
     let of = |layers: usize| oracle(&OracleConfig::with_layers(&vec![Recurrent; layers]));

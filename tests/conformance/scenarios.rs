@@ -1,12 +1,12 @@
 //! Requests one after another, on models of four kinds of layers.
 //!
-//! ollama's layers without state need nothing and are left out. The variants with
-//! look-ahead drafts, which key the trie by pairs of tokens, have no counterpart: Motet
-//! drafts nothing. Of ollama's own trie what is compared is how it behaves: how much of
-//! a prompt it knows, how much of that it can start from, which tokens a slot holds.
-//! The layout of its nodes is its own.
+//! ollama's layers without state need nothing and are left out. The variants with look-ahead
+//! drafts, which key the trie by pairs of tokens, have no counterpart, because Motet drafts
+//! nothing. The comparison covers the behavior of ollama's trie: the tokens of a prompt that it
+//! knows, the tokens that a sequence can start from, the tokens that a slot holds. The layout
+//! of its nodes is not compared.
 //!
-//! Requests have labels, and what is expected of them stands under these: `A`,
+//! Requests have labels, and their expectations have these labels in their names: `A`,
 //! `findable_after_A`, `A_live_tokens`.
 
 use motet::TokenId;
@@ -43,7 +43,7 @@ pub(crate) const SUITES: &[Known] = &[
     },
 ];
 
-/// What a snapshot weighs where a case does not say.
+/// Size of a snapshot if a case does not give one.
 const SNAPSHOT_GIB: usize = 2;
 
 fn requests_at_head(check: &mut Check, case: &Fact<'_>) {
@@ -54,7 +54,7 @@ fn requests_in_seed_era(check: &mut Check, case: &Fact<'_>) {
     run(check, case, Era::Seed);
 }
 
-/// Runs all requests in each environment, and compares whatever is expected.
+/// Runs all requests in each environment, and compares every expectation.
 fn run(check: &mut Check, case: &Fact<'_>, era: Era) {
     let expect = case.get("expect");
     let traces = case.get("derived_traces");
@@ -98,7 +98,7 @@ fn run(check: &mut Check, case: &Fact<'_>, era: Era) {
     }
 }
 
-/// What is expected of one request.
+/// Compares one request with its expectation.
 fn compare(
     check: &mut Check,
     expect: &Fact<'_>,
@@ -127,7 +127,8 @@ fn compare(
             }
             "pending_snapshots" => {
                 let expected = expected.number();
-                // ollama takes one where a prompt branches off, besides those asked for.
+                // ollama also takes a snapshot where a prompt branches off, besides the
+                // requested ones.
                 let branches = request.matched.min(tokens - 1) > request.cached;
                 let asked = request.restore_points.len();
                 check.theirs(&what, asked + usize::from(branches), expected);
@@ -150,13 +151,13 @@ fn compare(
     }
 }
 
-/// Where the nodes end that are on the path of these tokens.
+/// Ends of the nodes on the path of these tokens.
 fn ends(nodes: &[Node], tokens: &[TokenId]) -> Vec<usize> {
     let nodes = nodes.iter().filter(|node| tokens.starts_with(&node.spelt));
     nodes.map(|node| node.spelt.len()).collect()
 }
 
-/// What is expected after one request, under names that have its label in them.
+/// Compares the expectations after one request, whose names contain its label.
 fn compare_by_label(
     check: &mut Check,
     expect: &Fact<'_>,
@@ -192,7 +193,7 @@ fn compare_by_label(
     }
 }
 
-/// Restore points that callers have asked for stay.
+/// Checks that restore points that callers asked for stay.
 fn check_restore_points(
     expect: &Fact<'_>,
     harness: &CacheHarness,
@@ -210,7 +211,7 @@ fn check_restore_points(
     }
 }
 
-/// Which nodes count as used: in Motet, all on the path.
+/// Checks which nodes count as used: in Motet, all nodes on the path.
 fn last_use(check: &mut Check, words: &Fact<'_>, harness: &mut CacheHarness, requests: &[Request]) {
     let theirs = "the frontier and the restore landing node; traversed intermediate nodes \
                   keep their old last-used";
@@ -221,7 +222,7 @@ fn last_use(check: &mut Check, words: &Fact<'_>, harness: &mut CacheHarness, req
         let used = path.starts_with(&node.spelt);
         assert_eq!(node.view.idle_uses == 0, used, "{node:?}");
     }
-    // What it is for: the first branch that nothing has used since is the first to go.
+    // The purpose of use times: the first branch without a use since then is evicted first.
     harness.evict_one();
     assert_eq!(harness.matched(path), path.len());
     let can_continue = |at: usize| {
@@ -233,8 +234,8 @@ fn last_use(check: &mut Check, words: &Fact<'_>, harness: &mut CacheHarness, req
     assert!(harness.matched(unused) < unused.len());
 }
 
-/// A prompt of which only a part is evaluated: restore points beyond are not made, and
-/// what it has reached is kept, even where it is cancelled there.
+/// Evaluates only a part of a prompt: later restore points are not made, and the state that it
+/// has reached is kept, even if it is cancelled there.
 fn prefill(check: &mut Check, case: &Fact<'_>) {
     let expect = case.get("expect");
     if let Some(then) = expect.maybe("then") {
@@ -300,7 +301,7 @@ fn eviction_at_head(check: &mut Check, case: &Fact<'_>) {
 
 fn eviction_in_seed_era(check: &mut Check, case: &Fact<'_>) {
     let expect = case.get("expect");
-    // The budget is in a field's name.
+    // The budget is part of a field's name.
     let within = expect.names().into_iter().find_map(|name| {
         let budget = name.strip_prefix("after_evict_bytes_le_")?;
         let budget: usize = budget.strip_suffix("GiB")?.parse().ok()?;
@@ -315,10 +316,10 @@ fn eviction_in_seed_era(check: &mut Check, case: &Fact<'_>) {
     });
 }
 
-/// Conversations that share a system prompt, the last of which is still live when room
-/// for so many snapshots is left. Says how many parts the live one's path and tail have,
-/// whether the others made room, how long the system prompt is, and how much of it can
-/// be started from.
+/// Runs conversations that share a system prompt. The last is still live when the budget
+/// shrinks to so many snapshots. Returns the number of parts in the live one's path and tail,
+/// whether the others were evicted, the length of the system prompt, and how much of it a
+/// sequence can start from.
 fn evict(
     case: &Fact<'_>,
     era: Era,
@@ -342,8 +343,8 @@ fn evict(
         let nodes = harness.nodes();
         let (path, others): (Vec<&Node>, Vec<&Node>) =
             nodes.iter().partition(|node| node.view.ref_count > 0);
-        // As in the case, what one layer has of one node counts as much as of another:
-        // room is left for the live one's, and for as many of the smallest others.
+        // As in the case, one layer's state of a node counts as one snapshot. The budget has
+        // room for those of the live sequence, and for as many of the smallest others.
         let is_retained = (snapshots / layers.len()).saturating_sub(path.len());
         let smallest = others.iter().map(|node| node.view.bytes).min();
         let own: usize = path.iter().map(|node| node.view.bytes).sum();
@@ -354,7 +355,7 @@ fn evict(
         let system = common_prefix(&last.inputs, &before[0].inputs);
         let resumed = harness.resumable(&before[0].inputs[..system]);
         inspect(path.len() + 1, fits, system, resumed);
-        // The live one goes on as if nothing had happened.
+        // The live sequence continues as if nothing had been evicted.
         harness.evaluate(live.sequence, &[last.inputs[0]]);
         harness.close(live.sequence);
         harness.check_no_leak();

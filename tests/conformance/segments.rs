@@ -1,5 +1,5 @@
-//! Cached state in pieces, without a cache: oracles, segments, and whether a path of
-//! segments can be gone on from.
+//! Cached state in pieces, without a cache: oracles, segments, and whether a sequence can
+//! continue from a path of segments.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use motet::TokenId;
 use motet::model::oracle::{Oracle, OracleConfig, OracleSegment, OracleTail};
 use motet::model::{Model, OutputKind, Packer, Segment, Span, SpanOutput, TokenSource};
 
-/// A token of no case.
+/// A token that no case uses.
 pub(crate) const NEXT: TokenId = 999;
 
 pub(crate) fn oracle(config: &OracleConfig) -> Oracle {
@@ -34,7 +34,7 @@ pub(crate) fn rows(
     }
 }
 
-/// The segment of some of these tokens, sealed when all of them were evaluated.
+/// The segment of some of these tokens, sealed after all of them were evaluated.
 pub(crate) fn sealed(
     oracle: &mut Oracle,
     tokens: &[TokenId],
@@ -57,8 +57,8 @@ pub(crate) fn packed(oracle: &mut Oracle, segment: &OracleSegment) -> Vec<u8> {
     bytes
 }
 
-/// Whether `next`, evaluated on this path of the tokens `past`, has the rows that it has
-/// without a cache.
+/// Whether `next`, evaluated on this path of the tokens `past`, has the same rows as without a
+/// cache.
 pub(crate) fn can_continue(
     oracle: &mut Oracle,
     config: &OracleConfig,

@@ -1,9 +1,9 @@
-//! Slots: whose conversation a newcomer continues, and whose place it takes.
+//! Slots: which conversation a new sequence continues, and which one it replaces.
 //!
-//! Motet has no fixed number of slots. A slot of ollama's that is not in use is a
-//! conversation that is over and cached; one that was never used is room, for which a
-//! stranger's conversation, older than all, stands here. The slot that is *chosen* is
-//! the one that a newcomer continues to its end, or else the first to be evicted.
+//! Motet has no fixed number of slots. An idle slot of ollama corresponds to a finished, cached
+//! conversation. A slot that was never used corresponds to free memory; here an unrelated
+//! conversation, older than all others, takes its place. The *chosen* slot is the one that a
+//! new sequence continues to its end, or else the first to be evicted.
 
 use motet::TokenId;
 use motet::cache::{CacheError, Salt};
@@ -35,16 +35,16 @@ pub(crate) const SUITES: &[Known] = &[
     Known {
         suite: "input_cache.shift_slot",
         own_cases: 3,
-        // That nothing is left follows from the length.
+        // The length already tells that nothing is left.
         beside: &["backend_cleared"],
         shapes: &[(&["num_ctx", "inputs", "num_keep"], shift_slot)],
     },
 ];
 
-/// Tokens of no case.
+/// Tokens that no case uses.
 const UNRELATED: [TokenId; 2] = [900, 901];
 
-/// Who is no concern of anybody else.
+/// A salt that no other sequence has.
 fn unrelated() -> Salt {
     Salt::new("a stranger")
 }
@@ -66,7 +66,7 @@ fn old_slots(case: &Fact<'_>) -> Vec<OldSlot> {
     case.get("slots").items().iter().map(slot).collect()
 }
 
-/// A house in which these conversations were held, the oldest first.
+/// Creates a harness in which these conversations were held, the oldest first.
 fn harness(slots: &[OldSlot], slot_choice: SlotChoice) -> CacheHarness {
     let mut harness = CacheHarness::with(&[Full], |config| config.slot_choice = slot_choice);
     if slots.iter().any(|slot| slot.inputs.is_empty()) {
@@ -82,8 +82,8 @@ fn harness(slots: &[OldSlot], slot_choice: SlotChoice) -> CacheHarness {
     for slot in &held {
         harness.converse(&slot.inputs, &[]);
     }
-    // Those that begin like an older one have taken it over. Each is used once more to
-    // its end, so that none has.
+    // A conversation with the same beginning as an older one has changed its use. Each is used
+    // once more up to its end to undo that.
     for slot in &held {
         let used = harness.open_slot(&[&slot.inputs[..], &[NEXT]].concat(), &[]);
         harness.discard(used.sequence);
@@ -91,7 +91,7 @@ fn harness(slots: &[OldSlot], slot_choice: SlotChoice) -> CacheHarness {
     harness
 }
 
-/// The slot whose conversation a newcomer continues to its end, if it does.
+/// The slot whose conversation a new sequence continues to its end, if any.
 fn continued(slots: &[OldSlot], candidate: &[TokenId], cached: usize) -> Option<usize> {
     let is_continued = |slot: &&OldSlot| {
         let all = slot.inputs.len();
@@ -100,8 +100,8 @@ fn continued(slots: &[OldSlot], candidate: &[TokenId], cached: usize) -> Option<
     slots.iter().find(is_continued).map(|slot| slot.id)
 }
 
-/// The slot that a newcomer takes which has begun: the one that it continues, or the
-/// first to be evicted once it has evaluated the rest of its tokens.
+/// The slot that an opened sequence takes: the one that it continues, or the first to be
+/// evicted once it has evaluated the rest of its tokens.
 fn replaced_slot(
     harness: &mut CacheHarness,
     slots: &[OldSlot],
@@ -127,7 +127,7 @@ fn find(check: &mut Check, case: &Fact<'_>) {
     let (slots, prompt) = (old_slots(case), case.get("prompt").tokens());
     let free = slots.iter().all(|slot| !slot.in_use);
     assert!(free, "a slot that is `in_use` is not known here");
-    // One token is always left to evaluate.
+    // One token always remains to evaluate.
     let candidate = [&prompt[..], &[NEXT]].concat();
     for (name, expect) in case.get("expect").fields() {
         let policy = match name {
@@ -156,9 +156,9 @@ fn find(check: &mut Check, case: &Fact<'_>) {
     }
 }
 
-/// The slot that Motet's rule gives. Of several that share as much `Longest` takes over
-/// the one that was used last, where ollama's takes the first; without anything in common
-/// it lets the oldest go, as `Best` does.
+/// The slot by Motet's rule. Among several with an equally long common prefix, `Longest` takes
+/// the most recently used, where ollama takes the first. Without a common prefix it evicts the
+/// oldest, as `Best` does.
 fn own_rule(slots: &[OldSlot], candidate: &[TokenId], cached: usize, policy: SlotChoice) -> usize {
     let most = slots
         .iter()
@@ -168,8 +168,8 @@ fn own_rule(slots: &[OldSlot], candidate: &[TokenId], cached: usize, policy: Slo
     continued(slots, candidate, cached).unwrap_or_else(|| reused.unwrap_or(oldest(slots)).id)
 }
 
-/// The slot that ollama's rule gives: the first that shares most, unless `Best` would have
-/// to take it over; then the oldest.
+/// The slot by ollama's rule: the first with the longest common prefix, unless `Best` would
+/// have to overwrite it; then the oldest.
 fn ollamas_rule(slots: &[OldSlot], prompt: &[TokenId], policy: SlotChoice) -> usize {
     let first = sharing_most(slots, prompt);
     let shared = common_prefix(&first.inputs, prompt);
@@ -180,19 +180,19 @@ fn ollamas_rule(slots: &[OldSlot], prompt: &[TokenId], policy: SlotChoice) -> us
     }
 }
 
-/// The first slot that shares most with a prompt.
+/// The first slot with the longest common prefix.
 fn sharing_most<'a>(slots: &'a [OldSlot], prompt: &[TokenId]) -> &'a OldSlot {
     let less = |slot: &&OldSlot| std::cmp::Reverse(common_prefix(&slot.inputs, prompt));
     slots.iter().min_by_key(less).expect("slots")
 }
 
-/// The one that was never used, or else the longest time ago.
+/// The slot that was never used, or else the least recently used.
 fn oldest(slots: &[OldSlot]) -> &OldSlot {
     let age = |slot: &&OldSlot| std::cmp::Reverse(slot.age_s.unwrap_or(usize::MAX));
     slots.iter().min_by_key(age).expect("slots")
 }
 
-/// What a newcomer forks from is what it shares most with, and stays.
+/// A new sequence forks from the conversation with the longest common prefix, which stays.
 fn fork(
     check: &Check,
     fork: &Fact<'_>,
@@ -254,8 +254,8 @@ fn load(check: &mut Check, case: &Fact<'_>) {
     check.same("slot", slot, expect.get("slot").number());
 }
 
-/// All slots are in use: Motet makes another, which shares what is computed already.
-/// What it may run out of is room.
+/// All slots are in use: Motet opens another, which shares the state that is computed already.
+/// Only memory can run out.
 fn load_beside(check: &mut Check, case: &Fact<'_>, slots: &[OldSlot], prompt: &[TokenId]) {
     let mut harness = CacheHarness::with(&[Full], |config| config.slot_choice = policy(case));
     for slot in slots {
@@ -271,7 +271,7 @@ fn load_beside(check: &mut Check, case: &Fact<'_>, slots: &[OldSlot], prompt: &[
         .any(|e| matches!(e, Effect::OutOfMemory { .. }));
     let expected = case.get("expect").get("error").flag();
     check.same_or_instead("error", error, false, expected);
-    // What only a live sequence has is sealed for the newcomer.
+    // State that only a live sequence has is sealed for the new one.
     let mut leaders = effects.iter().filter_map(|effect| match effect {
         Effect::Deferred { tokens, .. } => {
             assert_eq!(*tokens, shared, "it waits for all that both share");
@@ -296,7 +296,7 @@ fn load_beside(check: &mut Check, case: &Fact<'_>, slots: &[OldSlot], prompt: &[
     );
 }
 
-/// A slot that is full.
+/// Returns a full slot.
 fn full_slot(case: &Fact<'_>, can_shift: bool) -> (CacheHarness, SlotOpened, Vec<TokenId>) {
     let context_tokens_max = case.get("num_ctx").number();
     let oracle = OracleConfig {
@@ -337,11 +337,11 @@ fn shift_slot(check: &mut Check, case: &Fact<'_>) {
         let range = derived.get("backend_remove_range").numbers();
         check.same("removed", vec![removed.start, removed.end], range);
     }
-    // What follows is computed from what was moved.
+    // The tokens that follow are computed from the moved state.
     harness.evaluate(opened.sequence, &[NEXT]);
 }
 
-/// The model cannot move state: the slot is given up, and what stays is begun anew.
+/// The model cannot move state: the slot is freed, and the remaining tokens are computed again.
 fn reprocess(check: &mut Check, case: &Fact<'_>) {
     let (mut harness, opened, inputs) = full_slot(case, false);
     let [context, keep] = ["num_ctx", "num_keep"].map(|field| case.get(field).number());

@@ -1,8 +1,8 @@
-//! State of full attention that was saved and is gone back to.
+//! Saved state of full attention, and returning to it.
 //!
-//! What ollama calls a snapshot is a sealed segment, and a scheduled capture a restore
-//! point. Whatever is gone back to is gone on from, and gives the rows that it gives
-//! without a cache.
+//! ollama's snapshot is a sealed segment, and a scheduled capture is a restore point. Each test
+//! continues from the restored state, and compares the rows with those of a run without a
+//! cache.
 
 use std::rc::Rc;
 
@@ -47,21 +47,21 @@ pub(crate) fn ids(tokens: usize) -> Vec<TokenId> {
     (0..tokens as TokenId).collect()
 }
 
-/// Goes back to the first `at` tokens, and on with another. Says how many were cached.
+/// Returns to the first `at` tokens and continues with another. Returns how many were cached.
 pub(crate) fn rewind_to(harness: &mut CacheHarness, tokens: &[TokenId], at: usize) -> usize {
     harness
         .converse(&[&tokens[..at], &[NEXT]].concat(), &[])
         .cached
 }
 
-/// Where the nodes on the path of these tokens begin and end.
+/// Start and end of each node on the path of these tokens.
 pub(crate) fn ranges(harness: &CacheHarness, tokens: &[TokenId]) -> Vec<Vec<usize>> {
     let nodes = harness.nodes().into_iter();
     let on_path = nodes.filter(|node| tokens.starts_with(&node.spelt));
     on_path.map(|node| node.range()).collect()
 }
 
-/// A segment without what it follows is of no use, and in the trie it is never alone.
+/// A segment without its predecessors is useless, and in the trie it is never alone.
 fn need_base(check: &mut Check, case: &Fact<'_>) {
     let [fill, from, to] = ["fill", "snapshot_from", "restore_to"].map(|f| case.get(f).number());
     assert_eq!(case.get("then").text(), "free");
@@ -131,8 +131,8 @@ fn split_and_merge(check: &mut Check, case: &Fact<'_>) {
     check.same("offset", offset, case.get("expect").get("offset").number());
 }
 
-/// With full attention a draft is taken back by truncating the tail: nothing needs to
-/// be saved before.
+/// With full attention a draft is undone by truncating the tail: nothing needs to be saved
+/// before.
 fn speculation(check: &mut Check, case: &Fact<'_>) {
     let [before, draft, to] = ["before", "draft", "rewind_to"].map(|f| case.get(f).number());
     let mut harness = CacheHarness::new(&[Full]);
@@ -149,14 +149,14 @@ fn speculation(check: &mut Check, case: &Fact<'_>) {
     assert!(counts.bytes_alive - harness.tail_bytes(to) < harness.tail_bytes(1));
     harness.evaluate(live, &[NEXT]);
     harness.close(live);
-    // And nobody is given what was taken back.
+    // No sequence gets the tokens that were undone.
     assert_eq!(harness.matched(&tokens), to);
     assert_eq!(rewind_to(&mut harness, &tokens, to), to);
     let words = "no snapshot owns memory; extra memory < one token";
     check.prose(&case.get("expect"), words);
 }
 
-/// Others go on from where a segment begins; it reads what it did.
+/// Other sequences continue from the start of a segment; its own state stays the same.
 fn overwritten(check: &mut Check, case: &Fact<'_>) {
     let range = case.get("snapshot").numbers();
     let [from, to] = [range[0], range[1]];
@@ -192,7 +192,7 @@ fn freed(check: &mut Check, case: &Fact<'_>) {
     check.prose(&case.get("expect"), &words);
 }
 
-/// A slot on what is cached costs nothing until it grows.
+/// A slot on cached state costs nothing until it grows.
 fn restored_for_nothing(check: &mut Check, case: &Fact<'_>) {
     let range = case.get("snapshot").numbers();
     let mut harness = CacheHarness::new(&[Full]);
@@ -271,7 +271,7 @@ fn captured(check: &mut Check, case: &Fact<'_>) {
     }
 }
 
-/// Restore points are made whichever chunks a prompt is computed in.
+/// Restore points do not depend on the chunks in which a prompt is computed.
 fn across_writes(check: &mut Check, case: &Fact<'_>) {
     let before = case.get("before").number();
     let writes = case.get("writes").numbers();

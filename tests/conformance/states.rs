@@ -1,5 +1,5 @@
-//! State of window and recurrent layers that was saved and is gone back to: as in
-//! [`snapshots`](crate::snapshots), but only where it was sealed.
+//! Saved state of window and recurrent layers, and returning to it: as in
+//! [`snapshots`](crate::snapshots), but only at sealed offsets.
 
 use motet::TokenId;
 use motet::model::LayerKind::{Recurrent, Window};
@@ -41,8 +41,8 @@ pub(crate) const SUITES: &[Known] = &[
     },
 ];
 
-/// Of the first `at` tokens, those whose state a window layer has there: held without
-/// a gap, up to its window.
+/// Tokens, among the first `at`, whose state a window layer has there: held without a gap, up
+/// to its window.
 fn held(harness: &CacheHarness, window: usize, tokens: &[TokenId], at: usize) -> Vec<TokenId> {
     let mut path: Vec<_> = harness.nodes();
     path.retain(|node| tokens[..at].starts_with(&node.spelt));
@@ -61,7 +61,7 @@ fn outside_window(check: &mut Check, case: &Fact<'_>) {
     let tokens = case.get("window").number();
     let mut harness = CacheHarness::new(&[Window { tokens }]);
     let tokens = ids(case.get("fill").number());
-    // A state before the last token is not of the case.
+    // The case has no state before the last token.
     harness.converse(&tokens, &[tokens.len()]);
     let to = case.get("rewind_to").number();
     check.same(
@@ -85,7 +85,7 @@ fn window_retained(check: &mut Check, case: &Fact<'_>) {
     check.same("offset", offset, expect.get("offset").number());
 }
 
-/// A model with a window, that was sealed after each token of a draft.
+/// A model with a window, sealed after each token of a draft.
 fn drafted(
     case: &Fact<'_>,
     draft: usize,
@@ -101,7 +101,7 @@ fn drafted(
     }
 }
 
-/// What a window is to hold at an offset.
+/// The tokens that a window must hold at an offset.
 fn last(tokens: &[TokenId], window: usize, at: usize) -> Vec<TokenId> {
     tokens[at - at.min(window)..at].to_vec()
 }
@@ -162,7 +162,7 @@ fn single_token(check: &mut Check, case: &Fact<'_>) {
     check.prose(&case.get("expect"), &words);
 }
 
-/// A chunk ends where state is to be taken, and goes on from there.
+/// A chunk ends at an offset whose state is to be taken; the next chunk continues from there.
 fn later_chunk(check: &mut Check, case: &Fact<'_>) {
     let window = case.get("window").number();
     let writes = case.get("writes").numbers();
@@ -206,8 +206,8 @@ fn exact_offset(check: &mut Check, case: &Fact<'_>) {
     }
 }
 
-/// Recurrent layers run on the oracle; what their state is made of is a model's own
-/// matter. That it does not grow is all that the cache knows.
+/// Recurrent layers run on the oracle; the content of their state is the model's own matter.
+/// The cache only knows that it does not grow.
 fn initial(check: &mut Check, case: &Fact<'_>) {
     check.lacks("types of recurrent state");
     let mut harness = CacheHarness::new(&[Recurrent]);
@@ -235,7 +235,7 @@ fn ragged(check: &mut Check, case: &Fact<'_>) {
         harness.tokens(b).len(),
         expect.get("offset").number(),
     );
-    // The house compares every row with that of the sequence alone.
+    // The harness compares every row with that of a reference run.
     let matches_reference = holds(|| harness.step(&[(b, &[NEXT])]));
     let expected = expect.get("state_equals_unpadded").flag();
     check.same("state", matches_reference, expected);

@@ -1,5 +1,5 @@
-//! What holds of the suites as a whole: our own file is complete, names make no
-//! difference, and what is not known is named.
+//! Checks of the suites as a whole: our own file is complete, names make no difference, and
+//! unknown fields are named in the error.
 
 use serde_json::json;
 
@@ -46,7 +46,7 @@ fn every_suite_has_other_cases() {
     assert_eq!(missing, crate::WITHOUT_OTHERS);
 }
 
-/// Nothing but whether a difference is listed depends on a case's name.
+/// A case's name decides only whether a difference is listed.
 #[test]
 fn cases_do_not_depend_on_their_names() {
     let mut suites = ours();

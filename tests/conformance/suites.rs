@@ -1,7 +1,7 @@
-//! How the cases of a file are run: each by its suite's rule, whatever its name.
+//! Runs the cases of a file, each by its suite's rule, whatever its name is.
 //!
-//! A suite's cases may have several shapes, which are told by their fields. Names matter
-//! for [`Difference`]s only.
+//! A suite's cases may have several shapes, which their fields distinguish. Names matter for
+//! [`Difference`]s only.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,25 +13,25 @@ use crate::check::{Check, Difference, Outcome, Unsupported};
 use crate::differences::{DIFFERENCES, UNSUPPORTED};
 use crate::{ENVIRONMENT_VARIABLE, KNOWN, OTHERS, OWN};
 
-/// How a case is put to Motet. Panics where Motet does something else.
+/// Runs a case with Motet. Panics if Motet's results differ.
 pub(crate) type Run = fn(&mut Check, &Fact<'_>);
 
-/// The fields that tell a case of this shape, and how it is run. `expect.error` is a
-/// field of the field `expect`.
+/// The fields that identify a case of this shape, and the function that runs it. `expect.error`
+/// is a field of the field `expect`.
 pub(crate) type Shape = (&'static [&'static str], Run);
 
-/// A suite that is known here.
+/// A known suite.
 pub(crate) struct Known {
     pub(crate) suite: &'static str,
-    /// How many cases of it our own file has.
+    /// Number of its cases in our own file.
     pub(crate) own_cases: usize,
-    /// Fields, at any depth, that are given beside a case and make no difference.
+    /// Fields, at any depth, that stand beside a case and make no difference.
     pub(crate) beside: &'static [&'static str],
     /// A case is run as the first shape whose fields it has.
     pub(crate) shapes: &'static [Shape],
 }
 
-/// How many cases of a suite came out how.
+/// Number of cases of a suite, by outcome.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) agree: usize,
@@ -39,7 +39,7 @@ pub(crate) struct Counts {
     pub(crate) unsupported: usize,
 }
 
-/// What came of all cases.
+/// Outcomes of all cases.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) counts: Vec<(String, Counts)>,
@@ -54,7 +54,7 @@ pub(crate) fn all() -> Vec<Suite> {
     }
 }
 
-/// The suites of our own files: what ollama's tests pin down, and other cases.
+/// The suites of our own files: the cases of ollama's tests, and other cases.
 pub(crate) fn ours() -> Vec<Suite> {
     let files = [OWN, OTHERS];
     files
@@ -98,7 +98,7 @@ pub(crate) fn run(suites: &[Suite]) -> Report {
     report
 }
 
-/// What comes of a case, or what is wrong with it.
+/// Returns the outcome of a case, or its error.
 pub(crate) fn run_case(suite: &Suite, case: &Case) -> Result<Outcome, String> {
     let known = known(&suite.name).expect("the suite is known");
     let unsupported = UNSUPPORTED.iter();
@@ -145,7 +145,7 @@ impl Counts {
 }
 
 impl Report {
-    /// A suite may stand in several files.
+    /// Adds counts to a suite, which may stand in several files.
     fn count(&mut self, suite: &str, counts: &Counts) {
         let mut known = self.counts.iter_mut();
         match known.find(|(name, _)| name == suite) {
@@ -158,7 +158,7 @@ impl Report {
         }
     }
 
-    /// Prints how many cases agree, differ and are unsupported, and why.
+    /// Prints how many cases agree, differ and are unsupported, with the reasons.
     pub(crate) fn print(&self) {
         let mut total = Counts::default();
         let line = |name: &str, counts: &Counts| {
@@ -185,11 +185,11 @@ impl Report {
 }
 
 thread_local! {
-    /// Where and why this thread panicked last, while it catches.
+    /// Location and message of this thread's last panic, while it catches panics.
     static CAUGHT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// What `act` returns, or where and why it panicked, which is not printed.
+/// Returns the result of `act`, or the location and message of its panic, which is not printed.
 pub(crate) fn caught<T>(act: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

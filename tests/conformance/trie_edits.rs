@@ -25,7 +25,7 @@ pub(crate) const SUITES: &[Known] = &[
             (&["children"], merge_children),
             (&["tree", "remove"], remove_leaf),
             (&["layers", "parent", "child"], merge_layers),
-            // What has no input is about the root.
+            // A case without input is about the root.
             (&["expect"], remove_root),
         ],
     },
@@ -41,7 +41,7 @@ pub(crate) const SUITES: &[Known] = &[
     },
 ];
 
-/// A node may follow others: then its state begins where these end.
+/// A node may follow others: its state then starts at their end.
 fn split(check: &mut Check, case: &Fact<'_>) {
     let given = case.get("node");
     let (tokens, range) = (
@@ -104,8 +104,8 @@ fn merge(check: &mut Check, case: &Fact<'_>) {
         below,
         expect.get("grandchildren_reparented").flag(),
     );
-    // One of the two names is gone. Motet keeps the lower, which goes on to mean the
-    // same tokens; ollama keeps the upper.
+    // One of the two names is gone. Motet keeps the lower node, which still stands for the same
+    // tokens; ollama keeps the upper.
     let lower_gone = !named.trie.contains(lower);
     check.instead(
         "the lower is gone",
@@ -116,12 +116,12 @@ fn merge(check: &mut Check, case: &Fact<'_>) {
     assert!(!named.trie.contains(upper), "the upper is gone instead");
 }
 
-/// Two nodes are used in the order that the case's times give.
+/// Uses two nodes in the order of the case's times.
 fn merge_last_used(check: &mut Check, case: &Fact<'_>) {
     let mut named = Named::new();
     let (upper, lower) = (named.insert(&[1]), named.insert(&[1, 2]));
     let times = ["parent_last_used", "child_last_used"].map(|field| case.get(field).integer());
-    // To use a child is to use its parent too, which does not change what is later.
+    // Using a child also uses its parent, which does not change the order.
     let mut uses = [(times[0], upper), (times[1], lower)];
     uses.sort_by_key(|(time, _)| *time);
     let used = uses.map(|(time, node)| {
@@ -152,7 +152,7 @@ fn remove_leaf(check: &mut Check, case: &Fact<'_>) {
     let segment = named.trie.node(leaf).lease_count().segment();
     let (bytes, leaf_bytes) = (named.trie.bytes(), named.trie.node(leaf).bytes());
     let shared = named.trie.node(leaf).parent();
-    // What is removed is what was used least recently.
+    // The least recently used node is evicted.
     for other in named.keys() {
         if other != leaf && named.children(other).is_empty() {
             named.trie.use_path(other, 0);
@@ -197,7 +197,7 @@ fn kinds(layers: &Fact<'_>) -> Vec<Option<LayerKind>> {
     layers.items().iter().map(kind).collect()
 }
 
-/// Two segments in a row, of a model that has no state for some of its layers.
+/// Two consecutive segments, of a model that lacks state for some of its layers.
 fn merge_layers(check: &mut Check, case: &Fact<'_>) {
     let kinds = kinds(&case.get("layers"));
     let stateful: Vec<LayerKind> = kinds.iter().copied().flatten().collect();
@@ -224,7 +224,7 @@ fn merge_layers(check: &mut Check, case: &Fact<'_>) {
     let merged = oracle.merge(&upper, &lower);
     let merged = Rc::new(merged.expect("they follow each other"));
     let tokens = merged.tokens();
-    // All state is there: what follows is what it is without a cache.
+    // All state is present: later rows are the same as without a cache.
     let present = can_continue(&mut oracle, &config, &[merged], &all, &[NEXT]);
     for (field, expected) in case.get("expect").fields() {
         match field {
@@ -246,7 +246,7 @@ fn merge_layers(check: &mut Check, case: &Fact<'_>) {
     }
 }
 
-/// The layers that a field is about: `layer1`, or `layers_0_and_2_present`.
+/// The layers in a field's name: `layer1`, or `layers_0_and_2_present`.
 fn layers_in(field: &str) -> Option<Vec<usize>> {
     if let Some(layer) = field.strip_prefix("layer")
         && let Ok(layer) = layer.parse()
@@ -273,7 +273,7 @@ fn bytes_of_one(check: &mut Check, case: &Fact<'_>) {
     check.same_or_instead("counted", counted, vec![bytes; 2], expected);
 }
 
-/// What is done with a snapshot that has a name.
+/// A step with a named snapshot.
 enum Step<'a> {
     Install(&'a str, usize),
     SwapIn(&'a str, usize),
@@ -301,8 +301,8 @@ impl<'a> Step<'a> {
     }
 }
 
-/// ollama counts what was materialised of the snapshot that is in; Motet counts all that
-/// a segment has, from when it is made.
+/// ollama counts the materialized bytes of the installed snapshot. Motet counts all bytes of a
+/// segment from its creation on.
 fn bytes_of_a_swap(check: &mut Check, case: &Fact<'_>) {
     let texts = case.get("steps").texts();
     let steps: Vec<Step<'_>> = texts.iter().map(|text| Step::of(text)).collect();
@@ -345,7 +345,7 @@ fn bytes_of_a_swap(check: &mut Check, case: &Fact<'_>) {
     check.same_or_instead("counted", counted, own_rule, expected);
 }
 
-/// A node has all state that its model needs where a sequence can resume at its end.
+/// A node has all state that its model needs if a sequence can resume at its end.
 fn has_all(check: &mut Check, case: &Fact<'_>) {
     let kinds = kinds(&case.get("layers"));
     let held = case.get("snapshots").items();

@@ -1,7 +1,7 @@
 //! The trie: finding, splitting, appending.
 //!
-//! A node of ollama's trie is named by the tokens down to its end. So are Motet's, and
-//! where two of ollama's siblings begin alike, Motet's trie has their common part once.
+//! The tokens up to its end name a node, in ollama's trie as in Motet's. If two of ollama's
+//! siblings have a common prefix, Motet's trie has it once.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,7 @@ impl Named {
         }
     }
 
-    /// Caches these tokens, a byte each, and returns the node that ends with them.
+    /// Caches these tokens, one per byte, and returns the node that ends with them.
     pub(crate) fn insert(&mut self, spelt: &[TokenId]) -> NodeKey {
         let found = self.trie.find(self.root, spelt);
         let mut at = found.path.last().copied().unwrap_or(self.root);
@@ -113,12 +113,12 @@ impl Named {
         key.unwrap_or_else(|| panic!("there is no node `{name}`"))
     }
 
-    /// All nodes that have names.
+    /// All named nodes.
     pub(crate) fn keys(&self) -> Vec<NodeKey> {
         self.keys.values().copied().collect()
     }
 
-    /// The tokens down to a node's end.
+    /// The tokens up to a node's end.
     fn spelt(&self, key: NodeKey) -> Vec<TokenId> {
         let path = self.trie.path(key).into_iter();
         path.flat_map(|node| self.trie.node(node).edge().to_vec())
@@ -146,7 +146,7 @@ fn find(check: &mut Check, case: &Fact<'_>) {
         let expect = query.get("expect");
         let matched = found.tokens_with_partial();
         check.same("matched", matched, expect.get("matched").number());
-        // Nodes that hold what several of ollama's siblings begin with have no name.
+        // A node that holds the common prefix of several of ollama's siblings has no name.
         let partial = found.partial.map(|(node, _)| node);
         let path = [named.root].into_iter().chain(found.path).chain(partial);
         let path: Vec<NodeKey> = path.filter(|node| known.contains(node)).collect();

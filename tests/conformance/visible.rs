@@ -1,8 +1,8 @@
-//! Which of the past each token of a batch sees.
+//! Visibility of the past for each token of a batch.
 //!
-//! Motet has no cells: a sequence sees its own path and tail, in order, and of a window
-//! layer the last tokens of these. A *key* is a token as the case names it: its id, and
-//! less by as much as it has moved towards the beginning.
+//! Motet has no cells: a sequence sees its own path and tail, in order, and in a window layer
+//! their last tokens. A *key* is a token as the case names it: its id, less the distance by
+//! which it has moved towards the start.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::harness::CacheHarness;
 use crate::reach::tokens_read;
 use crate::suites::Known;
 
-/// Storage that Motet does not have.
+/// Storage fields that Motet does not have.
 const CELLS: &[&str] = &["cells_total", "max_seq", "max_batch", "memory", "derived"];
 
 pub(crate) const SUITES: &[Known] = &[
@@ -37,14 +37,14 @@ pub(crate) const SUITES: &[Known] = &[
     },
 ];
 
-/// What a batch sees of the past.
+/// The part of the past that a batch sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum VisibleRange {
-    /// Everything.
+    /// All tokens.
     All,
-    /// The last so many tokens, itself included.
+    /// The last so many tokens, including itself.
     Last(usize),
-    /// Those of its own chunk of so many tokens, which no layer of Motet does.
+    /// The tokens of its own chunk of this size, which no layer of Motet has.
     Chunk(usize),
 }
 
@@ -52,7 +52,7 @@ enum VisibleRange {
 struct ReplayedSequence {
     sequence: SequenceId,
     keys: Vec<TokenId>,
-    /// How many of them have the state that they have in a sequence of their own.
+    /// Number of keys whose state is the same as in a sequence of their own.
     exact: usize,
 }
 
@@ -60,9 +60,9 @@ struct Replay {
     harness: CacheHarness,
     visible_range: VisibleRange,
     sequences: BTreeMap<usize, ReplayedSequence>,
-    /// What those have copied that have not started yet.
+    /// Copied keys of sequences that have not started yet.
     copies: BTreeMap<usize, Vec<TokenId>>,
-    /// Every key that was ever there.
+    /// Every key that ever occurred.
     seen: Vec<TokenId>,
     capacity: usize,
 }
@@ -71,11 +71,11 @@ struct Replay {
 struct BatchPart {
     keys: Vec<TokenId>,
     positions: Vec<usize>,
-    /// Which rows of the batch they are.
+    /// Its rows in the batch.
     rows: Vec<usize>,
 }
 
-/// Where a windowed sequence can be resumed is asked last, if it is.
+/// The offsets at which a windowed sequence can resume are asked for last, if at all.
 fn windowed(check: &mut Check, case: &Fact<'_>) {
     let steps = case.get("steps").items();
     let asks = |step: &Fact<'_>| step.get("op").text() == "can_resume";
@@ -90,7 +90,7 @@ fn causal(check: &mut Check, case: &Fact<'_>) {
     let init = case.get("init");
     let number = |field| init.maybe(field).map(|fact: Fact<'_>| fact.number());
     let visible_range = match (number("window"), number("chunk")) {
-        // ollama's cache counts the tokens before a token, and Motet the token too.
+        // ollama's cache counts the tokens before a token; Motet also counts the token itself.
         (Some(window), _) => VisibleRange::Last(window + 1),
         (_, Some(chunk)) => VisibleRange::Chunk(chunk),
         _ => VisibleRange::All,
@@ -152,7 +152,7 @@ impl Replay {
             .iter()
             .map(|(seq, part)| (self.sequences[seq].sequence, &part.keys[..]))
             .collect();
-        // Every row is compared with the truth about exactly these keys.
+        // Every row is compared with the reference for exactly these keys.
         self.harness.step(&batch);
         let rows: usize = parts.values().map(|part| part.rows.len()).sum();
         let mut visible = vec![Vec::new(); rows];
@@ -185,7 +185,7 @@ impl Replay {
         }
     }
 
-    /// Begins a sequence, if it has not begun, with room for as much as the case has.
+    /// Starts a sequence unless it has started, with memory for all tokens of the case.
     fn start(&mut self, seq: usize, prompt: &[TokenId]) {
         if !self.sequences.contains_key(&seq) {
             let tokens_max = self.capacity;
@@ -226,7 +226,7 @@ impl Replay {
         }
     }
 
-    /// All sequences are over: what they hold is cached, but for what has moved.
+    /// Ends all sequences: their state is cached, except for moved state.
     fn end(mut self) {
         for replayed in self.sequences.values() {
             self.harness.close(replayed.sequence);
@@ -245,8 +245,8 @@ impl Replay {
         self.harness.check_no_leak();
     }
 
-    /// The source is sealed that far; the newcomer begins on what is sealed, once it
-    /// is known how it goes on.
+    /// Seals the source up to that offset. The copy starts on the sealed state once its next
+    /// tokens are known.
     fn copy_prefix(&mut self, step: &Fact<'_>) {
         let source = &self.sequences[&step.get("src").number()];
         let len = step.get("len").number();
@@ -257,7 +257,7 @@ impl Replay {
 }
 
 impl VisibleRange {
-    /// Of these keys, what the last one sees.
+    /// The keys that the last one of these sees.
     fn of(self, keys: &[TokenId]) -> Vec<TokenId> {
         let (next, past) = keys.split_last().expect("a key");
         let read = match self {
@@ -337,9 +337,9 @@ impl BatchPart {
     }
 }
 
-/// Where a sequence with a window can be resumed. ollama retains some tokens more than
-/// the window, so that the last few offsets can be gone back to; Motet seals the state
-/// where that is asked for, before the last token of a prompt and at the end.
+/// Offsets at which a sequence with a window can resume. ollama retains some tokens more than
+/// the window, so that a sequence can return to the last few offsets. Motet seals the state at
+/// requested offsets, before the last token of a prompt, and at the end.
 fn can_resume(check: &mut Check, case: &Fact<'_>) {
     let init = case.get("init");
     let (theirs, capacity) = (init.get("window").number(), init.get("capacity").number());
@@ -371,11 +371,11 @@ fn can_resume(check: &mut Check, case: &Fact<'_>) {
         harness.converse(&keys, asked);
         with(&|at| harness.can_resume(&keys, at))
     };
-    // Motet seals the state before the last token and at the end, by itself.
+    // By default, Motet seals the state before the last token and at the end.
     let last = keys.len() - 1;
     let sealed = with(&|at| at == 0 || at >= last);
     check.same_or_instead("by itself", resumes(&[]), sealed, expected.clone());
-    // What ollama retains of the past has to hold a window before these.
+    // The past that ollama retains has to hold a window before these.
     let retained = last.saturating_sub(case.get("swa_memory_effective").number());
     let held = |at: usize| at.saturating_sub(theirs) >= retained && at <= last + 1;
     check.theirs("retained", with(&held), expected.clone());

@@ -1,8 +1,8 @@
-//! What a window layer holds, and who sees it.
+//! Contents of a window layer, and their visibility.
 //!
-//! ollama's rotating cache holds, when a chunk has been written, what the chunk's
-//! tokens see: the window's tokens before it, and itself. That is compared with what
-//! tokens of a model with such a window are found to read.
+//! After a write, ollama's rotating cache holds the tokens that the chunk sees: the window's
+//! tokens before it, and the chunk itself. The tests compare that with the tokens that a model
+//! with such a window is found to read.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -38,7 +38,7 @@ pub(crate) const SUITES: &[Known] = &[
     },
 ];
 
-/// A sequence that is fed ids, on a model with one window layer.
+/// A sequence of given ids, on a model with one window layer.
 struct Ring {
     harness: CacheHarness,
     live: SlotOpened,
@@ -60,7 +60,7 @@ impl Ring {
         self.harness.tokens(self.live.sequence).to_vec()
     }
 
-    /// Feeds ids in one step. Returns what they see.
+    /// Evaluates ids in one step. Returns the ids that they see.
     fn evaluate(&mut self, ids: &[TokenId]) -> Vec<TokenId> {
         let past = self.ids();
         self.harness.step(&[(self.live.sequence, ids)]);
@@ -68,9 +68,9 @@ impl Ring {
         [&past[past.len() - read..], ids].concat()
     }
 
-    /// Goes back to the first `offset` ids. A window's state is not taken back: the
-    /// sequence ends, and another starts from as much of it as it can, and evaluates the
-    /// rest again. Says whether there was none.
+    /// Returns to the first `offset` ids. A window's state cannot be undone: the sequence ends.
+    /// Another one starts from as much of it as it can, and evaluates the rest again. Returns
+    /// whether nothing was cached.
     fn rewind(&mut self, offset: usize, next: &[TokenId]) -> bool {
         let retained = self.ids()[..offset].to_vec();
         self.harness.close(self.live.sequence);
@@ -116,7 +116,7 @@ fn contents(check: &mut Check, case: &Fact<'_>) {
     }
 }
 
-/// Attention is causal, with or without a mask that says so; other masks Motet lacks.
+/// Attention is causal, with or without an explicit mask; Motet has no other masks.
 fn masks(check: &mut Check, case: &Fact<'_>) {
     for mask in case.get("masks").texts() {
         let is_own = mask.starts_with("array [") || mask.starts_with("causal + relax ");
@@ -128,8 +128,8 @@ fn masks(check: &mut Check, case: &Fact<'_>) {
     }
 }
 
-/// One token after others. That the numbers are those of attention over these tokens
-/// is tested with the MLX backend: `sliding_windows` in `tests/mlx_model/tiny.rs`.
+/// Evaluates one token after others. `sliding_windows` in `tests/mlx_model/tiny.rs` tests with
+/// the MLX backend that the numbers are those of attention over these tokens.
 fn decode(check: &mut Check, case: &Fact<'_>) {
     let window = case.get("window").number();
     masks(check, case);
@@ -143,7 +143,7 @@ fn decode(check: &mut Check, case: &Fact<'_>) {
     check.prose(&case.get("expect"), &words);
 }
 
-/// Many tokens at once: each sees what it sees alone.
+/// Evaluates many tokens at once: each sees the same as on its own.
 fn prefill(check: &mut Check, case: &Fact<'_>) {
     let window = case.get("window").number();
     masks(check, case);
@@ -155,11 +155,11 @@ fn prefill(check: &mut Check, case: &Fact<'_>) {
         let first = (query + 1).saturating_sub(window);
         assert_eq!(read, query - first, "the window of token {query}");
     }
-    // And all rows of one chunk are what they are without a cache.
+    // All rows of one chunk are the same as without a cache.
     Ring::new(window, &ids).evaluate(&ids);
 }
 
-/// A token alone and the same token as the last of a chunk, on both kinds of layers.
+/// Evaluates a token alone, and as the last of a chunk, on both kinds of layers.
 fn single_query(check: &mut Check, case: &Fact<'_>) {
     let words = "single-query causal equals no mask on both caches";
     check.prose(&case.get("expect"), words);
@@ -170,7 +170,7 @@ fn single_query(check: &mut Check, case: &Fact<'_>) {
         for is_alone in [false, true] {
             let mut harness = CacheHarness::of(OracleConfig::with_layers(layers), |_| {});
             let live = harness.open_slot(&ids, &[]).sequence;
-            // Both are compared with the same truth.
+            // Both are compared with the same reference.
             let (before, last) = ids.split_at(ids.len() - 1);
             match is_alone {
                 false => harness.step(&[(live, &ids)]),
@@ -184,7 +184,7 @@ fn single_query(check: &mut Check, case: &Fact<'_>) {
     }
 }
 
-/// Values that are a part of the keys belong to models that Motet refuses by name.
+/// Models whose values are a part of the keys are rejected by name.
 fn latent(check: &mut Check, case: &Fact<'_>) {
     case.skip(&["window", "L"]);
     check.lacks("attention with latent keys");

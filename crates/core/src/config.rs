@@ -11,7 +11,7 @@ use crate::pager::Label;
 pub use crate::pager::Precision;
 use crate::protocol::{GrammarLimits, ModelSpec};
 use motet_sync::admission::REQUESTS_MAX;
-use motet_sync::users::UserLimits;
+use motet_sync::admission::users::UserLimits;
 pub use text::TextConfig;
 
 /// A setting that cannot work.

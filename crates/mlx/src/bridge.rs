@@ -28,6 +28,7 @@
 //! out. Buffers that a failed kernel was to change hold arbitrary numbers.
 
 pub mod memory;
+pub mod profile;
 mod version;
 
 use std::borrow::Cow;
@@ -41,8 +42,6 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Stream};
 use mlx_sys::{mlx_array, mlx_stream};
 use smallvec::SmallVec;
-
-use super::profile;
 
 pub use self::version::outdated;
 

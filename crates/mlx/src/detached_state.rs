@@ -101,7 +101,11 @@ impl Packer for MlxPacker {
 
     fn pack(&self, detached_state: &MlxDetachedState, into: &mut [u8]) -> Result<(), ModelError> {
         let expected = self.packed_bytes(detached_state.segment_size);
-        assert_eq!(into.len(), expected, "`into` has as many bytes as the packed segment");
+        assert_eq!(
+            into.len(),
+            expected,
+            "`into` has as many bytes as the packed segment"
+        );
         while !self.is_computed(detached_state) {
             thread::sleep(WATCH);
         }

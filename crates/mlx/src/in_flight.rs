@@ -104,7 +104,11 @@ impl MlxInFlightStep {
             OutputRows::Nothing | OutputRows::Rows(..) => None,
         });
         let rows: Vec<u32> = rows.collect();
-        assert_eq!(rows.len(), inputs.len(), "sample inputs for each span that samples a token");
+        assert_eq!(
+            rows.len(),
+            inputs.len(),
+            "sample inputs for each span that samples a token"
+        );
         if let (Some(logits), false) = (&self.logits, rows.is_empty()) {
             let rows_to_sample = rows.into_iter().zip(inputs).collect();
             let tokens = profile::op(Op::Sample, &[logits], || {

@@ -192,7 +192,10 @@ impl KvBlock {
             ..from
         };
         assert!(tokens.end <= from.tokens && tokens.len() <= capacity);
-        assert!(capacity <= from.tokens, "a block is not repacked to a larger capacity");
+        assert!(
+            capacity <= from.tokens,
+            "a block is not repacked to a larger capacity"
+        );
         if into != from || tokens.start > 0 {
             for (array, head) in from.heads_of_arrays() {
                 // SAFETY: the assertions keep both ranges inside the block. Each row moves

@@ -1,9 +1,9 @@
 //! The Llama family (Llama, SmolLM2, Mistral) on MLX: the CPU, Metal or CUDA. Only the CPU under
 //! Linux has been run.
 //!
-//! A step is one MLX graph. Rows of all spans are packed, so that norms,
-//! projections and MLP run once over `[rows, dim]` whatever the mix of decode and
-//! prefill; only attention knows which row belongs to whom.
+//! A step is one MLX graph. The rows of all spans are packed, so that norms, projections and
+//! the MLP run once over `[rows, dim]` for any mix of decode and prefill. Only attention knows
+//! which row belongs to which span.
 //!
 //! ```text
 //!  files ─ merged_matrix ─ weights ─┐
@@ -11,11 +11,11 @@
 //!  tails, segments ───────────┘
 //! ```
 //!
-//! Segments leave as parcels of their arrays and come back as such, without a copy on
-//! the model's thread.
+//! Segments leave the device as detached states of their arrays and are imported from them,
+//! without a copy on the model's thread.
 //!
-//! On the CPU everything is in single precision, but cached state is in what
-//! [`MlxOptions::cache_dtype`] says. On a GPU plain weights and cached state are bfloat16, and
+//! On the CPU everything is in single precision, except cached state, whose type
+//! [`MlxOptions::cache_dtype`] sets. On a GPU plain weights and cached state are bfloat16, and
 //! quantised weights stay quantised.
 
 mod attention;
@@ -33,7 +33,7 @@ mod merged_matrix;
 mod ops;
 mod options;
 mod pool;
-pub mod profile;
+pub use bridge::profile;
 mod removal;
 mod retained;
 mod rotary;
@@ -81,64 +81,63 @@ use motet_model::sampling::SampleInputs;
 use motet_model::{MemoryLeft, Model, Segment, Span, Tail, preconditions};
 use motet_weights::{LlamaConfig, ModelFiles};
 
-/// A GPU's memory is tried in pieces of so many bytes.
+/// A GPU's memory is probed in pieces of this many bytes.
 const PROBE_BYTES: usize = 64 << 20;
 
 /// A Llama-family model on one MLX device.
 ///
-/// To be made and used on one thread: MLX's streams belong to theirs.
+/// Must be created and used on one thread, because each MLX stream belongs to a thread.
 pub struct MlxModel {
     spec: ModelSpec,
     shape: Shape,
     network: Network,
     device: MlxDevice,
     stream: Stream,
-    /// Where cached state lies; none for memory of MLX's own.
+    /// Memory for cached state. None where it lies in MLX's own memory.
     pool: Option<Pool>,
-    /// Held by each flight too.
+    /// Shared with each in-flight step, to count them.
     steps_in_flight: Rc<()>,
-    /// Its weights are kept there, and a step has not landed with them yet.
+    /// Where its weights are retained, until a step has finished with them.
     unproven: Option<RetainedWeights>,
 }
 
 impl MlxModel {
-    /// What [`load`](Self::load) will say of the model in `files`, but for its identity: no
-    /// weights are read.
+    /// The spec that [`load`](Self::load) gives the model in `files`, except for its identity.
+    /// Reads no weights.
     ///
     /// # Errors
     ///
-    /// [`ModelError::Device`] when the device is not there, and [`ModelError::Option`] when
-    /// it does not do what an option asks for.
+    /// [`ModelError::Device`] when the device is not there, and [`ModelError::Option`] when it
+    /// does not support an option.
     pub fn outline(files: &ModelFiles, options: &MlxOptions) -> Result<ModelSpec, ModelError> {
         let cached = Cached::as_it_is(options.cached_on(options.device()?)?);
         Ok(spec(files, &Shape::of(files.config(), cached), 0))
     }
 
-    /// Puts the model in `files` on a device.
+    /// Loads the model in `files` onto a device.
     ///
-    /// Its first call with these `files` reads all weights once more than loading them does,
-    /// for [`ModelFiles::identity`], even where no disk tier will ask for it. That hashes about
-    /// 1.8 GB a second and thread, on up to eight threads.
+    /// The first call with these `files` reads all weights one extra time, for
+    /// [`ModelFiles::identity`], even where no disk tier will need it. Hashing runs at about
+    /// 1.8 GB per second and thread, on up to eight threads.
     ///
     /// # Errors
     ///
-    /// [`ModelError::Device`] when the device is not there or out of memory, or when MLX
-    /// was set up for another version of this crate or of mlx-sys,
-    /// [`ModelError::NotDeterministic`] when it is to be and cannot, [`ModelError::Option`] when
-    /// the device does not do what another option asks for, and what
-    /// [`ModelFiles::tensor`] answers.
+    /// [`ModelError::Device`] when the device is not there or out of memory, or when MLX was
+    /// set up for another version of this crate or of mlx-sys. [`ModelError::NotDeterministic`]
+    /// when determinism is asked for and not possible. [`ModelError::Option`] when the device
+    /// does not support another option. Also the errors of [`ModelFiles::tensor`].
     pub fn load(files: &ModelFiles, options: MlxOptions) -> Result<Self, ModelError> {
         Self::load_with(files, options, None)
     }
 
-    /// The same for a model that may be loaded again, as an engine does when its device thread
-    /// has died: on the CPU weights are kept in `retained`, and the next call with it takes them
-    /// over, which reads them once instead of converting them. What killed the thread may have
-    /// spoiled them: they are read from their files again where their bytes have changed, or
-    /// where no step has landed since the last call.
+    /// Like [`load`](Self::load), for a model that may be loaded again, as an engine does when
+    /// its device thread has died. On the CPU, weights are kept in `retained`. The next call
+    /// with it takes them over, which reads them once instead of converting them. Whatever
+    /// killed the thread may have corrupted them. They are read from their files again where
+    /// their bytes have changed, or where no step has finished since the last call.
     ///
-    /// `Engine::open` does so. `retained` is one model's: others are of no
-    /// use to it, and it is emptied then.
+    /// `Engine::open` uses this. `retained` belongs to one model: a call for another model
+    /// cannot use its weights and replaces them.
     ///
     /// # Errors
     ///
@@ -192,7 +191,7 @@ impl MlxModel {
             _ if gpu => AttentionBackend::Fused,
             _ => AttentionBackend::Composed,
         };
-        // A GPU's memory is not the host's to look through.
+        // A GPU's memory cannot be read by the host to verify it.
         let retained = retained.filter(|_| !gpu);
         let network = Network {
             weights: with_stream(&stream, || weights(files, dtype, gpu, retained))?,
@@ -231,7 +230,7 @@ impl MlxModel {
         })
     }
 
-    /// What tails have their buffers from; none where they are MLX's.
+    /// Memory and stream for tail buffers. None where MLX owns the buffers.
     fn pooled_memory(&self) -> Option<PooledMemory<'_>> {
         match (&self.network.attention.backend, &self.pool) {
             (AttentionBackend::Kernel(stream, _), Some(pool)) => {
@@ -257,9 +256,9 @@ impl MlxModel {
         Ok(Batch::new(&self.shape, spans))
     }
 
-    /// Builds the step's graph. The device starts on it at once, unless it is composed
-    /// of MLX's operations and another step is under way, whose buffers it needs for
-    /// itself: then it starts when it is drawn, which is when that one has landed.
+    /// Builds the step's graph. The device starts on it at once, with one exception: a step
+    /// composed of MLX's operations needs exclusive use of the buffers of another step in
+    /// flight. It then starts when it is sampled, after that step has finished.
     fn build_step(
         &self,
         spans: &mut [Span<'_, Self>],
@@ -295,7 +294,7 @@ impl MlxModel {
     }
 }
 
-/// The weights that are kept, or those in the files, which are kept from now on.
+/// The retained weights, or those in the files, which are then retained.
 fn weights(
     files: &ModelFiles,
     dtype: Dtype,
@@ -318,8 +317,8 @@ fn weights(
     Ok(weights)
 }
 
-/// Whether all that sums up is this crate's: MLX sums in an order that follows from the
-/// shape of the whole step.
+/// Checks that this crate's kernels compute all sums. MLX sums in an order that follows from
+/// the shape of the whole step.
 fn can_be_deterministic(
     config: &LlamaConfig,
     shape: &Shape,
@@ -334,8 +333,8 @@ fn can_be_deterministic(
     }
     if !kernels {
         return Err(ModelError::NotDeterministic {
-            found: "this crate's CPU kernels are off, or not to be had".into(),
-            expected: "`kernels`, and MLX as `cargo xtask setup` prepares it",
+            found: "this crate's CPU kernels are off or not available".into(),
+            expected: "`kernels: true`, and MLX as `cargo xtask setup` prepares it",
         });
     }
     let heads = shape.kernel_heads();
@@ -349,7 +348,7 @@ fn can_be_deterministic(
         None => Ok(()),
         Some((what, width)) => Err(ModelError::NotDeterministic {
             found: format!("{what} is {width} wide"),
-            expected: "a multiple of 16, which the kernels work with",
+            expected: "a multiple of 16, as the kernels require",
         }),
     }
 }
@@ -507,7 +506,7 @@ impl Model for MlxModel {
         preconditions::seal_in_place(tail.tokens(), &tokens)?;
         let segment_size = SegmentSize::whole(tokens.len());
         let Some(memory) = self.pooled_memory().filter(|_| self.shape.window.is_none()) else {
-            // In MLX's memory a tail that somebody else reads is copied as a whole in each step.
+            // In MLX's memory, a tail with another reader is copied as a whole in each step.
             return Ok(None);
         };
         let copied = with_stream(&self.stream, || tail.copy_out(&self.shape, tokens, memory));
@@ -554,7 +553,8 @@ impl Model for MlxModel {
     }
 }
 
-/// Takes memory of MLX's own, in pieces that are written to, until the device refuses one.
+/// Allocates memory from MLX, in pieces that are written to, until the device fails to provide
+/// one.
 fn try_device_memory(bytes: usize) -> Result<usize, MlxError> {
     let (mut taken, mut pieces) = (0, Vec::new());
     while taken < bytes {
@@ -601,8 +601,8 @@ fn spec(files: &ModelFiles, shape: &Shape, identity: u64) -> ModelSpec {
         }],
         tail_block_tokens: tail::BLOCK_TOKENS,
         can_shift: true,
-        // The widest of what is alive at once, in f32: the stream and its norm, queries,
-        // keys, values and what attention gives; both halves of the MLP and their
+        // The widest arrays that are alive at once, in f32: the residual stream and its norm,
+        // queries, keys, values and the output of attention; both halves of the MLP and their
         // product; the logits.
         scratch_bytes_per_token: 4
             * (6 * config.hidden_size + 3 * config.intermediate_size + config.vocab_size),

@@ -1,4 +1,4 @@
-//! What this machine has: the memory that is free, and whether it is really there.
+//! The machine's free memory, and whether it can really be used.
 
 use std::fs;
 use std::io;
@@ -6,22 +6,23 @@ use std::path::Path;
 
 use memmap2::MmapMut;
 
-/// Memory is tried in pieces of so many bytes.
+/// Memory is probed in pieces of this many bytes.
 const PIECE_BYTES: usize = 64 << 20;
-/// The system's pages are no smaller.
+/// Lower bound of the system's page size.
 const PAGE_BYTES: usize = 4096;
 
-/// Bytes of memory that this process can still have without the system taking them from
-/// somebody: what the machine has available, and what the process's control groups leave of
-/// it. `None` where the system does not tell, as it is outside Linux.
+/// Bytes of memory that this process can still get without taking them from another process:
+/// the least of the machine's available memory and the rest of the process's control groups.
+/// `None` where the system does not report it, as outside Linux.
 pub fn free_bytes() -> Option<usize> {
     free_bytes_under(Path::new("/"))
 }
 
-/// Takes so many bytes of fresh memory, writes to each page of it and gives it back. Returns
-/// how many there were.
+/// Allocates this many bytes of new memory, writes to each page and frees the memory again.
+/// Returns how many bytes it got.
 ///
-/// Memory that the machine does not have is not tried: Linux gives it out and ends some
+/// Memory that the machine does not have is not probed, because Linux allocates it and kills
+/// some process when it is written to.
 /// process when it is written to.
 pub fn try_memory(bytes: usize) -> usize {
     match free_bytes() {
@@ -47,7 +48,7 @@ fn probe_memory(bytes: usize, mut take: impl FnMut(usize) -> io::Result<MmapMut>
     taken
 }
 
-/// The same of the system whose files lie under `root`.
+/// [`free_bytes`] for the system whose files lie under `root`.
 fn free_bytes_under(root: &Path) -> Option<usize> {
     let available = available(&read(&root.join("proc/meminfo"))?)?;
     let groups = read(&root.join("proc/self/cgroup")).unwrap_or_default();
@@ -63,8 +64,9 @@ fn available(meminfo: &str) -> Option<usize> {
     kib.checked_mul(1024)
 }
 
-/// What a line of `/proc/self/cgroup` leaves: the least that the group or any above it has.
-/// In a container its own group may be shown as the root, and not under its name.
+/// Free bytes by a line of `/proc/self/cgroup`: the least that the group or any group above it
+/// has left. In a container the process's own group may be shown as the root, and not under its
+/// name.
 fn free_in_group(root: &Path, line: &str) -> Option<usize> {
     let mut fields = line.splitn(3, ':');
     let (_, controllers, name) = (fields.next()?, fields.next()?, fields.next()?);
@@ -85,11 +87,11 @@ fn free_in_group(root: &Path, line: &str) -> Option<usize> {
         .min()
 }
 
-/// How the files of a control group are called.
+/// File names of a control group.
 struct Files {
     limit: &'static str,
     usage: &'static str,
-    /// The line of `memory.stat` that counts files that are cached and not in use.
+    /// The line of `memory.stat` that counts cached file pages that are not in use.
     cached: &'static str,
 }
 
@@ -107,7 +109,7 @@ const V1: Files = Files {
 
 fn free_in_folder(group: &Path, files: &Files) -> Option<usize> {
     let number = |name: &str| read(&group.join(name))?.trim().parse::<usize>().ok();
-    // "max" is no number, and no limit.
+    // "max" is not a number and means no limit.
     let (limit, usage) = (number(files.limit)?, number(files.usage)?);
     let stat = read(&group.join("memory.stat")).unwrap_or_default();
     let cached = stat.lines().find_map(|line| {
@@ -130,7 +132,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// A system of these files. Its folder goes with it.
+    /// A system with these files. Its folder is removed when it is dropped.
     struct System(PathBuf);
 
     impl System {
@@ -222,11 +224,11 @@ mod tests {
         assert_eq!(taken, PIECE_BYTES);
     }
 
-    /// More than any machine has is known not to be there, without being tried.
+    /// More memory than any machine has is rejected without being probed.
     #[cfg(target_os = "linux")]
     #[test]
     fn more_than_free_memory_is_not_probed() {
-        let free = free_bytes().expect("Linux tells");
+        let free = free_bytes().expect("Linux reports its free memory");
         let found = try_memory(1 << 60);
         assert!(free > 0 && found < 1 << 50, "{found}");
         assert_eq!(try_memory(MIB), MIB);

@@ -1,8 +1,8 @@
-//! Matrices on the host, on their way from the files to the device.
+//! Matrices on the host, between the files and the device.
 //!
-//! What belongs together is stacked into one matrix (queries, keys and values;
-//! gate and up), and the weight of the norm before it is folded into its columns,
-//! so that neither costs an operation in every step.
+//! Matrices that are used together are stacked into one (queries, keys and values; gate and
+//! up). The weight of the norm before a matrix is folded into its columns. Neither then costs
+//! an operation in each step.
 
 use half::f16;
 
@@ -31,12 +31,12 @@ pub(super) enum Elements {
 }
 
 impl MergedMatrix {
-    /// The tensors of these names, one below the other. They stay quantised where
-    /// `keep_quantised` says so and all of them are, in the same way.
+    /// The tensors of these names, stacked by rows. They stay quantised if `keep_quantised` is
+    /// set and all are quantised in the same way.
     ///
     /// # Errors
     ///
-    /// What [`ModelFiles::tensor`] answers.
+    /// The errors of [`ModelFiles::tensor`].
     pub(super) fn read(
         files: &ModelFiles,
         names: &[String],
@@ -66,9 +66,9 @@ impl MergedMatrix {
         })
     }
 
-    /// Multiplies column `i` by `factors[i]`, so that `self * (factors ∘ x)`
-    /// becomes `self * x`. False, and nothing done, for quantised elements: a
-    /// group's columns share their scale.
+    /// Multiplies column `i` by `factors[i]`, so that `self * (factors ∘ x)` becomes `self *
+    /// x`. Returns false and does nothing for quantised elements, because a group's columns
+    /// share their scale.
     pub(super) fn scale_columns(&mut self, factors: &[f32]) -> bool {
         let Elements::Plain(elements) = &mut self.elements else {
             return false;
@@ -82,7 +82,7 @@ impl MergedMatrix {
     }
 }
 
-/// None unless all are quantised alike.
+/// None unless all are quantised in the same way.
 fn merge_affine(matrices: Vec<AffineQuantised>) -> Option<Elements> {
     let (bits, group_size) = (matrices[0].bits, matrices[0].group_size);
     let alike = |matrix: &AffineQuantised| matrix.bits == bits && matrix.group_size == group_size;

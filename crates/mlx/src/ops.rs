@@ -1,10 +1,9 @@
 //! The operations that a layer is made of.
 //!
-//! Two things are gathered here: what mlx-rs does not offer as one operation
-//! (slices of any axes, and updates of them), and what this backend composes of
-//! several operations and a kernel of its own could do in one. An operation costs
-//! about three microseconds on the CPU whatever its size, so each must earn its
-//! place.
+//! This module holds two kinds of operations. Some are missing from mlx-rs as single operations
+//! (slices of any axes, and updates of them). The others are composed of several MLX operations
+//! where one kernel of this crate could do the same. An operation costs about three
+//! microseconds on the CPU whatever its size, so each must earn its place.
 
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, Stream, fast, ops};
@@ -20,8 +19,8 @@ pub(super) fn slice<const N: usize>(
 ) -> Result<Array, Exception> {
     let strides = [1; N];
     let stream = Stream::thread_local_or_default();
-    // SAFETY: the pointers are to arrays of the lengths that stand beside them,
-    // and the array and the stream outlive the call.
+    // SAFETY: the pointers are to arrays of the lengths beside them, and the array and the
+    // stream outlive the call.
     made("slice", |result| unsafe {
         mlx_sys::mlx_slice(
             result,
@@ -37,8 +36,8 @@ pub(super) fn slice<const N: usize>(
     })
 }
 
-/// `array` with `update` written to `array[start[0]..stop[0], ..]`. Written in
-/// place when the graph is all that still holds `array`; else `array` is copied.
+/// `array` with `update` written to `array[start[0]..stop[0], ..]`. Written in place if only
+/// the graph still holds `array`; otherwise `array` is copied.
 pub(super) fn slice_update<const N: usize>(
     array: &Array,
     update: &Array,
@@ -70,26 +69,26 @@ pub(super) fn tokens(array: &Array, from: usize, to: usize) -> Result<Array, Exc
     slice(array, [0, from as i32, 0], [heads, to as i32, dim])
 }
 
-/// `array` (`[heads, tokens, dim]`) with `new` from token `at` on; in place where
-/// nothing else holds `array`. Never a view of `new`.
+/// `array` (`[heads, tokens, dim]`) with `new` from token `at` on. Written in place where
+/// nothing else holds `array`. The result is never a view of `new`.
 pub(super) fn put_tokens(array: &Array, new: &Array, at: usize) -> Result<Array, Exception> {
     let (heads, added, dim) = (new.dim(0), new.dim(1), new.dim(2));
     if added == array.dim(1) {
-        // MLX would take `new` for the whole, with the buffer that it lies in.
+        // MLX would return `new` itself as the result, with the buffer that it lies in.
         return new.contiguous();
     }
     let (start, stop) = (at as i32, at as i32 + added);
     slice_update(array, new, [0, start, 0], [heads, stop, dim])
 }
 
-/// The operations that this crate has kernels for, where those are to be had.
+/// The operations that this crate has kernels for, by kernel where one is available.
 #[derive(Debug)]
 pub(super) struct Ops {
-    /// The CPU stream that the kernels run on; none to compose.
+    /// The CPU stream that the kernels run on. None to compose MLX's operations.
     pub(super) kernels: Option<Stream>,
 }
 
-/// The kernels take rows of so many numbers, or of a multiple.
+/// The kernels need row widths that are a multiple of this.
 pub(super) const KERNEL_GRAIN: usize = 16;
 
 /// The largest finite number of half precision.
@@ -128,8 +127,8 @@ impl Ops {
         })
     }
 
-    /// `x + delta`, and its normalisation as by [`rms_norm`](Self::rms_norm): what
-    /// stands between any two blocks.
+    /// `x + delta`, and its normalisation as by [`rms_norm`](Self::rms_norm). Any two blocks
+    /// have this between them.
     pub(super) fn add_rms_norm(
         &self,
         x: &Array,
@@ -161,8 +160,8 @@ impl Ops {
     }
 }
 
-/// The nearest numbers of this type. What is beyond the range of half precision becomes its
-/// largest number, as this crate's kernels have it.
+/// The nearest numbers of this type. Numbers beyond the range of half precision become its
+/// largest number, as in this crate's kernels.
 pub(super) fn narrowed(array: &Array, dtype: Dtype) -> Result<Array, Exception> {
     if dtype == Dtype::Float16 && array.dtype() != dtype {
         return ops::clip(array, (-F16_MAX, F16_MAX))?.as_dtype(dtype);
@@ -175,7 +174,7 @@ pub(super) fn softmax(scores: &Array) -> Result<Array, Exception> {
     ops::softmax_axis(scores, -1, true)
 }
 
-/// The arrays one after another along `axis`; a single one as it is.
+/// The arrays concatenated along `axis`. A single array is returned as it is.
 pub(super) fn concatenate(mut arrays: Vec<Array>, axis: i32) -> Result<Array, Exception> {
     match arrays.len() {
         1 => Ok(arrays.swap_remove(0)),
@@ -187,7 +186,7 @@ fn made(
     operation: &str,
     call: impl FnOnce(*mut mlx_sys::mlx_array) -> std::ffi::c_int,
 ) -> Result<Array, Exception> {
-    // SAFETY: takes nothing; the handle is empty until the call fills it.
+    // SAFETY: the call takes nothing; the handle is empty until the call fills it.
     let mut result = unsafe { mlx_sys::mlx_array_new() };
     let status = call(&mut result);
     // SAFETY: `result` is a handle that nothing else owns, empty or filled.

@@ -1,4 +1,4 @@
-//! How a model is run, and what its device does not do.
+//! Options of a model, and the checks of what its device supports.
 
 use mlx_rs::{Device, DeviceType, Dtype};
 
@@ -9,7 +9,7 @@ use motet_model::FloatKind;
 /// How to run a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MlxOptions {
-    /// Where; `None` takes the GPU if MLX was built for one, else the CPU.
+    /// The device; `None` takes the GPU if MLX was built for one, else the CPU.
     pub device: Option<MlxDevice>,
     /// Most bytes of freed memory that MLX keeps for its next arrays, in this
     /// whole process. It needs about what one step's activations take, which the
@@ -21,28 +21,29 @@ pub struct MlxOptions {
     /// at a time, which would otherwise wait for the system to clear fresh memory. Without
     /// `kernels` it is MLX that keeps it, as above.
     pub idle_bytes_max: usize,
-    /// Whether to use this crate's own CPU kernels where they are to be had, rather
-    /// than compose the same of MLX's operations.
+    /// Whether to use this crate's own CPU kernels where they are available, instead of
+    /// composing the same from MLX's operations.
     pub kernels: bool,
-    /// Whether a sequence's logits are the same to the last bit whatever else is in a
-    /// step: alone or batched, in whatever chunks its prompt was evaluated, forked, or
-    /// gone on with from the cache. Every sum is in an order that follows from the
-    /// sequence alone. It takes `kernels` on the CPU, a model whose
-    /// widths are multiples of 16, and some time (docs/performance.md has figures).
+    /// Whether a sequence's logits are the same to the last bit whatever else is in a step
+    /// (batch invariance): alone or batched, with any chunking of its prompt, forked, or
+    /// continued from the cache. Every sum is in an order that follows from the sequence alone.
+    /// Needs `kernels` on the CPU, a model whose widths are multiples of 16, and some extra
+    /// time (docs/performance.md has figures).
     ///
-    /// Bits are those of one machine: other instructions sum in another order. Removing
-    /// tokens from the middle of a context, and state that the pager keeps in eight bits,
-    /// change what is computed, and are not covered.
+    /// The bits are those of one machine: another instruction set sums in another order. Two
+    /// cases change the computation itself and are not covered: removing tokens from the middle
+    /// of a context, and state that the pager stores in eight bits.
     pub deterministic: bool,
-    /// The type in which keys and values are cached: in tails, in segments, in host memory and on
-    /// the disk. `None` is what the device computes in: `f32` on the CPU, `bf16` on a GPU.
+    /// The type in which keys and values are cached: in tails, in segments, in host memory and
+    /// on the disk. `None` is the type that the device computes in: `f32` on the CPU, `bf16` on
+    /// a GPU.
     ///
     /// With [`Bf16`](FloatKind::Bf16) and [`F16`](FloatKind::F16) a budget holds twice as many
-    /// tokens, and less memory is read in each step; all is computed in `f32` as before, so
-    /// that only the rounding of what is cached shows (docs/performance.md has figures).
-    /// `Bf16` has the range of `f32`, and 8 significant bits: the safe choice for any model. `F16`
-    /// has 11, and keeps what is beyond 65,504 as that: for models whose keys are known to be smaller. A
-    /// GPU takes `None` and `Bf16` only.
+    /// tokens, and each step reads less memory. All computation stays in `f32`, so only the
+    /// rounding of cached numbers has an effect (docs/performance.md has figures). `Bf16` has
+    /// the range of `f32` and 8 significant bits: the safe choice for any model. `F16` has 11,
+    /// and clamps magnitudes beyond 65,504 to that: for models whose keys are known to be
+    /// smaller. A GPU supports `None` and `Bf16` only.
     pub cache_dtype: Option<FloatKind>,
 }
 
@@ -69,7 +70,7 @@ impl Default for MlxOptions {
 }
 
 impl MlxOptions {
-    /// The device that is asked for, or the best.
+    /// The requested device, or the best one.
     pub(super) fn device(&self) -> Result<MlxDevice, ModelError> {
         let best = MlxDevice::best()?;
         match (self.device, best) {
@@ -82,7 +83,7 @@ impl MlxOptions {
         }
     }
 
-    /// What state is cached in on this device.
+    /// The type of cached state on this device.
     pub(super) fn cached_on(&self, device: MlxDevice) -> Result<FloatKind, ModelError> {
         match (self.cache_dtype, device) {
             (kind, MlxDevice::Cpu) => Ok(kind.unwrap_or(FloatKind::F32)),
@@ -98,7 +99,7 @@ impl MlxOptions {
 }
 
 impl MlxDevice {
-    /// A GPU, if MLX was built for one and finds it.
+    /// A GPU if MLX was built for one and finds it, otherwise the CPU.
     fn best() -> Result<Self, MlxError> {
         Ok(match Device::try_default()?.get_type()? {
             DeviceType::Cpu => MlxDevice::Cpu,
@@ -132,7 +133,7 @@ mod tests {
             Err(ModelError::Option { field, found, .. }) => {
                 assert_eq!(expected, None, "{asked:?} on {device:?}");
                 assert_eq!(field, "cache_dtype");
-                let asked = asked.expect("what is not asked for is not refused");
+                let asked = asked.expect("the default type is never rejected");
                 assert_eq!(found, format!("{asked} on a GPU"));
             }
             Err(other) => panic!("{other}"),

@@ -1,8 +1,8 @@
-//! Memory for cached state, kept warm.
+//! Memory for cached state that is reused without page faults.
 //!
-//! A page that a process touches for the first time costs it several times what a copy
-//! into it does. So the memory that a segment or a tail leaves is kept for the next one,
-//! up to a bound; the rest goes back to the system at once.
+//! Touching a page for the first time costs a process several times as much as a copy into it.
+//! The memory that a segment or a tail frees is therefore kept for the next one, up to a bound.
+//! The rest goes back to the system at once.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,34 +12,34 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memmap2::MmapMut;
 
-/// Blocks that are looked through at most.
+/// Maximum idle blocks that a search looks at.
 const IDLE_BLOCKS_MAX: usize = 256;
-/// A spare block serves what it is larger than by at most one part in so many.
+/// An idle block may exceed the requested size by at most one part in this many.
 const SLACK_PARTS: usize = 8;
-/// The system's pages are no larger, or a multiple of this.
+/// Alignment of sizes: the system's page size divides this.
 const PAGE_BYTES: usize = 64 << 10;
 
-/// A handle to the pool. Any thread may use it.
+/// A handle to the pool, usable from any thread.
 #[derive(Clone, Debug)]
 pub(super) struct Pool(Arc<Mutex<Inner>>);
 
-/// Memory, page-aligned, that goes back to its pool when it is dropped.
+/// Page-aligned memory that returns to its pool when it is dropped.
 #[derive(Debug)]
 pub(super) struct Block {
-    /// Some until it is dropped.
+    /// Always `Some` until the block is dropped.
     memory: Option<MmapMut>,
     /// Bytes of it that were not given back.
     used_bytes: AtomicUsize,
     pool: Pool,
 }
 
-/// How the system is to give fresh memory.
+/// The page size to ask the system for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pages {
-    /// In large pages, where it has them: for what is filled at once.
+    /// Large pages, where the system has them, for memory that is filled at once.
     Large,
-    /// In small ones, each when it is first written to: for what is filled bit by bit, or
-    /// perhaps never.
+    /// Small pages, each provided when it is first written to, for memory that is filled
+    /// gradually or perhaps never.
     Small,
 }
 
@@ -50,12 +50,12 @@ struct Inner {
     idle_bytes: usize,
     idle_bytes_max: usize,
     in_use_bytes: usize,
-    /// The most that the device had in use while some of it was of this pool.
+    /// The peak of the device's used bytes at times when the pool had some in use.
     peak_bytes: usize,
 }
 
 impl Pool {
-    /// A pool that keeps up to so many bytes that nothing uses.
+    /// A pool that keeps up to `idle_bytes_max` bytes of unused memory.
     pub(super) fn new(idle_bytes_max: usize) -> Self {
         Self(Arc::new(Mutex::new(Inner {
             idle_bytes_max,
@@ -63,11 +63,11 @@ impl Pool {
         })))
     }
 
-    /// At least `bytes` bytes, which hold anything.
+    /// At least `bytes` bytes with arbitrary contents.
     ///
     /// # Errors
     ///
-    /// What the system says, where it has no memory.
+    /// When the system has no memory.
     pub(super) fn take(&self, bytes: usize, pages: Pages) -> io::Result<Block> {
         let idle = self.inner().take(bytes);
         let memory = match idle {
@@ -87,8 +87,8 @@ impl Pool {
         self.inner().in_use_bytes
     }
 
-    /// Notes that `others` bytes of the device are in use beside the pool's. Returns the
-    /// most of both together that was ever noted with some of the pool's.
+    /// Records that `others` bytes of the device are in use besides the pool's. Returns the
+    /// peak of both together over all times when the pool had some in use.
     pub(super) fn peak_bytes_beside(&self, others: usize) -> usize {
         let mut inner = self.inner();
         if inner.in_use_bytes > 0 {
@@ -98,13 +98,13 @@ impl Pool {
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        // Nothing panics between two changes that belong together.
+        // No code panics between two changes that belong together.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Inner {
-    /// The smallest spare block that serves.
+    /// The smallest idle block that fits.
     fn take(&mut self, bytes: usize) -> Option<MmapMut> {
         let fitting = bytes..=bytes + bytes / SLACK_PARTS;
         let blocks = self.idle.iter().map(|block| block.len()).enumerate();
@@ -114,7 +114,7 @@ impl Inner {
         self.idle.remove(index)
     }
 
-    /// Keeps a block, and returns those that there is no room for any more.
+    /// Keeps a block, and returns the idle blocks that exceed the bound.
     fn put(&mut self, memory: MmapMut) -> Vec<MmapMut> {
         if memory.len() > self.idle_bytes_max {
             return vec![memory];
@@ -123,7 +123,10 @@ impl Inner {
         self.idle.push_back(memory);
         let mut surplus = Vec::new();
         while self.idle_bytes > self.idle_bytes_max || self.idle.len() > IDLE_BLOCKS_MAX {
-            let oldest = self.idle.pop_front().expect("there are too many");
+            let oldest = self
+                .idle
+                .pop_front()
+                .expect("idle bytes above the bound need a block");
             self.idle_bytes -= oldest.len();
             surplus.push(oldest);
         }
@@ -136,19 +139,19 @@ impl Block {
         self.memory.as_mut().expect("not dropped yet")
     }
 
-    /// Gives what comes after the first `bytes` bytes back to the system.
+    /// Returns the memory after the first `bytes` bytes to the system.
     ///
     /// # Safety
     ///
-    /// Nobody uses that any more.
+    /// Nothing uses that memory any more.
     pub(super) unsafe fn give_back_after(&self, bytes: usize) {
         let memory = self.memory.as_ref().expect("not dropped yet");
         let from = bytes.next_multiple_of(PAGE_BYTES);
         #[cfg(unix)]
         if from < memory.len() {
             let advice = memmap2::UncheckedAdvice::DontNeed;
-            // SAFETY: the caller's promise; what is read there later is the system's
-            // zeros, until it is written. Where the system does not take it, it stays.
+            // SAFETY: the caller's promise. Later reads return the system's zeros until the
+            // memory is written. If the system does not support the call, the memory stays.
             unsafe { memory.unchecked_advise_range(advice, from, memory.len() - from) }.ok();
         }
         let left = from.min(memory.len());
@@ -156,7 +159,7 @@ impl Block {
         self.pool.inner().in_use_bytes -= before.saturating_sub(left);
     }
 
-    /// Where it begins.
+    /// Address of the first byte.
     pub(super) fn start(&mut self) -> NonNull<u8> {
         NonNull::from(self.bytes_mut()).cast()
     }
@@ -169,14 +172,14 @@ impl Drop for Block {
         inner.in_use_bytes -= *self.used_bytes.get_mut();
         let surplus = inner.put(memory);
         drop(inner);
-        // The system takes its time, so not while the pool is locked.
+        // Freeing takes time in the system, so the pool is not locked meanwhile.
         drop(surplus);
     }
 }
 
 fn fresh(bytes: usize, pages: Pages) -> io::Result<MmapMut> {
     let memory = MmapMut::map_anon(bytes.max(1))?;
-    // Hints: where the system does not take them, it only takes longer.
+    // The hints may fail; then access is only slower.
     #[cfg(target_os = "linux")]
     {
         let advice = match pages {
@@ -223,11 +226,15 @@ mod tests {
         let pool = Pool::new(64 * MIB);
         let mut block = pool.take(8 * MIB, Pages::Large).expect("memory");
         block.bytes_mut().fill(77);
-        // SAFETY: nothing there is used.
+        // SAFETY: nothing uses that memory.
         unsafe { block.give_back_after(3 * MIB - 5) };
         assert_eq!(pool.in_use_bytes(), 3 * MIB);
         assert_eq!(block.bytes_mut()[3 * MIB - 6], 77);
-        assert_eq!(block.bytes_mut()[3 * MIB], 0, "the system's again");
+        assert_eq!(
+            block.bytes_mut()[3 * MIB],
+            0,
+            "returned memory reads as zeros"
+        );
         // SAFETY: as above.
         unsafe { block.give_back_after(9 * MIB) };
         assert_eq!(pool.in_use_bytes(), 3 * MIB);

@@ -112,11 +112,11 @@ pub(super) fn sample_tokens(
     samples: Vec<(u32, SampleInputs)>,
     kernels: Option<&Stream>,
 ) -> Result<Tokens, Exception> {
-    let wants_logprobs = samples
+    let needs_logprobs = samples
         .iter()
         .any(|(_, sample_inputs)| sample_inputs.logprobs().is_some());
     let Some(stream) = kernels else {
-        let logprobs = match wants_logprobs {
+        let logprobs = match needs_logprobs {
             false => Logprobs::NotRequested,
             true => {
                 let rows = samples
@@ -133,7 +133,7 @@ pub(super) fn sample_tokens(
         });
     };
     let count = samples.len();
-    let noted = wants_logprobs.then(|| Arc::new(Mutex::new(Vec::new())));
+    let noted = needs_logprobs.then(|| Arc::new(Mutex::new(Vec::new())));
     let kernel = SampleTokens {
         samples,
         noted: noted.clone(),

@@ -28,4 +28,3 @@ pub mod injected;
 pub mod lease;
 pub mod parking;
 pub mod primitives;
-pub mod users;

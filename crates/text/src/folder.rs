@@ -7,8 +7,8 @@ use tokenizers::AddedToken;
 
 use super::TextError;
 use super::error::field_error;
+use super::parts::Parts;
 use super::pieces::{PieceRules, PieceSource, Pieces};
-use super::tokenizer::Parts;
 use motet_core::TokenId;
 
 /// The special tokens that `tokenizer_config.json` may name.

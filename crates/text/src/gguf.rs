@@ -1,5 +1,7 @@
 //! Building a tokenizer from what a GGUF file says of it.
 
+mod sentence_piece;
+
 use std::fmt;
 
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
@@ -11,8 +13,8 @@ use super::TextError;
 use super::error::field_error;
 use super::pieces::{PieceRules, PieceSource, Pieces};
 use super::pre_tokenizer::PreTokenizer;
-use super::sentence_piece;
-use super::tokenizer::Parts;
+
+use super::parts::Parts;
 use motet_core::TokenId;
 
 /// The tokenizer part of a GGUF file's metadata, key by key. Lists that the file

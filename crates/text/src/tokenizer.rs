@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::pieces::Pieces;
+use super::parts::Parts;
 use super::special::{self, Marks, Markup};
 use super::token_bytes_bound;
 use super::{Detokenizer, GgufVocabulary, SpecialTokens, TextError, folder, gguf};
@@ -28,18 +28,6 @@ const PIECE_BYTES: usize = 32 << 10;
 /// on few threads.
 #[derive(Clone)]
 pub struct Tokenizer(Arc<Inner>);
-
-/// What a tokenizer is made of, wherever it came from.
-pub(super) struct Parts {
-    pub(super) encoder: tokenizers::Tokenizer,
-    pub(super) pieces: Pieces,
-    pub(super) begin: Option<TokenId>,
-    pub(super) ends: Vec<TokenId>,
-    /// Whether the begin token goes before a text; false where `encoder` does it.
-    pub(super) add_begin: bool,
-    /// Whether the first end token goes after a text; false where `encoder` does it.
-    pub(super) add_end: bool,
-}
 
 /// A tokenizer's parts, and what follows from them.
 struct Inner {

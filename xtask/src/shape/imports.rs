@@ -12,14 +12,14 @@ use super::source::{Source, Sources, is_test};
 /// The crates and their modules from the bottom up: each uses those that stand before it.
 #[rustfmt::skip] // a table
 const LAYERS: &[(&str, &[&str])] = &[
-    ("motet-sync", &["injected", "primitives", "cancel", "credits", "gate", "heartbeat", "parking", "lease", "users", "admission"]),
+    ("motet-sync", &["injected", "primitives", "cancel", "credits", "gate", "heartbeat", "parking", "lease", "admission"]),
     ("motet-core", &["ids", "lease", "protocol", "eviction", "config", "recovery", "snapshot", "cache", "pager", "scheduler"]),
     ("motet-weights", &["fields", "fingerprint", "mapped", "rope_rows", "tensor", "affine", "config", "stored", "architecture", "gguf", "huggingface"]),
-    ("motet-kernels", &["simd", "split", "pool", "products", "attend", "norm", "sample", "silu", "linear"]),
     ("motet-model", &["packer", "preconditions", "sampling", "span", "conformance", "oracle"]),
-    ("motet-text", &["utf8", "error", "byte_level", "pre_tokenizer", "special", "stop", "token_bytes_bound", "pieces", "tokenizer", "sentence_piece", "gguf", "detokenizer", "output", "grammar", "template", "folder", "codec"]),
-    ("motet-mlx", &["error", "machine", "pool", "shape", "merged_matrix", "options", "profile", "bridge", "kernel_ops", "ops", "state", "rotary", "sample", "segment", "weights", "batch", "kv_block", "retained", "detached_state", "in_flight", "tail", "attention", "identity", "removal", "forward"]),
-    ("motet", &["failpoint", "simulation", "request", "storage", "error", "telemetry", "device", "monitor", "actors", "stream", "engine", "open"]),
+    ("motet-kernels", &["simd", "split", "pool", "products", "attend", "norm", "sample", "silu", "linear"]),
+    ("motet-text", &["utf8", "error", "byte_level", "pre_tokenizer", "special", "stop", "pieces", "token_bytes_bound", "parts", "gguf", "folder", "tokenizer", "detokenizer", "output", "grammar", "template", "codec"]),
+    ("motet-mlx", &["error", "machine", "pool", "shape", "merged_matrix", "options", "bridge", "kernel_ops", "ops", "state", "rotary", "sample", "segment", "weights", "batch", "kv_block", "retained", "detached_state", "in_flight", "tail", "attention", "identity", "removal", "forward"]),
+    ("motet", &["failpoint", "simulation", "request", "error", "telemetry", "device", "storage", "monitor", "actors", "stream", "engine", "open"]),
 ];
 
 /// A use of one module by another: package and module each.

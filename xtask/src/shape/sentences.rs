@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sentences_are_told_apart() {
+    fn text_is_split_into_sentences() {
         let check = |text: &str, is_rust: bool, expected: &[&str]| {
             let found = sentences(text, is_rust);
             let starts: Vec<_> = found

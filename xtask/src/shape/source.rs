@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 /// Folders that hold no source of this project.
-const PASSED_OVER: [&str; 4] = ["target", ".git", "node_modules", "corpus"];
+const SKIPPED: [&str; 4] = ["target", ".git", "node_modules", "corpus"];
 
 /// A Rust file.
 pub(super) struct Source {
@@ -87,7 +87,7 @@ pub(super) fn files(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) ->
         let path = entry.path();
         if entry.file_type()?.is_dir() {
             let name = entry.file_name();
-            if !PASSED_OVER.iter().any(|passed| name == *passed) {
+            if !SKIPPED.iter().any(|skipped| name == *skipped) {
                 files(&path, extension, found)?;
             }
         } else if path.extension().is_some_and(|found| found == extension) {

@@ -141,7 +141,7 @@ impl CacheCore {
         let lease = LeaseCount::new(segment).lease();
         let slot = &self.slots[&backup.sequence];
         let candidate = OffloadCandidate {
-            lease: lease.expect("nobody evicts what was just named"),
+            lease: lease.expect("a new segment is not evicted yet"),
             salt: slot.salt.digest(),
             tokens: Arc::clone(&backup.tokens),
             segment_size: SegmentSize::whole(backup.len()),
@@ -161,7 +161,7 @@ impl CacheCore {
     ) {
         let paging = self.paging.as_mut().expect("there is a pager");
         let mut backup = paging.backups.in_flight.remove(&segment);
-        let backup = backup.as_mut().expect("it is under way");
+        let backup = backup.as_mut().expect("the backup is in flight");
         let bytes = self.copied_bytes(backup);
         if !self.is_there(backup) || bytes > self.free_bytes() {
             self.not_backed_up(backup);
@@ -186,7 +186,7 @@ impl CacheCore {
     pub(super) fn backup_ended(&mut self, segment: SegmentId, offloaded: Option<CopyId>) {
         let paging = self.paging.as_mut().expect("there is a pager");
         let backup = paging.backups.in_flight.remove(&segment);
-        let backup = backup.expect("it is under way");
+        let backup = backup.expect("the backup is in flight");
         // A copy that existed before was not made for this part.
         let was_made = backup.bytes > 0;
         let slot = self.slots.get_mut(&backup.sequence);
@@ -301,7 +301,7 @@ mod tests {
     fn send(core: &mut CacheCore, message: Message) -> Vec<Effect> {
         let effects = core.handle(Duration::ZERO, message);
         core.check_integrity();
-        effects.expect("the message makes sense")
+        effects.expect("the message is valid")
     }
 
     fn back_up(core: &mut CacheCore, computed: usize) {
@@ -310,7 +310,7 @@ mod tests {
             computed,
             generated: vec![2; computed.saturating_sub(7)],
         };
-        assert_eq!(send(core, message), [], "nobody waits for it");
+        assert_eq!(send(core, message), [], "a backup has no effects at first");
     }
 
     /// The segment that the pager is offered, and the range of the sequence's tokens in it.
@@ -337,7 +337,7 @@ mod tests {
     fn copy_out(effects: &[Effect]) -> Range<usize> {
         match effects {
             [Effect::Edit(Edit::CopyOut { tokens, .. })] => tokens.clone(),
-            other => panic!("a tail is copied: {other:?}"),
+            other => panic!("expected one copy of a tail, found {other:?}"),
         }
     }
 
@@ -345,15 +345,15 @@ mod tests {
     fn each_token_is_copied_once() {
         let mut core = cache(96);
         back_up(&mut core, 10);
-        let (segment, tokens) = offload_candidate(&mut core).expect("there is room");
+        let (segment, tokens) = offload_candidate(&mut core).expect("a part is offered");
         assert_eq!(tokens, 0..10);
         let free = core.free_bytes();
         assert_eq!(copy_out(&take(&mut core, segment)), 0..10);
         let bytes = spec().segment_bytes(SegmentSize::whole(10));
-        assert_eq!(free - core.free_bytes(), bytes, "the copy counts");
+        assert_eq!(free - core.free_bytes(), bytes, "the copy counts as used");
         // Tokens computed meanwhile are offered at once.
         back_up(&mut core, 14);
-        let (next, tokens) = offload_candidate(&mut core).expect("there is room");
+        let (next, tokens) = offload_candidate(&mut core).expect("a part is offered");
         assert_eq!(tokens, 10..14);
         let offloaded = |segment| {
             Message::Paged(PagerEvent::Offloaded {
@@ -369,7 +369,7 @@ mod tests {
             Message::Paged(PagerEvent::Rejected { segment: next }),
         );
         back_up(&mut core, 20);
-        let (_, tokens) = offload_candidate(&mut core).expect("there is room");
+        let (_, tokens) = offload_candidate(&mut core).expect("a part is offered");
         assert_eq!(tokens, 10..20);
     }
 
@@ -383,7 +383,7 @@ mod tests {
         };
         let mut core = cache(96);
         back_up(&mut core, 10);
-        let (segment, _) = offload_candidate(&mut core).expect("there is room");
+        let (segment, _) = offload_candidate(&mut core).expect("a part is offered");
         take(&mut core, segment);
         send(
             &mut core,
@@ -392,7 +392,7 @@ mod tests {
         send(&mut core, close());
         let outbox = core.take_outbox();
         let [pager::Message::GiveUp { copies }] = &outbox[..] else {
-            panic!("its copy is given up: {outbox:?}");
+            panic!("expected its copy to be given up, found {outbox:?}");
         };
         assert_eq!(copies[..], [copy]);
         // The sequence ended before the copy was made; then a case in which an existing copy
@@ -400,7 +400,7 @@ mod tests {
         for (is_made, given_up) in [(true, 1), (false, 0)] {
             let mut core = cache(96);
             back_up(&mut core, 10);
-            let (segment, _) = offload_candidate(&mut core).expect("there is room");
+            let (segment, _) = offload_candidate(&mut core).expect("a part is offered");
             if is_made {
                 take(&mut core, segment);
             }
@@ -414,7 +414,7 @@ mod tests {
         // A lost device does not end the sequence, which will need its copies.
         let mut core = cache(96);
         back_up(&mut core, 10);
-        let (segment, _) = offload_candidate(&mut core).expect("there is room");
+        let (segment, _) = offload_candidate(&mut core).expect("a part is offered");
         take(&mut core, segment);
         send(
             &mut core,
@@ -438,7 +438,7 @@ mod tests {
         // The memory is no longer free when the pager answers.
         let mut core = cache(32);
         back_up(&mut core, 7);
-        let (segment, _) = offload_candidate(&mut core).expect("there is room");
+        let (segment, _) = offload_candidate(&mut core).expect("a part is offered");
         let other = OpenSlot::new(SequenceId(2), [5; 3], 1);
         send(&mut core, Message::OpenSlot(other));
         assert_eq!(take(&mut core, segment), []);
@@ -465,19 +465,19 @@ mod tests {
         for message in gone {
             let mut core = cache(96);
             back_up(&mut core, 10);
-            let (segment, _) = offload_candidate(&mut core).expect("there is room");
+            let (segment, _) = offload_candidate(&mut core).expect("a part is offered");
             send(&mut core, message());
             core.take_outbox();
             assert_eq!(take(&mut core, segment), [], "{:?}", message());
             let outbox = core.take_outbox();
             let [pager::Message::CancelExport { .. }] = outbox[..] else {
-                panic!("the pager waits for an answer: {outbox:?}");
+                panic!("expected the export to be cancelled, found {outbox:?}");
             };
         }
         // Other tokens take the place of the removed ones.
         let mut core = cache(96);
         back_up(&mut core, 10);
-        let (segment, _) = offload_candidate(&mut core).expect("there is room");
+        let (segment, _) = offload_candidate(&mut core).expect("a part is offered");
         let removed = Message::Remove {
             sequence: LIVE,
             computed: 10,
@@ -488,7 +488,7 @@ mod tests {
         take(&mut core, segment);
         core.take_outbox();
         back_up(&mut core, 12);
-        let (segment, tokens) = offload_candidate(&mut core).expect("there is room");
+        let (segment, tokens) = offload_candidate(&mut core).expect("a part is offered");
         assert_eq!(tokens, 0..12);
         assert_eq!(copy_out(&take(&mut core, segment)), 0..12);
     }
@@ -510,7 +510,7 @@ mod tests {
             pager::Message::OffloadCandidate(own),
         ] = &outbox[..]
         else {
-            panic!("two are offered: {outbox:?}");
+            panic!("expected two candidates, found {outbox:?}");
         };
         assert_eq!((shared.tokens.len(), shared.segment_size.tokens), (8, 8));
         assert_eq!((own.tokens.len(), own.segment_size.tokens), (12, 4));

@@ -9,10 +9,10 @@ use crate::{PinId, SequenceId};
 #[non_exhaustive]
 pub enum CacheError {
     /// The sequence is not live.
-    #[error("{0} is not live: it has not begun, or is over")]
+    #[error("{0} is not live: it has no slot yet, or has finished")]
     UnknownSequence(SequenceId),
     /// The sequence is live already.
-    #[error("{0} is live already")]
+    #[error("{0} is already live")]
     AlreadyOpen(SequenceId),
     /// A sequence or a pin without tokens.
     #[error("there are no tokens; expected at least one")]
@@ -41,7 +41,9 @@ pub enum CacheError {
     },
     /// The model's state cannot be cut and moved there. The sequence must start over with the
     /// tokens that stay.
-    #[error("this model's state cannot be cut and moved: begin anew with the tokens that stay")]
+    #[error(
+        "this model's state cannot be cut and moved: open a new slot with the tokens that stay"
+    )]
     CannotMove,
     /// The tokens to keep do not fit into the context.
     #[error("`keep` is {keep}; expected less than the context of {context_tokens} tokens")]
@@ -73,15 +75,15 @@ pub enum CacheError {
     #[error("{0} is unknown, or has expired")]
     UnknownPin(PinId),
     /// A pin with this id exists.
-    #[error("{0} exists already")]
+    #[error("{0} already exists")]
     PinnedTwice(PinId),
     /// The device has no memory for this now.
-    #[error("no room for {bytes} bytes on the device now")]
+    #[error("the device has no memory for {bytes} bytes now")]
     OutOfMemory {
         /// Bytes that were needed.
         bytes: usize,
     },
     /// The cache has failed and is empty.
-    #[error("the cache has failed, and begins anew")]
+    #[error("the cache has failed and is being rebuilt empty")]
     Lost,
 }

@@ -69,7 +69,7 @@ mod tests {
     fn send(core: &mut CacheCore, message: Message) -> Vec<Effect> {
         let effects = core.handle(Duration::ZERO, message);
         core.check_integrity();
-        effects.expect("the message makes sense")
+        effects.expect("the message is valid")
     }
 
     fn extend_grant(core: &mut CacheCore, tokens_max: usize) -> Vec<Effect> {
@@ -226,7 +226,7 @@ mod tests {
             tokens,
         };
         assert_eq!(seen[..expected.len()], expected.map(resident));
-        assert_eq!(seen.len(), PROBES_MAX, "the first are answered for");
+        assert_eq!(seen.len(), PROBES_MAX, "only the first probes are answered");
         assert_eq!(before, format!("{core:?}"));
     }
 }

@@ -41,7 +41,10 @@ impl InProgressPrompts {
         if !self.by_salt.contains_key(salt) {
             self.by_salt.insert(salt.clone(), Vec::new());
         }
-        let prompts = self.by_salt.get_mut(salt).expect("it was just made");
+        let prompts = self
+            .by_salt
+            .get_mut(salt)
+            .expect("the entry was just inserted");
         let mut insertion_point = insertion_point(prompts, tokens);
         // Among equal prompts, the older sequence comes first.
         let older = |live: &Live| live.sequence < sequence && live.tokens == *tokens;
@@ -95,9 +98,10 @@ impl InProgressPrompts {
                 (Some(_), Some(_)) => shared_below > shared_above,
                 (before, _) => before.is_some(),
             };
-            let (live, shared) = match takes_before {
-                true => (before?, shared_below),
-                false => (after?, shared_above),
+            let (live, shared) = if takes_before {
+                (before?, shared_below)
+            } else {
+                (after?, shared_above)
             };
             if takes_before {
                 below -= 1;
@@ -119,9 +123,12 @@ impl InProgressPrompts {
     pub(super) fn check_integrity(&self) {
         for pair in self.by_salt.values().flat_map(|prompts| prompts.windows(2)) {
             let [one, next] = pair else { continue };
-            assert!(one.tokens <= next.tokens, "live prompts stand in order");
+            assert!(one.tokens <= next.tokens, "live prompts are in order");
             let shared = common_prefix(&one.tokens, &next.tokens);
-            assert_eq!(one.shared_with_next, shared, "neighbours know each other");
+            assert_eq!(
+                one.shared_with_next, shared,
+                "the shared length of neighbours is correct"
+            );
         }
     }
 }

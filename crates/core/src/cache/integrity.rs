@@ -12,7 +12,7 @@ impl CacheCore {
             let mut at = 0;
             for key in self.trie.path(slot.end) {
                 let edge = self.trie.node(key).edge();
-                // Only the scheduler knows output tokens that were shared.
+                // Shared output tokens may be known to the scheduler only.
                 let known = slot.tokens.get(at..).unwrap_or_default();
                 let known = &known[..known.len().min(edge.len())];
                 assert!(
@@ -21,11 +21,14 @@ impl CacheCore {
                 );
                 at += edge.len();
             }
-            assert_eq!(at, slot.path_tokens, "a path is as long as it says");
-            assert!(at <= slot.exact_tokens, "what is sealed is exact");
+            assert_eq!(
+                at, slot.path_tokens,
+                "the length of a path is the sum of its edges"
+            );
+            assert!(at <= slot.exact_tokens, "sealed state is exact");
             assert!(
                 at.max(slot.computed) <= slot.tokens_max,
-                "{sequence} holds no more than it was granted"
+                "{sequence} stays within its grant"
             );
             let root = self.trie.root(&slot.salt);
             assert_eq!(self.trie.root_above(slot.end), root, "salts never mix");
@@ -33,14 +36,11 @@ impl CacheCore {
         assert_eq!(
             self.in_progress.len(),
             self.slots.len(),
-            "the live are listed"
+            "each live prompt is listed once"
         );
         self.in_progress.check_integrity();
         for waiting in &self.waiting {
-            assert!(
-                self.slots.contains_key(&waiting.leader),
-                "a leader is alive"
-            );
+            assert!(self.slots.contains_key(&waiting.leader), "a leader is live");
         }
     }
 
@@ -56,7 +56,7 @@ impl CacheCore {
         assert_eq!(
             self.free_bytes() + evictable + protected + reserved + self.transit_bytes(),
             self.config.device_bytes_max,
-            "the cache keeps within its bytes"
+            "the bytes of the cache add up to its budget"
         );
         for (slot, end) in self.slots.values().map(|slot| (slot, slot.end)) {
             let needed = self.reservation(end, slot.tokens_max, slot.keep);
@@ -89,7 +89,7 @@ impl CacheCore {
             assert_eq!(
                 self.trie.node(key).ref_count(),
                 known,
-                "every hold is known"
+                "reference counts match the held paths"
             );
         }
     }

@@ -120,10 +120,11 @@ impl CacheCore {
         let copied_tokens = copy_ranges.last().map_or(0, |copy_range| copy_range.end);
         let mut reserved = Vec::with_capacity(copy_ranges.len());
         for copy_range in copy_ranges {
-            let bytes = match at < copy_range.end {
-                true => self.import_bytes(&copy_range, at),
+            let bytes = if at < copy_range.end {
+                self.import_bytes(&copy_range, at)
+            } else {
                 // It is on the device already and will not be imported.
-                false => self.spec.segment_bytes(copy_range.segment_size),
+                self.spec.segment_bytes(copy_range.segment_size)
             };
             at = at.max(copy_range.end);
             reserved.push((copy_range, bytes));
@@ -140,7 +141,10 @@ impl CacheCore {
         paging.arriving_bytes += bytes;
         paging.fences_made += 1;
         let number = paging.fences_made;
-        let loading = paging.loading.get_mut(&sequence).expect("it waits");
+        let loading = paging
+            .loading
+            .get_mut(&sequence)
+            .expect("the request is waiting");
         loading.reserved_bytes = bytes;
         loading.copy_ranges = reserved;
         loading.fence = Some(number);
@@ -272,11 +276,12 @@ impl CacheCore {
     fn import_bytes(&self, copy_range: &CopyRange, at: usize) -> usize {
         let whole = self.spec.segment_bytes(copy_range.segment_size);
         let size_from = copy_range.size_from(at.max(copy_range.start));
-        match size_from.tokens == copy_range.segment_size.tokens {
-            true => whole,
+        if size_from.tokens == copy_range.segment_size.tokens {
+            whole
+        } else {
             // The two halves of the second cut are no larger than the half that the first cut
             // left.
-            false => 3 * whole,
+            3 * whole
         }
     }
 
@@ -331,9 +336,10 @@ impl CopyRange {
     fn size_from(&self, at: usize) -> SegmentSize {
         let whole = self.segment_size;
         let until = self.end - self.start;
-        let upper = match until < whole.tokens {
-            true => whole.cut(until).0,
-            false => whole,
+        let upper = if until < whole.tokens {
+            whole.cut(until).0
+        } else {
+            whole
         };
         match at - self.start {
             0 => upper,

@@ -84,7 +84,7 @@ impl CacheCore {
         for gone in self.trie.clear_with(node) {
             self.gone(gone, effects);
         }
-        assert!(!self.trie.contains(node), "nobody holds what is lost");
+        assert!(!self.trie.contains(node), "lost nodes are not held");
     }
 }
 
@@ -101,7 +101,7 @@ mod tests {
     fn send(core: &mut CacheCore, message: Message) -> Vec<Effect> {
         let effects = core.handle(Duration::ZERO, message);
         core.check_integrity();
-        effects.expect("the message makes sense")
+        effects.expect("the message is valid")
     }
 
     fn open_slot(core: &mut CacheCore, name: u64, tokens: &[TokenId]) -> (usize, Vec<Effect>) {
@@ -111,7 +111,7 @@ mod tests {
             Effect::SlotOpened { cached_tokens, .. } => Some(*cached_tokens),
             _ => None,
         });
-        (opened.expect("it begins"), effects)
+        (opened.expect("the slot is opened"), effects)
     }
 
     fn close(core: &mut CacheCore, name: u64, computed: usize) {
@@ -161,16 +161,20 @@ mod tests {
         let effects = send(&mut core, Message::Lost { segments: lost });
         let sequence = SequenceId(3);
         assert_eq!(effects[0], Effect::Lost { sequence, slot });
-        assert_eq!(core.slots.len(), 2, "the others go on: {effects:?}");
+        assert_eq!(
+            core.slots.len(),
+            2,
+            "the other slots stay open: {effects:?}"
+        );
         assert_eq!(
             open_slot(&mut core, 6, &[1; 10]).0,
             4,
-            "it is computed again"
+            "only the upper part is still cached"
         );
         assert_eq!(
             open_slot(&mut core, 7, &other).0,
             7,
-            "what is beside it stays"
+            "the other path stays cached"
         );
 
         // Loses the upper node: the pin releases its path, and holds it again once it is

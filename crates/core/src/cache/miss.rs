@@ -118,10 +118,11 @@ impl CacheCore {
             reason,
             tokens: known.min(asked.len()) - cached_tokens,
         };
-        let usable = match request.ignore_cache {
+        let usable = if request.ignore_cache {
             // No lookup was made for such a request.
-            true => &self.usable(&request.salt, asked),
-            false => usable,
+            &self.usable(&request.salt, asked)
+        } else {
+            usable
         };
         let Usable { tokens, seen, .. } = *usable;
         if tokens > cached_tokens {
@@ -218,7 +219,7 @@ mod tests {
     fn send(core: &mut CacheCore, message: Message) -> Vec<Effect> {
         let effects = core.handle(Duration::ZERO, message);
         core.check_integrity();
-        effects.expect("the message makes sense")
+        effects.expect("the message is valid")
     }
 
     fn close(core: &mut CacheCore, sequence: SequenceId, computed: usize) {
@@ -240,7 +241,7 @@ mod tests {
             } => Some((*cached_tokens, *miss)),
             _ => None,
         });
-        let (found, miss) = opened.expect("it begins");
+        let (found, miss) = opened.expect("the slot is opened");
         assert_eq!(found, cached);
         assert_eq!(miss.map(|miss| (miss.reason, miss.tokens)), expected);
     }

@@ -74,7 +74,7 @@ struct Offloading {
     bytes: usize,
 }
 
-/// What a request may still wait for.
+/// The parties that a request may still wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WaitPolicy {
     /// A leader that computes the same tokens.
@@ -142,7 +142,7 @@ impl CacheCore {
             return;
         }
         match pager_event {
-            PagerEvent::Reset => unreachable!("the pager answers for each reset once"),
+            PagerEvent::Reset => unreachable!("the pager confirms each reset once"),
             PagerEvent::Gone => self.lose_pager(effects),
             PagerEvent::Export { segment, copy } if paging.backups.is_under_way(segment) => {
                 self.export_backup(segment, copy, effects);
@@ -345,7 +345,7 @@ impl CacheCore {
         self.trie.set_offload_state(key, OffloadState::NotOffloaded);
         let paging = self.paging.as_mut().expect("there is a pager");
         let offloading = paging.offloading.get_mut(&segment);
-        offloading.expect("what is offered is known").node = None;
+        offloading.expect("an offloading node is registered").node = None;
     }
 
     /// Handles that a segment is gone. If it was being offloaded, its lease has ended and its
@@ -438,7 +438,10 @@ impl CacheCore {
             sequence: request.sequence,
             tokens: 0,
         });
-        let paging = self.paging.as_mut().expect("something leaves");
+        let paging = self
+            .paging
+            .as_mut()
+            .expect("memory in transit implies a pager");
         paging.deferred.push(request);
     }
 

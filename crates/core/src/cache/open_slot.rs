@@ -73,9 +73,10 @@ impl CacheCore {
     ) {
         // One token is always left to evaluate, so that there are logits. The path is no
         // longer than the present grant, whatever is granted later.
-        let most = match request.ignore_cache {
-            true => 0,
-            false => (request.tokens.len() - 1).min(request.tokens_max),
+        let most = if request.ignore_cache {
+            0
+        } else {
+            (request.tokens.len() - 1).min(request.tokens_max)
         };
         let usable = self.usable(&request.salt, &request.tokens[..most]);
         if wait_policy.leader
@@ -96,9 +97,10 @@ impl CacheCore {
             });
             return;
         }
-        let request = match wait_policy.pager && !request.ignore_cache {
-            true => self.send_lookup(request, &usable, most, wait_policy.leader, effects),
-            false => Some(request),
+        let request = if wait_policy.pager && !request.ignore_cache {
+            self.send_lookup(request, &usable, most, wait_policy.leader, effects)
+        } else {
+            Some(request)
         };
         if let Some(request) = request {
             self.try_open(request, usable, wait_policy.copied_tokens, effects);

@@ -24,9 +24,12 @@ impl CacheCore {
             return Err(CacheError::PinnedTwice(pin.pin));
         }
         let bytes_max = self.config.pinned_bytes_max();
-        let fits = |bytes: usize| match bytes <= bytes_max {
-            true => Ok(()),
-            false => Err(CacheError::PinTooLarge { bytes, bytes_max }),
+        let fits = |bytes: usize| {
+            if bytes <= bytes_max {
+                Ok(())
+            } else {
+                Err(CacheError::PinTooLarge { bytes, bytes_max })
+            }
         };
         fits(
             self.spec

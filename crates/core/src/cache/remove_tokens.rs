@@ -42,7 +42,7 @@ impl CacheCore {
         } else if shifts && !self.spec.can_shift {
             return Err(CacheError::CannotMove);
         }
-        // Computed tokens are within the grant. What a full context discards therefore needs
+        // Computed tokens are within the grant. A full context therefore needs
         // no more than the slot's grant. That grant is then the whole context, however small
         // it was at first.
         let more = self

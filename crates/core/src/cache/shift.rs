@@ -38,8 +38,9 @@ pub fn truncation(
     prompt_tokens: usize,
 ) -> Result<Range<usize>, CacheError> {
     let discard = discard(context_tokens, keep, prompt_tokens)?;
-    match prompt_tokens < context_tokens {
-        true => Ok(keep..keep),
-        false => Ok(keep..keep + discard),
+    if prompt_tokens < context_tokens {
+        Ok(keep..keep)
+    } else {
+        Ok(keep..keep + discard)
     }
 }

@@ -118,9 +118,10 @@ impl CacheCore {
             id: key.data().as_ffi(),
             parent: indices.get(&node.parent()).copied(),
             salt,
-            tier: match node.offload_state().has_copy() {
-                true => Tier::DeviceAndCopy,
-                false => Tier::Device,
+            tier: if node.offload_state().has_copy() {
+                Tier::DeviceAndCopy
+            } else {
+                Tier::Device
             },
             tokens_before: node.end() - node.edge().len(),
             tokens: node.edge().len(),

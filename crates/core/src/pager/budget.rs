@@ -1,4 +1,4 @@
-//! Tiers keep within their bytes.
+//! Keeps tiers within their budgets.
 
 use super::PagerCore;
 use super::catalog::Presence;
@@ -6,10 +6,9 @@ use super::protocol::{Effect, PagerEvent};
 use crate::CopyId;
 
 impl PagerCore {
-    /// Gives host memory back until `bytes` more fit, but none of copies that are kept more
-    /// dearly than `priority`. False, and nothing is given up, where that is not enough.
-    /// What is not on the disk is lost with it: the disk is written ahead of need, coldest
-    /// first.
+    /// Frees host memory until `bytes` more fit. Copies with a higher priority than `priority`
+    /// are not evicted. Returns false, and evicts nothing, if that is not enough. A copy that
+    /// is not on the disk is lost: the disk is written ahead of need, coldest first.
     pub(super) fn free_host_bytes(
         &mut self,
         bytes: usize,
@@ -25,10 +24,10 @@ impl PagerCore {
         true
     }
 
-    /// Makes room for one copy more. Copies are given up, wherever they are, until what is
-    /// known of it takes `label_bytes`, and in host memory until it takes `bytes` there. None
-    /// goes that is kept more dearly than `priority`. False, and nothing is given up, where
-    /// that is not enough for both.
+    /// Frees memory for one copy more. Evicts copies from all tiers until `label_bytes` more of
+    /// labels fit, and from host memory until `bytes` more fit there. Copies with a higher
+    /// priority than `priority` are not evicted. Returns false, and evicts nothing, if that is
+    /// not enough for both.
     pub(super) fn free_for_copy(
         &mut self,
         label_bytes: usize,
@@ -45,16 +44,16 @@ impl PagerCore {
             self.forget(victim, effects);
             self.remove(victim, effects);
         }
-        // Both lists begin with the coldest, so one that went already frees its host memory
-        // for this list too. It is passed over here.
+        // Both lists start with the coldest, so a copy that was evicted already frees host
+        // memory for this list too. It is skipped here.
         for victim in for_host {
             self.forget(victim, effects);
         }
         true
     }
 
-    /// Removes files until `bytes` more fit, but none of copies that were of use since
-    /// `candidate` was. False, and nothing is removed, where that is not enough.
+    /// Removes files until `bytes` more fit. Only copies with a lower priority and last use
+    /// than `candidate` are removed. Returns false, and removes nothing, if that is not enough.
     pub(super) fn free_disk_bytes(
         &mut self,
         candidate: CopyId,
@@ -62,7 +61,10 @@ impl PagerCore {
         effects: &mut Vec<Effect>,
     ) -> bool {
         let rank = |core: &Self, name| {
-            let copy = core.copies.get(name).expect("a copy on the disk is there");
+            let copy = core
+                .copies
+                .get(name)
+                .expect("the catalog holds every copy on the disk");
             (copy.priority, copy.last_use)
         };
         let own = rank(self, candidate);
@@ -77,7 +79,7 @@ impl PagerCore {
         true
     }
 
-    /// These victims, unless one of them is kept more dearly than `priority`.
+    /// Returns these victims, or `None` if one of them has a higher priority than `priority`.
     fn evictable(&self, victims: Option<Vec<CopyId>>, priority: u8) -> Option<Vec<CopyId>> {
         let has_higher_priority = |name: &CopyId| {
             let copy = self.copies.get(*name);
@@ -86,7 +88,7 @@ impl PagerCore {
         victims.filter(|victims| !victims.iter().any(has_higher_priority))
     }
 
-    /// Gives up a copy's place in host memory.
+    /// Frees a copy's host memory.
     pub(super) fn forget(&mut self, name: CopyId, effects: &mut Vec<Effect>) {
         let Some(copy) = self
             .copies
@@ -97,16 +99,15 @@ impl PagerCore {
         };
         let gone = copy.disk == Presence::Absent;
         effects.push(Effect::Forget(name));
-        match gone {
-            true => self.lose(name, effects),
-            false => {
-                self.copies
-                    .change(name, |copy| copy.host = Presence::Absent);
-            }
+        if gone {
+            self.lose(name, effects);
+        } else {
+            self.copies
+                .change(name, |copy| copy.host = Presence::Absent);
         }
     }
 
-    /// Gives up a copy's place on the disk.
+    /// Removes a copy's file.
     pub(super) fn remove(&mut self, name: CopyId, effects: &mut Vec<Effect>) {
         let Some(copy) = self
             .copies
@@ -117,21 +118,20 @@ impl PagerCore {
         };
         let gone = copy.host == Presence::Absent;
         self.to_remove.push_back(name);
-        match gone {
-            true => self.lose(name, effects),
-            false => {
-                self.copies
-                    .change(name, |copy| copy.disk = Presence::Absent);
-            }
+        if gone {
+            self.lose(name, effects);
+        } else {
+            self.copies
+                .change(name, |copy| copy.disk = Presence::Absent);
         }
     }
 
-    /// A copy is nowhere any more.
+    /// Removes a copy that is in no tier any more, and reports it as lost.
     pub(super) fn lose(&mut self, name: CopyId, effects: &mut Vec<Effect>) {
         let copy = self
             .copies
             .take_entry(name)
-            .expect("what is lost was there");
+            .expect("a copy is in the catalog until it is lost");
         self.index.remove(&copy.label, name);
         effects.push(Effect::Notify(PagerEvent::Lost { copy: name }));
     }

@@ -1,4 +1,4 @@
-//! Copies, where they are, and the room for them.
+//! The catalog of copies: their tiers, and the budget of each tier.
 //!
 //! ```text
 //!   device ──Pack──▶ host ──Write──▶ host + disk ── forget ──▶ disk ──Read──▶ host + disk
@@ -7,8 +7,8 @@
 //!                     └── forget ──▶ gone ◀──Remove── disk
 //! ```
 //!
-//! A movement takes nothing away from where it comes from: whatever becomes of it, the
-//! copy is where it was. What a sequence waits for, and what moves, is not given up.
+//! A job removes nothing from the tier that it reads: if it fails, the copy is where it was. A
+//! copy that a sequence waits for, or that is moving, is not evicted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,19 +26,19 @@ use crate::{CopyId, SequenceId};
 pub(super) struct CopyEntry {
     pub(super) label: Arc<Label>,
     pub(super) segment_size: SegmentSize,
-    /// What it takes of host memory.
+    /// Bytes that it takes in host memory.
     pub(super) bytes: usize,
     pub(super) host: Presence,
     pub(super) disk: Presence,
-    /// What happens to it just now.
+    /// Tasks that are in progress.
     pub(super) moves: BTreeSet<Task>,
-    /// Sequences that want it.
+    /// Number of pending loads that use it.
     pub(super) users: usize,
-    /// The one that is to have its parcel.
+    /// The sequence that it is loaded for.
     pub(super) loading_for: Option<SequenceId>,
-    /// Others, who look again when that one has it.
+    /// Other sequences that look up again when that load ends.
     pub(super) joined: Vec<SequenceId>,
-    /// The device's segment, while it is handed over.
+    /// Lease on the device's segment while it is exported.
     pub(super) lease: Option<Lease>,
     pub(super) priority: u8,
     pub(super) last_use: u64,
@@ -48,12 +48,12 @@ pub(super) struct CopyEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Presence {
     Absent,
-    /// Its bytes are counted already.
+    /// On its way; its bytes are counted already.
     Incoming,
     Present,
 }
 
-/// All copies, and how much of each tier they take.
+/// All copies, and the bytes that they take in each tier.
 #[derive(Debug)]
 pub(super) struct Catalog {
     all: BTreeMap<CopyId, CopyEntry>,
@@ -63,12 +63,12 @@ pub(super) struct Catalog {
     pub(super) disk: TierBudget,
     /// Host copies that are not on the disk, coldest first.
     unwritten: BTreeSet<EvictionRank>,
-    /// Host bytes of what is known of copies.
+    /// Host bytes of the labels of all copies.
     label_bytes: usize,
     label_bytes_max: usize,
 }
 
-/// Bytes that copies and what is known of them may take.
+/// Upper bounds on the bytes of copies and labels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budgets {
     host_bytes_max: usize,
@@ -76,13 +76,13 @@ pub(super) struct Budgets {
     label_bytes_max: usize,
 }
 
-/// One tier's room.
+/// The byte budget of one tier.
 #[derive(Debug)]
 pub(super) struct TierBudget {
     pub(super) bytes_max: usize,
     pub(super) used_bytes: usize,
     pub(super) copies: usize,
-    /// Copies that may go, coldest first.
+    /// Evictable copies, coldest first.
     order: BTreeSet<EvictionRank>,
 }
 
@@ -90,7 +90,7 @@ pub(super) struct TierBudget {
 type EvictionRank = (u8, u64, CopyId);
 
 impl Budgets {
-    /// What these settings give to copies, and to what is known of them.
+    /// Returns the budgets that the configuration sets.
     pub(super) fn of(config: &PagerConfig) -> Self {
         Self {
             host_bytes_max: config.host_bytes_max,
@@ -111,19 +111,20 @@ impl TierBudget {
     }
 
     fn update_rank(&mut self, eviction_rank: EvictionRank, free: bool) {
-        match free {
-            true => self.order.insert(eviction_rank),
-            false => self.order.remove(&eviction_rank),
-        };
+        if free {
+            self.order.insert(eviction_rank);
+        } else {
+            self.order.remove(&eviction_rank);
+        }
     }
 
-    /// The copies that may go, hottest first.
+    /// Returns the evictable copies, hottest first.
     pub(super) fn hottest(&self) -> impl Iterator<Item = CopyId> + '_ {
         self.order.iter().rev().map(|(.., copy)| *copy)
     }
 
-    /// The copies to give up, coldest first, for `bytes` more; `None` where all that may
-    /// go are not enough.
+    /// Returns the copies to evict for `bytes` more, coldest first, or `None` if all evictable
+    /// copies together are too small.
     fn victims(&self, bytes: usize, size: impl Fn(CopyId) -> usize) -> Option<Vec<CopyId>> {
         let mut excess = (self.used_bytes + bytes).saturating_sub(self.bytes_max);
         let mut victims = Vec::new();
@@ -160,7 +161,7 @@ impl CopyEntry {
         }
     }
 
-    /// Whether it may go.
+    /// Whether it may be evicted.
     pub(super) fn is_free(&self) -> bool {
         self.users == 0 && self.moves.is_empty()
     }
@@ -192,7 +193,7 @@ impl Catalog {
         self.all.len()
     }
 
-    /// A copy's name, never used before.
+    /// Returns a copy name that was never used before.
     pub(super) fn next_name(&mut self) -> CopyId {
         self.made += 1;
         CopyId(self.made)
@@ -208,7 +209,7 @@ impl Catalog {
         self.update_rank(name);
     }
 
-    /// Changes a copy, and whatever follows from that.
+    /// Changes a copy and updates the totals and orders that depend on it.
     pub(super) fn change<T>(
         &mut self,
         name: CopyId,
@@ -224,14 +225,14 @@ impl Catalog {
         Some(changed)
     }
 
-    /// It is of use now.
+    /// Marks the copy as used now.
     pub(super) fn touch(&mut self, name: CopyId) {
         self.tick += 1;
         let tick = self.tick;
         self.change(name, |copy| copy.last_use = tick);
     }
 
-    /// Takes a copy out that is nowhere any more.
+    /// Removes a copy that is in no tier any more.
     pub(super) fn take_entry(&mut self, name: CopyId) -> Option<CopyEntry> {
         let copy = self.all.remove(&name)?;
         self.remove_rank(name, &copy);
@@ -240,33 +241,33 @@ impl Catalog {
         Some(copy)
     }
 
-    /// The copies whose host memory is to be given back for `bytes` more of it.
+    /// Returns the copies whose host memory must be freed for `bytes` more.
     pub(super) fn host_victims(&self, bytes: usize) -> Option<Vec<CopyId>> {
         self.host.victims(bytes, |copy| self.all[&copy].bytes)
     }
 
-    /// The copies whose files are to be removed for `bytes` more of disk.
+    /// Returns the copies whose files must be removed for `bytes` more on the disk.
     pub(super) fn disk_victims(&self, bytes: usize) -> Option<Vec<CopyId>> {
         self.disk
             .victims(bytes, |copy| self.all[&copy].disk_bytes())
     }
 
-    /// Host bytes of what is known of all copies.
+    /// Host bytes of the labels of all copies.
     pub(super) fn label_bytes(&self) -> usize {
         self.label_bytes
     }
 
-    /// Whether `bytes` more of what is known of copies fit.
+    /// Whether `bytes` more of labels fit the budget.
     pub(super) fn fits_label_budget(&self, bytes: usize) -> bool {
         bytes <= self.label_bytes_max.saturating_sub(self.label_bytes)
     }
 
-    /// The copies to give up, coldest first, for `bytes` more of what is known of copies;
-    /// `None` where all that may go are not enough.
+    /// Returns the copies to evict for `bytes` more of labels, coldest first, or `None` if all
+    /// evictable copies together are too small.
     pub(super) fn label_victims(&self, bytes: usize) -> Option<Vec<CopyId>> {
         let mut excess = (self.label_bytes + bytes).saturating_sub(self.label_bytes_max);
         let mut victims = Vec::new();
-        // A copy that may go stands in the order of each tier that it is in.
+        // An evictable copy is in the order of each tier that holds it.
         let mut order = self.host.order.union(&self.disk.order);
         while excess > 0 {
             let (.., copy) = *order.next()?;
@@ -276,8 +277,9 @@ impl Catalog {
         Some(victims)
     }
 
-    /// What is to be written next: the coldest copy that is not on the disk, or, where it
-    /// is colder than all that is there, the coldest that is not.
+    /// Returns the candidates for the next write. The first is the coldest copy that is not on
+    /// the disk. The second, if different, is the coldest such copy that is warmer than the
+    /// coldest one on the disk.
     pub(super) fn to_be_written(&self) -> [Option<CopyId>; 2] {
         let coldest = self.unwritten.first();
         let warmer = self.disk.order.first();
@@ -286,7 +288,7 @@ impl Catalog {
         [coldest, warmer].map(|eviction_rank| eviction_rank.map(|(.., copy)| *copy))
     }
 
-    /// Whether the copy is in host memory, and its file is neither there nor coming.
+    /// Whether the copy is in host memory, and its file neither exists nor is being written.
     pub(super) fn is_unwritten(&self, name: CopyId) -> bool {
         let copy = self.all.get(&name);
         copy.is_some_and(|copy| self.unwritten.contains(&copy.eviction_rank(name)))
@@ -300,7 +302,11 @@ impl Catalog {
         }
     }
 
-    /// Panics unless sums and orders agree with what there is.
+    /// Checks that totals and orders agree with the copies.
+    ///
+    /// # Panics
+    ///
+    /// If they do not.
     pub(super) fn check_integrity(&self) {
         for (tier_budget, presence, bytes) in [
             (
@@ -317,16 +323,16 @@ impl Catalog {
             assert_eq!(
                 there.clone().count(),
                 tier_budget.copies,
-                "copies are counted"
+                "copies of the tier are miscounted"
             );
             assert_eq!(
                 there.map(bytes).sum::<usize>(),
                 tier_budget.used_bytes,
-                "bytes add up"
+                "bytes of the tier are miscounted"
             );
             assert!(
                 tier_budget.used_bytes <= tier_budget.bytes_max,
-                "a tier keeps within its bytes"
+                "tier exceeds its budget"
             );
             let free = self
                 .all
@@ -336,35 +342,39 @@ impl Catalog {
                 free.map(|(name, copy)| copy.eviction_rank(*name)).collect();
             assert_eq!(
                 free, tier_budget.order,
-                "exactly those stand in the order who may go"
+                "eviction order differs from the evictable copies"
             );
         }
         let labels = self.all.values().map(CopyEntry::label_bytes);
-        assert_eq!(labels.sum::<usize>(), self.label_bytes, "labels add up");
+        assert_eq!(
+            labels.sum::<usize>(),
+            self.label_bytes,
+            "label bytes are miscounted"
+        );
         assert!(
             self.label_bytes <= self.label_bytes_max,
-            "what is known of copies keeps within its bytes"
+            "labels exceed their budget"
         );
         for copy in self.all.values() {
             let coming = copy.moves.contains(&Task::Pack) || copy.moves.contains(&Task::Read);
             assert_eq!(
                 copy.host == Presence::Incoming,
                 coming,
-                "what comes is moved"
+                "incoming presence does not match the jobs in progress"
             );
             assert_eq!(
                 copy.disk == Presence::Incoming,
                 copy.moves.contains(&Task::Write),
-                "what comes is moved"
+                "incoming presence does not match the jobs in progress"
             );
             assert_eq!(
                 copy.lease.is_some(),
                 copy.moves.contains(&Task::Pack),
-                "what leaves is leased"
+                "lease does not match the pack job"
             );
             assert!(
                 copy.host != Presence::Absent || copy.disk != Presence::Absent,
-                "what is nowhere is gone"
+                "copy is in no tier"
             );
         }
     }
@@ -375,15 +385,12 @@ impl Catalog {
             (&mut self.disk, copy.disk, copy.disk_bytes()),
         ] {
             if presence != Presence::Absent {
-                match more {
-                    true => {
-                        (tier_budget.used_bytes, tier_budget.copies) =
-                            (tier_budget.used_bytes + bytes, tier_budget.copies + 1)
-                    }
-                    false => {
-                        (tier_budget.used_bytes, tier_budget.copies) =
-                            (tier_budget.used_bytes - bytes, tier_budget.copies - 1)
-                    }
+                if more {
+                    tier_budget.used_bytes += bytes;
+                    tier_budget.copies += 1;
+                } else {
+                    tier_budget.used_bytes -= bytes;
+                    tier_budget.copies -= 1;
                 }
             }
         }
@@ -429,7 +436,7 @@ impl CopyEntry {
         self.bytes
     }
 
-    /// Host bytes of what is known of it.
+    /// Host bytes of its label.
     pub(super) fn label_bytes(&self) -> usize {
         Label::host_bytes(self.label.tokens.len())
     }

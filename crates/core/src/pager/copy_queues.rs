@@ -1,13 +1,13 @@
-//! What each copy thread does next; demand overtakes everything else.
+//! Chooses the next job of each copy worker. Loads that a sequence waits for go first.
 //!
-//! A thread is given one job at a time, so that what is wanted most is decided here, when
-//! it is free. What a sequence waits for goes first; then what one will want; then what is
-//! to be on the disk before host memory runs short. Packing is not among them: the device
-//! hands over when it can, and no more than was asked for.
+//! A worker gets one job at a time, so that the most urgent job is chosen when the worker
+//! becomes free. Copies that a sequence waits for go first; then prefetches; then writes to the
+//! disk, before host memory runs short. Packing is not queued here: the device exports segments
+//! when it can, and only those that were asked for.
 //!
-//! A disk that fails is left alone for a while, and so is one that does not answer: who
-//! waits for it computes instead. Reading and writing rest each by itself, so that a folder
-//! that has become read-only is still read from.
+//! A disk that fails is not used for a while, and neither is one that does not respond;
+//! sequences that wait for it compute instead. Reads and writes rest separately, so that a
+//! folder that has become read-only is still read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,46 +17,46 @@ use super::catalog::Presence;
 use super::protocol::{CopyQueue, Done, Effect, Job, PagerEvent, Task};
 use crate::CopyId;
 
-/// How long a disk that has failed is left alone.
+/// Time for which a disk is not used after a failure.
 const DISK_REST: Duration = Duration::from_secs(10);
 
-/// One copy thread.
+/// State of one copy worker.
 #[derive(Debug, Default)]
 pub(super) struct CopyQueueState {
-    /// What it does, and since when.
+    /// The job in progress, and its start time.
     busy: Option<(CopyId, Task, Duration)>,
-    /// What comes of that is of no use: the device has lost everything meanwhile.
+    /// The result of that job is of no use: the device has lost all state since it started.
     is_void: bool,
 }
 
-/// Whether the disk is of use.
+/// Whether the disk can be used.
 #[derive(Debug)]
 pub(super) struct DiskState {
     is_there: bool,
-    /// It does not answer.
+    /// A job has taken longer than the timeout.
     is_stalled: bool,
-    /// Where this does not work, the disk is left alone.
+    /// While this rests, the disk is not used.
     reads: Ability,
-    /// Where this does not work, nothing is written.
+    /// While this rests, nothing is written.
     writes: Ability,
 }
 
-/// Whether the disk can do one thing, by how it went when that was last tried.
+/// Whether the disk can read (or write), by the result of the last attempt.
 #[derive(Debug, Default)]
 struct Ability {
     failed: bool,
-    /// It is not tried before.
+    /// No attempt is made before this time.
     rests_until: Option<Duration>,
 }
 
-/// How fast copies move.
+/// Measured speeds of the copy workers.
 #[derive(Debug)]
 pub(super) struct Rates {
     pub(super) memory: Rate,
     pub(super) disk: Rate,
 }
 
-/// Seconds for each byte, as far as is known.
+/// Estimated seconds for each byte.
 #[derive(Debug)]
 pub(super) struct Rate {
     seconds_per_byte: f64,
@@ -83,8 +83,7 @@ impl DiskState {
         self.is_there && !self.is_stalled && !self.reads.is_resting()
     }
 
-    /// Whether it does less than it should, as far as is known: what has failed counts
-    /// until it works.
+    /// Whether the disk is stalled, or has failed and not succeeded since.
     pub(super) fn is_degraded(&self) -> bool {
         self.is_there && (self.is_stalled || self.reads.failed || self.writes.failed)
     }
@@ -112,7 +111,7 @@ impl Ability {
 }
 
 impl Default for Rates {
-    /// Guesses, until something has moved.
+    /// Guesses, used until something has been measured.
     fn default() -> Self {
         Self {
             memory: Rate::guess(4e9),
@@ -129,7 +128,8 @@ impl Rate {
         }
     }
 
-    /// So many bytes have taken so long. An exponential mean over about eight jobs.
+    /// Updates the estimate with a job of `bytes` bytes: an exponential mean over about eight
+    /// jobs.
     pub(super) fn observe(&mut self, bytes: usize, took: Duration) {
         let seconds_per_byte = took.as_secs_f64() / bytes.max(1) as f64;
         let weight = if self.is_measured { 0.125 } else { 1.0 };
@@ -143,7 +143,7 @@ impl Rate {
 }
 
 impl PagerCore {
-    /// A copy thread has done a job.
+    /// Handles the end of a job.
     pub(super) fn done(&mut self, done: &Done, effects: &mut Vec<Effect>) {
         let mut is_void = false;
         match done.task {
@@ -160,7 +160,7 @@ impl PagerCore {
         if done.result.is_err() {
             self.stats.failed += 1;
             if done.task == Task::Remove {
-                // Its room is not free, whatever is believed.
+                // The file still takes its bytes, though they are counted as free.
                 self.disk_state.writes.failed(self.now);
             }
         }
@@ -181,13 +181,13 @@ impl PagerCore {
         }
     }
 
-    /// What was being made for who has left is gone, or somebody else's.
+    /// Sends the events that waited for the unpack job of this copy.
     fn send_cancelled(&mut self, name: CopyId, effects: &mut Vec<Effect>) {
         let ended = self.cancelled.extract_if(.., |(copy, _)| *copy == name);
         effects.extend(ended.map(|(_, pager_event)| Effect::Notify(pager_event)));
     }
 
-    /// Whether a parcel of this copy is being made.
+    /// Whether this copy is being unpacked.
     pub(super) fn is_unpacking(&self, name: CopyId) -> bool {
         let busy = self.memory.busy;
         busy.is_some_and(|(copy, task, _)| copy == name && task == Task::Unpack)
@@ -195,7 +195,8 @@ impl PagerCore {
 
     fn unpack_ended(&mut self, done: &Done, effects: &mut Vec<Effect>) {
         if done.result.is_err() {
-            // Of this one there is no parcel to throw away: it counts as being made.
+            // The failed job made no detached state to discard: the copy still counts as being
+            // unpacked here.
             self.fail_load(done.copy, PagerEvent::retry, effects);
         }
         let bytes = self.copies.change(done.copy, |copy| {
@@ -214,8 +215,8 @@ impl PagerCore {
         }
     }
 
-    /// The parcel is one of before a reset, wherever it lies. Who wants the copy since
-    /// gets another.
+    /// Discards a detached state from before a reset, and unpacks the copy again if a sequence
+    /// waits for it.
     fn repeat_unpack(&mut self, name: CopyId, effects: &mut Vec<Effect>) {
         effects.push(Effect::Discard(name));
         let is_loading = self.copies.change(name, |copy| {
@@ -227,7 +228,7 @@ impl PagerCore {
         }
     }
 
-    /// The threads are at this, begun by a core that is no more.
+    /// Marks these jobs as in progress; a previous core has started them.
     pub(super) fn resume_jobs(
         &mut self,
         memory: Option<(CopyId, Task)>,
@@ -239,7 +240,7 @@ impl PagerCore {
         }
     }
 
-    /// What is being made for the device is for one that has lost everything since.
+    /// Marks the unpack job in progress as void, after the device has lost all state.
     pub(super) fn invalidate_unpack(&mut self) {
         self.memory.is_void = self.memory.busy.is_some();
     }
@@ -260,12 +261,12 @@ impl PagerCore {
                 self.rates.disk.observe(bytes.unwrap_or(0), done.took);
                 self.disk_state.reads.succeeded();
                 self.stats.read += 1;
-                // It will be asked for, or is.
+                // A sequence waits for it or will.
                 self.copies.touch(done.copy);
                 self.host_copy_ready(done.copy);
             }
             Err(error) if error.is_lost => {
-                // It is never believed again.
+                // The file is never used again.
                 self.fail_load(done.copy, PagerEvent::retry, effects);
                 self.remove(done.copy, effects);
             }
@@ -288,19 +289,18 @@ impl PagerCore {
             copy.host == Presence::Absent && !written
         });
         if nowhere == Some(true) {
-            // It was given up meanwhile, since no parcel could be made of it.
+            // The host copy was dropped meanwhile, since unpacking failed.
             self.lose(done.copy, effects);
         }
-        match written {
-            true => {
-                self.disk_state.writes.succeeded();
-                self.stats.written += 1;
-            }
-            false => self.disk_state.writes.failed(self.now),
+        if written {
+            self.disk_state.writes.succeeded();
+            self.stats.written += 1;
+        } else {
+            self.disk_state.writes.failed(self.now);
         }
     }
 
-    /// Whether the disk has rested, or does not answer.
+    /// Ends the rests that are due, and detects a disk that does not respond.
     pub(super) fn check_disk(&mut self, effects: &mut Vec<Effect>) {
         self.disk_state.expire_rests(self.now);
         let stalls = self.disk_stalls_at().is_some_and(|at| at <= self.now);
@@ -335,7 +335,7 @@ impl PagerCore {
         since.checked_add(self.config.disk_timeout)
     }
 
-    /// Gives threads that have nothing to do the next job.
+    /// Gives idle workers their next jobs.
     pub(super) fn start_jobs(&mut self, effects: &mut Vec<Effect>) {
         if self.memory.busy.is_none()
             && let Some(name) = self.to_unpack.pop_front()
@@ -345,12 +345,12 @@ impl PagerCore {
         while self.disk.busy.is_none() && self.disk_state.works() && self.start_disk_job(effects) {}
     }
 
-    /// False where there is nothing for the disk to do. True may still mean that nothing
-    /// was begun.
+    /// Returns false if the disk has no job to start. After true, there may still be none in
+    /// progress.
     fn start_disk_job(&mut self, effects: &mut Vec<Effect>) -> bool {
         if let Some(name) = self.to_read.pop_front() {
             if !self.start_read(name, effects) {
-                // Nor would there be room for it if it were asked for again at once.
+                // A retry at once would not find memory either.
                 self.fail_load(name, PagerEvent::miss, effects);
             }
             return true;
@@ -397,14 +397,14 @@ impl PagerCore {
     }
 
     fn start_write(&mut self, name: CopyId, effects: &mut Vec<Effect>) -> bool {
-        let copy = self.copies.get(name).expect("an unwritten copy is there");
+        let copy = self.copies.get(name).expect("the catalog holds every unwritten copy");
         let bytes = copy.disk_bytes();
         if !self.free_disk_bytes(name, bytes, effects) {
             return false;
         }
         if !self.to_remove.is_empty() {
-            // Files go before others come. What goes may be colder than all that is not
-            // written: it is not what has the room then.
+            // Files are removed before others are written. The removed files may be colder than
+            // all unwritten copies, so the space is reserved for this copy.
             self.disk_space_freed_for = Some(name);
             return true;
         }
@@ -429,7 +429,7 @@ impl PagerCore {
 mod tests {
     use super::*;
 
-    /// It may be tried again long before anybody has a reason to.
+    /// The disk may be tried again long before a job needs it.
     #[test]
     fn failed_disk_is_degraded_until_it_works() {
         let mut disk = DiskState::new(true);

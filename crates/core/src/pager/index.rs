@@ -1,13 +1,13 @@
-//! Which copies hold the state of which tokens.
+//! Finds copies by the tokens whose state they hold.
 //!
-//! A copy is found by what it is the state of: its salt, its tokens from the first one
-//! on, and where its own range begins. The trie may cut and merge segments as it likes;
-//! a copy stays what it is. So a sequence's tokens are covered by a chain of copies, each
-//! of which begins no later than where the one before it ends.
+//! A copy is found by its salt, its tokens from the first one of the sequence on, and the
+//! offset where its range begins. The trie may split and merge segments; copies do not change.
+//! A sequence's tokens are covered by a chain of copies. Each copy begins no later than where
+//! the one before it ends.
 //!
-//! Of the tokens before a copy's own range only a [digest](PrefixDigest) is known. A
-//! sequence's own digests are computed as far as there are copies that may continue it, in
-//! one pass over its tokens.
+//! For the tokens before a copy's own range only a [digest](PrefixDigest) is stored. A
+//! sequence's own digests are computed as far as copies may continue it, in one pass over its
+//! tokens.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::cache::trie::common_prefix;
 use crate::pager::{Label, PrefixDigest, PrefixHasher};
 use crate::{CopyId, TokenId};
 
-/// Neighbours that are looked at when one must be matched in full.
+/// Upper bound on the neighbours searched for a copy that must match in full.
 const NEIGHBOURS_MAX: usize = 8;
 
-/// Copies by salt, by where their range begins and by its first token; then by what is
-/// before it, then in lexicographic order.
+/// Copies by salt, start of their range and first token; then by the prefix before them, then
+/// in lexicographic order.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     by_start: BTreeMap<(SaltDigest, usize, TokenId), Vec<Entry>>,
@@ -37,11 +37,11 @@ struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Continuation {
     pub(super) copy: CopyId,
-    /// Where its range begins.
+    /// Offset at which its range begins.
     pub(super) start: usize,
-    /// How far the tokens are its own.
+    /// Offset up to which the sequence's tokens equal those of the copy.
     pub(super) shared: usize,
-    /// Whether that is all of it.
+    /// Whether all tokens of the copy are matched.
     pub(super) whole: bool,
 }
 
@@ -55,15 +55,15 @@ impl Index {
 
     pub(super) fn remove(&mut self, label: &Label, copy: CopyId) {
         let key = key(label);
-        let bucket = self.by_start.get_mut(&key).expect("the copy is listed");
+        let bucket = self.by_start.get_mut(&key).expect("the index holds every complete copy");
         bucket.retain(|entry| entry.copy != copy);
         if bucket.is_empty() {
             self.by_start.remove(&key);
         }
     }
 
-    /// The copies that cover `tokens` from `from` on, each as far as any does. Where
-    /// `whole`, only copies of which all tokens are among these.
+    /// Returns the copies that cover `tokens` from `from` on, each reaching as far as any copy
+    /// does. If `whole` is true, all tokens of each copy are among `tokens`.
     pub(super) fn chain(
         &self,
         salt: SaltDigest,
@@ -86,8 +86,8 @@ impl Index {
         }
     }
 
-    /// Of the copies that begin at each offset, that which goes furthest, if it goes
-    /// beyond `from`.
+    /// Returns, for each offset, the copy that begins there and reaches furthest, if it reaches
+    /// past `from`.
     fn candidates(
         &self,
         salt: SaltDigest,
@@ -105,7 +105,8 @@ impl Index {
             };
             let start = *start;
             at = start + 1;
-            // Most that begin here begin otherwise, or end too soon: nothing is hashed for those.
+            // Most copies at this offset start with another token or end too soon; nothing is
+            // hashed for those.
             let Some(bucket) = self.by_start.get(&(salt, start, tokens[start])) else {
                 continue;
             };
@@ -130,7 +131,7 @@ impl Index {
 
 fn key(label: &Label) -> (SaltDigest, usize, TokenId) {
     let first = label.tokens.first();
-    let first = first.expect("a copy is of a token at least");
+    let first = first.expect("a copy has at least one token");
     (label.salt, label.start, *first)
 }
 
@@ -138,8 +139,9 @@ fn order(label: &Label) -> (PrefixDigest, &[TokenId]) {
     (label.before, &label.tokens)
 }
 
-/// Of the entries that come after `before`, the one that shares most with the `tokens` that
-/// follow there, how much that is, and whether it is all of it.
+/// Returns, from the entries that come after the prefix `before`, the one that shares most with
+/// the `tokens` that follow. The result holds the copy, the number of shared tokens, and
+/// whether these are all of the copy's tokens.
 fn furthest(
     bucket: &[Entry],
     before: PrefixDigest,
@@ -150,7 +152,8 @@ fn furthest(
     let bucket = &bucket[first..];
     let bucket = &bucket[..bucket.partition_point(|entry| entry.label.before == before)];
     let at = bucket.partition_point(|entry| &entry.label.tokens[..] <= tokens);
-    // What is wholly among the tokens stands before them, and what shares most beside.
+    // Entries that match in full sort before the tokens, and those that share most sort beside
+    // them.
     let before = bucket[..at].iter().rev().take(NEIGHBOURS_MAX);
     let after = bucket[at..].iter().take(1);
     let shares = |entry: &Entry| {
@@ -160,7 +163,7 @@ fn furthest(
     let found = before.chain(after).map(shares);
     found
         .filter(|(_, _, all)| *all || !whole)
-        // Of equals the newest: it was made because the others did not serve.
+        // The newest of equals wins: it was made because the others did not serve.
         .max_by_key(|(copy, shared, all)| (*shared, *all, *copy))
 }
 
@@ -229,7 +232,7 @@ mod tests {
         assert!(index.by_start.is_empty());
     }
 
-    /// The same own tokens in the same place, after others.
+    /// Copies with the same tokens at the same offset, after different prefixes.
     #[test]
     fn same_tokens_after_another_prefix_are_another_copy() {
         let copies: [(&[TokenId], usize); 3] = [

@@ -1,8 +1,8 @@
-//! Labels: all that is known of a copy beside its bytes.
+//! Labels: the description of a copy beside its bytes.
 //!
-//! A copy is the state of some tokens after others. Its label has those tokens themselves,
-//! and only a digest of the others. The labels of one conversation take memory in proportion
-//! to its length, however many copies it is cut into.
+//! A copy is the state of some tokens after others. Its label holds those tokens themselves,
+//! and only a digest of the ones before. The labels of one conversation take memory in
+//! proportion to its length, however many copies it is cut into.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,60 +13,61 @@ use crate::TokenId;
 use crate::cache::SaltDigest;
 use crate::protocol::SegmentSize;
 
-/// How a copy's numbers are kept.
+/// Precision of the numbers of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Precision {
-    /// As the model has them.
+    /// The model's own precision.
     #[default]
     Full,
-    /// In eight bits each: see `tiers::precision`.
+    /// Eight bits for each number: see `tiers::precision`.
     Eight,
 }
 
-/// All that is known of a copy beside its bytes.
+/// The description of a copy beside its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
-    /// The digest of its salt.
+    /// Digest of its salt.
     pub salt: SaltDigest,
-    /// Stands for the tokens from the first of the sequence to where its own begin.
+    /// Digest of the tokens before its own, from the first of the sequence.
     pub before: PrefixDigest,
-    /// How many tokens that is.
+    /// Number of the tokens before its own.
     pub start: usize,
-    /// Its own tokens, of which it is the state.
+    /// Its own tokens, whose state the copy holds.
     pub tokens: Arc<[TokenId]>,
-    /// Tokens that followed when it was sealed, for state that depends on them.
+    /// Tokens that followed when the segment was sealed, for state that depends on them.
     pub state_lag: usize,
-    /// How its numbers are kept.
+    /// Precision of its numbers.
     pub precision: Precision,
-    /// Bytes of the copy as it is kept.
+    /// Bytes of the copy at this precision.
     pub bytes: usize,
 }
 
-/// Stands for the first tokens of a sequence, of one salt: their SHA-256.
+/// SHA-256 of the first tokens of a sequence, with its salt.
 ///
-/// Two prefixes, or two salts, with one digest are a collision of SHA-256, of which none is
-/// known to anybody. Equal digests are therefore taken for equal prefixes, and nothing else is
-/// compared. It is not cut to fewer bits: half of them would leave a collision in the reach
-/// of somebody who can spend 2^64 hashes on prompts of one salt.
+/// Two prefixes, or two salts, with equal digests would be a collision of SHA-256. No collision
+/// is known. Equal digests are therefore taken for equal prefixes, and nothing else is
+/// compared. The digest is not truncated: with half of the bits, an attacker who can spend 2^64
+/// hashes on prompts of one salt could find a collision.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PrefixDigest(pub [u8; 32]);
 
-/// The digests of a sequence's prefixes, from short to long. Each token is hashed once.
+/// Computes the digests of a sequence's prefixes, from short to long. Each token is hashed
+/// once.
 #[derive(Clone, Debug)]
 pub struct PrefixHasher(Sha256);
 
 impl Label {
-    /// Bytes that a copy takes of host memory beside its tokens and its bytes, wherever it
-    /// is: its label, its entries in the pager's tables, and its place in their orders.
-    /// A round number above what was counted (`tests/labels.rs`).
+    /// Bytes of host memory that a copy takes beside its tokens and its payload, in whatever
+    /// tier it is: its label, its entries in the pager's tables, and its entries in their
+    /// orders. A round number above the measured size (`tests/labels.rs`).
     pub const RECORD_BYTES: usize = 1024;
 
-    /// The label of the state of `tokens[start..]`, where `tokens` are all from the first of
-    /// the sequence on.
+    /// Creates the label of the state of `tokens[start..]`. `tokens` are all tokens from the
+    /// first of the sequence on.
     ///
     /// # Panics
     ///
-    /// When there are not so many tokens.
+    /// If `start` is greater than the number of tokens.
     #[must_use]
     pub fn new(
         salt: SaltDigest,
@@ -88,13 +89,13 @@ impl Label {
         }
     }
 
-    /// Where its own tokens end, from the sequence's first one.
+    /// Returns the offset in the sequence at which its own tokens end.
     #[must_use]
     pub fn end(&self) -> usize {
         self.start + self.tokens.len()
     }
 
-    /// The size of the segment that it was.
+    /// Returns the size of the segment that was copied.
     #[must_use]
     pub fn segment_size(&self) -> SegmentSize {
         SegmentSize {
@@ -103,7 +104,8 @@ impl Label {
         }
     }
 
-    /// Whether a sequence of this salt that begins with `tokens` has what it is the state of.
+    /// Whether a sequence with this salt and these first tokens contains the tokens that the
+    /// copy is the state of.
     #[must_use]
     pub fn is_of(&self, salt: SaltDigest, tokens: &[TokenId]) -> bool {
         self.salt == salt
@@ -111,7 +113,8 @@ impl Label {
             && self.before == PrefixDigest::of(salt, &tokens[..self.start])
     }
 
-    /// Host memory that is taken by what is known of a copy of so many tokens.
+    /// Returns the bytes of host memory that the label of a copy of so many tokens takes, with
+    /// its entries.
     #[must_use]
     pub fn host_bytes(tokens: usize) -> usize {
         tokens
@@ -121,7 +124,7 @@ impl Label {
 }
 
 impl PrefixDigest {
-    /// That of a sequence's first tokens.
+    /// Returns the digest of a sequence's first tokens.
     #[must_use]
     pub fn of(salt: SaltDigest, tokens: &[TokenId]) -> Self {
         let mut hasher = PrefixHasher::new(salt);
@@ -130,7 +133,7 @@ impl PrefixDigest {
     }
 }
 
-/// Shows nothing of it, for what was said can be guessed.
+/// Does not show the digest: guessed prompts could be confirmed by it.
 impl fmt::Debug for PrefixDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("PrefixDigest(..)")
@@ -138,15 +141,16 @@ impl fmt::Debug for PrefixDigest {
 }
 
 impl PrefixHasher {
-    /// Of a sequence of this salt, before its first token.
+    /// Creates a hasher for a sequence with this salt, before its first token.
     #[must_use]
     pub fn new(salt: SaltDigest) -> Self {
-        // Together a block of SHA-256, so that tokens lie as its blocks do.
+        // Domain and salt fill one block of SHA-256, so that tokens are aligned with its
+        // blocks.
         let domain: &[u8; 32] = b"motet tokens of one salt so far\0";
         Self(Sha256::new().chain_update(domain).chain_update(salt.0))
     }
 
-    /// Takes in the tokens that come next.
+    /// Adds the tokens that come next.
     pub fn update(&mut self, tokens: &[TokenId]) {
         if cfg!(target_endian = "little") {
             self.0.update(bytemuck::cast_slice::<TokenId, u8>(tokens));
@@ -157,7 +161,7 @@ impl PrefixHasher {
         }
     }
 
-    /// The digest of all that was taken in.
+    /// Returns the digest of all tokens added so far.
     #[must_use]
     pub fn digest(&self) -> PrefixDigest {
         PrefixDigest(self.0.clone().finalize().into())
@@ -191,8 +195,9 @@ mod tests {
             PrefixDigest::of(SaltDigest([6; 32]), &tokens[..9]),
             digests[9]
         );
-        // As `(printf 'motet tokens of one salt so far\0'; head -c 32 /dev/zero | tr '\0' '\5';
-        // printf '\0\0\0\0\1\0\0\0') | sha256sum` says: files outlive processes.
+        // The value is that of
+        // `(printf 'motet tokens of one salt so far\0'; head -c 32 /dev/zero | tr '\0' '\5'; printf '\0\0\0\0\1\0\0\0') | sha256sum`.
+        // It must be stable, since files outlive processes.
         assert_eq!(digests[2].0[..4], [0x23, 0xE3, 0x74, 0x0D]);
     }
 

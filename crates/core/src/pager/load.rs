@@ -1,7 +1,8 @@
-//! A sequence begins: what is there for it, and is it worth bringing.
+//! Lookup and load: finds copies for a sequence, and brings them to the device.
 //!
-//! What it wants is looked for when it begins, and comes when the cache has made room on
-//! the device. Bringing and computing are compared by what both have taken lately.
+//! A lookup finds the copies when the sequence opens its slot. They are loaded when the cache
+//! has reserved device memory for them. Loading and computing are compared by the time that
+//! both have taken recently.
 
 use std::time::Duration;
 
@@ -13,10 +14,10 @@ use crate::protocol::SegmentSize;
 use crate::{CopyId, SequenceId, TokenId};
 use motet_sync::injected::{self, Bug};
 
-/// Copies that are to be read because somebody will want them, at most.
+/// Upper bound on the copies that wait to be prefetched.
 const PREFETCHES_MAX: usize = 64;
 
-/// A sequence that waits for copies.
+/// A lookup or load that has not ended.
 #[derive(Debug)]
 pub(super) struct PendingLoad {
     copy_ranges: Vec<CopyRange>,
@@ -25,23 +26,23 @@ pub(super) struct PendingLoad {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Stage {
-    /// The cache knows what there is, and is to fetch it.
+    /// The cache knows the copies and has not asked to load them yet.
     Hit,
-    /// It comes; so many parcels are ready.
+    /// The copies are being loaded; `ready` detached states are ready.
     Loading { ready: usize },
-    /// Somebody else fetches this copy, which it wants as well.
+    /// Another sequence loads this copy, which this one needs as well.
     Joined(CopyId),
 }
 
 impl PendingLoad {
-    /// The copies that it holds.
+    /// Returns the copies that it uses.
     pub(super) fn copies(&self) -> impl Iterator<Item = CopyId> + '_ {
         self.copy_ranges.iter().map(|copy_range| copy_range.copy)
     }
 }
 
 impl PagerCore {
-    /// Says what there is for a sequence beyond what is on the device.
+    /// Finds the copies that continue a sequence's tokens on the device.
     pub(super) fn lookup(&mut self, lookup: Lookup, effects: &mut Vec<Effect>) {
         let sequence = lookup.sequence;
         let copy_ranges = self.find(&lookup);
@@ -58,7 +59,7 @@ impl PagerCore {
             let copy = self
                 .copies
                 .get(copy_range.copy)
-                .expect("what was found is there");
+                .expect("the index holds only copies of the catalog");
             copy.loading_for.is_some().then_some(copy_range.copy)
         };
         if let Some(busy) = copy_ranges.iter().find_map(being_loaded) {
@@ -81,14 +82,14 @@ impl PagerCore {
             .insert(sequence, PendingLoad { copy_ranges, stage });
     }
 
-    /// What was found is to come.
+    /// Starts to load the copies found for the sequence.
     pub(super) fn load(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
         let Some(pending_load) = self.pending_loads.get_mut(&sequence) else {
             return;
         };
         pending_load.stage = Stage::Loading { ready: 0 };
         let copies: Vec<CopyId> = pending_load.copies().collect();
-        // One may be lost, or somebody may have begun to fetch it.
+        // A copy may be lost, or another sequence may have started to load it.
         let is_loadable = |name: &CopyId| {
             let copy = self.copies.get(*name);
             copy.is_some_and(|copy| copy.loading_for.is_none() && self.is_available(*name, copy))
@@ -101,18 +102,18 @@ impl PagerCore {
         for name in copies {
             self.copies
                 .change(name, |copy| copy.loading_for = Some(sequence));
-            let copy = self.copies.get(name).expect("it is within reach");
+            let copy = self.copies.get(name).expect("the copy is available");
             let is_made = copy.moves.contains(&Task::Unpack);
             match copy.host {
                 Presence::Absent => {
                     self.stats.disk_hits += 1;
                     self.to_read.push_back(name);
                 }
-                // It is unpacked when it has been read.
+                // It is unpacked after it has been read.
                 Presence::Incoming => self.stats.host_hits += 1,
                 Presence::Present => {
                     self.stats.host_hits += 1;
-                    // Unless it is being made for somebody who has left.
+                    // A job of a cancelled load may be unpacking it already.
                     if !is_made {
                         self.to_unpack.push_back(name);
                     }
@@ -121,11 +122,11 @@ impl PagerCore {
         }
     }
 
-    /// The sequence does not want anything any more.
+    /// Cancels the lookup or load of a sequence.
     pub(super) fn cancel(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
         let Some(pending_load) = self.pending_loads.get(&sequence) else {
-            // It has been answered already, and the two have crossed; or it is about to be,
-            // when a parcel is gone that may be its own.
+            // Either the answer has been sent already, and crossed with this message; or the
+            // answer waits for an unpack job whose detached state may be this sequence's.
             let miss = PagerEvent::miss(sequence);
             let due = self
                 .cancelled
@@ -162,17 +163,17 @@ impl PagerCore {
         }
     }
 
-    /// A copy was brought to the host: whoever waits for it goes on.
+    /// Queues a copy in host memory for unpacking if a sequence waits for it.
     pub(super) fn host_copy_ready(&mut self, name: CopyId) {
         let waits = self.copies.get(name).and_then(|copy| copy.loading_for);
         self.to_unpack.extend(waits.map(|_| name));
     }
 
-    /// A copy's parcel is ready for whoever waits for it.
+    /// Handles a detached state that is ready.
     pub(super) fn unpacked(&mut self, name: CopyId, effects: &mut Vec<Effect>) {
         let waits = self.copies.get(name).and_then(|copy| copy.loading_for);
         let Some(sequence) = waits else {
-            // Who wanted it has left.
+            // The sequence has cancelled.
             effects.push(Effect::Discard(name));
             return;
         };
@@ -180,10 +181,10 @@ impl PagerCore {
         let pending_load = self
             .pending_loads
             .get_mut(&sequence)
-            .expect("who waits wants something");
+            .expect("a waiting sequence has a pending load");
         let all = pending_load.copy_ranges.len();
         let Stage::Loading { ready } = &mut pending_load.stage else {
-            unreachable!("only who fetches waits for a parcel")
+            unreachable!("only a loading sequence waits for a detached state")
         };
         *ready += 1;
         if *ready == all {
@@ -196,7 +197,7 @@ impl PagerCore {
         }
     }
 
-    /// What the sequence waits for cannot be brought, and it is told so.
+    /// Ends the load that waits for this copy, and sends the event of `event_of`.
     pub(super) fn fail_load(
         &mut self,
         name: CopyId,
@@ -211,25 +212,24 @@ impl PagerCore {
         }
     }
 
-    /// What is on the disk of a sequence that waits is brought to the host, when there is
-    /// nothing else to do.
+    /// Queues copies of a sequence's tokens on the disk to be read when there is no other work.
     pub(super) fn prefetch(&mut self, salt: SaltDigest, tokens: &[TokenId], resident: usize) {
         let whole = !self.spec.resumes_anywhere();
         for one in self.index.chain(salt, tokens, resident, whole) {
-            let copy = self.copies.get(one.copy).expect("what is listed is there");
+            let copy = self.copies.get(one.copy).expect("the index holds only copies of the catalog");
             let away = copy.host == Presence::Absent && self.is_available(one.copy, copy);
             if away
                 && self.prefetches.len() < PREFETCHES_MAX
                 && !self.prefetches.contains(&one.copy)
             {
-                // Before others are given up for it.
+                // The copy must not be evicted for other prefetches.
                 self.copies.touch(one.copy);
                 self.prefetches.push_back(one.copy);
             }
         }
     }
 
-    /// Whether the copy can be brought now.
+    /// Whether the copy can be loaded now.
     pub(super) fn is_available(&self, name: CopyId, copy: &CopyEntry) -> bool {
         if self.pending_eviction.contains(&name) {
             return false;
@@ -237,18 +237,18 @@ impl PagerCore {
         copy.host == Presence::Present || copy.disk == Presence::Present && self.disk_state.works()
     }
 
-    /// The copies that continue what the sequence would find on the device, as far as it
-    /// can go on from them.
+    /// Returns the copies that continue the sequence's tokens on the device, up to a position
+    /// where it can resume.
     fn find(&self, lookup: &Lookup) -> Vec<CopyRange> {
         let resident = lookup.resident_tokens();
         let anywhere = self.spec.resumes_anywhere();
         let chain = self
             .index
             .chain(lookup.salt, &lookup.tokens, resident, !anywhere);
-        // All that comes from the disk must be in host memory at once.
+        // All copies of one load must fit in host memory together.
         let mut host_bytes = self.copies.host.bytes_max;
         let copy_ranges = chain.iter().map_while(|one| {
-            let copy = self.copies.get(one.copy).expect("what is listed is there");
+            let copy = self.copies.get(one.copy).expect("the index holds only copies of the catalog");
             host_bytes = host_bytes.checked_sub(copy.bytes)?;
             self.is_available(one.copy, copy).then_some(CopyRange {
                 copy: one.copy,
@@ -261,17 +261,15 @@ impl PagerCore {
         while !copy_ranges.is_empty() && !self.can_resume(lookup, &copy_ranges) {
             copy_ranges.pop();
         }
-        // What the device has, though not so that it can be gone on from, is not replaced.
-        match copy_ranges
+        // Tokens that the trie knows are not loaded again, even if the sequence cannot resume
+        // after them.
+        let extends = copy_ranges
             .last()
-            .is_some_and(|last| last.end > lookup.seen_tokens)
-        {
-            true => copy_ranges,
-            false => Vec::new(),
-        }
+            .is_some_and(|last| last.end > lookup.seen_tokens);
+        if extends { copy_ranges } else { Vec::new() }
     }
 
-    /// Whether the sequence can go on from the end of these.
+    /// Whether the sequence can resume at the end of these copies.
     fn can_resume(&self, lookup: &Lookup, copy_ranges: &[CopyRange]) -> bool {
         if self.spec.resumes_anywhere() {
             return true;
@@ -288,7 +286,7 @@ impl PagerCore {
         self.spec.can_resume(&segment_sizes)
     }
 
-    /// Of these, as many as save most time.
+    /// Returns the first copies that save most time, perhaps none.
     fn most_profitable(
         &mut self,
         lookup: &Lookup,
@@ -304,11 +302,12 @@ impl PagerCore {
             let copy = self
                 .copies
                 .get(copy_range.copy)
-                .expect("what was found is there");
+                .expect("the index holds only copies of the catalog");
             cost += self.load_time(copy);
             let saved_seconds = token_time.as_secs_f64() * (copy_range.end - resident) as f64;
             let gain = saved_seconds - cost.as_secs_f64();
-            // What ends sooner is on the device, and would not be taken in.
+            // Copies that end sooner hold tokens that the trie knows, and would not be
+            // imported.
             let is_new = copy_range.end > lookup.seen_tokens;
             if gain > best.0 && is_new && self.can_resume(lookup, &copy_ranges[..=index]) {
                 best = (gain, index + 1);
@@ -321,7 +320,7 @@ impl PagerCore {
         copy_ranges
     }
 
-    /// How long it takes until what is asked for now has its turn.
+    /// Time until loads that are queued now have ended.
     fn backlog(&self) -> Duration {
         let time = |name: &CopyId| {
             let copy = self.copies.get(*name);
@@ -330,12 +329,12 @@ impl PagerCore {
         self.to_unpack.iter().chain(&self.to_read).map(time).sum()
     }
 
-    /// The sequence holds none of its copies any more, and those who joined it look again.
+    /// Releases the copies of a sequence; sequences that joined its load look up again.
     fn end_load(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
         let pending_load = self
             .pending_loads
             .remove(&sequence)
-            .expect("who parts wanted something");
+            .expect("a load that ends is pending");
         for name in pending_load.copies() {
             let joined = self.copies.change(name, |copy| {
                 copy.users -= 1;
@@ -357,7 +356,7 @@ impl PagerCore {
         }
     }
 
-    /// The parcels that are ready for it, and those that are being made, serve nobody.
+    /// Discards the detached states that are ready for the sequence.
     fn discard_loaded(&mut self, sequence: SequenceId, effects: &mut Vec<Effect>) {
         let pending_load = &self.pending_loads[&sequence];
         let loading = matches!(pending_load.stage, Stage::Loading { .. });
@@ -376,7 +375,7 @@ impl PagerCore {
 }
 
 impl Lookup {
-    /// Tokens on the device that it would begin with.
+    /// Returns the number of tokens on the device that the sequence would reuse.
     #[must_use]
     pub fn resident_tokens(&self) -> usize {
         self.resident
@@ -399,10 +398,10 @@ mod tests {
 
     const SALT: SaltDigest = SaltDigest([0; 32]);
     const TOKENS: [TokenId; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
-    /// To bring a copy, each of which takes a page.
+    /// Time to load a copy; each takes one page.
     const TOOK: Duration = Duration::from_micros(10);
 
-    /// A pager with a copy of the first eight tokens, and one of the ninth.
+    /// Returns a pager with a copy of the first eight tokens and one of the ninth.
     fn pager() -> PagerCore {
         let config = PagerConfig {
             host_bytes_max: 1 << 20,
@@ -416,7 +415,7 @@ mod tests {
             core.handle(
                 Duration::ZERO,
                 Message::OffloadCandidate(OffloadCandidate {
-                    lease: lease_count.lease().expect("nobody evicts it"),
+                    lease: lease_count.lease().expect("the segment is not being evicted"),
                     salt: SALT,
                     tokens: Arc::from(&TOKENS[..range.end]),
                     segment_size: SegmentSize::whole(range.len()),
@@ -437,7 +436,8 @@ mod tests {
         core
     }
 
-    /// How many copies are found by who knows of so many tokens, with no state of them.
+    /// Returns the number of copies found for a sequence with so many tokens in the trie, and
+    /// no state of them on the device.
     fn found(seen_tokens: usize, token_time: Duration) -> usize {
         let lookup = Lookup {
             sequence: SequenceId(1),
@@ -451,7 +451,7 @@ mod tests {
         match &effects[..] {
             [Effect::Notify(PagerEvent::Hit { copy_ranges, .. })] => copy_ranges.len(),
             [Effect::Notify(PagerEvent::Miss { .. })] => 0,
-            other => panic!("one answer: {other:?}"),
+            other => panic!("expected one answer, found {other:?}"),
         }
     }
 
@@ -462,7 +462,7 @@ mod tests {
         }
     }
 
-    /// It would be thrown away as soon as it is there.
+    /// Such a copy would be discarded as soon as it is loaded.
     #[test]
     fn prefix_known_to_the_trie_is_not_loaded_alone() {
         for (seen_tokens_max, micros, copies) in [(7, 2, 1), (8, 2, 0), (8, 11, 2), (9, 11, 0)] {

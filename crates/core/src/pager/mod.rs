@@ -1,27 +1,26 @@
-//! The pager: what leaves the device, and how it comes back.
+//! The pager: moves segment states from the device to host memory and disk, and back.
 //!
-//! [`PagerCore`] is a plain state machine. A *copy* is the state of a sealed segment
-//! outside the device: immutable, and found by [what it is the state of](index.rs), so
-//! that nothing which happens in the trie changes it. The core knows in which tiers each
-//! copy is, keeps the tiers within their bytes, and decides what moves when; it deals in
-//! names and byte counts. Threads of their own copy the bytes (the engine's `storage`), and tell it
-//! when they have.
+//! [`PagerCore`] is a plain state machine. A *copy* is the state of a sealed segment outside
+//! the device. It is immutable and found by [the tokens whose state it holds](index.rs), so
+//! changes of the trie do not affect it. The core knows the tiers that each copy is in, keeps
+//! each tier within its budget, and decides what moves when. It handles names and byte counts
+//! only. The copy workers (the engine's `storage`) copy the bytes and report finished jobs.
 //!
-//! | file | what happens there |
+//! | file | contents |
 //! |---|---|
-//! | `offload.rs` | a cold segment of the device gets a copy, ahead of need |
-//! | `lookup.rs` | a sequence begins: what is there for it, and is it worth bringing |
-//! | `copy_queues.rs` | what each copy thread does next; demand overtakes everything else |
-//! | `budget.rs` | tiers keep within their bytes |
-//! | `catalog.rs` | where each copy is, and who may go |
-//! | `recovery_log.rs`, `recovery.rs` | a core that panics is replaced by one that knows as much |
-//! | `snapshot.rs` | the copies that count, for those who watch |
-//! | `index.rs` | which copies hold the state of which tokens |
+//! | `offload.rs` | offload: copies cold segments of the device ahead of need |
+//! | `load.rs` | lookup and load: finds the copies that a sequence can use, and weighs loading against computing |
+//! | `copy_queues.rs` | the next job of each copy worker; loads that a sequence waits for go first |
+//! | `budget.rs` | keeps tiers within their budgets |
+//! | `catalog.rs` | where each copy is, and which copies may be evicted |
+//! | `recovery_log.rs`, `recovery.rs` | rebuild a core that has panicked |
+//! | `snapshot.rs` | the hottest copies, for monitoring |
+//! | `index.rs` | finds copies by their tokens |
 //! | [`footprint`] | bytes that a copy takes of a tier's budget |
 //!
-//! **Nothing waits for a copy but who wants it.** The device hands over and takes in
-//! handles only; a segment that leaves stays on the device, and of use there, until its
-//! bytes are out. A write to the disk, or one that fails, holds up nobody.
+//! **Only the sequence that a copy is loaded for waits for it.** The device exports and imports
+//! handles only. A segment that is exported stays on the device, and can be used there, until
+//! its bytes are copied. A slow or failing disk write delays no sequence.
 
 mod budget;
 mod catalog;
@@ -59,43 +58,44 @@ pub use protocol::{
 pub use recovery_log::RecoveryLog;
 pub use snapshot::CopyView;
 
-/// Sums that anyone may look at.
+/// Counters and totals of the pager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PagerStats {
     /// Copies.
     pub copies: usize,
-    /// Of these, copies in host memory.
+    /// Copies in host memory.
     pub host_copies: usize,
-    /// Host bytes, those counted that are on their way.
+    /// Host bytes in use, including those reserved for copies that are on their way.
     pub host_bytes: usize,
     /// Copies on the disk.
     pub disk_copies: usize,
-    /// Bytes of files, those counted that are on their way.
+    /// Bytes of files, including those reserved for files that are being written.
     pub disk_bytes: usize,
-    /// Host bytes of what is known of copies beside their bytes, wherever the copies are.
+    /// Host bytes of the labels of all copies, in whatever tier the copies are.
     pub label_bytes: usize,
-    /// Segments that were copied out so far.
+    /// Segments copied to host memory so far.
     pub packed: u64,
-    /// Copies that were brought for a sequence so far.
+    /// Copies loaded for a sequence so far.
     pub unpacked: u64,
-    /// Copies that were read from the disk so far.
+    /// Copies read from the disk so far.
     pub read: u64,
-    /// Of these, copies that were read before anybody waited for them.
+    /// Copies read from the disk before a sequence waited for them; included in `read`.
     pub prefetches: u64,
     /// Copies that a sequence waited for and that were in host memory.
     pub host_hits: u64,
-    /// The same of copies that had to be read from the disk.
+    /// Copies that a sequence waited for and that had to be read from the disk.
     pub disk_hits: u64,
-    /// Copies that were written to the disk so far.
+    /// Copies written to the disk so far.
     pub written: u64,
-    /// Offers that were refused for want of room so far.
+    /// Offload candidates rejected for lack of memory so far.
     pub rejected: u64,
-    /// Times that computing was found faster than bringing.
+    /// Lookups so far where computing some tokens was expected to be faster than loading their
+    /// copies.
     pub computed_instead: u64,
     /// Jobs that failed so far.
     pub failed: u64,
-    /// Whether the disk does not answer, or has failed and not worked since.
+    /// Whether the disk does not respond, or has failed and not succeeded since.
     pub disk_degraded: bool,
 }
 
@@ -107,21 +107,22 @@ pub struct PagerCore {
     copies: Catalog,
     index: Index,
     pending_loads: BTreeMap<SequenceId, PendingLoad>,
-    /// Copies that are to be unpacked, oldest wish first.
+    /// Copies to unpack, oldest request first.
     to_unpack: VecDeque<CopyId>,
-    /// Copies that are to be read because somebody waits for them.
+    /// Copies to read because a sequence waits for them.
     to_read: VecDeque<CopyId>,
-    /// Files that are to go.
+    /// Files to remove.
     to_remove: VecDeque<CopyId>,
-    /// What is told when a parcel that is being made for nobody is gone.
+    /// Events to send when an unpack job without a waiting sequence has ended and its detached
+    /// state was discarded.
     cancelled: Vec<(CopyId, PagerEvent)>,
-    /// The label of jobs that need none: what is known of a copy that is gone is gone.
+    /// Label of removal jobs: the label of an evicted copy no longer exists.
     no_label: Arc<Label>,
-    /// The copy for whose file they go.
+    /// The copy whose write waits for the removal of other files.
     disk_space_freed_for: Option<CopyId>,
-    /// Copies that somebody will want.
+    /// Copies to prefetch from the disk.
     prefetches: VecDeque<CopyId>,
-    /// Copies that are to be given up as soon as nothing holds them.
+    /// Copies to evict as soon as no sequence and no job uses them.
     pending_eviction: BTreeSet<CopyId>,
     memory: CopyQueueState,
     disk: CopyQueueState,
@@ -131,7 +132,7 @@ pub struct PagerCore {
     stats: PagerStats,
 }
 
-/// How many bytes a segment's copy has, and how its numbers are kept.
+/// Returns the bytes of a segment's copy and the precision of its numbers.
 pub type Sizes = Box<dyn Fn(SegmentSize) -> (usize, Precision) + Send>;
 
 impl fmt::Debug for PagerCore {
@@ -141,14 +142,14 @@ impl fmt::Debug for PagerCore {
             .field("stats", &self.stats())
             .field("copies", &self.copies)
             .field("index", &self.index)
-            .field("wants", &self.pending_loads)
+            .field("pending_loads", &self.pending_loads)
             .field("to_unpack", &self.to_unpack)
             .field("to_read", &self.to_read)
             .field("to_remove", &self.to_remove)
             .field("cancelled", &self.cancelled)
-            .field("room_made_for", &self.disk_space_freed_for)
-            .field("foretold", &self.prefetches)
-            .field("doomed", &self.pending_eviction)
+            .field("disk_space_freed_for", &self.disk_space_freed_for)
+            .field("prefetches", &self.prefetches)
+            .field("pending_eviction", &self.pending_eviction)
             .field("memory", &self.memory)
             .field("disk", &self.disk)
             .field("disk_state", &self.disk_state)
@@ -158,7 +159,7 @@ impl fmt::Debug for PagerCore {
 }
 
 impl PagerCore {
-    /// A pager without copies, but for those that a disk tier has found, oldest first.
+    /// Creates a pager with the copies that the disk tier has found, oldest first.
     #[must_use]
     pub fn new(
         spec: ModelSpec,
@@ -201,8 +202,8 @@ impl PagerCore {
         core
     }
 
-    /// Takes in one message and says what follows, in order. `now` is the time since a
-    /// moment that never changes; it only goes on.
+    /// Handles one message and returns the effects, in order. `now` is the time since a fixed
+    /// moment and never decreases.
     pub fn handle(&mut self, now: Duration, message: Message) -> Vec<Effect> {
         self.now = now;
         let mut effects = Vec::new();
@@ -238,13 +239,13 @@ impl PagerCore {
         effects
     }
 
-    /// When [`handle`](Self::handle) wants to be called again if nothing else happens.
+    /// Returns when to call [`handle`](Self::handle) again if no message arrives before.
     #[must_use]
     pub fn wakes_at(&self) -> Option<Duration> {
         self.disk_wakes_at()
     }
 
-    /// Sums that anyone may look at.
+    /// Returns the current counters and totals.
     #[must_use]
     pub fn stats(&self) -> PagerStats {
         PagerStats {
@@ -259,21 +260,25 @@ impl PagerCore {
         }
     }
 
-    /// Whether nothing is moving, and nobody waits.
+    /// Whether no copy is moving and no sequence waits.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let moving = self.copies.iter().any(|(_, copy)| !copy.moves.is_empty());
         self.pending_loads.is_empty() && !moving
     }
 
-    /// Whether something is being written to the disk, or still to be.
+    /// Whether a disk job is in progress on a disk that works.
     #[must_use]
     pub fn is_writing(&self) -> bool {
-        // Whatever can be done has been begun.
+        // Every job that can run has been started already.
         self.disk_state.works() && self.disk.is_busy()
     }
 
-    /// Panics unless copies, sums and wants agree.
+    /// Checks that copies, totals and pending loads agree.
+    ///
+    /// # Panics
+    ///
+    /// If they do not.
     pub fn check_integrity(&self) {
         self.copies.check_integrity();
         let mut users: BTreeMap<CopyId, usize> = BTreeMap::new();
@@ -286,19 +291,19 @@ impl PagerCore {
             let users_known = users.remove(&name).unwrap_or(0);
             assert_eq!(
                 copy.users, users_known,
-                "{name:?} is used by those who want it"
+                "{name:?}: users differ from pending loads"
             );
             let loading = copy.loading_for.iter().chain(&copy.joined);
             for sequence in loading {
                 assert!(
                     self.pending_loads.contains_key(sequence),
-                    "who waits wants something"
+                    "waiting sequence has no pending load"
                 );
             }
         }
     }
 
-    /// A copy that was on the disk when the pager was started.
+    /// Adds a copy that was on the disk when the pager was started, if it fits the budgets.
     fn recover(&mut self, name: CopyId, label: Label) {
         let label = Arc::new(label);
         let bytes = footprint::host_bytes(label.bytes);
@@ -312,7 +317,7 @@ impl PagerCore {
         self.copies.insert(name, copy);
     }
 
-    /// The device has lost everything: what was to be handed over will not come.
+    /// Handles the loss of all device state: pending exports will not come.
     fn reset(&mut self, effects: &mut Vec<Effect>) {
         let exporting = self.copies.iter().filter(|(_, copy)| copy.lease.is_some());
         for name in exporting.map(|(name, _)| name).collect::<Vec<_>>() {
@@ -322,8 +327,8 @@ impl PagerCore {
         for sequence in pending_loads {
             self.cancel(sequence, effects);
         }
-        // What has arrived and was not taken in will not be, and what is being made may
-        // lie there already, or come after this.
+        // Detached states that were ready are not imported any more. One that is being unpacked
+        // may be in the queue already, or may arrive after this.
         effects.push(Effect::DiscardAll);
         if !injected::is_injected(Bug::StaleDetachedState) {
             self.invalidate_unpack();
@@ -332,7 +337,7 @@ impl PagerCore {
         effects.push(Effect::Notify(PagerEvent::Reset));
     }
 
-    /// A segment will not be handed over. It may be on its way all the same.
+    /// Cancels the export of a segment, which may have been exported already.
     fn cancel_export(&mut self, name: CopyId, effects: &mut Vec<Effect>) {
         let copy = self.copies.get(name);
         if copy.is_some_and(|copy| copy.lease.is_some()) {

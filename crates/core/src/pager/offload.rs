@@ -1,4 +1,4 @@
-//! A cold segment of the device gets a copy, ahead of need.
+//! Offload: copies cold segments of the device ahead of need.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::pager::Label;
 use motet_sync::injected::{self, Bug};
 
 impl PagerCore {
-    /// The cache's segment is cold: it is copied out, unless there is a copy or no room.
+    /// Starts to copy a cold segment out, unless a copy exists or memory is short.
     pub(super) fn offload(&mut self, candidate: OffloadCandidate, effects: &mut Vec<Effect>) {
         let segment = candidate.lease.segment();
         let end = candidate.tokens.len();
@@ -62,7 +62,7 @@ impl PagerCore {
         }));
     }
 
-    /// A copy from which this range can be had as well.
+    /// Returns a copy that holds this range too.
     fn covers(
         &self,
         salt: SaltDigest,
@@ -76,21 +76,21 @@ impl PagerCore {
         let copy = self
             .copies
             .get(whole.copy)
-            .expect("what is listed is there");
+            .expect("the index holds only copies of the catalog");
         let serves = anywhere || copy.label.state_lag <= state_lag;
         (serves && self.is_available(whole.copy, copy)).then_some(whole.copy)
     }
 
-    /// The segment's bytes are out, or will not come.
+    /// Handles the end of a pack job.
     pub(super) fn packed(&mut self, done: &Done, effects: &mut Vec<Effect>) {
         let Some(copy) = self.copies.get(done.copy) else {
-            // The device was reset meanwhile.
+            // The export was cancelled or the device was reset.
             return;
         };
         let segment = copy
             .lease
             .as_ref()
-            .expect("what is packed is leased")
+            .expect("a copy is leased while it is packed")
             .segment();
         if done.result.is_err() {
             let given_up = self.copies.take_entry(done.copy);
@@ -116,14 +116,14 @@ impl PagerCore {
         }));
     }
 
-    /// Gives up all copies, those that move or are waited for as soon as that is over.
+    /// Marks all copies with this salt for eviction; those in use go when they are free.
     pub(super) fn clear(&mut self, salt: Option<SaltDigest>) {
         let of_salt = |copy: &CopyEntry| salt.is_none_or(|salt| salt == copy.label.salt);
         let all = self.copies.iter().filter(|(_, copy)| of_salt(copy));
         self.pending_eviction.extend(all.map(|(name, _)| name));
     }
 
-    /// Gives up what is to be, as far as nothing holds it.
+    /// Evicts marked copies that are free.
     pub(super) fn evict_pending(&mut self, effects: &mut Vec<Effect>) {
         for name in std::mem::take(&mut self.pending_eviction) {
             match self.copies.get(name) {
@@ -137,7 +137,7 @@ impl PagerCore {
         }
     }
 
-    /// How long it takes to bring a copy, as far as is known.
+    /// Expected time to load a copy.
     pub(super) fn load_time(&self, copy: &CopyEntry) -> Duration {
         let memory = self.rates.memory.time(copy.bytes);
         match copy.host {
@@ -159,8 +159,8 @@ mod tests {
     const SALT: SaltDigest = SaltDigest([0; 32]);
     const TOKENS: [TokenId; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 
-    /// What is known of the copy on the disk takes all that it may, and another segment is
-    /// offered. The segment's copy takes 100 bytes of host memory.
+    /// Sends a candidate to a pager whose label budget is used up by a copy on the disk. The
+    /// candidate's copy takes 100 bytes of host memory, in whole pages.
     fn after_candidate(host_bytes_max: usize) -> (PagerCore, Vec<Effect>) {
         let config = PagerConfig {
             host_bytes_max,
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(core.stats().disk_copies, 1);
         let lease_count = LeaseCount::new(SegmentId(1));
         let candidate = OffloadCandidate {
-            lease: lease_count.lease().expect("nobody evicts it"),
+            lease: lease_count.lease().expect("the segment is not being evicted"),
             salt: SALT,
             tokens: TOKENS.iter().map(|token| token + 100).collect(),
             segment_size: SegmentSize::whole(TOKENS.len()),
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!((stats.rejected, stats.copies, stats.disk_copies), (1, 1, 1));
     }
 
-    /// Where both are to be had, what is known of the older copy makes room.
+    /// When host memory suffices, the older copy is evicted for the label.
     #[test]
     fn fitting_candidate_evicts_a_colder_copy() {
         let (core, effects) = after_candidate(footprint::host_bytes(100));

@@ -1,4 +1,4 @@
-//! What the pager is told, and what follows.
+//! The messages, events, jobs and effects of the pager.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,181 +9,182 @@ use crate::pager::Label;
 use crate::protocol::SegmentSize;
 use crate::{CopyId, SegmentId, SequenceId, TokenId};
 
-/// What the pager is told.
+/// A message to the pager.
 #[derive(Debug)]
 pub enum Message {
-    /// A segment on the device may have to go soon. Answered with [`PagerEvent::Offloaded`],
+    /// A segment on the device may be evicted soon. Answered with [`PagerEvent::Offloaded`],
     /// [`PagerEvent::Export`] or [`PagerEvent::Rejected`].
     OffloadCandidate(OffloadCandidate),
-    /// A sequence begins: what of its tokens is there beside the device? Answered with
+    /// Asks for copies that continue the tokens of a sequence on the device. Answered with
     /// [`PagerEvent::Hit`], [`PagerEvent::Retry`] or [`PagerEvent::Miss`].
     Lookup(Lookup),
-    /// What was found for the sequence is to come; there is room for it. Answered with
-    /// [`PagerEvent::Loaded`] or [`PagerEvent::Retry`].
+    /// Loads the copies found for the sequence; the cache has reserved memory for them.
+    /// Answered with [`PagerEvent::Loaded`] or [`PagerEvent::Retry`].
     Load {
         /// The sequence.
         sequence: SequenceId,
     },
-    /// What was found for the sequence is of no use any more. Always answered with
-    /// [`PagerEvent::Cancelled`], also where it has [loaded](PagerEvent::Loaded) before.
+    /// Cancels the lookup or load of the sequence. Always answered with
+    /// [`PagerEvent::Cancelled`], even if its copies have [loaded](PagerEvent::Loaded) before.
     Cancel {
         /// The sequence.
         sequence: SequenceId,
     },
-    /// A segment that was to be handed over will not be. Not answered.
+    /// Cancels the export of a segment. Not answered.
     CancelExport {
-        /// The copy that it was to become.
+        /// The copy that the segment was to become.
         copy: CopyId,
     },
-    /// Parcels that have arrived are of no use. Answered with [`PagerEvent::Cancelled`].
+    /// Discards detached states that have been loaded. Answered with [`PagerEvent::Cancelled`].
     Discard {
-        /// The sequence that they were for.
+        /// The sequence that they were loaded for.
         sequence: SequenceId,
         /// Their copies.
         copies: Vec<CopyId>,
     },
-    /// A sequence will begin: what of its tokens is on the disk is brought to the host
-    /// when nothing else is to be done.
+    /// A sequence will start soon: copies of its tokens are read from the disk to host memory
+    /// when there is no other work.
     Prefetch {
-        /// With whom it shares.
+        /// Digest of the salt of the sequence.
         salt: SaltDigest,
-        /// Its tokens.
+        /// Tokens of the sequence.
         tokens: Arc<[TokenId]>,
-        /// How many of them are on the device.
+        /// Number of its first tokens that are on the device.
         resident: usize,
     },
-    /// All copies are given up that nobody is waiting for.
+    /// Evicts all copies, those in use as soon as they are free.
     Clear {
-        /// Of this salt only, if any.
+        /// If given, only copies with this salt.
         salt: Option<SaltDigest>,
     },
-    /// These copies are given up, unless somebody is waiting for them: the live sequences that
-    /// they are of are over. Not answered, but for [`PagerEvent::Lost`].
+    /// Evicts these copies, those in use as soon as they are free: the sequences in progress
+    /// that they belong to have finished. Not answered, apart from [`PagerEvent::Lost`].
     GiveUp {
-        /// The copies; those that are not there are gone already.
+        /// The copies; those that no longer exist are ignored.
         copies: Vec<CopyId>,
     },
-    /// The device has lost everything: what was to be handed over by it will not come.
+    /// The device has lost all state: pending exports will not come.
     Reset,
-    /// A copy thread has done a job.
+    /// A copy worker has ended a job.
     Done(Done),
-    /// Time has passed.
+    /// Time has passed; see [`wakes_at`](super::PagerCore::wakes_at).
     TimePassed,
 }
 
-/// A segment that may have to go soon.
+/// A segment on the device that may be evicted soon.
 #[derive(Debug)]
 pub struct OffloadCandidate {
-    /// The segment. It is not evicted while the lease lives.
+    /// Lease on the segment. The segment is not evicted while the lease lives.
     pub lease: Lease,
-    /// With whom it is shared.
+    /// Digest of the salt of the segment.
     pub salt: SaltDigest,
-    /// Its sequence's tokens, from the first one to its end.
+    /// Tokens of the sequence, from the first one to the end of the segment.
     pub tokens: Arc<[TokenId]>,
-    /// Its size.
+    /// Size of the copied segment.
     pub segment_size: SegmentSize,
-    /// How dearly it is kept; what has the lowest priority goes first.
+    /// Retention priority; copies with the lowest priority are evicted first.
     pub priority: u8,
 }
 
-/// A sequence that begins.
+/// A lookup for a sequence that opens a slot.
 #[derive(Clone, Debug)]
 pub struct Lookup {
     /// The sequence.
     pub sequence: SequenceId,
-    /// With whom it shares.
+    /// Digest of the salt of the sequence.
     pub salt: SaltDigest,
-    /// Those of its tokens that may come out of the cache.
+    /// The tokens that may come from the cache.
     pub tokens: Arc<[TokenId]>,
-    /// The sizes of the segments on the device that it would begin with.
+    /// Sizes of the segments on the device that the sequence would reuse.
     pub resident: Vec<SegmentSize>,
-    /// Tokens that the trie knows: more, where the model cannot resume after them.
+    /// Tokens that the trie knows: more than the resident ones if the model cannot resume after
+    /// them.
     pub seen_tokens: usize,
-    /// How long it takes to compute a token of it, as far as is known.
+    /// Time to compute one token of the sequence, if known.
     pub token_time: Option<Duration>,
 }
 
-/// A part of what a sequence wants.
+/// A copy that serves a range of a sequence's tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyRange {
     /// The copy.
     pub copy: CopyId,
-    /// Where its range begins.
+    /// Offset of its first token.
     pub start: usize,
-    /// Its size.
+    /// Size of the copied segment.
     pub segment_size: SegmentSize,
-    /// Tokens from the sequence's first one to the last that this serves.
+    /// Tokens from the sequence's first one to the last that this copy serves.
     pub end: usize,
 }
 
-/// What the cache is told.
+/// An event that the pager sends to the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PagerEvent {
-    /// There is a copy of the segment.
+    /// The segment has a copy.
     Offloaded {
         /// The segment.
         segment: SegmentId,
         /// The copy.
         copy: CopyId,
     },
-    /// A copy is nowhere any more.
+    /// A copy is in no tier any more.
     Lost {
         /// The copy.
         copy: CopyId,
     },
-    /// The segment is to be handed over under this name.
+    /// The segment must be exported under this name.
     Export {
         /// The segment.
         segment: SegmentId,
         /// The copy's name.
         copy: CopyId,
     },
-    /// There will be no copy of the segment now.
+    /// The segment gets no copy now.
     Rejected {
         /// The segment.
         segment: SegmentId,
     },
-    /// So much of what the sequence wants is there; it comes when it is fetched.
+    /// Copies exist for the sequence; they come when the cache asks to load them.
     Hit {
         /// The sequence.
         sequence: SequenceId,
-        /// In order; each begins no later than the one before it ends.
+        /// In order; each starts no later than the one before it ends.
         copy_ranges: Vec<CopyRange>,
     },
-    /// There is nothing for the sequence, or it is faster to compute it.
+    /// No copy exists for the sequence, or computing its tokens is faster.
     Miss {
         /// The sequence.
         sequence: SequenceId,
-        /// Of its tokens, those that copies hold.
+        /// Tokens from the sequence's first one to the last that a copy holds; 0 without
+        /// copies.
         copied_tokens: usize,
     },
-    /// The sequence is to look again: somebody else has fetched what it wants, or what
-    /// was found could not be brought.
+    /// The sequence must look up again: another sequence has loaded a copy that it needs, or a
+    /// copy could not be loaded.
     Retry {
         /// The sequence.
         sequence: SequenceId,
     },
-    /// What was found for the sequence is where the device can take it in.
+    /// The copies for the sequence are ready for import by the device.
     Loaded {
         /// The sequence.
         sequence: SequenceId,
-        /// The copies, of each of which there is a parcel for it.
+        /// The copies; each has a detached state in the transfer queue.
         copies: Vec<CopyId>,
     },
-    /// Nothing of what was on its way to the sequence is left on the device.
+    /// No state loaded for the sequence is left on the device side.
     Cancelled {
         /// The sequence.
         sequence: SequenceId,
     },
-    /// The pager has heard that the device has lost everything: what it has said before
-    /// is about things that are no more.
+    /// The pager knows that the device has lost all state: earlier events no longer apply.
     Reset,
-    /// The pager is gone.
+    /// The pager has stopped.
     Gone,
 }
 
 impl PagerEvent {
-    /// The sequence that it is about, if about one.
+    /// The sequence that the event concerns, if any.
     #[must_use]
     pub fn concerns(&self) -> Option<SequenceId> {
         match self {
@@ -217,83 +218,83 @@ impl PagerEvent {
     }
 }
 
-/// What a copy thread is to do.
+/// A job of a copy worker.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// The copy.
     pub copy: CopyId,
-    /// What it is.
+    /// Label of the copy.
     pub label: Arc<Label>,
-    /// What to do.
+    /// The task.
     pub task: Task,
 }
 
-/// What is done with a copy.
+/// A movement of a copy between tiers, or the removal of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Task {
-    /// What the device hands over is packed into host memory.
+    /// Packs the exported segment into host memory.
     Pack,
-    /// From host memory a parcel is made for the device.
+    /// Unpacks host memory into a detached state for the device.
     Unpack,
-    /// From the disk to host memory.
+    /// Reads the copy from the disk to host memory.
     Read,
-    /// From host memory to the disk.
+    /// Writes the copy from host memory to the disk.
     Write,
-    /// Its file is removed.
+    /// Removes the file of the copy.
     Remove,
 }
 
-/// The end of a job.
+/// A report that a job has ended.
 #[derive(Clone, Debug)]
 pub struct Done {
     /// The copy.
     pub copy: CopyId,
-    /// What was to be done.
+    /// The task.
     pub task: Task,
-    /// Why it was not.
+    /// Whether it succeeded, or why not.
     pub result: Result<(), JobError>,
-    /// How long it took.
+    /// Duration of the job.
     pub took: Duration,
-    /// Bytes of the copy that were moved.
+    /// Bytes of the copy that were copied.
     pub bytes: usize,
 }
 
-/// Why a job was not done.
+/// The error of a job.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct JobError {
-    /// What went wrong.
+    /// Description of the error.
     pub what: String,
-    /// Whether the copy is damaged or gone, and trying again is of no use.
+    /// Whether the copy is damaged or gone, so that a retry is of no use.
     pub is_lost: bool,
 }
 
-/// What follows from a message.
+/// An effect of a message.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// For the cache.
+    /// An event for the cache.
     Notify(PagerEvent),
-    /// For a copy thread.
+    /// A job for a copy worker.
     Do(Job),
-    /// A copy's host memory is given back; if it is still to be packed, it is not.
+    /// Frees a copy's host memory; cancels its packing if that is still pending.
     Forget(CopyId),
-    /// All parcels that wait for the device are thrown away.
+    /// Discards all detached states that wait for the device.
     DiscardAll,
-    /// A parcel of the copy is thrown away.
+    /// Discards a detached state of the copy.
     Discard(CopyId),
 }
 
-/// Which thread does a job.
+/// The queue that a job goes to; each has a copy worker of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CopyQueue {
-    /// Between device and host.
+    /// Jobs between device and host.
     Memory,
-    /// Between host and disk.
+    /// Jobs between host and disk.
     Disk,
 }
 
 impl Task {
-    /// All of them.
+    /// All tasks.
     pub const ALL: [Self; 5] = [
         Self::Pack,
         Self::Unpack,
@@ -302,7 +303,7 @@ impl Task {
         Self::Remove,
     ];
 
-    /// Its name among the labels of metrics.
+    /// Value of the metric label of this task.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -314,7 +315,7 @@ impl Task {
         }
     }
 
-    /// Who does it.
+    /// Returns the queue of the copy worker that does this task.
     #[must_use]
     pub fn copy_queue(self) -> CopyQueue {
         match self {

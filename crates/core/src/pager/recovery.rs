@@ -1,9 +1,9 @@
-//! A core takes the place of one that has panicked.
+//! Rebuilds a core after a panic.
 //!
-//! Nothing but the [`RecoveryLog`] is believed. What was on its way goes on where that costs
-//! nothing: what leaves the device, reads, writes. Whoever waited for copies computes
-//! instead: what had been brought is thrown away first, and a parcel that is still being made
-//! when it is done, so that the device has the room which the cache counts on.
+//! Only the [`RecoveryLog`] is trusted. Jobs that cost nothing continue: exports, reads and
+//! writes. Sequences that wait for copies compute instead. Detached states that are ready are
+//! discarded first, and one that is still being unpacked is discarded when it is ready. The
+//! device then has the memory that the cache counts on.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,9 +17,8 @@ use super::{PagerCore, PagerStats, Sizes};
 use crate::CopyId;
 
 impl PagerCore {
-    /// Takes the place of what this was, by what stands in the ledger, and says what follows.
-    /// `stats` are the last that anyone was told. Of a core that has panicked nothing is
-    /// looked at but what never changes.
+    /// Rebuilds the core from the recovery log and returns the effects. `stats` are the last
+    /// that were published. Only the parts of the old core that never change are read.
     pub fn rebuild(
         &mut self,
         now: Duration,
@@ -58,7 +57,7 @@ impl PagerCore {
         effects
     }
 
-    /// Forgets everything but what it was made of.
+    /// Resets everything except the model's spec, the configuration and the size function.
     fn clear_state(&mut self, now: Duration, stats: PagerStats) {
         let unset: Sizes = Box::new(|_| unreachable!("the sizes are put back at once"));
         let sizes = std::mem::replace(&mut self.sizes, unset);
@@ -67,7 +66,7 @@ impl PagerCore {
         self.stats = stats;
     }
 
-    /// A copy is where the ledger says, or on its way there.
+    /// Restores a copy in the tiers that the recovery log names, or on its way there.
     fn restore_copy(&mut self, name: CopyId, logged_copy: &LoggedCopy, recovery_log: &RecoveryLog) {
         let label = Arc::clone(&logged_copy.label);
         let bytes = footprint::host_bytes(label.bytes);
@@ -100,7 +99,7 @@ impl PagerCore {
         if logged_copy.is_exporting {
             let mut offloads = recovery_log.offloads.iter();
             let offloading = offloads.find(|offloading| offloading.copy == Some(name));
-            let offloading = offloading.expect("what leaves was offered");
+            let offloading = offloading.expect("an exporting copy has a pending offload");
             copy.lease = Some(offloading.lease.clone());
         } else {
             self.index.insert(&label, name);
@@ -108,7 +107,7 @@ impl PagerCore {
         self.copies.insert(name, copy);
     }
 
-    /// The cache hears what it waits for, each once.
+    /// Sends each answer that the cache waits for, once.
     fn answer(&mut self, recovery_log: &RecoveryLog, effects: &mut Vec<Effect>) {
         for offloading in &recovery_log.offloads {
             let segment = offloading.lease.segment();

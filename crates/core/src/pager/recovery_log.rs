@@ -1,10 +1,10 @@
-//! What a core that takes the place of another must know.
+//! The recovery log: the state from which a panicked core is rebuilt.
 //!
-//! A [`PagerCore`](super::PagerCore) may panic, and is thrown away then. Here stands what
-//! cannot be made anew: where each copy is, what the copy threads are at, and what the cache
-//! still waits to hear. It is kept by whoever feeds the core, from what goes in and what
-//! comes out, so that what a panic has swallowed has not happened: a message that was being
-//! handled stands here as one without an answer.
+//! A [`PagerCore`](super::PagerCore) may panic, and is then discarded. The log holds the facts
+//! that cannot be computed again: where each copy is, the jobs of the copy workers, and the
+//! answers that the cache waits for. The actor that drives the core updates it from the core's
+//! messages and effects. Effects lost in a panic have therefore not happened: the message that
+//! was being handled is logged without an answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,27 +14,27 @@ use crate::lease::Lease;
 use crate::pager::Label;
 use crate::{CopyId, SegmentId, SequenceId};
 
-/// Copies, jobs and conversations, as the threads and the cache know them.
+/// Copies, jobs and pending answers, as the copy workers and the cache know them.
 #[derive(Debug, Default)]
 pub struct RecoveryLog {
     pub(super) copies: BTreeMap<CopyId, LoggedCopy>,
-    /// Copies that were given up and whose files are still to be removed.
+    /// Lost copies whose files are still to be removed.
     pub(super) lost: BTreeSet<CopyId>,
-    /// Segments that the cache was promised word of; as many as it offers at once.
+    /// Offload candidates without a final answer; the cache bounds their number.
     pub(super) offloads: Vec<Offloading>,
-    /// Newcomers of the cache that wait for what they want.
+    /// Sequences that wait for a lookup or load.
     pub(super) pending_loads: BTreeSet<SequenceId>,
     /// Cancels that are not confirmed, oldest first.
     pub(super) cancels: Vec<SequenceId>,
-    /// Parcels at the dock that the cache has not been told of.
+    /// Detached states in the transfer queue that the cache does not know of.
     pub(super) detached_states: Vec<CopyId>,
-    /// The copy of which a parcel is being made.
+    /// The copy that is being unpacked.
     pub(super) unpacking: Option<CopyId>,
-    /// What the disk is at.
+    /// The job of the disk's copy worker.
     pub(super) disk: Option<(CopyId, Task)>,
-    /// The cache waits to hear that a reset is known.
+    /// The cache waits for the confirmation of a reset.
     pub(super) is_reset_pending: bool,
-    /// The last name that a copy was given.
+    /// The largest copy name given so far.
     pub(super) made: u64,
 }
 
@@ -43,23 +43,23 @@ pub struct RecoveryLog {
 pub(super) struct LoggedCopy {
     pub(super) label: Arc<Label>,
     pub(super) priority: u8,
-    /// The device is to hand it over, or has.
+    /// The export has been requested and its pack job has not ended.
     pub(super) is_exporting: bool,
     pub(super) in_host: bool,
     pub(super) on_disk: bool,
-    /// The cache has it handed over no more.
+    /// The cache has cancelled the export.
     pub(super) is_export_cancelled: bool,
-    /// The cache was cleared: it is to be given up when nothing holds it.
+    /// The cache was cleared or gave the copy up: it is evicted when it is free.
     pub(super) is_pending_eviction: bool,
 }
 
-/// A segment that was offered and not answered for.
+/// An offload candidate without a final answer.
 #[derive(Debug)]
 pub(super) struct Offloading {
-    /// Beside the core's own: it outlives the core.
+    /// A second lease beside the core's own; it outlives the core.
     pub(super) lease: Lease,
     priority: u8,
-    /// What it becomes, if the cache was told to hand it over.
+    /// The copy that it becomes, if the cache was asked to export it.
     pub(super) copy: Option<CopyId>,
 }
 
@@ -70,7 +70,7 @@ impl Offloading {
 }
 
 impl RecoveryLog {
-    /// Of a pager that has these copies on its disk, and nothing else.
+    /// Creates the log of a pager with these copies on its disk and nothing else.
     #[must_use]
     pub fn new(found: &[(CopyId, Label)]) -> Self {
         let logged_copy = |(name, label): &(CopyId, Label)| {
@@ -87,7 +87,7 @@ impl RecoveryLog {
         }
     }
 
-    /// The core is about to take in this message.
+    /// Records a message before the core handles it.
     pub fn on_message(&mut self, message: &Message) {
         match message {
             Message::OffloadCandidate(candidate) => self.offloads.push(Offloading {
@@ -102,7 +102,7 @@ impl RecoveryLog {
             }
             Message::Discard { sequence, copies } => {
                 self.cancels.push(*sequence);
-                // They are the pager's again.
+                // The detached states belong to the pager again.
                 self.detached_states.extend(copies);
             }
             Message::CancelExport { copy } => {
@@ -129,7 +129,7 @@ impl RecoveryLog {
         }
     }
 
-    /// This is about to be done, as the core says.
+    /// Records an effect of the core before it is carried out.
     pub fn on_effect(&mut self, effect: &Effect) {
         match effect {
             Effect::Notify(pager_event) => self.pager_event(pager_event),
@@ -153,7 +153,8 @@ impl RecoveryLog {
         }
     }
 
-    /// Parcels at the dock that are nobody's if there is no pager any more.
+    /// Returns the detached states in the transfer queue that have no owner if the pager is
+    /// gone.
     #[must_use]
     pub fn detached_states(&self) -> &[CopyId] {
         &self.detached_states
@@ -164,7 +165,7 @@ impl RecoveryLog {
             PagerEvent::Export { segment, copy } => {
                 let new = |one: &&mut Offloading| one.segment() == *segment && one.copy.is_none();
                 let offloading = self.offloads.iter_mut().find(new);
-                let offloading = offloading.expect("what is to be handed over was offered");
+                let offloading = offloading.expect("an exported segment has a pending offload");
                 offloading.copy = Some(*copy);
                 let priority = offloading.priority;
                 self.change(*copy, |logged_copy| logged_copy.priority = priority);
@@ -177,7 +178,7 @@ impl RecoveryLog {
             }
             PagerEvent::Loaded { sequence, copies } => {
                 self.pending_loads.remove(sequence);
-                // From now on the cache's, which takes them in or spares them.
+                // They belong to the cache from now on, which imports or discards them.
                 for copy in copies {
                     let at = self
                         .detached_states
@@ -197,7 +198,7 @@ impl RecoveryLog {
                 self.is_reset_pending = false;
             }
             PagerEvent::Lost { copy } => {
-                // What is known of it is given up at once, however long its file stays.
+                // The label is dropped at once, however long the file stays.
                 let lost = self.copies.remove(copy);
                 let has_file = lost.is_some_and(|logged_copy| logged_copy.on_disk);
                 self.lost.extend(has_file.then_some(*copy));
@@ -206,8 +207,8 @@ impl RecoveryLog {
         }
     }
 
-    /// Word of a segment: the offer that has just come, or else the one whose copying is
-    /// over.
+    /// Removes the candidate that is answered: the most recent one of this segment that is not
+    /// being exported.
     fn answered(&mut self, segment: SegmentId) {
         let is_finished = |one: &Offloading| {
             let copy = one.copy.and_then(|copy| self.copies.get(&copy));
@@ -240,7 +241,7 @@ impl RecoveryLog {
         }
     }
 
-    /// A copy thread has done a job.
+    /// Records the end of a job.
     fn done(&mut self, done: &Done) {
         let (copy, succeeded) = (done.copy, done.result.is_ok());
         match done.task {
@@ -252,7 +253,7 @@ impl RecoveryLog {
             Task::Read | Task::Write | Task::Remove => self.disk = None,
         }
         self.change(copy, |logged_copy| match done.task {
-            // One that was withdrawn is not kept.
+            // A cancelled export is not stored.
             Task::Pack if logged_copy.is_exporting => {
                 logged_copy.is_exporting = false;
                 logged_copy.in_host = succeeded;
@@ -263,7 +264,7 @@ impl RecoveryLog {
         });
     }
 
-    /// Changes a copy, if it is there, and forgets one that is nowhere.
+    /// Changes a copy, if it exists, and removes it if it is in no tier any more.
     fn change(&mut self, copy: CopyId, change: impl FnOnce(&mut LoggedCopy)) {
         let Some(logged_copy) = self.copies.get_mut(&copy) else {
             return;

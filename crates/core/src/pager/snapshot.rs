@@ -1,4 +1,4 @@
-//! The copies that count, for those who watch.
+//! The hottest copies, for monitoring.
 
 use std::sync::Arc;
 
@@ -7,26 +7,26 @@ use super::catalog::Presence;
 use crate::CopyId;
 use crate::pager::Label;
 
-/// Copies in host memory that are shown, and as many of those on the disk only. Many are of
-/// what is on the device still, which only the cache knows.
+/// Upper bound on the copies in host memory that are shown, and on those only on the disk. Many
+/// duplicate segments on the device, which only the cache knows.
 const SHOWN_MAX: usize = 256;
 
-/// A copy, as one who watches is told of it.
+/// A copy as monitoring shows it.
 #[derive(Clone, Debug)]
 pub struct CopyView {
     /// The copy.
     pub copy: CopyId,
-    /// What it is the state of.
+    /// Label of the copy.
     pub label: Arc<Label>,
-    /// Whether it is in host memory; else it is on the disk only.
+    /// Whether it is in host memory; if false, it is on the disk only.
     pub in_host: bool,
-    /// When it was used last, as the pager counts uses: the higher the later.
+    /// Use count of the pager at its last use; larger is later.
     pub last_use: u64,
 }
 
 impl PagerCore {
-    /// The copies that are kept longest: a bounded number, of those that nothing happens to
-    /// just now.
+    /// Returns a bounded number of copies, the hottest first within each tier. Copies in use
+    /// are left out.
     #[must_use]
     pub fn hottest(&self) -> Vec<CopyView> {
         let on_disk_only = |copy: &CopyId| {
@@ -34,7 +34,7 @@ impl PagerCore {
             copy.is_some_and(|copy| copy.host == Presence::Absent)
         };
         let host = self.copies.host.hottest().take(SHOWN_MAX);
-        // Most of what is on the disk may be in host memory as well: few are looked at.
+        // Most copies on the disk may be in host memory as well, so only a few are examined.
         let disk = self.copies.disk.hottest().take(2 * SHOWN_MAX);
         let disk = disk.filter(on_disk_only).take(SHOWN_MAX);
         let shown = host.chain(disk).filter_map(|name| {

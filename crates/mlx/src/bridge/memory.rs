@@ -37,7 +37,8 @@ pub unsafe fn wrap<T: Send + 'static>(
     shape: &[i32],
     owner: T,
 ) -> Result<Array, Exception> {
-    let entries = entries().ok_or_else(|| Exception::custom("this libmlxc has no bridge to Rust kernels"))?;
+    let entries =
+        entries().ok_or_else(|| Exception::custom("this libmlxc has no bridge to Rust kernels"))?;
     let shape = RawShape {
         sizes: shape.as_ptr(),
         dims: shape.len(),

@@ -1,11 +1,11 @@
-//! What is cached, as whole blocks, for those who follow it.
+//! The cached tokens as whole blocks, for followers.
 //!
-//! A block is so many tokens in a row, counted from the start of a sequence, and what
-//! comes before them: that is what routers which spread users over several engines by
-//! prefix reckon in. A block is cached if all its tokens are, and belongs to the node
-//! within whose edge it ends. So cutting and merging nodes changes nothing that is told.
+//! A block is a fixed number of consecutive tokens, counted from the start of a sequence,
+//! together with all tokens before them. Routers that spread users over several engines by
+//! prefix count in such blocks. A block is cached if all its tokens are, and belongs to the
+//! node within whose edge it ends. Splits and merges of nodes therefore cause no events.
 //!
-//! Where nobody follows nothing is computed, and nothing is kept.
+//! Without a follower, blocks are neither computed nor kept.
 
 use std::fmt;
 
@@ -16,40 +16,40 @@ use super::{NodeKey, Trie};
 use crate::TokenId;
 use crate::cache::salt::Salt;
 
-/// What stands for a block: its tokens, all tokens before them and the salt. The same in
+/// A hash of a block: its tokens, all tokens before them, and the salt. It is the same in
 /// every process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockHash(pub u64);
 
-/// A change of what is cached on the device.
+/// A change of the blocks cached on the device.
 ///
-/// It holds what users have said: keep it as you keep that.
+/// It contains what users have sent: protect it like their requests.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BlockEvent {
-    /// These blocks are cached from now on.
+    /// These blocks are cached now.
     Stored {
-        /// Who may use them.
+        /// The salt under which they may be used.
         salt: Salt,
-        /// The block before the first of them; none at the start of a sequence.
+        /// The block before the first of them; `None` at the start of a sequence.
         parent: Option<BlockHash>,
-        /// The blocks, each followed by the next.
+        /// The blocks, in the order of the sequence.
         hashes: Vec<BlockHash>,
-        /// Their tokens, as many for each block.
+        /// Their tokens, the same number for each block.
         tokens: Vec<TokenId>,
     },
-    /// These blocks are not cached any more.
+    /// These blocks are no longer cached.
     Removed {
-        /// Who could use them.
+        /// The salt under which they could be used.
         salt: Salt,
         /// The blocks.
         hashes: Vec<BlockHash>,
     },
-    /// No block is cached any more, of any salt.
+    /// No block of any salt is cached any more.
     AllRemoved,
 }
 
-/// The blocks that end within each node, and what is to be told of them.
+/// The blocks that end within each node, and the events to be taken.
 #[derive(Debug)]
 pub(super) struct Blocks {
     block_tokens: usize,
@@ -57,19 +57,19 @@ pub(super) struct Blocks {
     pending_events: Vec<BlockEvent>,
 }
 
-/// Says how much, and not what.
+/// Shows how many blocks there are, not which.
 impl fmt::Debug for BlockEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stored { hashes, .. } => write!(f, "Stored({} blocks)", hashes.len()),
             Self::Removed { hashes, .. } => write!(f, "Removed({} blocks)", hashes.len()),
-            Self::AllRemoved => f.write_str("Cleared"),
+            Self::AllRemoved => f.write_str("AllRemoved"),
         }
     }
 }
 
 impl BlockHash {
-    /// The hash of a block, given the block before it or, without one, the salt.
+    /// Hashes a block onto the block before it or, without one, onto the salt.
     fn of(parent: Option<Self>, salt: &Salt, tokens: &[TokenId]) -> Self {
         let hasher = Sha256::new().chain_update("motet block");
         let hasher = match parent {
@@ -94,11 +94,11 @@ impl Blocks {
 }
 
 impl Trie {
-    /// Notes from now on which blocks come and go.
+    /// Starts to follow which blocks are stored and removed.
     ///
     /// # Panics
     ///
-    /// When blocks have no tokens.
+    /// If `block_tokens` is 0.
     pub fn follow(&mut self, block_tokens: usize) {
         assert!(block_tokens > 0, "a block has tokens");
         if self.blocks.is_some() {
@@ -111,12 +111,13 @@ impl Trie {
         self.take_block_events();
     }
 
-    /// Notes nothing any more.
+    /// Stops following blocks.
     pub fn unfollow(&mut self) {
         self.blocks = None;
     }
 
-    /// Notes what `lost` did, which is thrown away: all its blocks are gone.
+    /// Follows blocks if the lost trie did, starting from the event that all its blocks are
+    /// gone.
     pub(crate) fn follow_like(&mut self, lost: &Self) {
         self.blocks = lost.blocks.as_ref().map(|blocks| Blocks {
             pending_events: vec![BlockEvent::AllRemoved],
@@ -124,7 +125,7 @@ impl Trie {
         });
     }
 
-    /// What has changed since this was asked last, in order.
+    /// Returns the events since the last call, in order.
     pub fn take_block_events(&mut self) -> Vec<BlockEvent> {
         let blocks = self.blocks.as_mut();
         blocks.map_or_else(Vec::new, |blocks| {
@@ -132,7 +133,7 @@ impl Trie {
         })
     }
 
-    /// All blocks that are followed, as somebody would have been told who knew of none.
+    /// Returns all followed blocks as events for a follower that knows of none.
     #[must_use]
     pub fn all_blocks(&self) -> Vec<BlockEvent> {
         let nodes = self.parents_first();
@@ -142,24 +143,24 @@ impl Trie {
             .collect()
     }
 
-    /// A node is there that was not.
+    /// Records that a node was added.
     pub(super) fn note_stored(&mut self, key: NodeKey) {
         let Some(hashes) = self.hashed(key) else {
             return;
         };
-        let blocks = self.blocks.as_mut().expect("they are followed");
+        let blocks = self.blocks.as_mut().expect("blocks are followed");
         blocks.hashes.insert(key, hashes);
         let stored = self.stored(key);
-        let blocks = self.blocks.as_mut().expect("they are followed");
+        let blocks = self.blocks.as_mut().expect("blocks are followed");
         blocks.pending_events.extend(stored);
     }
 
-    /// A node is about to go.
+    /// Records that a node is about to be removed.
     pub(super) fn note_removed(&mut self, key: NodeKey) {
         let Some(mut blocks) = self.blocks.take() else {
             return;
         };
-        let hashes = blocks.hashes.remove(key).expect("every node is followed");
+        let hashes = blocks.hashes.remove(key).expect("each node has its blocks");
         let salt = self.salt_above(key);
         if !hashes.is_empty() && !salt.is_private() {
             let salt = salt.clone();
@@ -170,24 +171,27 @@ impl Trie {
         self.blocks = Some(blocks);
     }
 
-    /// The node was cut: `above` holds its upper part.
+    /// Records that the node was split: `above` holds its upper part.
     pub(super) fn note_split(&mut self, key: NodeKey, above: NodeKey) {
         let Some(block_tokens) = self.block_tokens() else {
             return;
         };
         let upper = self.nodes[above].blocks(block_tokens).len();
-        let blocks = self.blocks.as_mut().expect("they are followed");
+        let blocks = self.blocks.as_mut().expect("blocks are followed");
         let lower = blocks.hashes[key].split_off(upper);
         let upper = std::mem::replace(&mut blocks.hashes[key], lower);
         blocks.hashes.insert(above, upper);
     }
 
-    /// What was `upper` is part of `lower` from now on.
+    /// Records that `upper` was merged into `lower`.
     pub(super) fn note_merged(&mut self, upper: NodeKey, lower: NodeKey) {
         let Some(blocks) = &mut self.blocks else {
             return;
         };
-        let mut hashes = blocks.hashes.remove(upper).expect("every node is followed");
+        let mut hashes = blocks
+            .hashes
+            .remove(upper)
+            .expect("each node has its blocks");
         hashes.append(&mut blocks.hashes[lower]);
         blocks.hashes[lower] = hashes;
     }
@@ -199,17 +203,25 @@ impl Trie {
         };
         for key in self.keys() {
             let ends = self.nodes[key].blocks(blocks.block_tokens).len();
-            assert_eq!(blocks.hashes[key].len(), ends, "every block is followed");
+            assert_eq!(
+                blocks.hashes[key].len(),
+                ends,
+                "each node has the blocks that end within it"
+            );
         }
-        assert_eq!(blocks.hashes.len(), self.len(), "nothing else is followed");
+        assert_eq!(
+            blocks.hashes.len(),
+            self.len(),
+            "only nodes of the trie have blocks"
+        );
     }
 
     fn block_tokens(&self) -> Option<usize> {
         self.blocks.as_ref().map(|blocks| blocks.block_tokens)
     }
 
-    /// The hashes of the blocks that end within a node, given those of the nodes above;
-    /// none where nobody follows.
+    /// Hashes the blocks that end within a node, given those of the nodes above. `None` if
+    /// blocks are not followed.
     fn hashed(&self, key: NodeKey) -> Option<Vec<BlockHash>> {
         let block_tokens = self.block_tokens()?;
         let (salt, mut parent) = (self.salt_above(key), self.block_before(key));
@@ -221,7 +233,8 @@ impl Trie {
         Some(hashes.collect())
     }
 
-    /// That the blocks are there that end within a node, if any do that others may use.
+    /// The event that the blocks which end within a node are stored. `None` if there are none
+    /// or their salt is private.
     fn stored(&self, key: NodeKey) -> Option<BlockEvent> {
         let hashes = self.blocks.as_ref()?.hashes[key].clone();
         let is_published = !hashes.is_empty() && !self.salt_above(key).is_private();
@@ -246,11 +259,10 @@ impl Trie {
         None
     }
 
-    /// The tokens of the blocks that end within a node, of which the first may begin
-    /// above it.
+    /// The tokens of the blocks that end within a node. The first block may start above it.
     fn tokens_of_blocks(&self, key: NodeKey) -> Vec<TokenId> {
         let node = &self.nodes[key];
-        let block_tokens = self.block_tokens().expect("they are followed");
+        let block_tokens = self.block_tokens().expect("blocks are followed");
         let ends = node.blocks(block_tokens);
         let begin = ends.start * block_tokens;
         let mut parts: Vec<&[TokenId]> = vec![&node.edge];
@@ -265,7 +277,7 @@ impl Trie {
         tokens.skip(skipped).take(taken).collect()
     }
 
-    /// All nodes but the roots, each after its parent.
+    /// All nodes except the roots, each after its parent.
     fn parents_first(&self) -> Vec<NodeKey> {
         let mut nodes: Vec<NodeKey> = self.roots.values().copied().collect();
         let (roots, mut next) = (nodes.len(), 0);

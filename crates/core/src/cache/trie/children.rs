@@ -6,10 +6,10 @@ use smallvec::SmallVec;
 use super::NodeKey;
 use crate::TokenId;
 
-/// Children that are searched one by one; beyond, they are hashed.
+/// Maximum number of children in the list; more are kept in a hash map.
 const FEW_MAX: usize = 8;
 
-/// Most nodes have one child or none, and some have as many as there are users.
+/// Children by first token. Most nodes have at most one child, and some have one per user.
 #[derive(Clone, Debug)]
 pub(super) enum Children {
     Few(SmallVec<[(TokenId, NodeKey); 1]>),
@@ -45,10 +45,10 @@ impl Children {
 
     /// The child, if there is exactly one.
     pub(super) fn only(&self) -> Option<NodeKey> {
-        (self.len() == 1).then(|| self.iter().next().expect("there is one").1)
+        (self.len() == 1).then(|| self.iter().next().expect("the length is 1").1)
     }
 
-    /// Puts a child under its first token. Returns the one that stood there.
+    /// Inserts a child under its first token. Returns the one that it replaces.
     pub(super) fn insert(&mut self, token: TokenId, node: NodeKey) -> Option<NodeKey> {
         match self {
             Self::Few(few) => {
@@ -77,7 +77,7 @@ impl Children {
         }
     }
 
-    /// All children, in no order that means anything.
+    /// All children, in no particular order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (TokenId, NodeKey)> + '_ {
         let (few, many) = match self {
             Self::Few(few) => (Some(few), None),

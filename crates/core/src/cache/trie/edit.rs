@@ -8,7 +8,7 @@ use crate::protocol::SegmentSize;
 use crate::{SegmentId, TokenId};
 
 impl Trie {
-    /// The node before every first token of this salt.
+    /// Returns the root of this salt; creates it if needed.
     pub fn root_or_new(&mut self, salt: &Salt) -> NodeKey {
         if let Some(root) = self.roots.get(salt) {
             return *root;
@@ -38,11 +38,11 @@ impl Trie {
         root
     }
 
-    /// Adds `edge` below `parent`, used now.
+    /// Adds a node with this `edge` below `parent` and marks its path as used now.
     ///
     /// # Panics
     ///
-    /// When `edge` is empty or a child of `parent` begins with the same token.
+    /// If `edge` is empty or a child of `parent` starts with the same token.
     pub fn insert(
         &mut self,
         parent: NodeKey,
@@ -73,7 +73,10 @@ impl Trie {
         };
         let key = self.nodes.insert(node);
         let before = self.nodes[parent].children.insert(edge[0], key);
-        assert!(before.is_none(), "no two edges below a node begin alike");
+        assert!(
+            before.is_none(),
+            "the edges below a node start with different tokens"
+        );
         self.unlist(parent);
         self.tokens += edge.len();
         self.bytes += sealed.bytes;
@@ -83,10 +86,10 @@ impl Trie {
         key
     }
 
-    /// Cuts a node's edge after `at` tokens. The returned new node holds the upper
-    /// part; `key` keeps its end and its children, and its place in the order.
-    /// Whoever holds the whole, holds both. Returns `None`, and changes nothing, when
-    /// somebody outside the trie has a lease of the segment.
+    /// Splits a node's edge after `at` tokens. The returned new node holds the upper part.
+    /// `key` keeps its end, its children and its place in the eviction order. Slots and pins
+    /// that hold the node then hold both parts. Returns `None` and changes nothing if a lease
+    /// of the segment exists outside the trie.
     ///
     /// # Panics
     ///
@@ -103,7 +106,7 @@ impl Trie {
         let node = &mut self.nodes[key];
         let (parent, ref_count) = (node.parent, node.ref_count);
         let edge = std::mem::take(&mut node.edge);
-        assert!(0 < at && at < edge.len(), "an edge is cut inside");
+        assert!(0 < at && at < edge.len(), "an edge is split inside");
         let whole_bytes = node.bytes;
         let mut above = Node {
             parent,
@@ -146,8 +149,8 @@ impl Trie {
         Some(above)
     }
 
-    /// The only child of `upper`, if the two may become one: nobody holds either, both
-    /// are kept alike, and the upper is no restore point.
+    /// The only child of `upper`, if the two may be merged: neither is held or leased, both
+    /// have the same priority, and `upper` is no restore point.
     #[must_use]
     pub fn merges(&self, upper: NodeKey) -> Option<NodeKey> {
         let above = &self.nodes[upper];
@@ -158,8 +161,8 @@ impl Trie {
         (!above.is_root() && free(above) && free(below) && alike).then_some(child)
     }
 
-    /// Makes one node of `upper` and its only child, whose key and end stay. Returns
-    /// the two segments that are gone.
+    /// Merges `upper` and its only child, whose key and end stay. Returns the two segments
+    /// that are gone.
     ///
     /// # Panics
     ///
@@ -167,11 +170,15 @@ impl Trie {
     pub fn merge(&mut self, upper: NodeKey, merged: Sealed) -> (SegmentId, SegmentId) {
         let lower = self.merges(upper).expect("the two can be merged");
         for key in [upper, lower] {
-            self.take_lease_count(key).expect("nobody holds either");
+            self.take_lease_count(key)
+                .expect("neither node is held or leased");
         }
         self.unlist(upper);
         self.unlist(lower);
-        let above = self.nodes.remove(upper).expect("the upper was there");
+        let above = self
+            .nodes
+            .remove(upper)
+            .expect("the upper node is in the trie");
         let node = &mut self.nodes[lower];
         let gone = (above.lease_count.segment(), node.lease_count.segment());
         self.bytes -= above.bytes + node.bytes;
@@ -195,9 +202,9 @@ impl Trie {
         gone
     }
 
-    /// Gives a node another segment of the same tokens, which its holders hold instead.
-    /// Returns the one that is gone; `None`, and changes nothing, while somebody
-    /// outside the trie has a lease of it.
+    /// Gives a node another segment of the same tokens. Slots and pins then hold the new
+    /// segment. Returns the old segment. Returns `None` and changes nothing while a lease of
+    /// it exists outside the trie.
     pub fn replace(&mut self, key: NodeKey, sealed: Sealed) -> Option<SegmentId> {
         let gone = self.take_lease_count(key)?;
         self.unlist(key);
@@ -217,27 +224,27 @@ impl Trie {
         Some(gone)
     }
 
-    /// Notes whether the node's state is held outside the device as well.
+    /// Sets whether the node's state is also in a copy outside the device.
     pub fn set_offload_state(&mut self, key: NodeKey, offload_state: OffloadState) {
         self.unlist(key);
         self.nodes[key].offload_state = offload_state;
         self.list_if_free(key);
     }
 
-    /// Gives the node's segment a new word, so that whoever outside the trie has a lease
-    /// of it has no say any more.
+    /// Gives the node's segment a new lease count, so that leases outside the trie no longer
+    /// protect the node.
     pub fn renew_lease_count(&mut self, key: NodeKey) {
         let node = &mut self.nodes[key];
         node.lease_count = LeaseCount::new(node.lease_count.segment());
         node.lease = node.lease_count.lease().filter(|_| node.ref_count > 0);
     }
 
-    /// Asks that the node's end stays restorable.
+    /// Keeps the node's end restorable.
     pub fn keep_restorable(&mut self, key: NodeKey) {
         self.nodes[key].restore_point = true;
     }
 
-    /// Raises the retention priority of a path, from its end up.
+    /// Raises the retention priority of a path to at least `priority`.
     pub fn raise_priority(&mut self, end: NodeKey, priority: u8) {
         let mut at = end;
         while !self.nodes[at].is_root() {
@@ -250,7 +257,7 @@ impl Trie {
         }
     }
 
-    /// Takes a leaf out that is not in the order any more.
+    /// Removes a leaf that is not in the eviction order.
     pub(super) fn remove_leaf(&mut self, key: NodeKey) -> Node {
         self.note_removed(key);
         let node = self.nodes.remove(key).expect("a leaf is in the trie");
@@ -263,7 +270,7 @@ impl Trie {
         node
     }
 
-    /// A root that nothing hangs on and nobody holds is forgotten.
+    /// Removes a root without children that is not held.
     pub(super) fn drop_empty_root(&mut self, key: NodeKey) {
         let node = &self.nodes[key];
         if node.is_root() && node.children.is_empty() && node.ref_count == 0 {
@@ -273,8 +280,8 @@ impl Trie {
         }
     }
 
-    /// Wins the node's word from all holders, which are to hold its successor.
-    /// `None` when somebody outside the trie has a lease.
+    /// Takes the node's lease count, so that it can be replaced. Nodes that are held must be
+    /// leased again. `None` if a lease exists outside the trie.
     fn take_lease_count(&mut self, key: NodeKey) -> Option<SegmentId> {
         let node = &mut self.nodes[key];
         let held = node.lease.take();
@@ -284,8 +291,8 @@ impl Trie {
             return None;
         }
         drop(held);
-        // Only the trie hands out leases of its words, and it is busy with this.
-        assert!(node.lease_count.try_evict(), "nobody else leases meanwhile");
+        // Only the trie leases its segments, and it is borrowed mutably here.
+        assert!(node.lease_count.try_evict(), "no lease is taken meanwhile");
         Some(node.lease_count.segment())
     }
 }

@@ -1,9 +1,9 @@
-//! What must always be true of the trie.
+//! The invariants of the trie.
 
 use super::{OffloadState, Trie};
 
 impl Trie {
-    /// Panics unless every edge, link, sum, hold and order is consistent.
+    /// Panics unless all edges, links, sums, holds and orders are consistent.
     pub fn check_integrity(&self) {
         let (mut tokens, mut bytes, mut protected_bytes, mut listed) = (0, 0, 0, 0);
         let (mut not_offloaded, mut not_offloaded_bytes) = (0, 0);
@@ -11,18 +11,21 @@ impl Trie {
             let mut held_below = 0;
             for (first, child) in node.children.iter() {
                 let below = &self.nodes[child];
-                assert_eq!(below.edge[0], first, "a child stands under its first token");
-                assert_eq!(below.parent, key, "a child knows its parent");
+                assert_eq!(
+                    below.edge[0], first,
+                    "a child is stored under its first token"
+                );
+                assert_eq!(below.parent, key, "a child links to its parent");
                 assert_eq!(below.tokens_before as usize, node.end(), "ends add up");
                 assert!(
                     below.last_use <= node.last_use || node.is_root(),
-                    "a path was used no earlier than its end"
+                    "a node was used no earlier than its children"
                 );
                 held_below += below.ref_count;
             }
             assert!(
                 held_below <= node.ref_count,
-                "who holds a child holds its parent"
+                "a path that holds a child holds its parent"
             );
             if node.is_root() {
                 assert_eq!(node.parent, key, "a root is its own parent");
@@ -37,7 +40,7 @@ impl Trie {
             assert_eq!(
                 node.lease.is_some(),
                 node.ref_count > 0,
-                "what is held is leased"
+                "exactly the held nodes are leased"
             );
             if node.ref_count > 0 {
                 protected_bytes += node.bytes;
@@ -45,11 +48,14 @@ impl Trie {
             assert_eq!(
                 node.listed,
                 node.children.is_empty() && node.ref_count == 0,
-                "exactly the leaves that nobody holds may go"
+                "exactly the leaves that are not held are evictable"
             );
             let noted = self.not_offloaded.is_some();
             let counted = noted && node.ref_count == 0 && !node.offload_state.has_copy();
-            assert_eq!(node.counted, counted, "what is not kept is counted");
+            assert_eq!(
+                node.counted, counted,
+                "exactly the nodes without a copy that are not held are counted"
+            );
             if counted {
                 not_offloaded_bytes += node.bytes;
             }
@@ -61,25 +67,32 @@ impl Trie {
                     .map(|not_offloaded| &not_offloaded.order);
                 assert!(
                     order.is_some_and(|order| order.contains(&node.eviction_rank(key))),
-                    "and stands in order"
+                    "a node without a copy is in their order"
                 );
             }
             if node.listed {
                 listed += 1;
                 assert!(
                     self.order.contains(&node.eviction_rank(key)),
-                    "who may go stands in the order"
+                    "an evictable node is in the eviction order"
                 );
             }
         }
-        assert_eq!(listed, self.order.len(), "nobody else stands in the order");
+        assert_eq!(
+            listed,
+            self.order.len(),
+            "the eviction order holds only evictable nodes"
+        );
         if let Some(noted) = &self.not_offloaded {
             assert_eq!(
                 not_offloaded,
                 noted.order.len(),
-                "nobody else is to be kept"
+                "the order of nodes without a copy holds no others"
             );
-            assert_eq!(not_offloaded_bytes, noted.bytes, "unkept bytes add up");
+            assert_eq!(
+                not_offloaded_bytes, noted.bytes,
+                "bytes without a copy add up"
+            );
         }
         assert_eq!(tokens, self.tokens, "tokens add up");
         assert_eq!(bytes, self.bytes, "bytes add up");

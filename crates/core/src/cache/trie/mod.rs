@@ -1,20 +1,19 @@
-//! The compressed prefix trie: what is cached, and under which tokens.
+//! The compressed prefix trie: the cached state and its tokens.
 //!
-//! A node is an *end*: the state after the tokens on the way from its root to it.
-//! Its edge is the token range since its parent, and it owns that range's sealed
-//! segment. Children are found by the first token of their edge. When an edge is
-//! split, the new node is put above and the old key keeps its end; when two are
-//! merged, the lower key stays: a key that somebody remembers never changes its
-//! meaning. Each [salt](Salt) has a root of its own, and nothing below two roots is
-//! ever shared.
+//! A node is an *end*: the state after the tokens on the path from its root to it. Its edge is
+//! the token range since its parent, and the node owns the sealed segment of that range.
+//! Children are found by the first token of their edge. A split adds a new node above, and the
+//! old key keeps its end. A merge keeps the key of the lower node. A remembered key therefore
+//! never changes its meaning. Each [salt](Salt) has a root of its own, and the nodes below two
+//! roots are never shared.
 //!
-//! | file | what happens there |
+//! | file | contents |
 //! |---|---|
 //! | `edit.rs` | insert, split, merge, replace, remove |
-//! | `order.rs` | holding, using, and who is evicted next |
-//! | `blocks.rs` | the same as whole blocks, for those who follow it |
+//! | `order.rs` | holding, using and evicting nodes |
+//! | `blocks.rs` | the cached tokens as whole blocks, for followers |
 //! | `children.rs` | children by first token |
-//! | `integrity.rs` | what must always be true |
+//! | `integrity.rs` | the invariants of the trie |
 
 mod blocks;
 mod children;
@@ -42,7 +41,7 @@ pub use blocks::{BlockEvent, BlockHash};
 pub use order::Evicted;
 
 new_key_type! {
-    /// A node's name; a removed node's key is never valid again.
+    /// The key of a node. The key of a removed node is never valid again.
     pub struct NodeKey;
 }
 
@@ -62,29 +61,30 @@ pub struct Node {
     state_lag: u32,
     bytes: usize,
     last_use: u64,
-    /// What the policy of eviction made of the last sequence that used it.
+    /// The class that the eviction policy gave to the last sequence that used it.
     class: Class,
     priority: u8,
-    /// Whether it stands in the order of eviction.
+    /// Whether it is in the eviction order.
     listed: bool,
     restore_point: bool,
     offload_state: OffloadState,
-    /// Whether it is counted among what is not kept, if that is noted and it is not.
+    /// Whether it is counted in `NotOffloadedNodes`.
     counted: bool,
 }
 
-/// Whether a node's state is held outside the device as well, so that it can go at no
-/// cost.
+/// Whether a node's state is also in a copy outside the device, so that the node can be
+/// evicted at no cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OffloadState {
-    /// It is not.
+    /// There is no copy.
     #[default]
     NotOffloaded,
-    /// It is being copied, or is to be.
+    /// A copy is being made, or is to be made.
     Offloading,
-    /// There is no room for it: it is not tried again before it is used.
+    /// The pager rejected it or dropped its copy, or its salt is private. It is not offered
+    /// again before the node is used.
     Rejected,
-    /// It is, in this copy.
+    /// The state is in this copy.
     Offloaded(CopyId),
 }
 
@@ -96,10 +96,10 @@ impl OffloadState {
     }
 }
 
-/// A sealed segment that is to be a node's.
+/// A sealed segment that is to belong to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sealed {
-    /// Its name on the device.
+    /// Its id on the device.
     pub segment: SegmentId,
     /// See [`SegmentSize::state_lag`].
     pub state_lag: usize,
@@ -107,7 +107,7 @@ pub struct Sealed {
     pub bytes: usize,
 }
 
-/// How far a token list is cached.
+/// The part of a token list that is cached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Match {
     /// Nodes whose edges match in full, from the top.
@@ -118,52 +118,52 @@ pub struct Match {
     pub partial: Option<(NodeKey, usize)>,
 }
 
-/// The trie. Owned by the cache core; holds ids and token ranges, never arrays.
+/// The prefix trie. The cache core owns it. It holds ids and token ranges, never arrays.
 #[derive(Debug)]
 pub struct Trie {
     nodes: SlotMap<NodeKey, Node>,
     roots: BTreeMap<Salt, NodeKey>,
     /// The salt of each root.
     salts: SecondaryMap<NodeKey, Salt>,
-    /// Leaves that nobody holds.
+    /// The eviction order: leaves that are not held.
     order: BTreeSet<EvictionRank>,
-    /// What is not kept, where anybody keeps anything.
+    /// Nodes without a copy, if they are tracked.
     not_offloaded: Option<NotOffloadedNodes>,
     policy: Box<dyn Eviction>,
     tokens: usize,
     bytes: usize,
     protected_bytes: usize,
     tick: u64,
-    /// What is cached as whole blocks, if somebody follows it.
+    /// The cached blocks, if they are followed.
     blocks: Option<Blocks>,
 }
 
-/// Nodes that nobody holds and that are not [retained](OffloadState::Offloaded).
+/// Nodes that are not held and are not [copied](OffloadState::Offloaded).
 #[derive(Debug, Default)]
 struct NotOffloadedNodes {
-    /// Those that nobody has thought of keeping.
+    /// Nodes among them that were neither offered nor rejected.
     order: BTreeSet<EvictionRank>,
-    /// Bytes of all of them.
+    /// Bytes of all nodes that are neither held nor copied.
     bytes: usize,
 }
 
-/// Retention priority, the policy's class, last use, node.
+/// The order of eviction: retention priority, the policy's class, last use, node.
 type EvictionRank = (u8, Class, u64, NodeKey);
 
 impl Node {
-    /// The node above; a root is its own.
+    /// The parent node; a root is its own parent.
     #[must_use]
     pub fn parent(&self) -> NodeKey {
         self.parent
     }
 
-    /// The tokens since the parent.
+    /// The tokens since the parent's end.
     #[must_use]
     pub fn edge(&self) -> &[TokenId] {
         &self.edge
     }
 
-    /// The word that counts the leases of this node's segment.
+    /// The counter of the leases of this node's segment.
     #[must_use]
     pub fn lease_count(&self) -> &LeaseCount {
         &self.lease_count
@@ -190,7 +190,7 @@ impl Node {
         self.bytes
     }
 
-    /// Slots and pins whose path leads through it.
+    /// Slots and pins whose path contains the node.
     #[must_use]
     pub fn ref_count(&self) -> usize {
         self.ref_count as usize
@@ -202,36 +202,39 @@ impl Node {
         self.hits
     }
 
-    /// When it was used last, in [ticks](Trie::tick).
+    /// Its last use, in [ticks](Trie::tick).
     #[must_use]
     pub fn last_use(&self) -> u64 {
         self.last_use
     }
 
-    /// How dearly its publishers want it kept; the lowest goes first.
+    /// Retention priority, the highest of its publishers. The lowest priority is evicted
+    /// first.
     #[must_use]
     pub fn priority(&self) -> u8 {
         self.priority
     }
 
-    /// Whether a caller asked to keep its end restorable: it is never merged away.
+    /// Whether a caller asked to keep its end restorable. Such a node is never merged into its
+    /// child.
     #[must_use]
     pub fn restore_point(&self) -> bool {
         self.restore_point
     }
 
-    /// Whether its state is held outside the device as well.
+    /// Whether its state is also in a copy outside the device.
     #[must_use]
     pub fn offload_state(&self) -> OffloadState {
         self.offload_state
     }
 
-    /// Its children, in no order that means anything.
+    /// Its children, in no particular order.
     pub fn children(&self) -> impl Iterator<Item = NodeKey> + '_ {
         self.children.iter().map(|(_, child)| child)
     }
 
-    /// Which blocks of so many tokens, counted from the root, end within it.
+    /// The indices of the blocks of `block_tokens` tokens, counted from the root, that end
+    /// within it.
     fn blocks(&self, block_tokens: usize) -> Range<usize> {
         self.tokens_before as usize / block_tokens..self.end() / block_tokens
     }
@@ -256,7 +259,7 @@ impl Node {
 }
 
 impl Match {
-    /// Tokens matched, the partial edge included.
+    /// Tokens matched, including the partial edge.
     #[must_use]
     pub fn tokens_with_partial(&self) -> usize {
         self.tokens + self.partial.map_or(0, |(_, tokens)| tokens)
@@ -264,7 +267,7 @@ impl Match {
 }
 
 impl Trie {
-    /// A trie that caches nothing and evicts as `policy` says.
+    /// An empty trie that evicts in the order of `policy`.
     #[must_use]
     pub fn new(policy: Box<dyn Eviction>) -> Self {
         Self {
@@ -282,8 +285,7 @@ impl Trie {
         }
     }
 
-    /// The node before every first token of this salt, if anything was ever cached
-    /// or begun under it.
+    /// The root of this salt, if one exists.
     #[must_use]
     pub fn root(&self, salt: &Salt) -> Option<NodeKey> {
         self.roots.get(salt).copied()
@@ -294,11 +296,11 @@ impl Trie {
         self.roots.iter().map(|(salt, root)| (salt, *root))
     }
 
-    /// A node that is in the trie.
+    /// The node of a key that is in the trie.
     ///
     /// # Panics
     ///
-    /// When it is not.
+    /// If the key is not in the trie.
     #[must_use]
     pub fn node(&self, key: NodeKey) -> &Node {
         &self.nodes[key]
@@ -310,7 +312,7 @@ impl Trie {
         self.nodes.contains_key(key)
     }
 
-    /// Nodes, the roots not counted.
+    /// Number of nodes, without the roots.
     #[must_use]
     pub fn len(&self) -> usize {
         self.nodes.len() - self.roots.len()
@@ -322,7 +324,7 @@ impl Trie {
         self.len() == 0
     }
 
-    /// Tokens cached.
+    /// Number of tokens cached.
     #[must_use]
     pub fn tokens(&self) -> usize {
         self.tokens
@@ -334,20 +336,21 @@ impl Trie {
         self.bytes
     }
 
-    /// Of these, bytes that slots and pins hold.
+    /// Bytes of segments that slots and pins hold.
     #[must_use]
     pub fn protected_bytes(&self) -> usize {
         self.protected_bytes
     }
 
-    /// Notes from now on what is not kept outside the device, for [`Self::not_offloaded_bytes`] and
-    /// [`Self::coldest_not_offloaded`]: a second order, which is no use to who keeps nothing.
+    /// Starts to track nodes without a copy, for [`Self::not_offloaded_bytes`] and
+    /// [`Self::coldest_not_offloaded`]. It needs a second order, which is of no use without a
+    /// pager.
     pub(crate) fn track_not_offloaded(&mut self) {
-        assert!(self.is_empty(), "it is noted of all there is");
+        assert!(self.is_empty(), "tracking starts while the trie is empty");
         self.not_offloaded = Some(NotOffloadedNodes::default());
     }
 
-    /// Bytes of nodes that nobody holds and whose state is nowhere else, if that is noted.
+    /// Bytes of nodes that are not held and have no copy; 0 unless tracked.
     #[must_use]
     pub fn not_offloaded_bytes(&self) -> usize {
         self.not_offloaded
@@ -355,20 +358,20 @@ impl Trie {
             .map_or(0, |not_offloaded| not_offloaded.bytes)
     }
 
-    /// Uses so far: the trie's clock.
+    /// Number of uses so far: the clock of the trie.
     #[must_use]
     pub fn tick(&self) -> u64 {
         self.tick
     }
 
-    /// The name of the policy of eviction.
+    /// The name of the eviction policy.
     #[must_use]
     pub fn policy(&self) -> &'static str {
         self.policy.name()
     }
 
-    /// How far `tokens` are cached below `from`: full edges, then at most one
-    /// partial edge. Reads each token once.
+    /// Finds how far `tokens` are cached below `from`: full edges, then at most one partial
+    /// edge. Reads each token once.
     #[must_use]
     pub fn find(&self, from: NodeKey, tokens: &[TokenId]) -> Match {
         let mut found = Match::default();
@@ -389,13 +392,13 @@ impl Trie {
         found
     }
 
-    /// All nodes, the roots left out.
+    /// All nodes except the roots.
     pub(crate) fn keys(&self) -> impl Iterator<Item = NodeKey> + '_ {
         let nodes = self.nodes.iter().filter(|(_, node)| !node.is_root());
         nodes.map(|(key, _)| key)
     }
 
-    /// The root that a node hangs on.
+    /// The root above a node.
     pub(crate) fn root_above(&self, node: NodeKey) -> Option<NodeKey> {
         let mut at = node;
         while !self.nodes.get(at)?.is_root() {
@@ -404,18 +407,18 @@ impl Trie {
         Some(at)
     }
 
-    /// The salt of the root that a node hangs on.
+    /// The salt of the root above a node.
     ///
     /// # Panics
     ///
-    /// When it is not in the trie.
+    /// If the node is not in the trie.
     #[must_use]
     pub fn salt_above(&self, node: NodeKey) -> &Salt {
         let root = self.root_above(node).expect("the node is in the trie");
         &self.salts[root]
     }
 
-    /// The nodes from the top down to `end`, the root left out.
+    /// The nodes from the top down to `end`, without the root.
     #[must_use]
     pub fn path(&self, end: NodeKey) -> SmallVec<[NodeKey; 8]> {
         let mut path = SmallVec::new();
@@ -428,7 +431,7 @@ impl Trie {
         path
     }
 
-    /// The segments on the way from the top down to `end`.
+    /// The segments on the path to `end`, from the top.
     #[must_use]
     pub fn segments(&self, end: NodeKey) -> Vec<SegmentId> {
         let path = self.path(end);
@@ -444,7 +447,7 @@ impl Trie {
 pub fn common_prefix(a: &[TokenId], b: &[TokenId]) -> usize {
     let most = a.len().min(b.len());
     let (a, b) = (&a[..most], &b[..most]);
-    // Compared in wholes, large and then small, as memory; only the last is looked at
+    // Large chunks are compared as memory, then small ones; only the last chunk is compared
     // token by token.
     let same = equal_wholes::<512>(a, b);
     let same = same + equal_wholes::<32>(&a[same..], &b[same..]);
@@ -452,7 +455,7 @@ pub fn common_prefix(a: &[TokenId], b: &[TokenId]) -> usize {
     same + rest.take_while(|(x, y)| x == y).count()
 }
 
-/// Tokens in the equal parts of `N` tokens that two lists begin with.
+/// Number of tokens in the leading chunks of `N` tokens that are equal in both lists.
 fn equal_wholes<const N: usize>(a: &[TokenId], b: &[TokenId]) -> usize {
     let parts = a.chunks_exact(N).zip(b.chunks_exact(N));
     N * parts.take_while(|(x, y)| x == y).count()

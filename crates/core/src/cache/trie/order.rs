@@ -1,4 +1,4 @@
-//! Holding, using, and who is evicted next.
+//! Holding, using and evicting nodes.
 
 use std::cmp::Reverse;
 
@@ -10,23 +10,23 @@ use crate::cache::miss::{MARK_TOKENS, prefix_mark};
 use crate::cache::salt::Salt;
 use crate::{SegmentId, TokenId};
 
-/// What an eviction has freed.
+/// The result of an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evicted {
-    /// The segment.
+    /// The evicted segment.
     pub segment: SegmentId,
     /// Tokens that it cached.
     pub tokens: usize,
     /// Device bytes.
     pub bytes: usize,
-    /// A mark of the prefix up to its first token, unless its salt is private.
+    /// The mark of the prefix up to its first token; `None` if its salt is private.
     pub(crate) mark: Option<u64>,
-    /// The node above, if it has one child left.
+    /// The parent node, if it has one child left.
     pub merge_at: Option<NodeKey>,
 }
 
 impl Trie {
-    /// Holds a path: none of its nodes is evicted until it is released.
+    /// Holds a path: none of its nodes is evicted until the path is released.
     pub fn hold(&mut self, end: NodeKey) {
         let mut at = end;
         loop {
@@ -38,7 +38,7 @@ impl Trie {
             }
             if first {
                 node.lease = node.lease_count.lease();
-                assert!(node.lease.is_some(), "what is in the trie is not evicted");
+                assert!(node.lease.is_some(), "a node in the trie is not evicted");
                 self.protected_bytes += node.bytes;
                 self.unlist(at);
             }
@@ -46,14 +46,13 @@ impl Trie {
         }
     }
 
-    /// Holds another path instead of one that was held. What both lead through is held
-    /// throughout.
+    /// Holds another path in place of a held one. Nodes on both paths stay held throughout.
     pub fn move_hold(&mut self, from: NodeKey, to: NodeKey) {
         self.hold(to);
         self.release(from);
     }
 
-    /// Releases a path that was held.
+    /// Releases a held path.
     pub fn release(&mut self, end: NodeKey) {
         let mut at = end;
         while !self.nodes[at].is_root() {
@@ -65,7 +64,7 @@ impl Trie {
     /// Releases one node of a path. Returns its parent.
     fn release_one(&mut self, at: NodeKey) -> NodeKey {
         let node = &mut self.nodes[at];
-        assert!(node.ref_count > 0, "what is released was held");
+        assert!(node.ref_count > 0, "a released node was held");
         node.ref_count -= 1;
         let parent = node.parent;
         if node.is_root() {
@@ -78,8 +77,8 @@ impl Trie {
         parent
     }
 
-    /// Asks the policy what to make of a sequence of this salt that begins with the path
-    /// to `end` cached. What the policy says it leaves behind is classed anew.
+    /// Asks the policy to class a sequence of this salt that starts with the path to `end`
+    /// cached. A node that the policy reports as superseded gets its new class.
     pub fn asked(
         &mut self,
         salt: &Salt,
@@ -103,8 +102,8 @@ impl Trie {
         (answer.class, answer.sequence_mark)
     }
 
-    /// Releases the path of a sequence that is over, and tells the policy where it ends.
-    /// It was of use until now.
+    /// Releases the path of a finished sequence, and tells the policy where it ends. The path
+    /// counts as used until now.
     pub fn leave(&mut self, sequence_mark: SequenceMark, end: NodeKey) {
         self.tick += 1;
         self.policy.finished(sequence_mark, end, self.tick);
@@ -116,7 +115,7 @@ impl Trie {
         self.release_one(at);
     }
 
-    /// Notes that a sequence uses a path now.
+    /// Records that a sequence uses a path now.
     pub fn use_path(&mut self, end: NodeKey, class: Class) {
         self.tick += 1;
         self.renew(end, |node| {
@@ -125,30 +124,31 @@ impl Trie {
         });
     }
 
-    /// Notes that a path is still of use, which is no new use of it.
+    /// Marks a path as used now without counting a hit.
     pub fn touch(&mut self, end: NodeKey) {
         self.tick += 1;
         self.renew(end, |_| {});
     }
 
-    /// Evicts the node that the policy wants most to go, of those that nobody holds.
+    /// Evicts the node with the lowest score in the lowest retention priority, among leaves
+    /// that are not held.
     pub fn evict(&mut self) -> Option<Evicted> {
         let victim = self.victim()?;
         self.unlist(victim);
         Some(self.take_out(victim))
     }
 
-    /// Evicts everything below `root` that nobody holds.
+    /// Evicts all nodes below `root` that are not held.
     pub fn clear(&mut self, root: NodeKey) -> Vec<Evicted> {
         self.clear_all(&self.below(root)[1..])
     }
 
-    /// Evicts a node and everything below it, but for what somebody holds.
+    /// Evicts a node and all nodes below it, except held ones.
     pub(crate) fn clear_with(&mut self, node: NodeKey) -> Vec<Evicted> {
         self.clear_all(&self.below(node))
     }
 
-    /// A node and all below it, parents before their children.
+    /// A node and all nodes below it, parents before their children.
     pub(crate) fn below(&self, node: NodeKey) -> Vec<NodeKey> {
         let mut nodes = vec![node];
         let mut next = 0;
@@ -159,7 +159,7 @@ impl Trie {
         nodes
     }
 
-    /// Evicts those of these nodes that nobody holds, the last first.
+    /// Evicts the given nodes that are not held, the last first.
     fn clear_all(&mut self, nodes: &[NodeKey]) -> Vec<Evicted> {
         let mut evicted = Vec::new();
         for &node in nodes.iter().rev() {
@@ -171,8 +171,8 @@ impl Trie {
         evicted
     }
 
-    /// Makes the part below `end` that was used last, and that does not go on with
-    /// `next`, the first to go.
+    /// Demotes the most recently used child of `end` that does not start with `next`, and all
+    /// nodes below it: they are evicted first.
     pub fn demote(&mut self, end: NodeKey, next: Option<TokenId>) {
         let children = self.nodes[end].children.iter();
         let others = children.filter(|(first, _)| Some(*first) != next);
@@ -191,8 +191,8 @@ impl Trie {
         }
     }
 
-    /// Nodes that nobody holds and nobody has thought of keeping, if that is noted, coldest
-    /// first; about `count`.
+    /// The coldest nodes without a copy, coldest first, up to `count`. Held, offered and
+    /// rejected nodes are left out. Empty unless such nodes are tracked.
     #[must_use]
     pub fn coldest_not_offloaded(&self, count: usize) -> Vec<NodeKey> {
         let Some(not_offloaded) = &self.not_offloaded else {
@@ -202,7 +202,7 @@ impl Trie {
         let mut oldest = not_offloaded.order.first();
         while let Some(&(priority, class, ..)) = oldest {
             let begin = (priority, class, 0, NodeKey::default());
-            // No tick is as late.
+            // A tick never gets this large.
             let end = (priority, class, u64::MAX, NodeKey::default());
             let of_class = not_offloaded.order.range(begin..end);
             coldest.extend(of_class.take(count).map(|&(_, _, last_use, key)| {
@@ -216,9 +216,9 @@ impl Trie {
         coldest.into_iter().map(|(.., key)| key).collect()
     }
 
-    /// Nodes that are in no copy, held or not, which together take about `bytes_max`; one at
-    /// least. First what is kept most dearly, then what was used last: so a node follows its
-    /// parent.
+    /// Nodes without a copy, held or not, of about `bytes_max` bytes in all; at least one if
+    /// any exists. The highest retention priority goes first, then the most recently used. A
+    /// child thus comes after its parent.
     #[must_use]
     pub fn hottest_not_offloaded(&mut self, flush: Flush) -> Vec<NodeKey> {
         let keys: Vec<NodeKey> = self.keys().collect();
@@ -278,17 +278,17 @@ impl Trie {
         Some(prefix_mark(salt.fingerprint(), prefix_tokens, &last))
     }
 
-    /// The next to go, its word won. Of the lowest retention priority, the class in
-    /// which something is worth least; and of each class, what was used longest ago
-    /// or most recently: in between nothing is worth less than both, unless chances
-    /// of reuse rise and fall more than once.
+    /// The next node to evict, with its lease count won. It has the lowest score within the
+    /// lowest retention priority. In each class only the oldest and the newest node are
+    /// compared. A node in between has a lower score than both only if the chances of reuse
+    /// rise and fall more than once.
     fn victim(&self) -> Option<NodeKey> {
         let mut oldest = self.order.first();
         let priority = oldest?.0;
         let mut least: Option<(u64, u64, NodeKey)> = None;
         while let Some(&(_, class, ..)) = oldest.filter(|eviction_rank| eviction_rank.0 == priority)
         {
-            // No tick is as late.
+            // A tick never gets this large.
             let end = (priority, class, u64::MAX, NodeKey::default());
             let newest = self.order.range(..end).next_back();
             for &(_, _, last_use, key) in [oldest, newest].into_iter().flatten() {
@@ -301,7 +301,7 @@ impl Trie {
         }
         let free = |key: &NodeKey| self.nodes[*key].lease_count.try_evict();
         let least = least.map(|(_, _, key)| key).filter(free);
-        // Somebody outside reads the first choice: then any that is free.
+        // The first choice is leased outside the trie: take any node that is not.
         least.or_else(|| {
             self.order
                 .iter()
@@ -310,7 +310,7 @@ impl Trie {
         })
     }
 
-    /// Notes on a whole path that it is of use now.
+    /// Marks a whole path as used now.
     fn renew(&mut self, end: NodeKey, note: impl Fn(&mut Node)) {
         let mut at = end;
         while !self.nodes[at].is_root() {
@@ -327,8 +327,8 @@ impl Trie {
         }
     }
 
-    /// Puts a node that may go into the order, and one that nobody holds among what is
-    /// not kept, if that is noted and it is not.
+    /// Adds an evictable node to the eviction order, and a node that is not held to the nodes
+    /// without a copy, if it belongs there.
     pub(super) fn list_if_free(&mut self, key: NodeKey) {
         let node = &mut self.nodes[key];
         if node.is_root() || node.ref_count > 0 {
@@ -351,7 +351,7 @@ impl Trie {
         }
     }
 
-    /// Takes a node out of both, if it is there: before its standing or its bytes change.
+    /// Removes a node from both orders, before its rank or its bytes change.
     pub(super) fn unlist(&mut self, key: NodeKey) {
         let node = &mut self.nodes[key];
         let eviction_rank = node.eviction_rank(key);

@@ -180,7 +180,7 @@ fn salts_share_nothing() {
     assert_eq!(
         trie.root(&Salt::new("tenant")),
         None,
-        "an empty root is gone"
+        "an empty root is removed"
     );
     assert_eq!(trie.tokens(), 3);
 }

@@ -18,7 +18,7 @@ const KERNEL: [f32; 4] = [1.0, 0.6, 0.3, 0.1];
 /// Number of sequences after which all earlier counts are halved.
 const FADE_SEQUENCES: f32 = 20_000.0;
 
-/// What happened to an entry.
+/// An event in the life of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// It was entered.

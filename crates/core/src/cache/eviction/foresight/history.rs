@@ -175,9 +175,10 @@ impl<'a> Prefix<'a> {
     pub(super) fn mark_for(&self, base_tokens: usize) -> u64 {
         let most = self.tokens.len() - slack(self.tokens.len());
         let at = marked_before(most + 1);
-        match at > base_tokens {
-            true => self.mark(at),
-            false => self.end_mark(),
+        if at > base_tokens {
+            self.mark(at)
+        } else {
+            self.end_mark()
         }
     }
 

@@ -26,7 +26,7 @@ fn hits(policy: Box<dyn Eviction>, budget: usize, prompts: &[Vec<TokenId>]) -> u
             let parts = (sealed(at), sealed(whole - at));
             end = trie
                 .split(node, at, parts.0, parts.1)
-                .expect("nobody holds it");
+                .expect("the node is not leased outside the trie");
         }
         let cached = found.tokens_with_partial();
         hits += cached;
@@ -168,7 +168,7 @@ fn continued_prompt_is_recognized() {
         let other = [&half[..half.len() - 2], &[1, 2, 3]].concat();
         let then = ask(&mut policy, &other, tick + 10);
         assert_eq!(then.superseded.map(|(node, _)| node), Some(node));
-        assert_ne!(then.class, first.class, "a second turn is another class");
+        assert_ne!(then.class, first.class, "a second turn has another class");
         let stranger = ask(&mut policy, &tokens[1..], tick + 20);
         assert_eq!(stranger.superseded, None);
     }

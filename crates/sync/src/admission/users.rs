@@ -12,7 +12,7 @@ use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
 
-use super::admission::AdmissionError;
+use super::AdmissionError;
 use crate::primitives::inject::{InjectedBug, injected};
 use crate::primitives::{Arc, Mutex, MutexGuard};
 

@@ -13,7 +13,7 @@ use std::time::Instant;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, transforms};
 
-use super::bridge::{Kernel, View, ViewMut};
+use super::{Kernel, View, ViewMut};
 
 /// What a step is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,12 +78,12 @@ pub fn record<T>(work: impl FnOnce() -> T) -> (T, Vec<Timed>) {
 }
 
 /// Arrays that an operation makes.
-pub(super) trait Made {
+pub(crate) trait Made {
     fn arrays(&self) -> Vec<&Array>;
 }
 
 /// Builds one operation, which reads `inputs`; clocks it where a recording is under way.
-pub(super) fn op<T: Made>(
+pub(crate) fn op<T: Made>(
     op: Op,
     inputs: &[&Array],
     build: impl FnOnce() -> Result<T, Exception>,
@@ -92,7 +92,7 @@ pub(super) fn op<T: Made>(
 }
 
 /// As [`op`], for an operation that costs more than to read its inputs.
-pub(super) fn op_beside<T: Made>(
+pub(crate) fn op_beside<T: Made>(
     op: Op,
     inputs: &[&Array],
     beside: impl FnOnce() -> Cost,
@@ -115,7 +115,7 @@ pub(super) fn op_beside<T: Made>(
 }
 
 /// `kernel`, with a clock where it is the one of an operation that is recorded.
-pub(super) fn clocked(kernel: Box<dyn Kernel>) -> Box<dyn Kernel> {
+pub(crate) fn clocked(kernel: Box<dyn Kernel>) -> Box<dyn Kernel> {
     match with_recording(|recording| recording.unclaimed.take()).flatten() {
         Some(clock) => Box::new(Clocked { kernel, clock }),
         None => kernel,

@@ -11,8 +11,8 @@ use std::cmp::Reverse;
 use rustc_hash::FxHashMap;
 use tokenizers::models::bpe::Merges;
 
-use super::TextError;
-use super::gguf::{GgufVocabulary, TokenType, bad};
+use super::super::TextError;
+use super::{GgufVocabulary, TokenType, bad};
 
 /// What SentencePiece writes for a space.
 pub(super) const SPACE_MARK: &str = "▁";

@@ -6,18 +6,20 @@
 //! back when the sequence has its slot: they are what waits to be computed. Both
 //! counts and the gate are one word, so that no order of callers can pass a bound.
 //! The gate can be shut for good (drain); requests inside finish. Where there are limits
-//! for single users, a request counts against its user's [share](super::users) first.
+//! for single users, a request counts against its user's [share](users) first.
 //!
 //! ```text
 //!  bit 63   62 ... 24                    23 ... 0
 //!  shut     prompt tokens that wait      requests inside
 //! ```
 
+pub mod users;
+
 use std::hash::Hash;
 
-use super::users::{Share, UserLimits, Users};
 use crate::primitives::inject::{InjectedBug, injected, ordering};
 use crate::primitives::{Arc, AtomicU64, Ordering};
+use users::{Share, UserLimits, Users};
 
 /// Set while the gate is shut.
 const SHUT: u64 = 1 << 63;
